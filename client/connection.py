@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import secrets
 import time
 from collections.abc import Callable, Collection
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from fenchel.client.backoff import Backoff
 from fenchel.client.disk_quota import DiskQuota
 from fenchel.client.local_data import LocalData
 from fenchel.client.observer import ClientObserver
@@ -56,20 +56,36 @@ _HANDSHAKE_TRIES = 3
 _FULL = "Concurrent RPC limit exceeded"
 
 
+@dataclass
+class Backoff:
+    """Exponential back-off with full jitter: clients that lost the same server do not return together."""
+
+    first: float = 0.1  # first, longest: seconds: the upper bound of the first wait, and of any wait
+    longest: float = 5.0
+    _attempts: int = 0
+
+    def next(self) -> float:
+        """Return the next wait in seconds."""
+        bound = min(self.first * 2.0**self._attempts, self.longest)
+        self._attempts = min(self._attempts + 1, 32)
+        # Jitter is no part of a run's result, so it need not be reproducible.
+        return random.uniform(bound / 2, bound)  # noqa: S311
+
+    def reset(self) -> None:
+        """Start again from the first wait: something worked."""
+        self._attempts = 0
+
+
 @dataclass(frozen=True)
 class Participant:
-    """What a client is started with.
-
-    holdings: where its data comes from.
-    consent: what the server may have this client run, read and use.
-    """
+    """What a client is started with."""
 
     name: str  # its id
     server: str  # ``host:port``
     credentials: Credentials | None  # its certificate and key; ``None``: no TLS
-    local_data: LocalData
+    local_data: LocalData  # where its data comes from
     state_folder: Path | None = None  # below it journals are kept, by run and client; ``None``: in memory only
-    trust_limits: TrustLimits = field(default_factory=TrustLimits)
+    trust_limits: TrustLimits = field(default_factory=TrustLimits)  # what the server may have it run, read and use
     retry_for: float = 600.0  # seconds that it goes on trying to reach a server that does not answer
     secrets: Secrets | None = None  # what it was given of what all clients share, if anything
     peers: Collection[str] | None = None

@@ -7,7 +7,8 @@ server's decision, which each instruction's ``base`` tells (:mod:`fenchel.client
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +18,8 @@ from fenchel.algorithms.registry import client_half, require_allowed
 from fenchel.client.evaluation import ClientEvaluation
 from fenchel.client.journal import Journal
 from fenchel.client.privacy.protection import bounded, protection_of
-from fenchel.client.timing import set_apart, stopwatch
 from fenchel.common.compression.uplink import ClientUplink
+from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.data.shard import Shard
 from fenchel.common.defects import described
 from fenchel.common.environment import Environment
@@ -191,7 +192,7 @@ class Session:
         whatever it left behind.
         """
         if self._begun is not None and not self._stateless:
-            lap = stopwatch()
+            lap = _stopwatch()
             self._begun.journal.forget_before(instruction.reach)
             self._begun.journal.forget_between(instruction.base, instruction.sequence)
             timing.journal_ns = lap()
@@ -232,7 +233,7 @@ class Session:
         )
 
     def _answered(self, instruction: pb.Instruction, received: Received, timing: pb.Timing) -> Answer:
-        lap = stopwatch()
+        lap = _stopwatch()
         values = received.values()
         timing.decode_ns = lap()
         if instruction.kind == pb.INSPECT:
@@ -258,7 +259,7 @@ class Session:
                 raise PayloadError(f"phase {instruction.phase!r} was told, not asked, but returned values")
             timing.compute_ns = lap()
             if meter is not None and before is not None:
-                set_apart(timing, before, meter)
+                _set_apart(timing, before, meter)
             encoded = Body(encode(reply), shared=False)  # a reply that cannot travel is a failure, and leaves no record
             timing.encode_ns = lap()
             if not self._stateless:
@@ -302,6 +303,28 @@ class Session:
 class _Begun:
     algorithm: ClientAlgorithm
     journal: Journal
+
+
+def _set_apart(timing: pb.Timing, before: CipherMeter, after: CipherMeter) -> None:
+    """Take what was encrypted and decrypted meanwhile out of the time of computation."""
+    timing.encryptions = after.encryptions - before.encryptions
+    timing.decryptions = after.decryptions - before.decryptions
+    timing.encrypt_ns = after.encryption_ns - before.encryption_ns
+    timing.decrypt_ns = after.decryption_ns - before.decryption_ns
+    timing.compute_ns = max(timing.compute_ns - timing.encrypt_ns - timing.decrypt_ns, 0)
+
+
+def _stopwatch() -> Callable[[], int]:
+    """Return a function that gives the nanoseconds since it was last called."""
+    last = time.perf_counter_ns()
+
+    def lap() -> int:
+        nonlocal last
+        now = time.perf_counter_ns()
+        elapsed, last = now - last, now
+        return elapsed
+
+    return lap
 
 
 def _untold(error: Exception) -> str:

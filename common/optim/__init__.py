@@ -11,7 +11,6 @@ from fenchel.common.arrays import Vector
 from fenchel.common.optim import gradient, lbfgs, newton, stochastic
 from fenchel.common.optim.choice import chosen
 from fenchel.common.optim.problem import Solved, Tilted
-from fenchel.common.optim.stopping import gradient_steps
 from fenchel.common.settings.solver import (
     AdamSolver,
     GradientSolver,
@@ -22,7 +21,7 @@ from fenchel.common.settings.solver import (
     Solver,
 )
 
-__all__ = ["Solved", "Tilted", "chosen", "gradient_steps", "solve"]
+__all__ = ["Solved", "Tilted", "chosen", "solve"]
 
 
 def solve(problem: Tilted, start: Vector, settings: Solver, random: np.random.Generator) -> Solved:

@@ -20,15 +20,15 @@ _EPSILON = 1e-8  # added to the root of the mean of squared gradients, as Kingma
 
 def sgd(problem: Tilted, start: Vector, settings: SgdSolver, random: np.random.Generator) -> Solved:
     """Do steps ``w <- w - step_size g`` from ``start``, shape (d,), with g the gradient on a mini-batch."""
-    w, done, seen = start.copy(), 0, 0
+    w, done = start.copy(), 0
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in _batches(problem, settings, random):
             w -= settings.step_size * problem.batch_gradient(w, rows)
-            done, seen = done + 1, seen + rows.size
+            done += 1
             if done % _LOOK == 0:
                 _check(w, settings)
     _check(w, settings)
-    return Solved(w, done, math.nan, seen / problem.objective.samples, converged=True)
+    return Solved(w, done, math.nan)
 
 
 def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random.Generator) -> Solved:
@@ -36,13 +36,13 @@ def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random
 
     Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, Algorithm 1.
     """
-    w, t, seen = start.copy(), 0, 0
+    w, t = start.copy(), 0
     m, v = np.zeros_like(w), np.zeros_like(w)
     beta1, beta2 = settings.betas
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in _batches(problem, settings, random):
             g = problem.batch_gradient(w, rows)
-            t, seen = t + 1, seen + rows.size
+            t += 1
             m = beta1 * m + (1 - beta1) * g
             v = beta2 * v + (1 - beta2) * g**2
             unbiased_m, unbiased_v = m / (1 - beta1**t), v / (1 - beta2**t)
@@ -50,7 +50,7 @@ def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random
             if t % _LOOK == 0:
                 _check(w, settings)
     _check(w, settings)
-    return Solved(w, t, math.nan, seen / problem.objective.samples, converged=True)
+    return Solved(w, t, math.nan)
 
 
 def _check(w: Vector, settings: SgdSolver | AdamSolver) -> None:

@@ -63,24 +63,12 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class CipherSpec:
-    """An encrypted vector wanted.
+    """An encrypted vector wanted."""
 
-    Attributes
-    ----------
-    key
-        The public key that it must be under.
-    layout
-        Exactly this one.
-    count
-        How many values it must hold.
-    additions
-        Of how many fresh vectors it may be the sum; no more.
-    """
-
-    key: PublicKey
-    layout: Layout
-    count: int
-    additions: int = 1
+    key: PublicKey  # that it must be under
+    layout: Layout  # exactly this one
+    count: int  # of values that it must hold
+    additions: int = 1  # of how many fresh vectors it may be the sum; no more
 
 
 @dataclass(frozen=True)
@@ -108,23 +96,11 @@ Expectation: TypeAlias = Mapping[str, Expected]
 
 
 def check(values: Values, expectation: Expectation, *, finite: bool = False, **place: Unpack[Place]) -> None:
-    """Raise unless ``values`` are what was asked for.
+    """Raise a PayloadError that names the first difference, unless ``values`` are what was asked for.
 
-    Parameters
-    ----------
-    values
-        A decoded payload.
-    expectation
-        Wanted names and kinds; no others are accepted.
-    finite
-        True if the arrays are known to be finite (:class:`fenchel.common.wire.frames.Assembly`).
-    **place
-        Round, phase and client, for the error.
-
-    Raises
-    ------
-    PayloadError
-        Naming the first difference.
+    expectation: wanted names and kinds; no others are accepted.
+    finite: True if the arrays are known to be finite (:class:`fenchel.common.wire.frames.Assembly`).
+    place: round, phase and client, for the error.
     """
     if values.keys() != expectation.keys():
         raise PayloadError(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
 from fenchel.algorithms.registry import client_half
-from fenchel.client.backoff import Backoff
+from fenchel.client.connection import Backoff
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import PayloadError, PhaseError, SettingsError

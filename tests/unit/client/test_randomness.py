@@ -69,7 +69,7 @@ def test_the_secret_is_drawn_once_and_kept_where_only_its_owner_reads(tmp_path: 
 
 
 def test_a_process_that_died_while_it_wrote_leaves_nothing_that_counts(tmp_path: Path) -> None:
-    (tmp_path / "own.new").write_bytes(b"half")
+    (tmp_path / f"{SECRET}.new").write_bytes(b"half")
     kept = PrivateRandomness.kept_in(tmp_path)
     assert len(kept.secret) == SECRET_BYTES
     assert PrivateRandomness.kept_in(tmp_path) == kept
