@@ -48,8 +48,7 @@ from fenchel.server.fleet.client_record import ClientRecord
 from tests.conftest import MakeSettings
 from tests.faults.power import Recording, Tree, lay_out, recording
 from tests.messages import raises
-from tests.unit.client.tally import NAME
-from tests.unit.client.test_session import add, holding
+from tests.unit.client.tally import NAME, add, holding
 
 Read = Callable[[Path, list[Any]], None]
 """Opens what is left in a folder, and checks it against what was promised."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,8 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from fenchel.client.session import Answer, ClientData, Session
+from fenchel.client.session import ClientData, Session
 from fenchel.common import errors
+from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import BudgetSpentError, CheckpointError, FenchelError, SettingsError, StorageError
 from fenchel.common.objectives.linear import LinearObjective
@@ -23,11 +25,11 @@ from fenchel.common.wire.outline import Received, outline
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.phases import EVALUATE, EVALUATION, LEVELS, grouped_in
 from fenchel.common.wire.schema import check
-from fenchel.common.wire.values import Value, Values
+from fenchel.common.wire.values import Values
 from fenchel.proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
 from tests.messages import raises
-from tests.unit.client.tally import NAME, TallyClient
+from tests.unit.client.tally import NAME, TallyClient, add, handled, holding, values_of
 
 ABOUT_THE_RUN = {  # and what others sent: the server reads these texts
     *(errors.WireError, errors.PayloadError, errors.PhaseError, errors.SettingsError, errors.MissingDependencyError),
@@ -35,11 +37,6 @@ ABOUT_THE_RUN = {  # and what others sent: the server reads these texts
     *(errors.CredentialError, errors.LostStateError, errors.EncryptionError, errors.PrivacyBudgetError),
 }
 MakeSession: TypeAlias = Callable[..., Session]
-
-
-def holding() -> ClientData:
-    features = np.arange(8.0).reshape(4, 2)
-    return ClientData(Shard(features, np.array([0, 1, 1, 0]), 2, 2, np.arange(4)))
 
 
 @pytest.fixture
@@ -57,40 +54,6 @@ def make_session(make_settings: MakeSettings, tmp_path: Path) -> MakeSession:
 @pytest.fixture
 def session(make_session: MakeSession) -> Session:
     return make_session()
-
-
-def handled(
-    session: Session,
-    phase: str,
-    sequence: int,
-    base: int,
-    *,
-    kind: pb.Kind.ValueType = pb.ASK,
-    reach: int = 0,
-    t: int = 1,
-    **values: Value,
-) -> Answer:
-    encoded = encode(values)
-    instruction = pb.Instruction(
-        payload=encoded.descriptor, phase=phase, round=t, kind=kind, sequence=sequence, base=base, reach=reach
-    )
-    answer = session.handle(instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing())
-    assert answer.head.sequence == sequence
-    return answer
-
-
-def values_of(answer: Answer) -> Values:
-    assert not answer.head.failure, answer.head.failure
-    assert answer.body is not None
-    descriptor = pb.Payload.FromString(answer.body.payload)
-    return outline(descriptor, 1 << 20).decode(answer.body.content())
-
-
-def add(session: Session, amount: float, sequence: int, base: int, reach: int = 0) -> float:
-    answer = values_of(handled(session, "add", sequence, base, reach=reach, amount=amount))
-    total = answer["total"]
-    assert isinstance(total, np.ndarray)
-    return float(total[0])
 
 
 def double(session: Session, sequence: int, base: int) -> None:
@@ -337,3 +300,27 @@ def test_an_objective_from_outside_runs_only_where_a_person_allowed_it(make_sett
     settings = make_settings(objective={"kind": "own", "name": "tests.unit.client.tally:Elsewhere"})
     with raises(SettingsError, key="algorithm.name"):
         Session("client-0", settings, holding())
+
+
+def test_each_reply_has_what_was_encrypted_for_it_apart_from_the_computation(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    millisecond, meter, answer = 1_000_000, CipherMeter(), TallyClient.answer
+
+    def encrypting(*given: Any, **named: Any) -> Values:
+        time.sleep(0.03)
+        meter.encryptions += 2
+        meter.encryption_ns += 10 * millisecond
+        meter.decryptions += 3
+        meter.decryption_ns += 15 * millisecond
+        return answer(*given, **named)
+
+    plain = handled(session, "add", 1, 0, amount=1.0).head.timing
+    assert (plain.encrypt_ns, plain.decrypt_ns, plain.encryptions, plain.decryptions) == (0, 0, 0, 0)
+    monkeypatch.setattr(TallyClient, "answer", encrypting)
+    monkeypatch.setattr(TallyClient, "meter", property(lambda _: meter))
+    for sequence in (2, 3):
+        timing = handled(session, "add", sequence, sequence - 1, amount=1.0).head.timing
+        assert (timing.encryptions, timing.decryptions) == (2, 3)
+        assert (timing.encrypt_ns, timing.decrypt_ns) == (10 * millisecond, 15 * millisecond)
+        assert timing.compute_ns >= 5 * millisecond  # 30 were spent, at least

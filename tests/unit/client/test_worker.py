@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fenchel.client.session import ClientData, Session
+from fenchel.client.session import Session
 from fenchel.client.worker import Worker
-from fenchel.common.data.shard import Shard
 from fenchel.common.wire.frames import CHUNK_BYTES, Body, frames, parse
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.values import Values
 from fenchel.deploy.launch.in_process import MemoryStream
 from fenchel.proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
-from tests.unit.client.tally import NAME, TallyClient
+from tests.unit.client.tally import NAME, TallyClient, holding
 
 WELCOME = next(frames(pb.Welcome()))
 FAREWELL = next(frames(pb.Farewell(completed=True)))
@@ -39,9 +38,8 @@ def instruction(
 @pytest.fixture
 def worker(make_settings: MakeSettings) -> Worker:
     settings = make_settings(algorithm={"name": NAME}, objective={"kind": "logistic"})
-    shard = Shard(np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0]), 2, 2, np.arange(4))
     TallyClient.computed.clear()
-    return Worker(Session("client-0", settings, ClientData(shard), None, [NAME]))
+    return Worker(Session("client-0", settings, holding(), None, [NAME]))
 
 
 async def conversed(worker: Worker, *sent: bytes, answers: int) -> tuple[pb.Hello, list[pb.Reply]]:
