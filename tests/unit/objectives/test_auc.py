@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.objectives.auc import MinMax, Moments
 from fenchel.common.objectives.binary import BinaryObjective
 from fenchel.common.objectives.factory import build_objective, dimension_of, initial_model
-from fenchel.common.settings.objective import BinarySettings, ObjectiveSettings
+from fenchel.common.settings.objective import BinarySettings
 from tests.messages import raises
+from tests.unit.objectives.problems import ADAPTER, make_objective, make_shard
 
-MakeShard = Callable[..., Shard]
-ADAPTER: TypeAdapter[ObjectiveSettings] = TypeAdapter(ObjectiveSettings)
 SCORERS: list[dict[str, Any]] = [
     {"kind": "linear"},
     {"kind": "mlp", "hidden": 4},
@@ -131,19 +129,13 @@ def test_one_class_alone_has_gradients_but_no_means() -> None:
 # The objective
 
 
-def shard_of_images(make_shard: MakeShard, *, sparse: bool = False, samples: int = 12) -> Shard:
-    return make_shard(samples, 16, 2, seed=1, sparse=sparse)
-
-
 @every_scorer
 @pytest.mark.parametrize("output", ["none", "sigmoid", "l2"])
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-def test_the_direction_equals_finite_differences(
-    make_shard: MakeShard, scorer: dict[str, Any], output: str, sparse: bool
-) -> None:
+def test_the_direction_equals_finite_differences(scorer: dict[str, Any], output: str, sparse: bool) -> None:
     if scorer["kind"] != "linear":
         pytest.importorskip("torch")
-    objective = binary(shard_of_images(make_shard, sparse=sparse), scorer=scorer, l2=0.1)
+    objective = binary(make_shard(12, 16, 2, seed=1, sparse=sparse), scorer=scorer, l2=0.1)
     objective.output = output  # type: ignore[assignment]
     draw = np.random.default_rng(3)
     u = np.append(objective.initial(2) + 0.05 * draw.standard_normal(objective.dimension), [0.3, -0.2, 0.4])
@@ -162,10 +154,10 @@ def test_the_direction_equals_finite_differences(
 
 
 @every_scorer
-def test_the_cross_entropy_is_that_of_the_raw_scores(make_shard: MakeShard, scorer: dict[str, Any]) -> None:
+def test_the_cross_entropy_is_that_of_the_raw_scores(scorer: dict[str, Any]) -> None:
     if scorer["kind"] != "linear":
         pytest.importorskip("torch")
-    objective = binary(shard_of_images(make_shard), scorer=scorer, output="sigmoid", l2=0.1)
+    objective = binary(make_shard(12, 16, 2, seed=1), scorer=scorer, output="sigmoid", l2=0.1)
     draw = np.random.default_rng(4)
     w = objective.initial(2) + 0.05 * draw.standard_normal(objective.dimension)
     raw, signs = objective.scorer.scores(w, objective.features), np.where(objective.positive, 1, -1)
@@ -181,10 +173,10 @@ def test_the_cross_entropy_is_that_of_the_raw_scores(make_shard: MakeShard, scor
         assert gradient @ direction == pytest.approx(slope, abs=1e-8)
 
 
-def test_a_linear_scorer_by_cross_entropy_is_logistic_regression(make_shard: MakeShard) -> None:
+def test_a_linear_scorer_by_cross_entropy_is_logistic_regression() -> None:
     shard = make_shard(20, 5, 2, seed=5, sparse=True)
     ours = binary(shard, l2=0.2)
-    theirs = build_objective(ADAPTER.validate_python({"kind": "logistic", "l2": 0.2}), shard)
+    theirs = make_objective(shard, kind="logistic", l2=0.2)
     w, rows = np.random.default_rng(6).standard_normal(5), np.array([3, 3, 8])
     assert ours.value(w) == pytest.approx(theirs.value(w), rel=1e-14)
     np.testing.assert_allclose(ours.batch_gradient(w, rows), theirs.batch_gradient(w, rows), atol=1e-15)
@@ -192,7 +184,7 @@ def test_a_linear_scorer_by_cross_entropy_is_logistic_regression(make_shard: Mak
 
 
 @pytest.mark.parametrize("output", ["none", "sigmoid", "l2"])
-def test_scores_are_what_a_roc_curve_is_made_of(make_shard: MakeShard, output: str) -> None:
+def test_scores_are_what_a_roc_curve_is_made_of(output: str) -> None:
     shard, other = make_shard(20, 5, 2, seed=5), make_shard(9, 5, 2, seed=6)
     objective = binary(shard)
     objective.output = output  # type: ignore[assignment]
@@ -205,7 +197,7 @@ def test_scores_are_what_a_roc_curve_is_made_of(make_shard: MakeShard, output: s
         np.testing.assert_array_equal(positive, held.labels == 1)
 
 
-def test_which_classes_are_positive_is_a_setting(make_shard: MakeShard) -> None:
+def test_which_classes_are_positive_is_a_setting() -> None:
     shard = make_shard(30, 5, 4, seed=7)
     objective = binary(shard, positive=[3, 0])
     np.testing.assert_array_equal(objective.positive, np.isin(shard.labels, [0, 3]))
@@ -226,7 +218,7 @@ def test_a_linear_scorer_has_neither_a_norm_nor_a_device() -> None:
     assert section(device="auto", scorer={"kind": "mlp"}).device == "auto"
 
 
-def test_many_samples_go_through_a_network_in_pieces_and_give_the_same(make_shard: MakeShard) -> None:
+def test_many_samples_go_through_a_network_in_pieces_and_give_the_same() -> None:
     flat = pytest.importorskip("fenchel.common.objectives.networks.flat")
     shard = make_shard(50, 5, 2, seed=8)
     at_once = binary(shard, scorer={"kind": "mlp"})
@@ -240,14 +232,14 @@ def test_many_samples_go_through_a_network_in_pieces_and_give_the_same(make_shar
     np.testing.assert_allclose(pieces, whole, rtol=0, atol=1e-15)
 
 
-def test_a_batch_of_which_all_outputs_are_zero_teaches_nothing(make_shard: MakeShard) -> None:
+def test_a_batch_of_which_all_outputs_are_zero_teaches_nothing() -> None:
     objective = binary(make_shard(8, 5, 2, seed=9))
     objective.output = "l2"
     _, g = objective.saddle_gradient(np.zeros(8), objective.all_rows, 0.4)
     np.testing.assert_array_equal(g[:5], 0)
 
 
-def test_float32_stays_float32(make_shard: MakeShard) -> None:
+def test_float32_stays_float32() -> None:
     pytest.importorskip("torch")
     for scorer in ({"kind": "linear"}, {"kind": "mlp"}):
         for output in ("none", "sigmoid"):
@@ -277,9 +269,7 @@ def test_a_scorer_has_one_output(scorer: dict[str, Any], features: int, size: in
 
 
 @pytest.mark.parametrize(("kind", "side", "channels"), [("resnet20", 8, 3), ("densenet121", 32, 1)])
-def test_deep_scorers_learn_and_have_no_state_beside_their_parameters(
-    make_shard: MakeShard, kind: str, side: int, channels: int
-) -> None:
+def test_deep_scorers_learn_and_have_no_state_beside_their_parameters(kind: str, side: int, channels: int) -> None:
     pytest.importorskip("torch")
     shard = make_shard(6, channels * side**2, 2, seed=1)
     assert 0 < shard.labels.sum() < 6

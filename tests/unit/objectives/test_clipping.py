@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fenchel.common.arrays import Indices, Vector
-from fenchel.common.data.shard import Shard
 from fenchel.common.objectives.objective import Objective
-
-MakeShard = Callable[..., Shard]
-MakeObjective = Callable[..., Objective]
+from tests.unit.objectives.problems import make_objective, make_shard
 
 LINEAR: list[tuple[dict[str, Any], int]] = [
     ({"kind": "squared"}, 0),
@@ -44,13 +40,7 @@ def looped(bare: Objective, whole: Objective, w: Vector, rows: Indices, bound: f
 @dense_and_sparse
 @given(seed=st.integers(0, 2**32 - 1), bound=st.floats(0.05, 4))
 def test_linear_models_clip_as_a_loop_over_samples_does(
-    make_shard: MakeShard,
-    make_objective: MakeObjective,
-    section: dict[str, Any],
-    classes: int,
-    sparse: bool,
-    seed: int,
-    bound: float,
+    section: dict[str, Any], classes: int, sparse: bool, seed: int, bound: float
 ) -> None:
     shard = make_shard(classes=classes, seed=seed, sparse=sparse)
     whole = make_objective(shard, l2=0.3, **section)
@@ -62,18 +52,14 @@ def test_linear_models_clip_as_a_loop_over_samples_does(
 
 
 @linear
-def test_a_bound_that_nobody_reaches_changes_no_bit(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int
-) -> None:
+def test_a_bound_that_nobody_reaches_changes_no_bit(section: dict[str, Any], classes: int) -> None:
     objective = make_objective(make_shard(classes=classes), l2=0.3, **section)
     w = np.random.default_rng(2).standard_normal(objective.dimension)
     np.testing.assert_array_equal(objective.clipped_gradient(w, objective.all_rows, 1e6), objective.gradient(w))
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
-def test_networks_clip_as_a_loop_over_samples_does(
-    make_shard: MakeShard, make_objective: MakeObjective, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_networks_clip_as_a_loop_over_samples_does(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     shard = make_shard(9, 64, 3, seed=1)
     whole = make_objective(shard, kind=kind, l2=0.1, dtype="float64")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.data.shard import Shard
@@ -19,8 +18,7 @@ from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.objective import ObjectiveSettings
 from tests.messages import raises
-
-ADAPTER: TypeAdapter[ObjectiveSettings] = TypeAdapter(ObjectiveSettings)
+from tests.unit.objectives.problems import ADAPTER, make_shard
 
 
 def section(**keys: Any) -> ObjectiveSettings:
@@ -78,9 +76,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> str:
     return "a_users_module"
 
 
-def test_an_objective_of_ones_own_is_built_by_its_name_with_its_parameters(
-    outside: str, make_shard: Callable[..., Shard]
-) -> None:
+def test_an_objective_of_ones_own_is_built_by_its_name_with_its_parameters(outside: str) -> None:
     own = section(kind="own", name=f"{outside}:Median", parameters={"scale": 2.0}, dtype="float32")
     objective = build_objective(own, make_shard())
     assert isinstance(objective, Median)

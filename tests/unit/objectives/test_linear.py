@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +12,10 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.objectives.metrics import Metrics
-from fenchel.common.objectives.objective import Objective
 from tests.messages import raises
-
-MakeShard = Callable[..., Shard]
-MakeObjective = Callable[..., Objective]
+from tests.unit.objectives.problems import make_objective, make_shard
 
 SMOOTH: list[tuple[dict[str, Any], int]] = [
     ({"kind": "squared"}, 0),
@@ -44,9 +39,7 @@ seeds = st.integers(0, 2**32 - 1)
 @every
 @dense_and_sparse
 @given(seed=seeds)
-def test_the_gradient_equals_finite_differences(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int, sparse: bool, seed: int
-) -> None:
+def test_the_gradient_equals_finite_differences(section: dict[str, Any], classes: int, sparse: bool, seed: int) -> None:
     objective = make_objective(make_shard(classes=classes, seed=seed, sparse=sparse), l2=0.3, **section)
     w, u = np.random.default_rng(seed).standard_normal((2, objective.dimension))
     h = 1e-6
@@ -57,9 +50,7 @@ def test_the_gradient_equals_finite_differences(
 
 @smooth
 @dense_and_sparse
-def test_the_hessian_equals_differences_of_gradients(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int, sparse: bool
-) -> None:
+def test_the_hessian_equals_differences_of_gradients(section: dict[str, Any], classes: int, sparse: bool) -> None:
     objective = make_objective(make_shard(classes=classes, seed=3, sparse=sparse), l2=0.3, **section)
     w, v = np.random.default_rng(4).standard_normal((2, objective.dimension))
     h = 1e-6
@@ -69,9 +60,7 @@ def test_the_hessian_equals_differences_of_gradients(
 
 @every
 @pytest.mark.parametrize("features", [5, 200], ids=["full columns", "mostly empty columns"])
-def test_dense_and_sparse_shards_give_the_same_numbers(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int, features: int
-) -> None:
+def test_dense_and_sparse_shards_give_the_same_numbers(section: dict[str, Any], classes: int, features: int) -> None:
     shard = make_shard(20, features, classes, seed=5)
     x = np.array(shard.features)
     x[:, 7:] = 0
@@ -88,9 +77,7 @@ def test_dense_and_sparse_shards_give_the_same_numbers(
 
 
 @every
-def test_a_row_that_occurs_twice_counts_twice(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int
-) -> None:
+def test_a_row_that_occurs_twice_counts_twice(section: dict[str, Any], classes: int) -> None:
     objective = make_objective(make_shard(classes=classes), **section)
     w = np.random.default_rng(9).standard_normal(objective.dimension)
     one, other = (objective.batch_gradient(w, np.array([row])) for row in (0, 1))
@@ -101,7 +88,7 @@ def test_a_row_that_occurs_twice_counts_twice(
 @smooth
 @given(seed=seeds, reach=st.floats(1e-3, 10))
 def test_smoothness_and_strong_convexity_bound_how_the_gradient_turns(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int, seed: int, reach: float
+    section: dict[str, Any], classes: int, seed: int, reach: float
 ) -> None:
     objective = make_objective(make_shard(classes=classes, seed=seed), l2=0.1, **section)
     w, step = np.random.default_rng(seed).standard_normal((2, objective.dimension))
@@ -112,9 +99,7 @@ def test_smoothness_and_strong_convexity_bound_how_the_gradient_turns(
 
 
 @pytest.mark.parametrize("kind", ["squared", "logistic"])
-def test_the_smoothness_is_reached_and_not_only_a_bound(
-    make_shard: MakeShard, make_objective: MakeObjective, kind: str
-) -> None:
+def test_the_smoothness_is_reached_and_not_only_a_bound(kind: str) -> None:
     shard = make_shard(classes=2)
     objective = make_objective(shard, kind=kind, l2=0.1)
     x = np.asarray(shard.features)
@@ -124,9 +109,7 @@ def test_the_smoothness_is_reached_and_not_only_a_bound(
 
 
 @pytest.mark.parametrize(("weight", "bound"), [(0.0, "smoothness"), (1.0, "strong_convexity")])
-def test_the_constants_of_the_term_that_is_not_convex_are_reached(
-    make_shard: MakeShard, make_objective: MakeObjective, weight: float, bound: str
-) -> None:
+def test_the_constants_of_the_term_that_is_not_convex_are_reached(weight: float, bound: str) -> None:
     shard = make_shard(arrays=(np.zeros((2, 3)), [0, 1]), classes=2)
     objective = make_objective(shard, kind="logistic", l2=0.1, nonconvex=0.6)
     w, e = np.full(3, weight), np.eye(3)[1]
@@ -135,7 +118,7 @@ def test_the_constants_of_the_term_that_is_not_convex_are_reached(
     assert objective.strong_convexity == pytest.approx(-0.2)
 
 
-def test_the_term_that_is_not_convex_has_its_closed_form(make_shard: MakeShard, make_objective: MakeObjective) -> None:
+def test_the_term_that_is_not_convex_has_its_closed_form() -> None:
     objective = make_objective(make_shard(arrays=(np.zeros((2, 2)), [0, 1]), classes=2), kind="logistic", nonconvex=2)
     w = np.array([1.0, -3.0])
     assert objective.penalty(w) == pytest.approx(2 * (1 / 2 + 9 / 10))
@@ -143,14 +126,14 @@ def test_the_term_that_is_not_convex_has_its_closed_form(make_shard: MakeShard, 
     assert objective.value(w) == pytest.approx(np.log(2) + 2.8)
 
 
-def test_the_hinge_is_not_smooth(make_shard: MakeShard, make_objective: MakeObjective) -> None:
+def test_the_hinge_is_not_smooth() -> None:
     assert make_objective(make_shard(), kind="hinge", l2=0.1).smoothness == math.inf
 
 
 @every
 @dense_and_sparse
 def test_float32_settings_give_float32_gradients_near_the_float64_ones(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int, sparse: bool
+    section: dict[str, Any], classes: int, sparse: bool
 ) -> None:
     shard = make_shard(classes=classes, sparse=sparse)
     single = make_objective(shard, l2=0.1, dtype="float32", **section)
@@ -164,9 +147,7 @@ def test_float32_settings_give_float32_gradients_near_the_float64_ones(
 
 
 @every
-def test_equal_input_gives_equal_bits_and_is_not_changed(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int
-) -> None:
+def test_equal_input_gives_equal_bits_and_is_not_changed(section: dict[str, Any], classes: int) -> None:
     shard = make_shard(classes=classes)
     w = np.random.default_rng(11).standard_normal(make_objective(shard, **section).dimension)
     for array in (w, shard.features, shard.labels):
@@ -182,7 +163,7 @@ def test_equal_input_gives_equal_bits_and_is_not_changed(
 @every
 @dense_and_sparse
 def test_metrics_of_parts_add_up_to_the_metrics_of_the_whole(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int, sparse: bool
+    section: dict[str, Any], classes: int, sparse: bool
 ) -> None:
     shard = make_shard(classes=classes, sparse=sparse)
     objective = make_objective(shard, l2=0.1, **section)
@@ -198,9 +179,7 @@ def test_metrics_of_parts_add_up_to_the_metrics_of_the_whole(
     assert objective.value(w) == pytest.approx(whole.loss + objective.penalty(w), rel=1e-14)
 
 
-def test_accuracy_counts_the_sign_of_one_score_and_the_largest_of_several(
-    make_shard: MakeShard, make_objective: MakeObjective
-) -> None:
+def test_accuracy_counts_the_sign_of_one_score_and_the_largest_of_several() -> None:
     two = make_shard(arrays=(np.array([[1.0], [-1.0], [2.0], [0.0]]), [1, 1, 0, 0]), classes=2)
     assert make_objective(two, kind="hinge").evaluate(np.ones(1)).accuracy == 0.5
     three = make_shard(arrays=(np.eye(3), [0, 1, 1]), classes=3)
@@ -211,7 +190,7 @@ def test_accuracy_counts_the_sign_of_one_score_and_the_largest_of_several(
 
 @every
 def test_an_objective_without_samples_evaluates_other_shards_but_has_no_gradient(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int
+    section: dict[str, Any], classes: int
 ) -> None:
     full = make_shard(classes=classes)
     empty = replace(full, features=full.features[:0], labels=full.labels[:0], samples_held=full.samples_held[:0])
@@ -231,16 +210,12 @@ def test_an_objective_without_samples_evaluates_other_shards_but_has_no_gradient
         *((kind, 0) for kind in ("logistic", "softmax")),
     ],
 )
-def test_a_loss_refuses_labels_that_it_is_not_for(
-    make_shard: MakeShard, make_objective: MakeObjective, kind: str, classes: int
-) -> None:
+def test_a_loss_refuses_labels_that_it_is_not_for(kind: str, classes: int) -> None:
     with raises(SettingsError, key="objective.kind"):
         make_objective(make_shard(classes=classes), kind=kind)
 
 
 @pytest.mark.parametrize("kind", ["logistic", "softmax"])
-def test_a_label_that_is_not_a_class_is_a_fault_of_the_data(
-    make_shard: MakeShard, make_objective: MakeObjective, kind: str
-) -> None:
+def test_a_label_that_is_not_a_class_is_a_fault_of_the_data(kind: str) -> None:
     with raises(DataError):
         make_objective(make_shard(arrays=(np.ones((2, 1)), [1, 2]), classes=2), kind=kind)

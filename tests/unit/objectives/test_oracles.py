@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -13,9 +11,7 @@ from sklearn.svm import LinearSVC
 from fenchel.common.arrays import Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.objectives.objective import Objective
-
-MakeShard = Callable[..., Shard]
-MakeObjective = Callable[..., Objective]
+from tests.unit.objectives.problems import make_objective, make_shard
 
 
 def minimizer(objective: Objective) -> Vector:
@@ -31,9 +27,7 @@ def minimizer(objective: Objective) -> Vector:
 
 
 @pytest.mark.parametrize(("kind", "classes"), [("logistic", 2), ("softmax", 4)])
-def test_the_minimizer_equals_logistic_regression_of_scikit_learn(
-    make_shard: MakeShard, make_objective: MakeObjective, kind: str, classes: int
-) -> None:
+def test_the_minimizer_equals_logistic_regression_of_scikit_learn(kind: str, classes: int) -> None:
     shard = make_shard(80, 6, classes, seed=1)
     objective = make_objective(shard, kind=kind, l2=0.05)
     oracle = LogisticRegression(C=1 / (0.05 * 80), fit_intercept=False, tol=1e-10, max_iter=10_000)
@@ -42,9 +36,7 @@ def test_the_minimizer_equals_logistic_regression_of_scikit_learn(
     assert objective.evaluate(oracle.coef_.ravel()).accuracy == oracle.score(shard.features, shard.labels)
 
 
-def test_the_minimizer_of_the_squared_loss_equals_ridge_regression(
-    make_shard: MakeShard, make_objective: MakeObjective
-) -> None:
+def test_the_minimizer_of_the_squared_loss_equals_ridge_regression() -> None:
     shard = make_shard(40, 6, 0, seed=2)
     objective = make_objective(shard, kind="squared", l2=0.05)
     x = np.asarray(shard.features)
@@ -58,7 +50,7 @@ def test_the_minimizer_of_the_squared_loss_equals_ridge_regression(
     ("l2", "optimum", "accuracy"), [(0.1, 0.35448369, 0.960), (0.01, 0.15444684, 0.985), (0.001, 0.07302129, 0.987)]
 )
 def test_the_hinge_optimum_on_breast_cancer_is_the_one_of_the_specification(
-    breast_cancer: Shard, make_objective: MakeObjective, l2: float, optimum: float, accuracy: float
+    breast_cancer: Shard, l2: float, optimum: float, accuracy: float
 ) -> None:
     objective = make_objective(breast_cancer, kind="hinge", l2=l2)
     oracle = LinearSVC(

@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from fenchel.common.data.shard import Shard
 from fenchel.common.objectives.binary import BinaryObjective
 from fenchel.common.objectives.ranking import Ranking
-from tests.unit.objectives.conftest import MakeObjective, MakeShard
+from tests.unit.objectives.problems import make_objective, make_shard
 
 EXACT: dict[str, Any] = {"rel": 0, "abs": 1e-12}
 SCORES = {
@@ -89,9 +88,7 @@ def test_a_score_that_is_no_number_has_no_rank_and_an_infinite_one_has() -> None
     ],
     ids=lambda section: "-".join(str(value) for value in section.values()),
 )
-def test_objectives_of_two_classes_rank_samples_and_evaluate_them_in_one_pass(
-    section: dict[str, Any], make_shard: MakeShard, make_objective: MakeObjective
-) -> None:
+def test_objectives_of_two_classes_rank_samples_and_evaluate_them_in_one_pass(section: dict[str, Any]) -> None:
     if "scorer" in section:
         pytest.importorskip("torch")
     own, other = make_shard(30, seed=1), make_shard(20, seed=2)
@@ -111,7 +108,7 @@ def test_objectives_of_two_classes_rank_samples_and_evaluate_them_in_one_pass(
     assert of_one.scores == pytest.approx(of_all.scores[:5], rel=1e-12, abs=1e-12)
 
 
-def test_a_high_score_speaks_for_the_second_class(make_shard: MakeShard, make_objective: MakeObjective) -> None:
+def test_a_high_score_speaks_for_the_second_class() -> None:
     x = np.linspace(-1, 1, 10)[:, None]
     shard = make_shard(arrays=(x, (x[:, 0] > 0).astype(np.int64)))
     for kind, w in (("logistic", [1.0]), ("softmax", [-1.0, 1.0]), ("binary", [1.0])):
@@ -121,9 +118,7 @@ def test_a_high_score_speaks_for_the_second_class(make_shard: MakeShard, make_ob
         assert ranking.auc == 1
 
 
-def test_scores_that_a_sigmoid_would_round_to_one_still_have_an_order(
-    make_shard: MakeShard, make_objective: MakeObjective
-) -> None:
+def test_scores_that_a_sigmoid_would_round_to_one_still_have_an_order() -> None:
     shard = make_shard(arrays=(np.array([[50.0], [60.0]]), np.array([0, 1])))
     objective = make_objective(shard, kind="binary", dtype="float32", output="sigmoid")
     w = np.ones(1, np.float32)
@@ -134,18 +129,12 @@ def test_scores_that_a_sigmoid_would_round_to_one_still_have_an_order(
     assert ranking.auc == 1
 
 
-def three_classes(make_shard: MakeShard) -> Shard:
-    return make_shard(30, classes=3)
-
-
-def test_other_objectives_rank_nothing_unless_it_is_said_who_is_positive(
-    make_shard: MakeShard, make_objective: MakeObjective
-) -> None:
-    for shard, kind in ((three_classes(make_shard), "softmax"), (make_shard(30, classes=0), "squared")):
+def test_other_objectives_rank_nothing_unless_it_is_said_who_is_positive() -> None:
+    for shard, kind in ((make_shard(30, classes=3), "softmax"), (make_shard(30, classes=0), "squared")):
         objective = make_objective(shard, kind=kind)
         assert not objective.ranks
         assert objective.judge(np.zeros(objective.dimension))[1] is None
-    shard = three_classes(make_shard)
+    shard = make_shard(30, classes=3)
     objective = make_objective(shard, kind="binary", dtype="float64", positive=[0, 2])
     ranking = objective.judge(np.zeros(objective.dimension))[1]
     assert ranking is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,12 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from fenchel.common.arrays import Vector
-from fenchel.common.data.shard import Shard
 from fenchel.common.errors import SettingsError
-from fenchel.common.objectives.objective import Objective
 from fenchel.common.objectives.regularizer import Regularizer, build_regularizer
 from fenchel.common.settings.regularizer import RegularizerSettings
 from tests.messages import raises
+from tests.unit.objectives.problems import make_objective, make_shard
 
-MakeShard = Callable[..., Shard]
-MakeObjective = Callable[..., Objective]
 ADAPTER: TypeAdapter[RegularizerSettings] = TypeAdapter(RegularizerSettings)
 
 KINDS: list[dict[str, Any]] = [
@@ -139,7 +135,7 @@ def test_mcp_refuses_a_penalty_that_it_is_not_defined_for() -> None:
         made(KINDS[7]).prox(np.zeros(6), 2 / 3)
 
 
-def test_group_lasso_refuses_a_network(make_shard: MakeShard, make_objective: MakeObjective) -> None:
+def test_group_lasso_refuses_a_network() -> None:
     pytest.importorskip("torch")
     with raises(SettingsError):
         make_objective(make_shard(classes=3), kind="mlp", regularizer={"kind": "group-lasso", "weight": 1})
@@ -161,7 +157,7 @@ def test_impossible_terms_are_refused(section: dict[str, Any]) -> None:
         ADAPTER.validate_python(section)
 
 
-def test_the_factory_gives_every_objective_its_term(make_shard: MakeShard, make_objective: MakeObjective) -> None:
+def test_the_factory_gives_every_objective_its_term() -> None:
     objective = make_objective(make_shard(features=3, classes=2), kind="softmax", regularizer=KINDS[4])
     plain = make_objective(make_shard(features=3, classes=2), kind="softmax")
     x = np.array([3.0, 0.0, 0.0, 4.0, 0.0, 0.0])
