@@ -46,16 +46,14 @@ class MinMax:
         p, (a, b, alpha) = self.prior, auxiliary
         of_positive = (1 - p) * ((scores - a) ** 2 - 2 * (1 + alpha) * scores)
         of_negative = p * ((scores - b) ** 2 + 2 * (1 + alpha) * scores)
-        result: Vector = np.where(positive, of_positive, of_negative) - p * (1 - p) * alpha**2
-        return result
+        return np.where(positive, of_positive, of_negative) - p * (1 - p) * alpha**2
 
     def slopes(self, scores: Vector, positive: Positive, auxiliary: Vector) -> Vector:
         """Return dF/dh of each sample, shape (n,); arguments as for :meth:`value`."""
         p, (a, b, alpha) = self.prior, auxiliary
         of_positive = 2 * (1 - p) * (scores - a - 1 - alpha)
         of_negative = 2 * p * (scores - b + 1 + alpha)
-        result: Vector = np.where(positive, of_positive, of_negative)
-        return result
+        return np.where(positive, of_positive, of_negative)
 
     def gradient(self, scores: Vector, positive: Positive, auxiliary: Vector) -> Vector:
         """Return the gradient of the mean of F in (a, b, alpha), shape (3,), float64; nothing divides by a class."""

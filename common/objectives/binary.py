@@ -68,15 +68,13 @@ class LinearScorer:
 
     def scores(self, w: Vector, features: Matrix) -> Vector:
         """Return ``X w``, shape (n,), for dense or sparse features."""
-        result: Vector = features @ w
-        return result
+        return features @ w
 
     def differentiated(self, w: Vector, features: Matrix) -> tuple[Vector, PullBack]:
         """Return ``X w``, and ``X^T s`` as a function of s."""
 
         def pull_back(slopes: Vector) -> Vector:
-            result: Vector = slopes @ features
-            return result
+            return slopes @ features
 
         return self.scores(w, features), pull_back
 
@@ -259,8 +257,7 @@ class BinaryObjective(Objective):
 
 
 def _signs(positive: Positive, dtype: DTypeLike) -> Vector:
-    result: Vector = np.where(positive, 1.0, -1.0).astype(dtype)
-    return result
+    return np.where(positive, 1.0, -1.0).astype(dtype)
 
 
 def _positive_classes(classes: int, chosen: Sequence[int] | None) -> tuple[int, ...]:

@@ -42,8 +42,7 @@ def feasible(loss: MarginLoss, dual: Vector, targets: Targets) -> Vector:
     low, high = loss.domain
     if math.isinf(low):
         return dual.copy()
-    clipped: Vector = targets * np.clip(targets * dual, low, high)
-    return clipped
+    return targets * np.clip(targets * dual, low, high)
 
 
 def dual_step(loss: MarginLoss, dual: Vector, scores: Vector, targets: Targets, curvature: Vector | float) -> Vector:
@@ -66,8 +65,7 @@ def dual_step(loss: MarginLoss, dual: Vector, scores: Vector, targets: Targets, 
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             step = np.where(slope == 0, slope, slope / (s + curvature))
         best = feasible(loss, dual + step, targets)
-    result: Vector = best - dual
-    return result
+    return best - dual
 
 
 def _logistic_root(b: Vector, margins: Vector, curvature: Vector | float) -> Vector:
@@ -90,8 +88,7 @@ def _logistic_root(b: Vector, margins: Vector, curvature: Vector | float) -> Vec
             break
         t = np.minimum(nearer, t)
     p = expit(t)
-    root: Vector = np.where(mirrored, 1 - p, p)
-    return root
+    return np.where(mirrored, 1 - p, p)
 
 
 def scalar_step(loss: MarginLoss) -> ScalarStep:
@@ -161,8 +158,7 @@ def theory_step(
     u = -loss.derivative(scores, targets)
     end = trust * (u - dual)
     free = dual_step(loss, dual, scores, targets, 1 / l2) / gamma
-    result: Vector = np.clip(free, np.minimum(end, 0), np.maximum(end, 0))
-    return result
+    return np.clip(free, np.minimum(end, 0), np.maximum(end, 0))
 
 
 def line_terms(loss: MarginLoss, dual: Vector, change: Vector, targets: Targets) -> tuple[Vector, Vector] | None:

@@ -63,8 +63,7 @@ class LinearObjective(Objective):
     def scores(self, features: Matrix, w: Vector) -> Dense:
         """Return scores of shape (n,), or (n, K), for features of shape (n, m) and a model."""
         if self.outputs == 1:
-            result: Dense = features @ w
-            return result
+            return features @ w
         weights = w.reshape(self.outputs, -1)
         if _is_hollow(features):
             return np.stack([features @ of_class for of_class in weights], axis=1)
@@ -201,8 +200,7 @@ class LinearObjective(Objective):
         if isinstance(self.features, sp.csr_array):
             samples = np.repeat(np.arange(self.samples), np.diff(self.features.indptr))
             return np.sqrt(np.bincount(samples, weights=squares, minlength=self.samples))
-        norms: Vector = np.sqrt(squares.sum(axis=1))
-        return norms
+        return np.sqrt(squares.sum(axis=1))
 
 
 def require_one_score(objective: Objective, algorithm: str) -> None:

@@ -117,8 +117,7 @@ def signs(labels: NDArray[np.generic], dtype: DTypeLike) -> Vector:
     positive = labels == 1
     if not np.all(positive | (labels == 0)):
         raise DataError("the labels of a data set with two classes must be 0 and 1")
-    result: Vector = np.where(positive, 1.0, -1.0).astype(dtype)
-    return result
+    return np.where(positive, 1.0, -1.0).astype(dtype)
 
 
 @dataclass(frozen=True)
@@ -131,13 +130,11 @@ class Hinge(MarginLoss):
 
     def value(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``max(0, 1 - m)``."""
-        result: Vector = np.maximum(1 - targets * scores, 0)
-        return result
+        return np.maximum(1 - targets * scores, 0)
 
     def derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``-y`` below the corner and 0 from it on."""
-        result: Vector = -targets * (targets * scores < 1)
-        return result
+        return -targets * (targets * scores < 1)
 
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return 0."""
@@ -165,13 +162,11 @@ class SmoothedHinge(MarginLoss):
         """Return 0, the parabola, or ``1 - m - s/2``."""
         shortfall = 1 - targets * scores
         rounded = np.clip(shortfall, 0, self.smoothing)
-        result: Vector = rounded**2 / (2 * self.smoothing) + np.maximum(shortfall - self.smoothing, 0)
-        return result
+        return rounded**2 / (2 * self.smoothing) + np.maximum(shortfall - self.smoothing, 0)
 
     def derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``-y clip((1 - m)/s, 0, 1)``."""
-        result: Vector = -targets * np.clip((1 - targets * scores) / self.smoothing, 0, 1)
-        return result
+        return -targets * np.clip((1 - targets * scores) / self.smoothing, 0, 1)
 
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``1/s`` on the parabola, 0 elsewhere."""
@@ -190,13 +185,11 @@ class SquaredHinge(MarginLoss):
 
     def value(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``max(0, 1 - m)^2 / 2``."""
-        result: Vector = np.maximum(1 - targets * scores, 0) ** 2 / 2
-        return result
+        return np.maximum(1 - targets * scores, 0) ** 2 / 2
 
     def derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``-y max(0, 1 - m)``."""
-        result: Vector = -targets * np.maximum(1 - targets * scores, 0)
-        return result
+        return -targets * np.maximum(1 - targets * scores, 0)
 
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return 1 below the margin of 1, 0 from it on."""
@@ -213,26 +206,22 @@ class Logistic(MarginLoss):
 
     def value(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``ln(1 + exp(-m))``, without overflow for any margin."""
-        result: Vector = np.logaddexp(0, -targets * scores)
-        return result
+        return np.logaddexp(0, -targets * scores)
 
     def derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``-y / (1 + exp(m))``."""
         negative = -targets
-        result: Vector = negative * expit(negative * scores)
-        return result
+        return negative * expit(negative * scores)
 
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``p (1 - p)`` with ``p = 1 / (1 + exp(-z))``."""
-        result: Vector = expit(scores) * expit(-scores)
-        return result
+        return expit(scores) * expit(-scores)
 
     def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
         """Return ``b ln b + (1 - b) ln(1 - b)`` for b in [0, 1], with 0 ln 0 = 0."""
         b = targets * alpha
         # entr(x) is -x ln x, 0 at 0 and -infinity below.
-        result: Vector = -(entr(b) + entr(1 - b))
-        return result
+        return -(entr(b) + entr(1 - b))
 
 
 @dataclass(frozen=True)
@@ -250,13 +239,11 @@ class Squared(MarginLoss):
 
     def value(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``(z - y)^2 / 2``."""
-        result: Vector = (scores - targets) ** 2 / 2
-        return result
+        return (scores - targets) ** 2 / 2
 
     def derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``z - y``."""
-        result: Vector = scores - targets
-        return result
+        return scores - targets
 
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return 1."""
@@ -291,8 +278,7 @@ class Softmax(_ClassLoss):
     def value(self, scores: Dense, targets: Targets) -> Vector:
         """Return ``ln sum_k exp(z_k) - z_t``, shape (n,), without overflow."""
         shifted = scores - scores.max(axis=1, keepdims=True)
-        result: Vector = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(targets.size), targets]
-        return result
+        return np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(targets.size), targets]
 
     def derivative(self, scores: Dense, targets: Targets) -> Dense:
         """Return ``p - e_t`` with ``p = softmax(z)``, shape (n, classes)."""
@@ -304,8 +290,7 @@ class Softmax(_ClassLoss):
         """Return ``(diag(p) - p p^T) u`` for each sample, shape (n, classes)."""
         p = self._probabilities(scores)
         weighted = p * direction
-        result: Dense = weighted - p * weighted.sum(axis=1, keepdims=True)
-        return result
+        return weighted - p * weighted.sum(axis=1, keepdims=True)
 
     @staticmethod
     def _probabilities(scores: Dense) -> Dense:
@@ -328,8 +313,7 @@ class OneSidedLogistic(_ClassLoss):
 
     def value(self, scores: Dense, targets: Targets) -> Vector:
         """Return ``ln(1 + exp(-z_t))``, shape (n,), without overflow."""
-        result: Vector = np.logaddexp(0, -scores[np.arange(targets.size), targets])
-        return result
+        return np.logaddexp(0, -scores[np.arange(targets.size), targets])
 
     def derivative(self, scores: Dense, targets: Targets) -> Dense:
         """Return ``-1 / (1 + exp(z_t))`` for the true class and 0 for the others, shape (n, classes)."""

@@ -80,13 +80,11 @@ class ElasticNet(Regularizer):
 
     def prox(self, u: Vector, penalty: float) -> Vector:
         """Return ``soft(u, gamma/rho) / (1 + mu/rho)``."""
-        result: Vector = soft(u, self.weight / penalty) / (1 + self.ridge / penalty)
-        return result
+        return soft(u, self.weight / penalty) / (1 + self.ridge / penalty)
 
     def subgradient(self, x: Vector) -> Vector:
         """Return ``gamma sgn(x) + mu x``."""
-        result: Vector = self.weight * np.sign(x) + self.ridge * x
-        return result
+        return self.weight * np.sign(x) + self.ridge * x
 
 
 @dataclass(frozen=True)
@@ -112,12 +110,10 @@ class GroupLasso(Regularizer):
 
     def _scaled(self, x: Vector, wanted: Dense | float, norms: Dense) -> Vector:
         scale = np.divide(wanted, norms, out=np.zeros_like(norms), where=norms > 0)
-        result: Vector = (x.reshape(self.shape) * scale).ravel()
-        return result
+        return (x.reshape(self.shape) * scale).ravel()
 
     def _norms(self, x: Vector) -> Dense:
-        norms: Dense = np.linalg.norm(x.reshape(self.shape), axis=self.axis, keepdims=True)
-        return norms
+        return np.linalg.norm(x.reshape(self.shape), axis=self.axis, keepdims=True)
 
 
 @dataclass(frozen=True)
@@ -135,8 +131,7 @@ class Box(Regularizer):
 
     def prox(self, u: Vector, penalty: float) -> Vector:
         """Return the nearest point of the box, whatever the penalty."""
-        clipped: Vector = np.clip(u, self.lower, self.upper)
-        return clipped
+        return np.clip(u, self.lower, self.upper)
 
     def subgradient(self, x: Vector) -> Vector:
         """Raise SettingsError."""
@@ -167,13 +162,11 @@ class Mcp(Regularizer):
                 key="objective.regularizer.theta",
             )
         bent = soft(u, self.weight / penalty) / (1 - 1 / (penalty * self.theta))
-        result: Vector = np.where(np.abs(u) <= self.weight * self.theta, bent, u)
-        return result
+        return np.where(np.abs(u) <= self.weight * self.theta, bent, u)
 
     def subgradient(self, x: Vector) -> Vector:
         """Return ``sgn(x) max(gamma - |x|/theta, 0)``."""
-        result: Vector = np.sign(x) * np.maximum(self.weight - np.abs(x) / self.theta, 0)
-        return result
+        return np.sign(x) * np.maximum(self.weight - np.abs(x) / self.theta, 0)
 
 
 @dataclass(frozen=True)
@@ -188,8 +181,7 @@ class L0(Regularizer):
 
     def prox(self, u: Vector, penalty: float) -> Vector:
         """Return ``u`` where ``|u| > sqrt(2 gamma/rho)``, else 0."""
-        kept: Vector = u * (np.abs(u) > math.sqrt(2 * self.weight / penalty))
-        return kept
+        return u * (np.abs(u) > math.sqrt(2 * self.weight / penalty))
 
     def subgradient(self, x: Vector) -> Vector:
         """Raise SettingsError."""
@@ -198,8 +190,7 @@ class L0(Regularizer):
 
 def soft(u: Vector, threshold: float) -> Vector:
     """Return ``sgn(u) max(|u| - threshold, 0)``, shape (d,): soft thresholding."""
-    result: Vector = np.sign(u) * np.maximum(np.abs(u) - threshold, 0)
-    return result
+    return np.sign(u) * np.maximum(np.abs(u) - threshold, 0)
 
 
 def build_regularizer(settings: RegularizerSettings, shape: tuple[int, int] | None) -> Regularizer:

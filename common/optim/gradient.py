@@ -86,5 +86,4 @@ def _momenta(sigma: float) -> Iterator[float]:
 
 
 def _stepped(point: Point, s: float) -> Vector:
-    result: Vector = point.w - s * point.gradient
-    return result
+    return point.w - s * point.gradient

@@ -118,8 +118,7 @@ def _cholesky_step(point: Point) -> Vector:
             break
         except scipy.linalg.LinAlgError:
             shift = 10 * shift or largest * math.sqrt(float(np.finfo(matrix.dtype).eps))
-    step: Vector = -scipy.linalg.cho_solve(factor, point.gradient)
-    return step
+    return -scipy.linalg.cho_solve(factor, point.gradient)
 
 
 def _hessian(point: Point) -> Dense:

@@ -93,8 +93,7 @@ class Tilted:
         """Return the gradient at ``w`` of the terms that were added to the objective, shape (d,)."""
         if self.anchor is None:
             return -self.tilt
-        result: Vector = self.proximal * (w - self.anchor) - self.tilt
-        return result
+        return self.proximal * (w - self.anchor) - self.tilt
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,7 @@ class DualProblem:
 
     def primal(self, dual: Vector) -> Vector:
         """Return ``w(alpha)``, shape (m,)."""
-        result: Vector = (self.weighted(dual) @ self.features) / (self.l2 * self.samples)
-        return result
+        return (self.weighted(dual) @ self.features) / (self.l2 * self.samples)
 
     def weighted(self, values: Vector) -> Vector:
         """Return ``c_i`` times the value of each sample, shape (N,)."""

@@ -114,8 +114,7 @@ class _DenseBatch:
     x: Dense
 
     def scores(self, v: Vector) -> Vector:
-        scores: Vector = self.x @ v
-        return scores
+        return self.x @ v
 
     def subtract_from(self, v: Vector, weights: Vector) -> None:
         v -= weights @ self.x
@@ -126,8 +125,7 @@ class _SparseBatch:
     x: sp.csr_array
 
     def scores(self, v: Vector) -> Vector:
-        scores: Vector = self.x @ v
-        return scores
+        return self.x @ v
 
     def subtract_from(self, v: Vector, weights: Vector) -> None:
         # Two samples may have a feature in common, so v[columns] -= ... would lose one of them.

@@ -80,5 +80,4 @@ class FlatNetwork:
 
 def dense(features: Matrix) -> Matrix:
     """Return features as an array that torch takes, shape (n, m)."""
-    result: Matrix = features.toarray() if sp.issparse(features) else np.ascontiguousarray(features)
-    return result
+    return features.toarray() if sp.issparse(features) else np.ascontiguousarray(features)
