@@ -149,13 +149,10 @@ def test_what_cannot_be_written_is_told_and_not_remembered(tmp_path: Path) -> No
     assert journal.snapshots == []
 
 
-def test_an_entry_of_another_version_of_the_algorithm_is_refused(tmp_path: Path) -> None:
+def test_an_entry_of_another_version_of_the_algorithm_and_a_file_of_something_else_are_refused(tmp_path: Path) -> None:
     Journal(state(0.0), tmp_path).record(3, state(1.0), {})
     with raises(CheckpointError):
         Journal(Other(np.zeros(2)), tmp_path)
-
-
-def test_a_file_that_no_journal_wrote_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.state").touch()
     with raises(CheckpointError):
         Journal(state(0.0), tmp_path)
@@ -182,22 +179,13 @@ def test_with_a_folder_only_the_last_entries_are_in_memory(tmp_path: Path) -> No
         reply = each.reply_to(3)
         assert reply is not None
         np.testing.assert_array_equal(np.asarray(reply["reply"]), np.ones(large // 8))
+    (tmp_path / "journal" / f"{1:020d}.state").write_bytes(b"damaged meanwhile")
+    for ask in (again.state_after, again.reply_to):
+        with raises(CheckpointError):
+            ask(1)
 
 
-def test_an_entry_that_is_damaged_meanwhile_is_told(tmp_path: Path) -> None:
-    journal = Journal(state(0.0), tmp_path)
-    for sequence in (1, 2, 3):
-        journal.record(sequence, state(1.0), {})
-    (tmp_path / f"{1:020d}.state").write_bytes(b"")
-    with raises(CheckpointError):
-        journal.state_after(1)
-    with raises(CheckpointError):
-        journal.reply_to(1)
-
-
-@pytest.mark.parametrize("where", ["memory", "folder"])
-def test_what_there_is_no_room_for_is_refused_and_not_remembered(where: str, tmp_path: Path) -> None:
-    folder = tmp_path / "journal" if where == "folder" else None
+def test_what_there_is_no_room_for_is_refused_and_not_remembered(folder: Path | None) -> None:
     journal = Journal(state(0.0), folder, room=DiskQuota(3 * BLOCK))
     for sequence in (1, 2, 3):
         journal.record(sequence, state(float(sequence)), {})
