@@ -12,9 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from fenchel.common.arrays import Vector
-from fenchel.common.optim.choice import no_step_size
 from fenchel.common.optim.problem import Point, Solved, Tilted
-from fenchel.common.optim.stopping import NOT_OURS, StoppingCriterion, constants, goal_of, too_long
+from fenchel.common.optim.stopping import NOT_OURS, StoppingCriterion, goal_of, too_long
 from fenchel.common.settings.solver import GradientSolver
 
 
@@ -31,10 +30,8 @@ def _step_size(problem: Tilted, settings: GradientSolver) -> float:
     if isinstance(settings.step_size, float):
         return settings.step_size
     if settings.step_size == "2/(alpha+beta)":
-        return 2 / sum(constants(problem))
+        return 2 / (problem.strong_convexity + problem.smoothness)
     beta = problem.smoothness
-    if not math.isfinite(beta):
-        raise no_step_size()
     return 1 / beta if beta else 1.0
 
 

@@ -14,7 +14,6 @@ import scipy.linalg
 import scipy.sparse as sp
 
 from fenchel.common.arrays import Dense, Vector
-from fenchel.common.optim.choice import LARGEST_HESSIAN, hessian_too_large
 from fenchel.common.optim.problem import LinearPoint, Point, Solved, Tilted
 from fenchel.common.optim.stopping import StoppingCriterion, goal_of
 from fenchel.common.settings.solver import NewtonCgSolver, NewtonSolver
@@ -30,8 +29,6 @@ _PRODUCTS = 1000  # Hessian-vector products in one step of newton-cg at most
 
 def newton(problem: Tilted, start: Vector, settings: NewtonSolver) -> Solved:
     """Minimise from ``start``, shape (d,), by steps ``-H^{-1} g``."""
-    if problem.dimension > LARGEST_HESSIAN:
-        raise hessian_too_large(problem.dimension)
     first = Point.of(problem, start)
     return _descend(first, _cholesky_step, goal_of(settings.stop, settings.kind, first))
 

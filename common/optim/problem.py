@@ -15,7 +15,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from fenchel.common.arrays import Dense, Indices, Vector
-from fenchel.common.errors import SettingsError
 from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.objectives.objective import Objective
 
@@ -73,12 +72,7 @@ class Tilted:
 
     def hessian_vector(self, w: Vector, v: Vector) -> Vector:
         """Return the Hessian of phi at ``w`` times ``v``, all of shape (d,)."""
-        try:
-            curved = self.objective.hessian_vector(w, v)
-        except NotImplementedError as error:
-            raise SettingsError(
-                f"Newton's methods need second derivatives, and {error}; use sgd, adam or lbfgs", key="solver.kind"
-            ) from None
+        curved = self.objective.hessian_vector(w, v)
         return curved + self.proximal * v if self.proximal else curved
 
     def terms(self, w: Vector) -> tuple[float, float]:

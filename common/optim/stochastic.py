@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from fenchel.common.arrays import Indices, Vector
-from fenchel.common.optim.choice import check_rule
 from fenchel.common.optim.problem import Solved, Tilted
 from fenchel.common.optim.stopping import diverged, too_long
 from fenchel.common.settings.solver import AdamSolver, SgdSolver
@@ -60,7 +59,6 @@ def _check(w: Vector, settings: SgdSolver | AdamSolver) -> None:
 
 
 def _batches(problem: Tilted, settings: SgdSolver | AdamSolver, random: np.random.Generator) -> Iterator[Indices]:
-    check_rule(settings)
     stop = settings.stop
     epochs = stop.epochs if stop.steps is None else None
     return problem.objective.batches(random, steps=stop.steps, epochs=epochs, batch_size=settings.batch_size)

@@ -9,8 +9,7 @@ import numpy as np
 
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import DivergedError
-from fenchel.common.optim.choice import no_passes, not_smooth, not_strongly_convex
-from fenchel.common.optim.problem import Point, Solved, Tilted
+from fenchel.common.optim.problem import Point, Solved
 from fenchel.common.settings.solver import Stopping
 
 NOT_OURS = (
@@ -77,14 +76,12 @@ def goal_of(stop: Stopping, kind: str, first: Point, *, cure: str = NOT_OURS) ->
     first: where the solver starts.
     cure: what to do if the iterates leave the range of numbers, for errors.
     """
-    if stop.epochs is not None:
-        raise no_passes(kind)
     limit = stop.steps or LIMIT
     if stop.gradient is not None:
         return StoppingCriterion(limit, stop.gradient, kind=kind, cure=cure)
     if stop.accuracy is None:
         return StoppingCriterion(limit, kind=kind, cure=cure)
-    alpha, beta = constants(first.problem)
+    alpha, beta = first.problem.strong_convexity, first.problem.smoothness
     epsilon = float(np.finfo(first.w.dtype).eps)
     return StoppingCriterion(
         limit,
@@ -94,14 +91,3 @@ def goal_of(stop: Stopping, kind: str, first: Point, *, cure: str = NOT_OURS) ->
         kind=kind,
         cure=cure,
     )
-
-
-def constants(problem: Tilted) -> tuple[float, float]:
-    """Return alpha and beta of a problem that is to be solved to an accuracy."""
-    alpha = problem.strong_convexity
-    if not alpha > 0:
-        raise not_strongly_convex()
-    beta = problem.smoothness
-    if not math.isfinite(beta):
-        raise not_smooth()
-    return alpha, beta
