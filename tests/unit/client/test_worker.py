@@ -143,18 +143,6 @@ async def test_phases_that_have_been_short_so_far_need_no_other_thread(
     assert executor.count == in_another_thread
 
 
-async def test_a_phase_that_took_long_goes_back_to_the_other_thread(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Counting() as executor:
-        worker.executor, worker.short_here = executor, True
-        for sequence, short in enumerate([10**12, 10**12, 0, 0], start=1):
-            monkeypatch.setattr("fenchel.client.worker._SHORT_NS", short)
-            asked = instruction(sequence, "add", {"amount": 1.0}, base=sequence - 1)
-            await conversed(worker, WELCOME, *asked, answers=1)
-    assert executor.count == 3
-
-
 async def test_who_is_cancelled_while_its_stream_breaks_ends(worker: Worker) -> None:
     class Slow(MemoryStream):
         """Takes a while to let go of whoever reads from it."""

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
 
@@ -28,26 +28,8 @@ scores = st.floats(-8, 8)
 signs = st.sampled_from([-1.0, 1.0])
 
 
-def corners(loss: MarginLoss) -> list[float]:
-    """Margins where the first or the second derivative jumps."""
-    if isinstance(loss, SmoothedHinge):
-        return [1.0, 1.0 - loss.smoothing]
-    return [1.0] if isinstance(loss, Hinge | SquaredHinge) else []
-
-
 def at(value: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.array([value])
-
-
-@every_loss
-@given(z=scores, y=signs)
-def test_derivatives_equal_finite_differences(loss: MarginLoss, z: float, y: float) -> None:
-    assume(all(abs(y * z - corner) > 1e-3 for corner in corners(loss)))
-    h, target = 1e-5, at(y)
-    slope = (loss.value(at(z + h), target) - loss.value(at(z - h), target)) / (2 * h)
-    bend = (loss.derivative(at(z + h), target) - loss.derivative(at(z - h), target)) / (2 * h)
-    assert loss.derivative(at(z), target) == pytest.approx(slope, abs=1e-8)
-    assert loss.second_derivative(at(z), target) == pytest.approx(bend, abs=1e-8)
 
 
 @every_loss
@@ -93,12 +75,6 @@ def test_fenchel_young_is_tight_at_the_negative_derivative(loss: MarginLoss, z: 
     alpha = -loss.derivative(at(z), at(y))
     gap = loss.value(at(z), at(y)) + loss.conjugate(alpha, at(y)) + alpha * z
     assert gap[0] == pytest.approx(0, abs=1e-9)
-
-
-def test_the_squared_loss_takes_real_targets_in_its_conjugate() -> None:
-    grid, y, alpha = np.linspace(-40, 40, 80_001), 2.5, -1.7
-    brute = np.max(-alpha * grid - Squared().value(grid, np.full_like(grid, y)))
-    assert Squared().conjugate(at(alpha), at(y))[0] == pytest.approx(brute, abs=1e-6)
 
 
 def test_the_logistic_loss_is_exact_at_extreme_margins() -> None:

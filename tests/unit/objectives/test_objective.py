@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -86,15 +85,6 @@ def test_an_objective_of_ones_own_needs_three_methods() -> None:
     assert objective.gradient(np.zeros(1)) == -1
     assert objective.initial(1) == np.zeros(1)
     assert objective.penalty(np.ones(1)) == 0
-
-
-def test_nothing_is_claimed_about_an_objective_that_says_nothing() -> None:
-    assert Distance(3).smoothness == math.inf
-    assert Distance(3).strong_convexity == -math.inf
-    with pytest.raises(NotImplementedError):
-        Distance(3).hessian_vector(np.ones(1), np.ones(1))
-    with pytest.raises(NotImplementedError):
-        Distance(3).clipped_gradient(np.ones(1), np.arange(2), 1.0)
 
 
 @pytest.mark.parametrize(("steps", "size"), [(3, 4), (5, 2), (1, 11), (12, 1)])

@@ -68,19 +68,6 @@ def test_the_operator_is_as_good_as_the_best_point_of_a_grid(
     assert math.isfinite(found)
 
 
-@every
-@given(u=models, penalty=penalties, draw=st.integers(0, 2**32 - 1))
-def test_no_point_nearby_or_far_away_is_better(section: dict[str, Any], u: Vector, penalty: float, draw: int) -> None:
-    h, random = made(section), np.random.default_rng(draw)
-    found = h.prox(u, penalty)
-    least = merit(h, found, u, penalty)
-    for size in (1e-6, 1e-3, 1.0):
-        for mask in (1, random.random(6) < 0.5):
-            other = found + size * mask * random.standard_normal(6)
-            assert merit(h, other, u, penalty) >= least - 1e-9
-    assert merit(h, np.zeros(6), u, penalty) >= least - 1e-9
-
-
 @with_subgradients
 @given(x=models, y=models)
 def test_a_subgradient_supports_the_graph_of_a_convex_term(section: dict[str, Any], x: Vector, y: Vector) -> None:

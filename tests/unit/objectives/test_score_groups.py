@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -178,20 +177,6 @@ def test_the_error_is_half_the_share_of_pairs_in_the_same_bin() -> None:
     pooled = Ranking(np.concatenate([bins[True], bins[False]]).astype(float), np.repeat([True, False], [400, 700]))
     assert error == pytest.approx(same / 2, abs=ROUNDING)
     assert auc == pytest.approx(pooled.auc, abs=ROUNDING)
-
-
-def test_more_bins_and_smaller_groups_tell_more() -> None:
-    draw = np.random.default_rng(6)
-    positives = [draw.normal(1, 1, 60) for _ in range(4)]
-    negatives = [draw.normal(-1, 1, 200) for _ in range(4)]
-
-    def error(bins: int, least: int) -> float:
-        return bounded(positives, negatives, bins, least)[1]
-
-    errors = [error(1024, least) for least in (1, 2, 5, 10, 30)]
-    assert all(small < large for small, large in pairwise(errors))
-    assert error(1024, 1) < error(64, 1) / 8
-    assert error(1024, 1) < 1e-3
 
 
 WRONG = {
