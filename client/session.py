@@ -97,7 +97,7 @@ class Session:
         so. Until then there is no algorithm here.
     solver: the local solver that suits this client, in place of the run's.
     policy: what this client insists on before it takes part, if anything.
-    room: how much the journal may take; ``None``: any amount.
+    room: how much the journal may take.
     account: where all runs of a client with a policy are counted.
     """
 
@@ -193,8 +193,7 @@ class Session:
         """
         if self._begun is not None and not self._stateless:
             lap = _stopwatch()
-            self._begun.journal.forget_before(instruction.reach)
-            self._begun.journal.forget_between(instruction.base, instruction.sequence)
+            self._begun.journal.forget(instruction.reach, instruction.base, instruction.sequence)
             timing.journal_ns = lap()
         stored = self._stored(instruction.sequence)
         if stored is not None:

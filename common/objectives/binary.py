@@ -21,7 +21,7 @@ from fenchel.common.data.imbalance import positive_classes
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import SettingsError
 from fenchel.common.objectives.auc import AUXILIARY, MinMax, Positive
-from fenchel.common.objectives.losses import Logistic, class_indices
+from fenchel.common.objectives.losses import Logistic, class_indices, require_classes
 from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.objectives.ranking import Ranking
@@ -261,11 +261,7 @@ def _signs(positive: Positive, dtype: DTypeLike) -> Vector:
 
 
 def _positive_classes(classes: int, chosen: Sequence[int] | None) -> tuple[int, ...]:
-    if classes < 2:
-        raise SettingsError(
-            "binary needs a data set with classes, but this one has real numbers as labels; use squared",
-            key="objective.kind",
-        )
+    require_classes(classes, "binary")
     found = positive_classes(classes, chosen, "")
     if found is None:
         raise SettingsError(

@@ -316,7 +316,7 @@ def answer(found: Recording, *, sync: bool) -> None:
     for sequence in range(1, 6):
         if sequence == 5:
             journal = Journal(FIRST, folder, sync=sync)  # it has been started again
-        journal.forget_before(sequence - 2)
+        journal.forget(sequence - 2, sequence - 1, sequence)
         found.promise(("forgotten", sequence - 2))
         journal.record(sequence, Model(np.full(3, float(sequence))), reply_of(sequence))
         found.promise(("sent", sequence))

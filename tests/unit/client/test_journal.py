@@ -78,7 +78,7 @@ def test_a_base_that_is_not_kept_is_lost(journal: Journal) -> None:
 def test_what_no_checkpoint_can_lead_back_to_is_forgotten(
     journal: Journal, folder: Path | None, reach: int, left: list[int]
 ) -> None:
-    journal.forget_before(reach)
+    journal.forget(reach, 0, 0)
     assert journal.snapshots == left
     assert value_after(journal, 0) == 0.0
     if folder is not None:
@@ -100,7 +100,7 @@ def test_what_no_checkpoint_can_lead_back_to_is_forgotten(
 def test_what_lies_between_an_instruction_and_its_base_is_forgotten(
     journal: Journal, folder: Path | None, base: int, sequence: int, left: list[int]
 ) -> None:
-    journal.forget_between(base, sequence)
+    journal.forget(0, base, sequence)
     assert journal.snapshots == left
     if folder is not None:
         assert Journal(state(0.0), folder).snapshots == left
@@ -117,7 +117,7 @@ def test_another_process_finds_everything_that_was_recorded(tmp_path: Path) -> N
         reply = again.reply_to(sequence)
         assert reply is not None
         assert reply["note"] == "done"
-    again.forget_before(12)
+    again.forget(12, 0, 0)
     assert Journal(state(0.0), tmp_path / "journal").snapshots == [12, 1 << 33]
 
 
@@ -196,9 +196,9 @@ def test_what_there_is_no_room_for_is_refused_and_not_remembered(folder: Path | 
     assert value_after(journal, 3) == 3.0
     if folder is not None:
         assert len(list(folder.iterdir())) == 3
-    journal.forget_before(2)
+    journal.forget(2, 0, 0)
     journal.record(4, state(4.0), {})
-    journal.forget_between(2, 4)
+    journal.forget(0, 2, 4)
     journal.record(5, state(5.0), {})
     assert journal.snapshots == [2, 4, 5]
     with raises(StorageError):

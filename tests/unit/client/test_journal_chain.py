@@ -80,8 +80,7 @@ class Federation:
 
     def _handle(self, call: Call) -> None:
         head = call.head(self.member.reach)
-        self.journal.forget_before(head.reach)
-        self.journal.forget_between(head.base, head.sequence)
+        self.journal.forget(head.reach, head.base, head.sequence)
         if self.journal.reply_to(head.sequence) is None:
             done = self.journal.state_after(head.base).done
             self.journal.record(head.sequence, State(np.append(done, head.sequence)), {})
