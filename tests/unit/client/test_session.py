@@ -203,13 +203,13 @@ def test_a_client_whose_answers_never_count_keeps_only_the_last(
     session = make_session()
     add(session, 1.0, sequence=1, base=0)
     double(session, sequence=2, base=1)
-    for late in range(3, 503):
+    for late in range(3, 103):
         assert add(session, 100.0, sequence=late, base=2, reach=1) == 102.0
         assert session.hello().snapshots == [1, 2, late]
-        if restart and late % 50 == 0:
+        if restart and late % 25 == 0:
             session = make_session()
     assert len(list((tmp_path / "journal").iterdir())) == 3
-    assert add(session, 0.5, sequence=503, base=2, reach=1) == 2.5
+    assert add(session, 0.5, sequence=103, base=2, reach=1) == 2.5
     assert add(session, 0.5, sequence=1 << 32, base=1) == 1.5, "the server went back to an older checkpoint"
 
 

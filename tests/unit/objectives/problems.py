@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from pydantic import TypeAdapter
 
+from fenchel.common.arrays import Indices, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.objectives.objective import Objective
@@ -48,3 +49,15 @@ def make_shard(
 def make_objective(shard: Shard, **section: Any) -> Objective:
     """An objective from the words of a settings file."""
     return build_objective(ADAPTER.validate_python(section), shard)
+
+
+def clipped_by_a_loop(bare: Objective, whole: Objective, w: Vector, rows: Indices, bound: float) -> tuple[Vector, int]:
+    """The definition of clipping, and how many samples it clips; ``bare`` is the objective without its penalty."""
+    total, clipped = np.zeros_like(w), 0
+    for row in rows:
+        v = bare.batch_gradient(w, np.array([row]))
+        norm = float(np.linalg.norm(v))
+        clipped += int(norm > bound)
+        total += v * min(1.0, bound / norm) if norm else v
+    of_penalty = whole.gradient(w) - bare.gradient(w)
+    return total / rows.size + of_penalty, clipped

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.objectives.metrics import Metrics
 from tests.messages import raises
-from tests.unit.objectives.problems import make_objective, make_shard
+from tests.unit.objectives.problems import clipped_by_a_loop, make_objective, make_shard
 
 SMOOTH: list[tuple[dict[str, Any], int]] = [
     ({"kind": "squared"}, 0),
@@ -219,3 +219,29 @@ def test_a_loss_refuses_labels_that_it_is_not_for(kind: str, classes: int) -> No
 def test_a_label_that_is_not_a_class_is_a_fault_of_the_data(kind: str) -> None:
     with raises(DataError):
         make_objective(make_shard(arrays=(np.ones((2, 1)), [1, 2]), classes=2), kind=kind)
+
+
+# Clipped gradients
+
+
+@every
+@dense_and_sparse
+@settings(max_examples=30)
+@given(seed=st.integers(0, 2**32 - 1), bound=st.floats(0.05, 4))
+def test_linear_models_clip_as_a_loop_over_samples_does(
+    section: dict[str, Any], classes: int, sparse: bool, seed: int, bound: float
+) -> None:
+    shard = make_shard(classes=classes, seed=seed, sparse=sparse)
+    whole = make_objective(shard, l2=0.3, **section)
+    bare = make_objective(shard, **{**section, "nonconvex": 0})
+    w = np.random.default_rng(seed).standard_normal(whole.dimension)
+    for rows in (np.array([3, 1, 4, 1]), whole.all_rows):
+        wanted, _ = clipped_by_a_loop(bare, whole, w, rows, bound)
+        np.testing.assert_allclose(whole.clipped_gradient(w, rows, bound), wanted, atol=1e-12)
+
+
+@every
+def test_a_bound_that_nobody_reaches_changes_no_bit(section: dict[str, Any], classes: int) -> None:
+    objective = make_objective(make_shard(classes=classes), l2=0.3, **section)
+    w = np.random.default_rng(2).standard_normal(objective.dimension)
+    np.testing.assert_array_equal(objective.clipped_gradient(w, objective.all_rows, 1e6), objective.gradient(w))

@@ -21,7 +21,7 @@ from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.objective import ObjectiveSettings
 from tests.messages import raises
-from tests.unit.objectives.problems import ADAPTER, make_objective, make_shard
+from tests.unit.objectives.problems import ADAPTER, clipped_by_a_loop, make_objective, make_shard
 
 torch = pytest.importorskip("torch")
 
@@ -141,6 +141,20 @@ def test_a_network_refuses_regression_and_names_the_setting(kind: str) -> None:
 def test_the_cnn_refuses_what_is_no_square_image(features: int) -> None:
     with raises(SettingsError):
         dimension_of(section(kind="cnn"), features, 10)
+
+
+@both
+def test_networks_clip_as_a_loop_over_samples_does(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = make_shard(9, 64, 3, seed=1)
+    whole = make_objective(shard, kind=kind, l2=0.1, dtype="float64")
+    bare = make_objective(shard, kind=kind, dtype="float64")
+    monkeypatch.setattr("fenchel.common.objectives.networks.objective.GRADIENTS", 2 * whole.dimension)  # chunks of two
+    w, rows = whole.initial(2), np.arange(9)
+    bound = float(np.median([np.linalg.norm(bare.batch_gradient(w, np.array([row]))) for row in rows]))
+    wanted, clipped = clipped_by_a_loop(bare, whole, w, rows, bound)
+    assert 0 < clipped < 9
+    np.testing.assert_allclose(whole.clipped_gradient(w, rows, bound), wanted, atol=1e-12)
+    np.testing.assert_allclose(whole.clipped_gradient(w, rows, 1e6), whole.gradient(w), atol=1e-12)
 
 
 # Devices
