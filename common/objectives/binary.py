@@ -94,6 +94,9 @@ class BinaryObjective(Objective):
     positive: which samples are positive, shape (n,).
     """
 
+    least_loss = 0.0  # no cross-entropy is below
+    ranks = True
+
     def __init__(
         self,
         scorer: Scorer,
@@ -208,11 +211,6 @@ class BinaryObjective(Objective):
         losses = self._loss.value(self.scorer.scores(w, features), _signs(positive, self.dtype))
         return float(losses.sum(dtype=np.float64)) / rows.size
 
-    @property
-    def least_loss(self) -> float:
-        """No cross-entropy is below 0."""
-        return 0.0
-
     def penalty(self, w: Vector) -> float:
         """Return ``(l2/2) ||w||^2``."""
         return 0.5 * self.l2 * float(w @ w)
@@ -234,11 +232,6 @@ class BinaryObjective(Objective):
         counts as positive if the scorer's own output is above 0.
         """
         return self.judge(w, shard)[0]
-
-    @property
-    def ranks(self) -> bool:
-        """Yes."""
-        return True
 
     def judge(self, w: Vector, shard: Shard | None = None) -> tuple[Metrics, Ranking]:
         """Return :meth:`evaluate`, and the samples with the scorer's own output as their scores.

@@ -38,6 +38,8 @@ class LinearObjective(Objective):
     nonconvex: beta >= 0, weight of ``sum_k w_k^2 / (1 + w_k^2)``.
     """
 
+    least_loss = 0.0  # no loss of linear scores is below
+
     def __init__(
         self, score_loss: ScoreLoss, shard: Shard, *, l2: float, nonconvex: float = 0.0, dtype: DTypeLike = np.float64
     ) -> None:
@@ -80,11 +82,6 @@ class LinearObjective(Objective):
         features, targets = self._take(rows)
         losses = self.score_loss.value(self.scores(features, w), targets)
         return float(losses.sum(dtype=np.float64)) / rows.size
-
-    @property
-    def least_loss(self) -> float:
-        """No loss of linear scores is below 0."""
-        return 0.0
 
     def penalty(self, w: Vector) -> float:
         """Return ``(l2/2) ||w||^2 + beta sum_k w_k^2 / (1 + w_k^2)``."""
