@@ -74,38 +74,6 @@ def test_a_base_that_is_not_kept_is_lost(journal: Journal) -> None:
         Journal(state(0.0)).state_after(1)
 
 
-@pytest.mark.parametrize(("reach", "left"), [(0, [3, 5, 9]), (3, [3, 5, 9]), (4, [5, 9]), (9, [9]), (10, [])])
-def test_what_no_checkpoint_can_lead_back_to_is_forgotten(
-    journal: Journal, folder: Path | None, reach: int, left: list[int]
-) -> None:
-    journal.forget(reach, 0, 0)
-    assert journal.snapshots == left
-    assert value_after(journal, 0) == 0.0
-    if folder is not None:
-        assert len(list(folder.iterdir())) == len(left)
-
-
-@pytest.mark.parametrize(
-    ("base", "sequence", "left"),
-    [
-        (0, 10, []),
-        (0, 5, [5, 9]),
-        (3, 5, [3, 5, 9]),
-        (3, 9, [3, 9]),
-        (3, 12, [3]),
-        (4, 1 << 32, [3]),
-        (9, 10, [3, 5, 9]),
-    ],
-)
-def test_what_lies_between_an_instruction_and_its_base_is_forgotten(
-    journal: Journal, folder: Path | None, base: int, sequence: int, left: list[int]
-) -> None:
-    journal.forget(0, base, sequence)
-    assert journal.snapshots == left
-    if folder is not None:
-        assert Journal(state(0.0), folder).snapshots == left
-
-
 def test_another_process_finds_everything_that_was_recorded(tmp_path: Path) -> None:
     journal = Journal(state(0.0), tmp_path / "journal", sync=True)
     for sequence in (3, 1 << 33, 12):

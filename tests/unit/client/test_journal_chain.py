@@ -205,14 +205,3 @@ def test_every_checkpoint_finds_its_state_and_what_never_counted_is_dropped(
             event(federation)
             federation.reaches_back()
         federation.answer()
-
-
-def test_a_client_that_is_always_late_keeps_a_few_entries(tmp_path: Path) -> None:
-    federation = Federation(tmp_path)
-    federation.answer()
-    for _ in range(100):
-        federation.late()
-        federation.save()
-        assert len(federation.journal.snapshots) == len(list(tmp_path.iterdir())) == 2
-    federation.resume_previous()
-    federation.answer()

@@ -14,7 +14,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fenchel.common.errors import WireError
-from fenchel.common.wire import frames as module
 from fenchel.common.wire.buffer_pool import BufferPool
 from fenchel.common.wire.frames import CHUNK_BYTES, FRAME_BYTES, Assembly, Body, Head, frames, parse
 from fenchel.common.wire.payload import Encoded, encode
@@ -164,16 +163,6 @@ def test_a_body_whose_frames_are_kept_lets_go_of_its_arrays() -> None:
     assert list(body.frames()) == sent
 
 
-def test_the_frames_of_a_very_large_body_are_made_anew_for_each_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_KEPT_BYTES", CHUNK_BYTES)
-    encoded = encoded_of(2 * CHUNK_BYTES)
-    body = Body(encoded)
-    once, twice = list(body.frames()), list(body.frames())
-    assert once == twice
-    assert once[0] is not twice[0]
-    assert body.content() == encoded.joined()
-
-
 def test_a_head_too_large_for_a_frame_is_refused_when_it_is_sent() -> None:
     with raises(WireError):
         list(frames(pb.Reply(failure="x" * FRAME_BYTES)))
@@ -190,14 +179,6 @@ def test_an_assembly_gives_back_what_was_cut_anywhere(cuts: list[int]) -> None:
         assembly.add(memoryview(content)[start:stop])
     assert assembly.complete
     assert bytes(assembly.body()) == content
-
-
-def test_a_body_that_came_in_one_piece_is_not_copied() -> None:
-    content = np.arange(100, dtype=np.uint8)
-    assembly = Assembly(100)
-    assert assembly.fits(content.data)
-    assembly.add(content.data)
-    assert np.shares_memory(np.frombuffer(assembly.body(), np.uint8), content)
 
 
 def test_more_bytes_than_declared_are_refused() -> None:

@@ -23,16 +23,6 @@ def read(text: str) -> PublicKey:
     return PublicKey.from_text(text, "public.key", smallest_bits=SHORT)
 
 
-def test_numbers_of_a_key_follow_from_n() -> None:
-    assert KEY.n == P * Q
-    assert KEY.bits == 256
-    assert KEY.n_squared == KEY.n**2
-    assert KEY.ciphertext_bytes == 64
-    assert (KEY.n**2).bit_length() <= 8 * KEY.ciphertext_bytes
-    assert len(KEY.id) == 16
-    assert KEY.fingerprint == KEY.id.hex()
-
-
 def test_another_key_has_another_id_and_the_same_key_the_same() -> None:
     assert KEY != OTHER_KEY
     assert KEY.id != OTHER_KEY.id

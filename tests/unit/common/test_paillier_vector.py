@@ -67,13 +67,6 @@ def test_a_multiple_of_a_vector_is_the_exact_multiple_of_its_values(
     )
 
 
-def test_a_fraction_of_a_vector_counts_as_no_more_additions_and_adds_to_finer_vectors() -> None:
-    fine = ROOMY.rescaled(8)
-    step = vector([3.0, -5.5], ROOMY).times(1 << 3, 8)  # a thirty-second
-    assert step.additions == 1
-    assert values_of(vector([1.0, 1.0], fine) + step) == [1 + 3 / 32, 1 - 5.5 / 32]
-
-
 def test_additions_of_multiples_are_counted_before_a_slot_overflows() -> None:
     most = ROOMY.max_additions
     assert wide(1, layout=ROOMY).times(most).additions == most

@@ -194,13 +194,3 @@ def test_the_terms_of_a_line_are_the_conjugates_along_it(
     linear, quadratic = terms
     along = -loss.conjugate(at(alpha), at(y)) + g * linear - g**2 * quadratic / 2
     np.testing.assert_allclose(along, direct, atol=1e-12)
-
-
-def test_dual_values_sum_over_samples_for_each_step() -> None:
-    y, draw = at(1.0, -1.0, 1.0), np.random.default_rng(0)
-    start, end = y * draw.random(3), y * draw.random(3)
-    values = dual_values(Logistic(), start, end - start, y, at(0.0, 0.5, 1.0))
-    assert values.shape == (3,)
-    assert values[0] == pytest.approx(-Logistic().conjugate(start, y).sum())
-    assert values[2] == pytest.approx(-Logistic().conjugate(end, y).sum())
-    assert values[1] > (values[0] + values[2]) / 2  # strictly concave

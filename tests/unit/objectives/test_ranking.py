@@ -57,13 +57,6 @@ def test_the_average_precision_is_that_of_scikit_learn(ranking: Ranking) -> None
     assert ranking.average_precision == pytest.approx(theirs(average_precision_score, ranking), **EXACT)
 
 
-def test_the_partial_auc_of_the_whole_range_is_the_auc_and_that_of_chance_is_a_half() -> None:
-    draw = np.random.default_rng(3)
-    ranking = Ranking(draw.standard_normal(500), draw.random(500) < 0.2)
-    assert ranking.partial_auc(1) == pytest.approx(ranking.auc, **EXACT)
-    assert Ranking(np.zeros(500), ranking.positive).partial_auc(0.1) == pytest.approx(0.5, **EXACT)
-
-
 @pytest.mark.parametrize("scores", [[], [1.0], [1.0, 2.0, 2.0]])
 @pytest.mark.parametrize("positive", [True, False])
 def test_where_a_class_is_missing_there_is_no_figure(scores: list[float], positive: bool) -> None:

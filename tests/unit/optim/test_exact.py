@@ -170,14 +170,6 @@ def test_what_rounding_forbids_ends_a_solve(solver: str) -> None:
     assert solved.gradient_norm < 1e-13
 
 
-def test_plain_steps_are_those_of_the_pseudocode() -> None:
-    problem = tilted(linear("softmax"))
-    w = np.zeros(problem.dimension)
-    for _ in range(7):
-        w = w - problem.gradient(w) / problem.smoothness
-    np.testing.assert_allclose(run(problem, "gradient", steps=7).w, w, atol=1e-15)
-
-
 def test_acceleration_saves_steps_where_the_condition_is_bad() -> None:
     problem = Tilted(Quadratic(np.geomspace(1, 1e3, 30)), np.ones(30))
     plain = run(problem, "gradient", accuracy=1e-3)
