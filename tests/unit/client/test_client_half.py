@@ -14,6 +14,8 @@ from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answe
 from fenchel.algorithms.registry import client_half
 from fenchel.client.connection import Backoff
 from fenchel.common.arrays import Indices, Vector
+from fenchel.common.crypto.ciphertexts import Ciphertexts
+from fenchel.common.crypto.packing import Layout
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import PayloadError, PhaseError, SettingsError
 from fenchel.common.objectives.objective import Objective
@@ -44,6 +46,10 @@ class Half(ClientAlgorithm):
     ) -> Values:
         return {"name": name, "round": self.round}
 
+    @answers("open")
+    def open(self, dual: Ciphertexts, extra: Ciphertexts | None = None, anything: Any = 0) -> Values:
+        return {"count": dual.count}
+
     @answers("nothing")
     def nothing(self) -> None:
         return None
@@ -71,6 +77,7 @@ def half() -> Half:
     )
 
 
+DUAL = Ciphertexts(bytes(16), Layout(40, 20, 6, 30), 13, 1, 64, bytes(3 * 64))
 COMPLETE: Mapping[str, Value] = {
     "model": np.zeros(3),
     "rows": np.zeros(2, np.int64),
@@ -146,6 +153,18 @@ def test_a_state_of_vectors_starts_from_zeros_of_the_model(half: Half) -> None:
     assert (state.dual.shape, state.dual.dtype) == ((3,), np.float32)
     assert not np.shares_memory(state.dual, state.control)
     assert not half.stateless()
+
+
+def test_a_handler_takes_ciphertexts(half: Half) -> None:
+    assert half.answer("open", 1, {"dual": DUAL, "extra": DUAL, "anything": DUAL}) == {"count": 13}
+
+
+@pytest.mark.parametrize("value", [1.0, "x", np.ones(3), SparseVector(np.array([0]), np.ones(1), 2), float("nan")])
+def test_a_handler_of_ciphertexts_takes_nothing_else(half: Half, value: Value) -> None:
+    with raises(PayloadError, phase="open", array="dual"):
+        half.answer("open", 1, {"dual": value})
+    with raises(PayloadError, phase="open", array="extra"):
+        half.answer("open", 1, {"dual": DUAL, "extra": value})
 
 
 @pytest.mark.parametrize(

@@ -228,3 +228,12 @@ def test_a_number_that_shares_a_factor_with_n_is_no_ciphertext(number: int, plac
     with raises(PayloadError, client="a client", array="dual"):
         check({"dual": hostile}, {"dual": CipherSpec(KEY, GOOD.layout, GOOD.count, 2)}, client="a client")
     check({"dual": GOOD}, {"dual": CipherSpec(KEY, GOOD.layout, GOOD.count, 2)}, client="a client")
+
+
+def test_ciphertexts_of_a_body_outlive_it() -> None:
+    encoded = encode({"dual": GOOD})
+    body = encoded.joined()
+    found = outline(encoded.descriptor, 1 << 40).decode(body)["dual"]
+    del body
+    assert isinstance(found, Ciphertexts)
+    assert CipherVector.from_wire(found, KEY).ciphertexts == wide(2).ciphertexts
