@@ -125,7 +125,7 @@ class Connection:
     _run: str = ""
     _has_worked: bool = False  # whether anything was asked of this client in the run
     _worker: Worker | None = None
-    _room: DiskQuota = field(init=False)
+    _quota: DiskQuota = field(init=False)
     _backoff: Backoff = field(default_factory=Backoff)
     _last_success: float = field(default_factory=time.monotonic)
     _handshakes_failed: int = 0
@@ -134,7 +134,7 @@ class Connection:
 
     def __post_init__(self) -> None:
         self._credentials = self.participant.credentials
-        self._room = DiskQuota(self.participant.trust_limits.journal_bytes)
+        self._quota = DiskQuota(self.participant.trust_limits.journal_bytes)
 
     async def take_part(self) -> pb.Farewell:
         """Join, and work until the server says that the run is over."""
@@ -232,7 +232,7 @@ class Connection:
         holding = who.local_data.of(settings, reply.assignment.index, reply.assignment.clients)
         who.trust_limits.check_model(settings, holding.shard)
         folder = None if who.state_folder is None else who.state_folder / reply.run / who.name
-        secret_exchange = self._ceremony(reply.run, settings, folder)
+        secret_exchange = self._exchange_of(reply.run, settings, folder)
         session = Session(
             who.name,
             settings,
@@ -243,7 +243,7 @@ class Connection:
             secret_exchange,
             who.solver,
             who.policy,
-            self._room,
+            self._quota,
             None if who.policy is None else self._account(who.policy, reply.run, settings),
         )
         answered = partial(self.observer.answered, who.name)
@@ -258,7 +258,7 @@ class Connection:
         data = who.local_data.identity(settings, who.name)
         return Account(who.name, run, data, None if path is None else path.resolve(), who.state_folder)
 
-    def _ceremony(self, run: str, settings: RunSettings, folder: Path | None) -> SecretExchange | None:
+    def _exchange_of(self, run: str, settings: RunSettings, folder: Path | None) -> SecretExchange | None:
         """Return this client's part in the sealed exchange, if there is one."""
         who, bits = self.participant, settings.algorithm.key_bits
         if not settings.seals_secrets or bits is None or self._credentials is None:

@@ -39,20 +39,20 @@ class Journal:
 
     initial: the state before the first instruction. It is never changed.
     folder: where entries are written; ``None`` keeps them in memory only (no state, or a test).
-    room: how much it may take.
+    quota: how much it may take.
     """
 
     def __init__(
-        self, initial: Any, folder: Path | None = None, *, sync: bool = False, room: DiskQuota | None = None
+        self, initial: Any, folder: Path | None = None, *, sync: bool = False, quota: DiskQuota | None = None
     ) -> None:
         self._initial = initial
         self._folder = folder
         self._sync = sync
-        self._room = room or DiskQuota()
+        self._quota = quota or DiskQuota()
         self._settled = False  # whether the folder's own name survives the loss of power
         self._sizes: dict[int, int] = {}  # of all entries
         self._at_hand: dict[int, _Entry] = {}  # without a folder, all entries
-        self._room.open(folder)
+        self._quota.open(folder)
         for sequence in _written(folder):
             try:
                 values = store.read(_path(folder, sequence))
@@ -101,10 +101,10 @@ class Journal:
                 if self._sync and not self._settled:
                     store.settle(self._folder)
                     self._settled = True
-                self._room.admit(self._folder, content.size)
+                self._quota.admit(self._folder, content.size)
             store.write_content(_path(self._folder, sequence), content, sync=self._sync, owner="client")
         else:
-            self._room.admit(None, content.size)
+            self._quota.admit(None, content.size)
         self._keep(sequence, entry, content.size)
 
     def forget(self, reach: int, base: int, sequence: int) -> None:
@@ -120,13 +120,13 @@ class Journal:
                     path.unlink(missing_ok=True)
             size = self._sizes.pop(each)
             self._at_hand.pop(each, None)
-            self._room.give_back(self._folder, size)
+            self._quota.give_back(self._folder, size)
 
     def _keep(self, sequence: int, entry: _Entry, size: int) -> None:
         """Remember an entry that is where it belongs."""
         self._sizes[sequence] = size
         self._at_hand[sequence] = entry
-        self._room.take(self._folder, size)
+        self._quota.take(self._folder, size)
         if self._folder is not None and len(self._at_hand) > _AT_HAND:
             del self._at_hand[next(iter(self._at_hand))]
 

@@ -93,11 +93,11 @@ class Session:
     journal_folder: where this client keeps its journal of this run; ``None`` keeps it in memory.
     allowed: algorithms from outside the project that may be run here.
     secrets: what this client was given of what the clients share, if anything.
-    ceremony: this client's part in the sealed exchange, by which it comes to the secrets where the run's settings say
-        so. Until then there is no algorithm here.
+    secret_exchange: this client's part in the sealed exchange, where the secrets come by it. Until then there is no
+        algorithm here.
     solver: the local solver that suits this client, in place of the run's.
     policy: what this client insists on before it takes part, if anything.
-    room: how much the journal may take.
+    quota: how much the journal may take.
     account: where all runs of a client with a policy are counted.
     """
 
@@ -112,7 +112,7 @@ class Session:
         secret_exchange: SecretExchange | None = None,
         solver: Solver | None = None,
         policy: Policy | None = None,
-        room: DiskQuota | None = None,
+        quota: DiskQuota | None = None,
         account: Account | None = None,
     ) -> None:
         self.client = client
@@ -132,8 +132,8 @@ class Session:
             settings.evaluation.histograms,
         )
         self._journal_folder = journal_folder
-        self._room = room
-        self._ceremony = secret_exchange
+        self._quota = quota
+        self._secret_exchange = secret_exchange
         if policy is not None and (refusal := policy.exposure(settings.algorithm)):
             raise SettingsError(f"client {client} does not take part: {refusal}")
         self._protection = protection_of(client, settings, self._objective, journal_folder, policy, account)
@@ -166,7 +166,7 @@ class Session:
         )
         initial = self._half.State() if stateless else algorithm.initial_state()
         folder = None if stateless else self._journal_folder
-        journal = Journal(initial, folder, sync=settings.checkpoint.sync, room=self._room)
+        journal = Journal(initial, folder, sync=settings.checkpoint.sync, quota=self._quota)
         algorithm.state = journal.state_after(0)
         return _Begun(algorithm, journal)
 
@@ -277,14 +277,14 @@ class Session:
 
     def end(self) -> None:
         """Note that the run is complete: secrets that were made for it are removed."""
-        if self._ceremony is not None:
-            self._ceremony.forget()
+        if self._secret_exchange is not None:
+            self._secret_exchange.forget()
 
     def _inspect(self, phase: str, values: Values) -> Values:
-        if self._ceremony is not None and phase in EXCHANGE:
-            reply = self._ceremony.answer(phase, values)
-            if self._begun is None and self._ceremony.secrets is not None:
-                self._begun = self._begin(self._ceremony.secrets)
+        if self._secret_exchange is not None and phase in EXCHANGE:
+            reply = self._secret_exchange.answer(phase, values)
+            if self._begun is None and self._secret_exchange.secrets is not None:
+                self._begun = self._begin(self._secret_exchange.secrets)
             return reply
         if phase != EVALUATE:
             raise PayloadError(

@@ -25,7 +25,6 @@ class FlatNetwork:
 
     network: only its parameters' shapes matter, not their values; it must have no buffers and draw no random numbers.
     device: where it is computed.
-    device: as given.
     chunk: samples that go through it at once, ``CHUNK``.
     head: how many of its last numbers belong to the last layer.
     """

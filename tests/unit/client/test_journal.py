@@ -154,7 +154,7 @@ def test_with_a_folder_only_the_last_entries_are_in_memory(tmp_path: Path) -> No
 
 
 def test_what_there_is_no_room_for_is_refused_and_not_remembered(folder: Path | None) -> None:
-    journal = Journal(state(0.0), folder, room=DiskQuota(3 * BLOCK))
+    journal = Journal(state(0.0), folder, quota=DiskQuota(3 * BLOCK))
     for sequence in (1, 2, 3):
         journal.record(sequence, state(float(sequence)), {})
     with raises(StorageError):
