@@ -25,7 +25,7 @@ def drawn(source: PrivateRandomness, context: tuple[str | int | bytes, ...] = CO
     return {*noise.tolist(), *source.generator(*context).random(99).tolist()}
 
 
-def test_the_same_secret_and_the_same_work_give_the_same_numbers_and_others_others() -> None:
+def test_the_same_secret_and_the_same_work_give_the_same_numbers() -> None:
     assert drawn(ONE) == drawn(PrivateRandomness(bytes(SECRET_BYTES)))
     assert not drawn(ONE) & drawn(OTHER)
     louder = ONE.discrete_gaussian(1000, 1.5 * SCALE, *CONTEXT)
