@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -25,56 +25,51 @@ Targets = NDArray[Any]
 """What the scores should be, shape (n,): -1.0 and +1.0, real numbers, or class indices."""
 
 
-class ScoreLoss(Protocol):
+class ScoreLoss(ABC):
     """What a linear model needs of a loss: scores of shape (n,), or (n, outputs) if there are several."""
 
-    @property
-    def smoothness(self) -> float:
-        """Largest eigenvalue of the second derivative in the scores; infinity at corners."""
+    kind: ClassVar[str]
 
+    @property
+    @abstractmethod
+    def smoothness(self) -> float:
+        """Largest eigenvalue of the second derivative in the scores; infinity for a loss with a corner."""
+
+    @abstractmethod
     def outputs(self, classes: int) -> int:
         """Return the number of scores of a sample."""
 
+    @abstractmethod
     def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
         """Return targets for a shard's labels, or raise SettingsError if this loss cannot use them."""
 
+    @abstractmethod
     def value(self, scores: Dense, targets: Targets) -> Vector:
         """Return each sample's loss, shape (n,)."""
 
+    @abstractmethod
     def derivative(self, scores: Dense, targets: Targets) -> Dense:
-        """Return each sample's derivative in its scores, of their shape."""
+        """Return each sample's derivative in its scores; at a corner the right-hand one in the margin."""
 
+    @abstractmethod
     def curve(self, scores: Dense, targets: Targets, direction: Dense) -> Dense:
         """Return each sample's second derivative times its direction, of the scores' shape."""
 
+    @abstractmethod
     def correct(self, scores: Dense, targets: Targets) -> int:
         """Return how many samples the largest score, or the sign of the only one, classifies rightly."""
 
 
-class MarginLoss(ABC):
+class MarginLoss(ScoreLoss):
     """A convex loss ``l(z)`` of one score, for targets -1 and +1."""
 
-    kind: ClassVar[str]
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
     """The interval of ``b = y alpha`` where ``l*(-alpha)`` is finite."""
 
     @property
     @abstractmethod
-    def smoothness(self) -> float:
-        """Lipschitz constant of the derivative; infinity for a loss with a corner."""
-
-    @property
-    @abstractmethod
     def conjugate_curvature(self) -> float | None:
         """s, where ``l*(-alpha) = -alpha y + s alpha^2 / 2`` in the domain; ``None`` for another conjugate."""
-
-    @abstractmethod
-    def value(self, scores: Vector, targets: Targets) -> Vector:
-        """Return ``l(z)``, shape (n,)."""
-
-    @abstractmethod
-    def derivative(self, scores: Vector, targets: Targets) -> Vector:
-        """Return ``l'(z)``, shape (n,); at a corner the right-hand one in the margin."""
 
     @abstractmethod
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
@@ -250,10 +245,8 @@ class Squared(MarginLoss):
         return np.ones_like(scores)
 
 
-class _ClassLoss:
-    """What losses with one score for each class share."""
-
-    kind: ClassVar[str]
+class _ClassLoss(ScoreLoss):
+    """A loss with one score for each class."""
 
     def outputs(self, classes: int) -> int:
         """Return the number of classes."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fenchel.client.privacy.randomness import SECRET, SECRET_BYTES, PrivateRandomness
+from fenchel.client.privacy.randomness import SECRET_BYTES, PrivateRandomness
 from fenchel.common.errors import CheckpointError
 from fenchel.common.wire.payload import digest
 from tests.messages import raises
@@ -60,14 +60,6 @@ def test_the_secret_is_drawn_once_and_kept_where_only_its_owner_reads(tmp_path: 
     assert PrivateRandomness.kept_in(folder) == first
     assert PrivateRandomness.kept_in(tmp_path / "other").secret != first.secret
     assert PrivateRandomness.kept_in(None).secret != PrivateRandomness.kept_in(None).secret
-
-
-def test_a_process_that_died_while_it_wrote_leaves_nothing_that_counts(tmp_path: Path) -> None:
-    (tmp_path / f"{SECRET}.new").write_bytes(b"half")
-    kept = PrivateRandomness.kept_in(tmp_path)
-    assert len(kept.secret) == SECRET_BYTES
-    assert PrivateRandomness.kept_in(tmp_path) == kept
-    assert [file.name for file in tmp_path.iterdir()] == [SECRET]
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * (SECRET_BYTES - 1), b"x" * (SECRET_BYTES + 1)])
