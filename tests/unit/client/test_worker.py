@@ -24,7 +24,6 @@ from tests.conftest import MakeSettings
 from tests.unit.client.tally import NAME, TallyClient, holding
 
 WELCOME = next(frames(pb.Welcome()))
-FAREWELL = next(frames(pb.Farewell(completed=True)))
 LARGE: Values = {"amount": np.zeros(CHUNK_BYTES // 4)}
 
 
