@@ -5,9 +5,11 @@ Each client is a label. Its times are its own account, the same that the server 
 
 from __future__ import annotations
 
-from fenchel.client.observer import PARTS, ClientObserver
+from fenchel.client.observer import ClientObserver
 from fenchel.common.telemetry.exposition import LATENCIES, Exposition
 from fenchel.proto import fenchel_pb2 as pb
+
+_PARTS = ("queue", "decode", "compute", "encrypt", "decrypt", "encode", "journal", "handover")
 
 
 class ClientMetrics:
@@ -63,7 +65,7 @@ class ClientMetrics:
     def _answered(self, client: str, instruction: pb.Instruction, reply: pb.Reply, size: int) -> None:
         timing = reply.timing
         self._instructions.labels(client, instruction.phase, "failed" if reply.failure else "done").inc()
-        for part in PARTS:
+        for part in _PARTS:
             self._parts.labels(client, part).inc(max(getattr(timing, f"{part}_ns"), 0) / 1e9)
         self._seconds.labels(instruction.phase).observe(timing.answer_ns / 1e9)
         self._bytes.labels(client, "down").inc(instruction.payload.body_bytes)

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 from fenchel.proto import fenchel_pb2 as pb
 
-PARTS = ("queue", "decode", "compute", "encrypt", "decrypt", "encode", "journal", "handover")
-"""Parts of the time of an answer, as ``proto.Timing`` names them."""
-
 
 @dataclass(frozen=True)
 class ClientObserver:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fenchel.client.observer import PARTS, ClientObserver
+from fenchel.client.observer import ClientObserver
 from fenchel.common.telemetry.tracing import Tracing
 from fenchel.proto import fenchel_pb2 as pb
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span
+
+_PARTS = ("queue", "decode", "compute", "encrypt", "decrypt", "encode", "journal", "handover")
 
 
 class ClientTraces:
@@ -60,7 +62,7 @@ class ClientTraces:
                 "fenchel.round": instruction.round,
                 "fenchel.bytes_down": instruction.payload.body_bytes,
                 "fenchel.bytes_up": size,
-                **{f"fenchel.{part}_s": getattr(timing, f"{part}_ns") / 1e9 for part in PARTS},
+                **{f"fenchel.{part}_s": getattr(timing, f"{part}_ns") / 1e9 for part in _PARTS},
             },
             start_time=timing.received_unix_ns - timing.receive_ns,
         )

@@ -19,7 +19,14 @@ from fenchel.algorithms.hyfdca.settings import LINE_STEPS, entries_of, picked_un
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.errors import EncryptionError, PayloadError
-from fenchel.common.objectives.coordinate import dual_step, dual_values, feasible, line_terms, theory_step
+from fenchel.common.objectives.coordinate import (
+    conjugate_curvature,
+    dual_step,
+    dual_values,
+    feasible,
+    line_terms,
+    theory_step,
+)
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.values import Value, Values
 
@@ -184,7 +191,7 @@ class HyFDCAClient(HyFDCASetupClient):
     @property
     def _line_count(self) -> int:
         """How many numbers :meth:`_line_terms` returns."""
-        return 2 if self._loss.conjugate_curvature is not None else 1 + len(LINE_STEPS)
+        return 2 if conjugate_curvature(self._loss) is not None else 1 + len(LINE_STEPS)
 
     def _line_terms(self) -> Vector:
         """This client's share of what D(alpha + g delta) is made of, before the division by N."""

@@ -33,6 +33,11 @@ NEWTON_LIMIT = 200
 """Steps are about ln(q) + 5, so 26 for a curvature of 1e9; more would mean values that are not numbers."""
 
 
+def conjugate_curvature(loss: MarginLoss) -> float | None:
+    """Return :attr:`MarginLoss.conjugate_curvature`."""
+    return loss.conjugate_curvature
+
+
 def feasible(loss: MarginLoss, dual: Vector, targets: Targets) -> Vector:
     """Return the nearest dual variables with a finite conjugate, shape (n,).
 
