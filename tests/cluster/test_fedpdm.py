@@ -15,13 +15,13 @@ from fenchel.algorithms.fedpdm import FedPDM
 from fenchel.common.compression.uplink import ClientUplink, Sent
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.common.wire.payload import payload_bits
 from fenchel.common.wire.values import ALIGNMENT, SparseVector
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.fleet.downlink import ServerDownlink
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import digest
+from tests.payload_sizes import payload_bits
 
 pytestmark = pytest.mark.cluster
 

@@ -48,8 +48,7 @@ from fenchel.server.fleet.client_record import ClientRecord
 from tests.conftest import MakeSettings
 from tests.faults.power import Recording, Tree, lay_out, recording
 from tests.messages import raises
-from tests.unit.client.tally import NAME
-from tests.unit.client.test_session import add, holding
+from tests.unit.client.tally import NAME, add, holding
 
 Read = Callable[[Path, list[Any]], None]
 """Opens what is left in a folder, and checks it against what was promised."""
@@ -317,7 +316,7 @@ def answer(found: Recording, *, sync: bool) -> None:
     for sequence in range(1, 6):
         if sequence == 5:
             journal = Journal(FIRST, folder, sync=sync)  # it has been started again
-        journal.forget_before(sequence - 2)
+        journal.forget(sequence - 2, sequence - 1, sequence)
         found.promise(("forgotten", sequence - 2))
         journal.record(sequence, Model(np.full(3, float(sequence))), reply_of(sequence))
         found.promise(("sent", sequence))

@@ -111,9 +111,3 @@ def test_a_value_where_no_sample_is_shows_an_overflow() -> None:
     full = Encrypted(np.array([5, 5, 5, 3]), LAYOUT, paillier()).seal(np.ones(18))
     with raises(EncryptionError):
         Encrypted(SIZES, LAYOUT, paillier()).open(full)
-
-
-def test_places_of_blocks() -> None:
-    everything = entries(SIZES, None)
-    assert np.arange(15)[everything].tolist() == list(range(15))
-    assert np.arange(15)[entries(SIZES, np.array([1, 2]))].tolist() == [5, 6, 7, 8, 9, 10, 11]
