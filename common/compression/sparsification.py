@@ -1,4 +1,4 @@
-"""Which entries of a vector are sent: the largest, random ones, or ones that follow from what is public.
+"""Which entries of a vector are sent: the largest, or ones that follow from what is public.
 
 All of them return a support, indices in ascending order (docs/specifications/fedpdm.md, section 2.5). Supports that
 follow from a seed alone are in :mod:`fenchel.common.wire.index_sets`, because the wire knows them, too.
@@ -12,6 +12,8 @@ import numpy as np
 
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.errors import NotFiniteError
+from fenchel.common.randomness import public_seed
+from fenchel.common.settings.uplink import UplinkSparsifier
 from fenchel.common.wire.index_sets import seeded_support
 from fenchel.common.wire.schema import finiteness_problem
 
@@ -54,19 +56,6 @@ def top_k(vector: Vector, k: int) -> Indices:
     return chosen
 
 
-def rand_k(generator: np.random.Generator, size: int, k: int) -> Indices:
-    """Return k indices drawn uniformly, without replacement.
-
-    generator: where privacy rests on the support being unknown, one that nobody else can repeat.
-    size: length of the vector (d).
-    k: 1..d.
-
-    Returns: Shape (k,), strictly increasing.
-    """
-    _check_count(k, size)
-    return np.sort(generator.choice(size, k, replace=False, shuffle=False))
-
-
 def public_top_k(reference: Vector, k: int, seed: int) -> Indices:
     """Return a support that everybody finds alike: four fifths by the top-k rule on a public vector, the rest seeded.
 
@@ -83,6 +72,23 @@ def public_top_k(reference: Vector, k: int, seed: int) -> Indices:
     first = top_k(reference, (8 * k + 5) // 10)
     others = seeded_support(seed, len(reference), k - len(first), excluded=first)
     return np.sort(np.concatenate([first, others]))
+
+
+def uplink_support(sparsifier: UplinkSparsifier, around: Vector, seed: int, t: int) -> Indices:
+    """Return the coordinates that every client sends in round ``t``, shape (k,), increasing, without their being sent.
+
+    around: the model that everybody was sent, shape (d,).
+    """
+    count = kept(sparsifier.keep, around.size)
+    own = public_seed(seed, "uplink support", t)
+    if sparsifier.support == "public-top-k":
+        return public_top_k(around, count, own)
+    return seeded_support(own, around.size, count)
+
+
+def downlink_seed(seed: int, t: int) -> int:
+    """Return the seed of the coordinates that the server sends in round ``t``, where they are random."""
+    return public_seed(seed, "downlink support", t)
 
 
 def _check_count(k: int, size: int) -> None:
