@@ -11,12 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import scipy.sparse as sp
-from pydantic import ValidationError
 
 from fenchel.common.data.own_file import load_own
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError
-from fenchel.common.settings.data import DataSettings
 from tests.messages import raises
 
 COLUMNS = ("age", "dose", "weight", "marker")
@@ -236,25 +234,3 @@ def test_names_are_for_files_with_names_and_a_number_for_those_without(tmp_path:
         load_own(laboratory, "outcome", identifier="patient", columns=4)
     with raises(DataError, source=tmp_path / "x.svm", key="data.columns"):
         load_own(written(tmp_path, "x.svm", "1 1:1\n-1 2:1\n"), columns=COLUMNS)
-
-
-@pytest.mark.parametrize("columns", [None, 7, ("a", "b")])
-def test_the_settings_take_names_or_a_number(columns: Any) -> None:
-    section = DataSettings.model_validate({"name": "own", "columns": columns})
-    assert section.columns == columns
-    assert DataSettings.model_validate_json(section.model_dump_json()) == section
-
-
-@pytest.mark.parametrize(
-    ("keys", "complaint"),
-    [
-        ({"name": "digits", "columns": ["a"]}, "columns: only allowed with name: own"),
-        ({"file": "x.csv", "columns": ["a"]}, "columns: only allowed with name: own"),
-        ({"name": "own", "columns": ["a", "b", "a"]}, "'a' is listed twice"),
-        ({"name": "own", "columns": []}, "at least 1 item"),
-        ({"name": "own", "columns": 0}, "greater than 0"),
-    ],
-)
-def test_columns_that_make_no_sense_are_refused(keys: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValidationError, match=complaint):
-        DataSettings.model_validate(keys)
