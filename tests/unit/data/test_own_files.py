@@ -45,12 +45,6 @@ def test_identifiers_are_text_as_written_and_no_feature(laboratory: Path) -> Non
     assert (shard.total_features, shard.features_held) == (2, None)
 
 
-def test_without_identifiers_samples_are_known_by_their_row(laboratory: Path) -> None:
-    shard = load_own(written(laboratory.parent, "x.csv", "a,y\n1,0\n2,1\n"))
-    assert shard.sample_ids is None
-    assert shard.identifiers == ("0", "1")
-
-
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())])
 def test_identifiers_of_a_parquet_file(tmp_path: Path, kind: Any) -> None:
     path = tmp_path / "x.parquet"
@@ -120,14 +114,9 @@ def test_a_file_of_identifiers_that_cannot_be_used_is_refused(tmp_path: Path, li
     with raises(DataError, source=beside, key="--id", row=row) as refusal:
         load_own(path, identifier=str(beside))
     assert "anna" not in str(refusal.value)
-
-
-def test_the_name_of_a_column_is_no_file_of_identifiers(tmp_path: Path) -> None:
-    path = written(tmp_path, "x.libsvm", SPARSE)
-    with raises(DataError, key="--id", source=tmp_path / "patient"):
-        load_own(path, identifier=str(tmp_path / "patient"))
-    with raises(DataError, key="--id", source=path):
-        load_own(path, identifier=str(path))
+    for no_list in (tmp_path / "patient", path):  # the name of a column, or the data
+        with raises(DataError, key="--id", source=no_list):
+            load_own(path, identifier=str(no_list))
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "CSR"])
@@ -193,20 +182,23 @@ def test_the_bias_belongs_to_whoever_holds_the_last_column(laboratory: Path) -> 
     assert with_last.total_features == without.total_features == 5
 
 
-def test_columns_that_the_run_does_not_have_are_refused_with_both_lists(laboratory: Path) -> None:
-    with raises(DataError, source=laboratory, key="data.columns"):
-        load_own(laboratory, "outcome", identifier="patient", columns=("age", "dose"))
-
-
-def test_forgotten_identifiers_are_not_taken_for_a_feature(tmp_path: Path) -> None:
-    path = written(tmp_path, "x.csv", "patient,age,y\n17,50,0\n18,60,1\n")
-    with raises(DataError, source=path, key="data.columns"):
-        load_own(path, "y", columns=COLUMNS)
-
-
-def test_rows_cannot_be_scaled_by_what_other_clients_hold(laboratory: Path) -> None:
-    with raises(DataError, key="data.scale"):
-        load_own(laboratory, "outcome", identifier="patient", columns=COLUMNS, scalings=["unit-rows"])
+def test_columns_that_do_not_fit_those_of_the_run_are_refused(laboratory: Path) -> None:
+    np.savez(laboratory.with_name("x.npz"), X=np.ones((3, 4)), y=np.array([0, 1, 0]))
+    assert load_own(laboratory.with_name("x.npz"), columns=4).features_held is None
+    path = written(laboratory.parent, "x.svm", "1 1:1\n-1 3:1\n")
+    given: list[tuple[Path, dict[str, Any], str]] = [
+        (laboratory, {"columns": ("age", "dose")}, "data.columns"),
+        (laboratory, {"columns": 4}, "data.columns"),  # the file has names
+        (laboratory, {"columns": COLUMNS, "scalings": ["unit-rows"]}, "data.scale"),  # others hold parts of the rows
+        (laboratory.with_name("x.npz"), {"columns": 3}, "data.columns"),
+        (laboratory.with_name("x.npz"), {"columns": 5}, "data.columns"),
+        (path, {"columns": COLUMNS}, "data.columns"),
+        (path, {"columns": 2}, ""),
+    ]
+    for path, keys, key in given:
+        names: dict[str, Any] = {"label": "outcome", "identifier": "patient"} if path == laboratory else {}
+        with raises(DataError, source=path, key=key):
+            load_own(path, **names, **keys)
 
 
 def test_columns_of_a_libsvm_file_go_by_number_and_those_that_occur_are_held(tmp_path: Path) -> None:
@@ -219,18 +211,3 @@ def test_columns_of_a_libsvm_file_go_by_number_and_those_that_occur_are_held(tmp
     assert load_own(written(tmp_path, "y.svm", "1 1:1\n-1 2:1\n"), columns=2).features_held is None
     with raises(DataError, source=tmp_path / "z.svm"):
         load_own(written(tmp_path, "z.svm", "1\n-1\n"), columns=2)
-
-
-def test_columns_of_an_archive_go_by_number(tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", X=np.ones((3, 4)), y=np.array([0, 1, 0]))
-    assert load_own(tmp_path / "x.npz", columns=4).features_held is None
-    for number in (3, 5):
-        with raises(DataError, source=tmp_path / "x.npz", key="data.columns"):
-            load_own(tmp_path / "x.npz", columns=number)
-
-
-def test_names_are_for_files_with_names_and_a_number_for_those_without(tmp_path: Path, laboratory: Path) -> None:
-    with raises(DataError, source=laboratory, key="data.columns"):
-        load_own(laboratory, "outcome", identifier="patient", columns=4)
-    with raises(DataError, source=tmp_path / "x.svm", key="data.columns"):
-        load_own(written(tmp_path, "x.svm", "1 1:1\n-1 2:1\n"), columns=COLUMNS)
