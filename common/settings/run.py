@@ -10,16 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import (
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    SerializeAsAny,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PositiveFloat, PositiveInt, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.algorithm import AlgorithmSettings
@@ -29,7 +20,7 @@ from fenchel.common.settings.objective import ObjectiveSettings
 from fenchel.common.settings.participation import Cyclic, FixedSize, Participation, Weighted
 from fenchel.common.settings.privacy import DifferentialPrivacy
 from fenchel.common.settings.registry import algorithm_settings, asked_phases, builtin_settings, is_outside
-from fenchel.common.settings.section import RUN_NAME, Section, settings_error, yaml_value
+from fenchel.common.settings.section import RUN_NAME, Section, read_mapping, validated, yaml_value
 from fenchel.common.settings.uplink import Downlink, Uplink
 
 _USUAL_GROUP = 5  # samples that share a range of scores at least
@@ -326,10 +317,7 @@ class RunSettings(Section):
 def outside_code(values: Mapping[str, Any]) -> list[str]:
     """Return what settings name of code from outside the project, as ``package.module:Class``.
 
-    Parameters
-    ----------
-    values
-        Settings as a mapping, not validated: validating them imports that code.
+    values: settings as a mapping, not validated: validating them imports that code.
     """
     sections = (values.get("algorithm"), values.get("objective"))
     names = [section.get("name") for section in sections if isinstance(section, Mapping)]
@@ -337,38 +325,17 @@ def outside_code(values: Mapping[str, Any]) -> list[str]:
 
 
 def validate(values: Mapping[str, Any], source: str = "settings") -> RunSettings:
-    """Validate settings given as a mapping.
-
-    Raises
-    ------
-    SettingsError
-        Naming each key that is wrong, what was given and what is allowed.
-    """
-    try:
-        return RunSettings.model_validate(dict(values))
-    except ValidationError as error:
-        raise settings_error(error, values, source) from None
+    """Validate settings given as a mapping; a ``SettingsError`` names each key that is wrong."""
+    return validated(RunSettings, values, source)
 
 
 def from_json(text: str) -> RunSettings:
-    """Read settings that :meth:`RunSettings.to_json` wrote.
-
-    Raises
-    ------
-    SettingsError
-        They are not JSON, or cannot be accepted.
-    """
+    """Read settings that :meth:`RunSettings.to_json` wrote."""
     return validate(raw(text))
 
 
 def raw(text: str) -> dict[str, Any]:
-    """Read settings in JSON without validating them.
-
-    Raises
-    ------
-    SettingsError
-        They are not a JSON object.
-    """
+    """Read settings in JSON without validating them."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -387,21 +354,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
         YAML; or the name of an experiment that comes with Fenchel, such as ``quickstart`` or ``hyfdca/mnist``.
     overrides
         ``key=value`` pairs of the command line: dotted keys, values in YAML.
-
-    Raises
-    ------
-    SettingsError
-        The file cannot be read or parsed, or its contents cannot be accepted.
     """
-    try:
-        values = yaml_value(shipped_or_own(path).read_text())
-    except OSError as error:
-        raise SettingsError(f"cannot be read ({error.strerror})", source=path) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"not valid YAML: {error}", source=path) from None
-    if not isinstance(values, dict):
-        found = "nothing" if values is None else "a list" if isinstance(values, list) else "a single value"
-        raise SettingsError(f"expected a mapping of settings, found {found}", source=path)
+    values = read_mapping(shipped_or_own(path))
     for override in overrides:
         _override(values, override)
     return validate(values, str(path))
