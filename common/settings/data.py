@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from fenchel.common.settings.section import Section
 
@@ -118,23 +118,9 @@ class ClassGroupsPartition(Section):
 
     kind: Literal["class-groups"] = Field(
         description="A group of positive and a group of negative classes for each client (CODASCA). No class is on two "
-        "clients, unless one side has fewer classes than there are clients, which then share them, or positive_shares "
-        "deals the positive samples. Which classes are positive is said in objective.positive."
+        "clients, unless one side has fewer classes than there are clients, which then share them. Which classes are "
+        "positive is said in objective.positive."
     )
-    order: Literal["shuffled", "in-order"] = Field(
-        "shuffled", description="The order in which classes are dealt, one after the other to clients 0, 1, and so on."
-    )
-    positive_shares: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)] | None = Field(
-        None,
-        description="One relative number for each client: the positive samples, of whatever class, are dealt in these "
-        "shares. null: in groups of classes, as the negative ones are.",
-    )
-
-    @model_validator(mode="after")
-    def _some_share(self) -> Self:
-        if self.positive_shares is not None and not any(self.positive_shares):
-            raise ValueError("positive_shares: all are 0, but somebody must hold the positive samples")
-        return self
 
 
 class SiteSettings(Section):

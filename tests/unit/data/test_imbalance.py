@@ -114,14 +114,12 @@ def test_a_rate_that_changes_nothing_is_refused() -> None:
 # Groups of classes
 
 
-@given(
-    labels=LABELS, clients=st.integers(1, 20), seed=st.integers(0, 3), order=st.sampled_from(["shuffled", "in-order"])
-)
+@given(labels=LABELS, clients=st.integers(1, 20), seed=st.integers(0, 3))
 def test_every_client_has_a_group_of_either_side_and_no_class_is_on_two_while_there_are_enough(
-    labels: Labels, clients: int, seed: int, order: str
+    labels: Labels, clients: int, seed: int
 ) -> None:
     try:
-        parts = divide(labels, clients, seed, kind="class-groups", order=order)
+        parts = divide(labels, clients, seed, kind="class-groups")
     except DataError as error:
         assert error.key == "data.partition"
         return
@@ -141,32 +139,20 @@ def test_every_client_has_a_group_of_either_side_and_no_class_is_on_two_while_th
         shares = [int((labels[part.samples] == label).sum()) for part in parts]
         held = [share for share in shares if share]
         assert max(held) - min(held) <= 1
-    again = divide(labels, clients, seed, kind="class-groups", order=order)
+    again = divide(labels, clients, seed, kind="class-groups")
     assert samples_of(again).tolist() == samples_of(parts).tolist()
 
 
 @pytest.mark.parametrize(("clients", "groups"), [(16, [4] * 2 + [3] * 14), (8, [7] * 2 + [6] * 6)])
 def test_fifty_classes_of_a_side_are_dealt_as_in_the_authors_program(clients: int, groups: list[int]) -> None:
     labels = np.repeat(np.arange(100), 500)
-    parts = divide(labels, clients, positive=list(range(50, 100)), kind="class-groups", order="in-order")
+    parts = divide(labels, clients, positive=list(range(50, 100)), kind="class-groups")
     found = [np.unique(labels[part.samples]) for part in parts]
     assert [int((classes < 50).sum()) for classes in found] == groups
     assert [int((classes >= 50).sum()) for classes in found] == groups
-    assert found[1].tolist() == list(range(1, 100, clients))[: groups[1]] + [50 + c for c in range(1, 50, clients)]
     for part in imbalanced(parts, labels >= 50, 0.1, 0):
         rate = (labels[part.samples] >= 50).mean()
         assert 0.1 - 1 / len(part.samples) < rate <= 0.1
-
-
-def test_positive_shares_deal_the_positives_alone() -> None:
-    labels = np.repeat(np.arange(10), 200)
-    shares = [2, 5, 13, 30, 50]
-    parts = divide(labels, 5, positive=HIGH, kind="class-groups", positive_shares=shares)
-    assert [int((labels[part.samples] >= 5).sum()) for part in parts] == [20, 50, 130, 300, 500]
-    assert [len(np.unique(labels[part.samples][labels[part.samples] < 5])) for part in parts] == [1] * 5
-    assert len(np.unique(labels[parts[4].samples])) == 6, "positives of all classes"
-    with raises(DataError, key="data.partition.positive_shares"):
-        divide(labels, 4, positive=[5], kind="class-groups", positive_shares=shares)
 
 
 # Sites

@@ -58,8 +58,6 @@ FROZEN = {"file": "x.pth"}
         ({"imbalance": {"imratio": 1}}, "imratio"),
         ({"imbalance": {"imratio": 0.1}, "task": "regression"}, "imbalance needs positive classes"),
         ({"partition": {"kind": "class-groups"}, "task": "regression"}, "kind: class-groups needs positive"),
-        ({"partition": {"kind": "class-groups", "positive_shares": [0, 0]}}, "positive_shares: all are 0"),
-        ({"partition": {"kind": "class-groups", "positive_shares": [-1, 2]}}, "positive_shares"),
         ({"partition": {"kind": "sites", "sites": []}}, "sites"),
         ({"partition": {"kind": "sites", "sites": [{"size": 0, "imratio": 0.1}]}}, "size"),
         ({"partition": SITE, "imbalance": {"imratio": 0.1}}, "imratio of its own"),
