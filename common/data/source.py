@@ -21,7 +21,7 @@ from fenchel.common.data.client_tests import own_distribution
 from fenchel.common.data.extractor import Extractor
 from fenchel.common.data.files import read_file
 from fenchel.common.data.holdout import kept
-from fenchel.common.data.imbalance import imbalanced, imbalanced_whole, positive_classes
+from fenchel.common.data.imbalance import imbalanced, positive_classes
 from fenchel.common.data.labels import binarised, encoded
 from fenchel.common.data.partition import partition
 from fenchel.common.data.preparation import Preparation
@@ -96,10 +96,6 @@ class DataSource:
         train, test, names = _labelled(dataset, settings, where)
         train, test = split(train, test, settings, seed, where)
         chosen = positive_classes(len(names), positive, settings.asks_for_positives)
-        if settings.imbalance is not None and settings.imbalance.of == "whole":
-            assert chosen is not None, "positive_classes refuses not to know"
-            are_positive = np.isin(train.labels, chosen)
-            train = train.take(imbalanced_whole(train.labels, are_positive, settings.imbalance.imratio, seed))
         bias = settings.bias is not None
         extractor = (
             None if settings.extractor is None else Extractor.of(settings.extractor, dataset.image, dataset.peak, where)
@@ -182,10 +178,9 @@ class DataSource:
             positive=positives,
             holders=self._train.holders,
         )
-        imbalance = self.settings.imbalance
-        if imbalance is not None and imbalance.of == "client":
+        if self.settings.imbalance is not None:
             assert positives is not None, "the settings were checked for it"
-            parts = imbalanced(parts, positives, imbalance.imratio, self.seed)
+            parts = imbalanced(parts, positives, self.settings.imbalance.imratio, self.seed)
         return parts
 
     def shard(self, client: int, clients: int, dtype: DTypeLike = np.float64) -> Shard:

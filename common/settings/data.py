@@ -181,19 +181,14 @@ Partition: TypeAlias = Annotated[
 
 
 class ImbalanceSettings(Section):
-    """Remove positive samples at random until they are rare; negative samples and the test set stay as they are."""
+    """Remove positive samples of each client at random until they are rare; negative ones and the test set stay."""
 
     imratio: float = Field(
         gt=0,
         lt=1,
-        description="Part of the samples that is positive afterwards (positives / all), rounded down to whole samples. "
-        "Which classes are positive is said in objective.positive.",
-    )
-    of: Literal["client", "whole"] = Field(
-        "client",
-        description="client: of each client's samples, after the partition; a client that has fewer positives keeps "
-        "them. whole: of the training set, from each positive class in proportion, before the partition, so that "
-        "clients may differ.",
+        description="Part of each client's samples that is positive afterwards (positives / all), rounded down to "
+        "whole samples; a client that has fewer positives keeps them. Which classes are positive is said in "
+        "objective.positive.",
     )
 
 
@@ -336,7 +331,7 @@ class DataSettings(Section):
             return f"data.partition.samples: {self.partition.samples}"
         if isinstance(self.partition, SitesPartition):
             return "data.partition.kind: sites"
-        if self.imbalance is not None and self.imbalance.of == "client":
+        if self.imbalance is not None:
             return f"data.imbalance.imratio: {self.imbalance.imratio}"
         return ""
 
@@ -365,8 +360,8 @@ class DataSettings(Section):
             yield from self._classes_wanted()
         if self.imbalance is not None and isinstance(self.partition, SitesPartition):
             yield "imbalance: each site of partition.kind: sites has an imratio of its own; leave imbalance out"
-        if self.imbalance is not None and self.imbalance.of == "client" and no_whole_samples:
-            yield f"imbalance.of: with partition.kind: {kind} several clients hold the same samples; use whole"
+        if self.imbalance is not None and no_whole_samples:
+            yield f"imbalance: with partition.kind: {kind} several clients hold the same samples; leave it out"
         if self.name == "own" and self.asks_for_positives:
             yield (
                 f"{self.asks_for_positives.removeprefix('data.')}: with name: own each client brings its own file, and "

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from benchmarks import codasca_digits_data
 from fenchel.common.data.blocks import ClientBlock
-from fenchel.common.data.imbalance import imbalanced, imbalanced_whole, positive_classes, positives_beside
+from fenchel.common.data.imbalance import imbalanced, positive_classes, positives_beside
 from fenchel.common.data.partition import partition
 from fenchel.common.data.source import DataSource
 from fenchel.common.data.table import partition_table
@@ -83,28 +83,8 @@ def test_only_positives_go_and_each_client_has_the_rate_within_a_sample(
     assert samples_of(imbalanced(before, positive, imratio, seed)).tolist() == samples_of(after).tolist()
 
 
-@given(labels=LABELS, seed=st.integers(0, 3), percent=st.integers(1, 60))
-def test_of_the_whole_the_positive_classes_lose_in_proportion(labels: Labels, seed: int, percent: int) -> None:
-    positive = np.isin(labels, POSITIVE)
-    try:
-        rows = imbalanced_whole(labels, positive, percent / 100, seed)
-    except DataError as error:
-        assert error.key == "data.imbalance.imratio"
-        return
-    count = positives_beside(int((~positive).sum()), percent / 100)
-    assert positive[rows].sum() == count
-    np.testing.assert_array_equal(rows[~positive[rows]], np.flatnonzero(~positive))
-    for label in np.unique(labels[positive]):
-        due = count * (labels == label).sum() / positive.sum()
-        assert abs((labels[rows] == label).sum() - due) < 1
-
-
 def test_a_rate_that_changes_nothing_is_refused() -> None:
     labels = np.repeat([0, 5], [90, 10])
-    with raises(DataError, key="data.imbalance.imratio"):
-        imbalanced_whole(labels, labels == 5, 0.3, 0)
-    with raises(DataError, key="data.imbalance.imratio"):
-        imbalanced_whole(labels, labels == 5, 0.01, 0)
     with raises(DataError, key="data.imbalance.imratio"):
         imbalanced([ClientBlock(np.arange(100))], labels == 5, 0.3, 0)
     with raises(DataError, key="data.imbalance", client="1"):
@@ -262,22 +242,18 @@ def test_a_held_out_sample_looks_as_it_would_have_looked_in_training() -> None:
 @pytest.mark.parametrize(
     "kind", [{"kind": "zipf", "exponent": 1}, {"kind": "class-groups"}, {"kind": "dirichlet", "alpha": 0.05}], ids=str
 )
-@pytest.mark.parametrize("of", ["client", "whole"])
-def test_any_partition_can_be_made_imbalanced_and_the_test_set_stays(kind: dict[str, Any], of: str) -> None:
+def test_any_partition_can_be_made_imbalanced_and_the_test_set_stays(kind: dict[str, Any]) -> None:
     balanced = source(HIGH).test()
-    data = source(HIGH, partition=kind, imbalance={"imratio": 0.1, "of": of})
+    data = source(HIGH, partition=kind, imbalance={"imratio": 0.1})
     test = data.test()
     assert test is not None
     assert balanced is not None
     np.testing.assert_array_equal(test.labels, balanced.labels)
     rates = partition_table(data, 5).rates
     assert rates is not None
-    if of == "whole":
-        assert 0.099 < np.isin(data.labels, HIGH).mean() <= 0.1
-        assert rates.max() > 0.1, "clients differ"
-    elif kind["kind"] != "dirichlet":  # with which some have fewer positives from the beginning
-        sizes = data.sizes(5)
-        assert all(0.1 - 1 / size < rate <= 0.1 for size, rate in zip(sizes, rates, strict=True))
+    assert max(rates) <= 0.1
+    if kind["kind"] != "dirichlet":  # with which some have fewer positives from the beginning
+        assert all(0.1 - 1 / size < rate for size, rate in zip(data.sizes(5), rates, strict=True))
 
 
 def test_the_table_marks_positive_classes_and_counts_what_is_left_out(tmp_path: Path) -> None:
@@ -321,8 +297,6 @@ def test_the_server_may_not_evaluate_on_samples_that_nobody_trains_on() -> None:
     for keys in ({"imbalance": {"imratio": 0.05}}, {"partition": sites}):
         with raises(SettingsError, source="settings"):
             validate(run | {"data": {"name": "digits"} | keys})
-    whole = validate(run | {"data": {"name": "digits", "imbalance": {"imratio": 0.05, "of": "whole"}}})
-    assert whole.positive == (8,)
 
 
 # A column that says who holds what

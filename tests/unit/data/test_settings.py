@@ -61,7 +61,7 @@ FROZEN = {"file": "x.pth"}
         ({"partition": {"kind": "sites", "sites": []}}, "sites"),
         ({"partition": {"kind": "sites", "sites": [{"size": 0, "imratio": 0.1}]}}, "size"),
         ({"partition": SITE, "imbalance": {"imratio": 0.1}}, "imratio of its own"),
-        ({"partition": GRID, "imbalance": {"imratio": 0.1}}, "imbalance.of"),
+        ({"partition": GRID, "imbalance": {"imratio": 0.1}}, "imbalance: with partition.kind: grid"),
         ({"name": "own", "imbalance": {"imratio": 0.1}}, "imbalance: with name: own"),
         ({"partition": {"kind": "column"}}, "partition.column: 'client' given, but only a file"),
         ({"columns": ["a"]}, "columns: only allowed with name: own"),
