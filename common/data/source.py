@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
@@ -69,7 +70,6 @@ class DataSource:
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
     _parts: dict[int, list[ClientBlock]] = field(default_factory=dict, repr=False, compare=False)
     _tests: dict[int, list[Indices]] = field(default_factory=dict, repr=False, compare=False)
-    _matrices: list[sp.csr_array] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def open(
@@ -174,7 +174,7 @@ class DataSource:
             self.settings.partition,
             features=self.problem.features,
             bias=self.settings.bias is not None,
-            matrix=self._matrix,
+            matrix=lambda: self._matrix,
             positive=positives,
             holders=self._train.holders,
         )
@@ -281,7 +281,8 @@ class DataSource:
     def _ragged_shard(self, part: ClientBlock, dtype: DTypeLike) -> Shard:
         assert part.cells is not None
         assert part.features is not None
-        matrix = self._matrix_held()
+        with self._lock:
+            matrix = self._matrix
         row = np.searchsorted(matrix.indptr, part.cells, side="right") - 1
         starts = np.searchsorted(row, np.append(part.samples, matrix.shape[0]))
         columns = np.searchsorted(part.features, matrix.indices[part.cells])
@@ -292,17 +293,12 @@ class DataSource:
             held, self.labels[part.samples], self.problem.classes, self.problem.features, part.samples, part.features
         )
 
-    def _matrix_held(self) -> sp.csr_array:
-        with self._lock:
-            return self._matrix()
-
+    @cached_property
     def _matrix(self) -> sp.csr_array:
-        """All prepared training features as CSR, made once; called under the lock."""
-        if not self._matrices:
-            matrix = sp.csr_array(self._preparation.features(self._train, None, np.float64))
-            matrix.eliminate_zeros()
-            self._matrices.append(matrix)
-        return self._matrices[0]
+        """All prepared training features as CSR; taken under the lock."""
+        matrix = sp.csr_array(self._preparation.features(self._train, None, np.float64))
+        matrix.eliminate_zeros()
+        return matrix
 
 
 def _labelled(dataset: DataSet, settings: DataSettings, where: str) -> tuple[Samples, Samples | None, tuple[str, ...]]:
