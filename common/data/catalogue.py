@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,6 +16,7 @@ import platformdirs
 from fenchel.common.data import readers
 from fenchel.common.data.compressed import COMPRESSIONS
 from fenchel.common.data.files import read_files
+from fenchel.common.data.libsvm import read_libsvm
 from fenchel.common.data.npz import read_divided_npz, read_npz, write_npz
 from fenchel.common.data.samples import DataSet
 from fenchel.common.errors import ChecksumError, DataError
@@ -64,14 +66,19 @@ def _idx(base: str, *checksums: str) -> tuple[PublicFile, ...]:
     return _public(base, **dict(zip(names, checksums, strict=True)))
 
 
+def _only(files: Mapping[str, Path]) -> Path:
+    (path,) = files.values()
+    return path
+
+
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 
 _ENTRIES = (
     Entry("digits", "handwritten digits, 8x8 (installed)", "CC BY 4.0 (UCI)",
-          1797, 0, 64, 10, (), readers.read_digits),
+          1797, 0, 64, 10, (), lambda _: readers.bundled("digits", (1, 8, 8), 16.0)),
     Entry("breast_cancer", "breast cancer diagnosis (installed)", "CC BY 4.0 (UCI)",
-          569, 0, 30, 2, (), readers.read_breast_cancer),
+          569, 0, 30, 2, (), lambda _: readers.bundled("breast_cancer")),
     Entry("mnist", "handwritten digits, 28x28", "CC BY-SA 3.0",
           60_000, 10_000, 784, 10, _idx(
               "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -79,7 +86,7 @@ _ENTRIES = (
               "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
               "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
               "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-          ), readers.read_idx_images),
+          ), lambda files: read_files([*files.values()])),
     Entry("fashion-mnist", "articles of clothing, 28x28", "MIT",
           60_000, 10_000, 784, 10, _idx(
               "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
@@ -87,7 +94,7 @@ _ENTRIES = (
               "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
               "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
               "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-          ), readers.read_idx_images),
+          ), lambda files: read_files([*files.values()])),
     Entry("kmnist", "cursive Japanese characters, 28x28", "CC BY-SA 4.0",
           60_000, 10_000, 784, 10, _idx(
               "https://codh.rois.ac.jp/kmnist/dataset/kmnist/",
@@ -95,19 +102,19 @@ _ENTRIES = (
               "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
               "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
               "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
-          ), readers.read_idx_images),
+          ), lambda files: read_files([*files.values()])),
     Entry("cifar10", "photographs of ten kinds of things, 32x32 in colour", "none stated",
           50_000, 10_000, 3072, 10, _public("https://www.cs.toronto.edu/~kriz/", **{
               "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-          }), readers.read_cifar10),
+          }), partial(readers.read_cifar, classes=10)),
     Entry("cifar100", "photographs of a hundred kinds of things, 32x32 in colour", "none stated",
           50_000, 10_000, 3072, 100, _public("https://www.cs.toronto.edu/~kriz/", **{
               "cifar-100-binary.tar.gz": "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-          }), readers.read_cifar100),
+          }), partial(readers.read_cifar, classes=100)),
     Entry("pneumoniamnist", "chest X-rays of children, 28x28: pneumonia or not (MedMNIST)", "CC BY 4.0",
           4_708, 624, 784, 2, _public("https://zenodo.org/records/10519652/files/", **{
               "pneumoniamnist.npz": None,
-          }), readers.read_archive),
+          }), lambda files: read_npz(_only(files))),
     Entry("mammography", "spots in mammograms: calcification or not", "none stated",
           11_183, 0, 6, 2, _public("https://raw.githubusercontent.com/jbrownlee/Datasets/master/", **{
               "mammography.csv": "7d3dea3f075f30bbdbb8980e7725684059b4fe3d0f850fadd0f635f6993d8730",
@@ -122,7 +129,8 @@ _ENTRIES = (
               "covtype.data.gz": "614360d0257557dd1792834a85a1cdebfadc3c4f30b011d56afee7ffb5b15771",
           }), readers.read_covtype),
     Entry("news20", "newsgroup messages, two classes (LIBSVM news20.binary)", "CC BY 4.0 (UCI)",
-          19_996, 0, 1_355_191, 2, _public(_LIBSVM, **{"news20.binary.bz2": None}), readers.read_news20),
+          19_996, 0, 1_355_191, 2, _public(_LIBSVM, **{"news20.binary.bz2": None}),
+          lambda files: DataSet(read_libsvm(_only(files), 1_355_191))),
     Entry("rcv1", "Reuters news, two classes (LIBSVM rcv1.binary)", "research use, none stated",
           20_242, 677_399, 47_236, 2, _public(_LIBSVM, **{
               "rcv1_train.binary.bz2": None, "rcv1_test.binary.bz2": None,
@@ -135,11 +143,6 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType({entry.name: entry for entry i
 _RCV1_SUBSET = PublicFile(
     "rcv1_binary_subset.npz", "", "8e603d180b2eba4e1e0eea066aaccb62f2bf6a0027380d43e4731c11a3a2212e"
 )
-
-
-def _read_rcv1_subset(files: Mapping[str, Path]) -> DataSet:
-    """Read 23,749 documents with the features of ``rcv1.binary``; the first 20,242 are to train on."""
-    return read_divided_npz(files[_RCV1_SUBSET.name], features=47_236, train=20_242)
 
 
 def _cifar_differences(**checksums: str) -> tuple[PublicFile, ...]:
@@ -166,7 +169,9 @@ UNPUBLISHED: Mapping[str, Entry] = MappingProxyType({
     ),
     "rcv1-subset": Entry(
         "rcv1-subset", "Reuters news, two classes: other documents than those of rcv1", "research use, none stated",
-        20_242, 3_507, 47_236, 2, (_RCV1_SUBSET,), _read_rcv1_subset, folder="rcv1",
+        20_242, 3_507, 47_236, 2, (_RCV1_SUBSET,),
+        # 23,749 documents, of which the first are to train on
+        lambda files: read_divided_npz(_only(files), features=readers.RCV1_FEATURES, train=20_242), folder="rcv1",
     ),
 })  # fmt: skip
 """Parts of public data sets, in files without a public address: readable where the file is, never downloaded."""
