@@ -121,13 +121,12 @@ def test_a_failed_download_is_told_by_its_address(url: str, public: Path, tmp_pa
             fetch(replace(entry, files=files), cache=tmp_path, timeout=1.0)
 
 
-def test_what_scikit_learn_brings_along_needs_no_download(tmp_path: Path) -> None:
+def test_what_is_installed_needs_no_download_and_other_sets_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert fetch(CATALOGUE["digits"], cache=tmp_path) is None
     assert locate("digits", (tmp_path,)) == {}
     assert load("digits", (tmp_path,)).train.features.shape == (1797, 64)
-
-
-def test_the_folder_of_the_variable_comes_before_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FENCHEL_DATA", str(tmp_path))
     assert data_folders() == (tmp_path, cache_folder())
     monkeypatch.delenv("FENCHEL_DATA")
@@ -159,6 +158,9 @@ def test_what_is_not_there_is_refused_and_how_to_import_it_told(public: Path, tm
             entry_of(name)
     with raises(DataError, source=", ".join(NAMES)):
         import_files("mnist", [public / name for name in NAMES], tmp_path)
+    for name in ("../up", "UPPER", "", "a/b"):
+        with raises(DataError, place=""):  # it is not about the file
+            import_files(name, [tmp_path / "a.csv"], tmp_path)
 
 
 def test_an_imported_file_becomes_a_name_with_its_test_part(public: Path, tmp_path: Path) -> None:
@@ -172,12 +174,6 @@ def test_an_imported_file_becomes_a_name_with_its_test_part(public: Path, tmp_pa
     assert (source.problem.samples, test.samples) == (6, 4)
     with raises(DataError, key="data.test_fraction"):
         DataSource.open(settings.model_copy(update={"test_fraction": 0.2}), 0, folders=(tmp_path,))
-
-
-@pytest.mark.parametrize("name", ["../up", "UPPER", "", "a/b"])
-def test_a_name_that_is_no_folder_name_is_refused(tmp_path: Path, name: str) -> None:
-    with raises(DataError, place=""):  # it is not about the file
-        import_files(name, [tmp_path / "a.csv"], tmp_path)
 
 
 @pytest.fixture
@@ -210,13 +206,10 @@ def test_a_file_without_a_public_address_is_read_from_the_folder_that_has_it(div
     (divided.parent / "a.csv").write_text("x,kind\n1,cat\n2,dog\n")
     import_files("rcv1-subset", [divided.parent / "a.csv"], folders[0], label="kind")
     assert load("rcv1-subset", folders).train.labels.tolist() == ["cat", "dog"], "an import under its name comes first"
-
-
-def test_another_file_in_its_place_is_refused(divided: Path) -> None:
+    (divided.parent.parent / "rcv1-subset" / "data.npz").unlink()
     np.savez(divided, y=np.ones(5), data=np.ones(5), indices=np.arange(5), indptr=np.arange(6))
-    found = hashlib.sha256(divided.read_bytes()).hexdigest()
-    with raises(ChecksumError, source=divided, found=found):
-        load("rcv1-subset", (divided.parent.parent,))
+    with raises(ChecksumError, source=divided, found=hashlib.sha256(divided.read_bytes()).hexdigest()):
+        load("rcv1-subset", folders)
 
 
 @pytest.mark.parametrize(

@@ -127,10 +127,6 @@ def test_parquet_columns_keep_their_names_and_single_precision(tmp_path: Path) -
     part = read_file(path, label="outcome").train
     assert part.labels.tolist() == ["b", "a", "b"]
     assert part.features.dtype == np.float32
-
-
-def test_a_parquet_column_of_dates_is_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
     pyarrow.parquet.write_table(pa.table({"born": pa.array([1], pa.date32()), "y": [1]}), path)
     with raises(DataError, row=1, column="born"):
         read_file(path)
