@@ -12,8 +12,6 @@ import numpy as np
 
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.errors import NotFiniteError
-from fenchel.common.randomness import public_seed
-from fenchel.common.settings.uplink import UplinkSparsifier
 from fenchel.common.wire.index_sets import seeded_support
 from fenchel.common.wire.schema import finiteness_problem
 
@@ -72,23 +70,6 @@ def public_top_k(reference: Vector, k: int, seed: int) -> Indices:
     first = top_k(reference, (8 * k + 5) // 10)
     others = seeded_support(seed, len(reference), k - len(first), excluded=first)
     return np.sort(np.concatenate([first, others]))
-
-
-def uplink_support(sparsifier: UplinkSparsifier, around: Vector, seed: int, t: int) -> Indices:
-    """Return the coordinates that every client sends in round ``t``, shape (k,), increasing, without their being sent.
-
-    around: the model that everybody was sent, shape (d,).
-    """
-    count = kept(sparsifier.keep, around.size)
-    own = public_seed(seed, "uplink support", t)
-    if sparsifier.support == "public-top-k":
-        return public_top_k(around, count, own)
-    return seeded_support(own, around.size, count)
-
-
-def downlink_seed(seed: int, t: int) -> int:
-    """Return the seed of the coordinates that the server sends in round ``t``, where they are random."""
-    return public_seed(seed, "downlink support", t)
 
 
 def _check_count(k: int, size: int) -> None:

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,7 +15,6 @@ import platformdirs
 from fenchel.common.data import readers
 from fenchel.common.data.compressed import COMPRESSIONS
 from fenchel.common.data.files import read_files
-from fenchel.common.data.libsvm import read_libsvm
 from fenchel.common.data.npz import read_divided_npz, read_npz, write_npz
 from fenchel.common.data.samples import DataSet
 from fenchel.common.errors import ChecksumError, DataError
@@ -106,11 +104,11 @@ _ENTRIES = (
     Entry("cifar10", "photographs of ten kinds of things, 32x32 in colour", "none stated",
           50_000, 10_000, 3072, 10, _public("https://www.cs.toronto.edu/~kriz/", **{
               "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-          }), partial(readers.read_cifar, classes=10)),
+          }), readers.read_cifar10),
     Entry("cifar100", "photographs of a hundred kinds of things, 32x32 in colour", "none stated",
           50_000, 10_000, 3072, 100, _public("https://www.cs.toronto.edu/~kriz/", **{
               "cifar-100-binary.tar.gz": "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-          }), partial(readers.read_cifar, classes=100)),
+          }), readers.read_cifar100),
     Entry("pneumoniamnist", "chest X-rays of children, 28x28: pneumonia or not (MedMNIST)", "CC BY 4.0",
           4_708, 624, 784, 2, _public("https://zenodo.org/records/10519652/files/", **{
               "pneumoniamnist.npz": None,
@@ -129,8 +127,7 @@ _ENTRIES = (
               "covtype.data.gz": "614360d0257557dd1792834a85a1cdebfadc3c4f30b011d56afee7ffb5b15771",
           }), readers.read_covtype),
     Entry("news20", "newsgroup messages, two classes (LIBSVM news20.binary)", "CC BY 4.0 (UCI)",
-          19_996, 0, 1_355_191, 2, _public(_LIBSVM, **{"news20.binary.bz2": None}),
-          lambda files: DataSet(read_libsvm(_only(files), 1_355_191))),
+          19_996, 0, 1_355_191, 2, _public(_LIBSVM, **{"news20.binary.bz2": None}), readers.read_news20),
     Entry("rcv1", "Reuters news, two classes (LIBSVM rcv1.binary)", "research use, none stated",
           20_242, 677_399, 47_236, 2, _public(_LIBSVM, **{
               "rcv1_train.binary.bz2": None, "rcv1_test.binary.bz2": None,

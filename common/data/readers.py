@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Mapping
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def bundled(name: str, image: tuple[int, int, int] | None = None, peak: float | 
         return DataSet(Samples(arrays["X"], arrays["y"]), image=image, peak=peak)
 
 
-def read_cifar(files: Files, *, classes: int) -> DataSet:
+def _read_cifar(files: Files, *, classes: int) -> DataSet:
     """Read the binary archive of CIFAR-10 or CIFAR-100: a record is one or two label bytes and three planes of 32x32.
 
     Of a coarse and a fine label the fine one, the last, is kept.
@@ -61,6 +62,9 @@ def read_cifar(files: Files, *, classes: int) -> DataSet:
     except (tarfile.TarError, KeyError, ValueError, OverflowError) as error:
         raise DataError(f"not the binary archive of CIFAR-{classes}: {error}", source=path) from error
     return DataSet(parts[0], parts[1], image=(3, 32, 32), peak=255.0)
+
+
+read_cifar10, read_cifar100 = (partial(_read_cifar, classes=classes) for classes in (10, 100))
 
 
 def read_cifar_differences(files: Files) -> DataSet:
@@ -148,6 +152,12 @@ def read_covtype(files: Files) -> DataSet:
     (path,) = files.values()
     part = read_csv(path).train
     return DataSet(samples(np.asarray(part.features).astype(np.int16), part.labels, str(path)))
+
+
+def read_news20(files: Files) -> DataSet:
+    """Read ``news20.binary`` of the LIBSVM collection."""
+    (path,) = files.values()
+    return DataSet(read_libsvm(path, 1_355_191))
 
 
 def read_rcv1(files: Files) -> DataSet:

@@ -21,7 +21,8 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from fenchel.common.errors import SettingsError
-from fenchel.common.settings.section import Section, validated
+from fenchel.common.settings.reading import validated
+from fenchel.common.settings.section import Section
 
 PresetName: TypeAlias = Literal["none", "hyfdca-257ms", "hyfdca-800ms", "lte", "broadband", "datacentre"]
 

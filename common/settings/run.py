@@ -19,8 +19,9 @@ from fenchel.common.settings.link import Links
 from fenchel.common.settings.objective import ObjectiveSettings
 from fenchel.common.settings.participation import Cyclic, FixedSize, Participation, Weighted
 from fenchel.common.settings.privacy import DifferentialPrivacy
+from fenchel.common.settings.reading import read_mapping, validated
 from fenchel.common.settings.registry import algorithm_settings, asked_phases, builtin_settings, is_outside
-from fenchel.common.settings.section import RUN_NAME, Section, read_mapping, validated, yaml_value
+from fenchel.common.settings.section import RUN_NAME, Section, yaml_value
 from fenchel.common.settings.uplink import Downlink, Uplink
 
 _USUAL_GROUP = 5  # samples that share a range of scores at least

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -30,29 +29,12 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
-_S = TypeVar("_S", bound=Section)
-
-
 def yaml_value(text: str) -> Any:
     """Return what a YAML text says."""
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - it makes no more of a text than safe_load does
     except (ValueError, TypeError, RecursionError) as error:
         raise yaml.YAMLError(str(error)) from None
-
-
-def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping of settings."""
-    try:
-        values = yaml_value(path.read_text())
-    except OSError as error:
-        raise SettingsError(f"cannot be read ({error.strerror})", source=path) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"not valid YAML: {error}", source=path) from None
-    if not isinstance(values, dict):
-        found = "nothing" if values is None else "a list" if isinstance(values, list) else "a single value"
-        raise SettingsError(f"expected a mapping of settings, found {found}", source=path)
-    return values
 
 
 class _Loader(yaml.SafeLoader):
@@ -163,17 +145,6 @@ def _expected(problem: ErrorDetails) -> str:
             return f"a list of {limits['max_length']} or fewer"
         case _:
             return problem["msg"].removeprefix("Input should be ")
-
-
-def validated(section: type[_S], values: Mapping[str, Any], source: str) -> _S:
-    """Make a section of a mapping; the error names each key that is wrong, what was given and what is allowed.
-
-    source: where the settings came from: a file name, or ``"settings"``.
-    """
-    try:
-        return section.model_validate(dict(values))
-    except ValidationError as error:
-        raise settings_error(error, values, source) from None
 
 
 def settings_error(error: ValidationError, values: Mapping[str, Any], source: str) -> SettingsError:

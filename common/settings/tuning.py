@@ -20,7 +20,8 @@ from pydantic import (
 )
 
 from fenchel.common.errors import SettingsError
-from fenchel.common.settings.section import RUN_NAME, Section, read_mapping, validated
+from fenchel.common.settings.reading import read_mapping, validated
+from fenchel.common.settings.section import RUN_NAME, Section
 
 Bounds: TypeAlias = tuple[float, float]
 

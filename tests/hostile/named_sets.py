@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 
 from fenchel.common.data import readers
-from fenchel.common.data.catalogue import CATALOGUE
 from fenchel.common.data.extractor import _shared
 from fenchel.common.data.files import read_file
 from fenchel.common.data.npz import read_divided_npz
@@ -52,7 +51,7 @@ def named_sets(folder: Path) -> Iterator[Parser]:
     forests = "\n".join(",".join(map(str, [*range(n, n + 54), n])) for n in (1, 2, 3)).encode()
     yield _several("data, Covertype", folder / "covtype", {"covtype.data": forests}, readers.read_covtype, 10)
     words = {"news20.binary": b"+1 1:0.5 1355191:2\n-1 2:1e-3\n"}
-    yield _several("data, news20", folder / "news20", words, CATALOGUE["news20"].read, 10)
+    yield _several("data, news20", folder / "news20", words, readers.read_news20, 10)
     news = {"rcv1_train.binary": b"+1 1:0.5 47236:2\n-1 2:1e-3\n", "rcv1_test.binary": b"-1 2:0.25\n1 3:1\n"}
     yield _several("data, rcv1", folder / "rcv1", news, readers.read_rcv1, 10)
     subset = io.BytesIO()
@@ -111,7 +110,7 @@ def _compressed(folder: Path) -> Parser:
 def _cifar(folder: Path) -> Parser:
     """Return the readers of CIFAR's archives: the first byte of an input says of which."""
     folder.mkdir()
-    kinds = tuple((f"cifar-{n}-binary.tar.gz", CATALOGUE[f"cifar{n}"].read) for n in (10, 100))
+    kinds = (("cifar-10-binary.tar.gz", readers.read_cifar10), ("cifar-100-binary.tar.gz", readers.read_cifar100))
     ten = {f"cifar-10-batches-bin/data_batch_{n}.bin": bytes([n]) + bytes(3072) for n in range(1, 6)}
     ten["cifar-10-batches-bin/test_batch.bin"] = bytes([0]) + b"\xff" * 3072
     hundred = {f"cifar-100-binary/{part}.bin": bytes([1, 2]) + bytes(3072) for part in ("train", "test")}

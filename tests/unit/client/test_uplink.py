@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fenchel.common.arrays import Vector
-from fenchel.common.compression.sparsification import kept, public_top_k, top_k, uplink_support
+from fenchel.common.compression.shared_index_sets import uplink_support
+from fenchel.common.compression.sparsification import kept, public_top_k, top_k
 from fenchel.common.compression.uplink import ClientUplink
 from fenchel.common.randomness import generator
 from fenchel.common.settings.uplink import Uplink

@@ -42,8 +42,6 @@ def test_independent_picks_are_distinct_and_as_many_as_there_are(held: int, quot
 def test_without_a_number_of_picks_everything_is_picked() -> None:
     for picking in ("independent", "common"):
         assert picked_units(settings_of(picking=picking), 1, "a", 1, NO_GROUPS, []).tolist() == list(range(12))
-    with pytest.raises(ValueError):  # a quota for each group
-        picked_units(settings_of(picks=6, picking="common"), 1, "a", 1, np.repeat([0, 2], 5), [2])
 
 
 @pytest.mark.parametrize("picking", ["independent", "common"])
@@ -89,6 +87,11 @@ def test_common_picks_of_a_group_are_the_same_for_all_its_holders() -> None:
 def counts(picked: Indices, groups: Indices) -> dict[int, int]:
     numbers, times = np.unique(groups[picked], return_counts=True)
     return dict(zip(numbers.tolist(), times.tolist(), strict=True))
+
+
+def test_a_quota_for_each_group() -> None:
+    with pytest.raises(ValueError):
+        picked_units(settings_of(picks=6, picking="common"), 1, "a", 1, np.repeat([0, 2], 5), [2])
 
 
 def test_layouts_travel_as_numbers() -> None:

@@ -47,6 +47,11 @@ def test_the_inversion_inverts(budget: float, q: float, uploads: float, delta: f
     assert paper.total(each, q, uploads, delta, law) == pytest.approx(budget)
 
 
+def test_the_laws_differ_by_q() -> None:
+    printed, corrected = (paper.total(1.0, 0.2, 60, 1e-4, law) for law in ("printed", "corrected"))
+    assert printed == pytest.approx(0.2 * corrected)
+
+
 def test_the_theorem_says_nothing_where_a_round_draws_everything() -> None:
     assert paper.total(1.0, 1.0, 60, 1e-4) == math.inf
     assert paper.per_round(1.0, 1.0, 60, 1e-4) == 0.0

@@ -87,6 +87,11 @@ def test_what_would_not_be_private_is_refused(
     assert [problem for problem in found if words in problem], found
 
 
+def test_a_missing_clip_is_refused() -> None:
+    with pytest.raises(ValidationError, match="clip"):
+        privacy("batch", clip=None)
+
+
 def test_the_papers_mechanism_is_warned_of_and_not_refused() -> None:
     odd = replace(
         SOUND, support="top-k", fixed_steps=False, batches="independent", dual="private", beta=0.5, fixed_seeds=True

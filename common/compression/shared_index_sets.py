@@ -1,0 +1,26 @@
+"""Supports that server and clients know alike, without sending them (docs/specifications/fedpdm.md, section 2.5)."""
+
+from __future__ import annotations
+
+from fenchel.common.arrays import Indices, Vector
+from fenchel.common.compression.sparsification import kept, public_top_k
+from fenchel.common.randomness import public_seed
+from fenchel.common.settings.uplink import UplinkSparsifier
+from fenchel.common.wire.index_sets import seeded_support
+
+
+def uplink_support(sparsifier: UplinkSparsifier, around: Vector, seed: int, t: int) -> Indices:
+    """Return the coordinates that every client sends in round ``t``, shape (k,), increasing.
+
+    around: the model that everybody was sent, shape (d,).
+    """
+    size = around.size
+    own = public_seed(seed, "uplink support", t)
+    if sparsifier.support == "public-top-k":
+        return public_top_k(around, kept(sparsifier.keep, size), own)
+    return seeded_support(own, size, kept(sparsifier.keep, size))
+
+
+def downlink_seed(seed: int, t: int) -> int:
+    """Return the seed of the coordinates that the server sends in round ``t``, where they are random."""
+    return public_seed(seed, "downlink support", t)
