@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, PositiveFloat, model_validator
 
@@ -19,6 +19,13 @@ Scaling: TypeAlias = Literal["unit-interval", "standard", "unit-rows"]
 
 ClassName: TypeAlias = int | str
 """A class as the data file writes it: ``3``, ``-1`` or ``"malignant"``."""
+
+
+def _without(value: Any, former: Mapping[str, Any]) -> Any:
+    """Leave out settings that the folders of earlier runs have, where they say what is done now in any case."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: each for key, each in value.items() if (key, each) not in former.items()}
 
 
 class IidPartition(Section):
@@ -122,6 +129,11 @@ class ClassGroupsPartition(Section):
         "positive is said in objective.positive."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, value: Any) -> Any:
+        return _without(value, {"order": "shuffled", "positive_shares": None})
+
 
 class SiteSettings(Section):
     """One site: how large it is, how many of its samples are positive, how its instruments differ."""
@@ -190,6 +202,11 @@ class ImbalanceSettings(Section):
         "whole samples; a client that has fewer positives keeps them. Which classes are positive is said in "
         "objective.positive.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, value: Any) -> Any:
+        return _without(value, {"of": "client"})
 
 
 class BinariseSettings(Section):

@@ -63,6 +63,8 @@ FROZEN = {"file": "x.pth"}
         ({"partition": SITE, "imbalance": {"imratio": 0.1}}, "imratio of its own"),
         ({"partition": GRID, "imbalance": {"imratio": 0.1}}, "imbalance: with partition.kind: grid"),
         ({"name": "own", "imbalance": {"imratio": 0.1}}, "imbalance: with name: own"),
+        ({"imbalance": {"imratio": 0.1, "of": "whole"}}, "imbalance.of"),
+        ({"partition": {"kind": "class-groups", "positive_shares": [1, 2]}}, "positive_shares"),
         ({"partition": {"kind": "column"}}, "partition.column: 'client' given, but only a file"),
         ({"columns": ["a"]}, "columns: only allowed with name: own"),
         ({"name": None, "file": "x.csv", "columns": ["a"]}, "columns: only allowed with name: own"),
@@ -83,6 +85,15 @@ def test_an_impossible_section_is_refused_by_the_name_of_its_key(keys: dict[str,
     with pytest.raises(ValidationError) as caught:
         settings(**{"name": "digits"} | keys)
     assert named in str(caught.value)
+
+
+def test_settings_of_earlier_runs_are_read_where_they_say_what_is_done_now() -> None:
+    section = settings(
+        name="digits",
+        partition={"kind": "class-groups", "order": "shuffled", "positive_shares": None},
+        imbalance={"imratio": 0.1, "of": "client"},
+    )
+    assert section == settings(name="digits", partition={"kind": "class-groups"}, imbalance={"imratio": 0.1})
 
 
 def test_every_field_of_the_schema_has_a_description() -> None:
