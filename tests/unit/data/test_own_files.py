@@ -12,12 +12,20 @@ import pyarrow.parquet
 import pytest
 import scipy.sparse as sp
 
-from fenchel.common.data.own_file import load_own
+from fenchel.common.data import own_file
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError
+from fenchel.common.settings.data import DataSettings
 from tests.messages import raises
 
 COLUMNS = ("age", "dose", "weight", "marker")
+
+
+def load_own(
+    path: Path, label: str | None = None, *, identifier: str | None = None, dtype: Any = np.float64, **keys: Any
+) -> Shard:
+    settings = DataSettings.model_validate({"name": "own"} | keys)
+    return own_file.load_own(path, settings, label=label, identifier=identifier, dtype=dtype)
 
 
 def dense(shard: Shard) -> Any:
@@ -164,7 +172,7 @@ def test_a_file_may_hold_some_of_the_columns_in_any_order(laboratory: Path) -> N
 
 def test_a_file_with_all_the_columns_holds_all_features(tmp_path: Path) -> None:
     path = written(tmp_path, "x.csv", "weight,y,marker,age,dose\n3,0,4,1,2\n7,1,8,5,6\n")
-    shard = load_own(path, "y", columns=COLUMNS, scalings=["unit-rows"], bias=1.0)
+    shard = load_own(path, "y", columns=COLUMNS, scale=["unit-rows"], bias=1.0)
     assert (shard.total_features, shard.features_held) == (5, None)
     rows = np.array([[1, 2, 3, 4], [5, 6, 7, 8]]) / np.sqrt([[30], [174]])
     np.testing.assert_allclose(dense(shard), np.hstack([rows, [[1], [1]]]))
@@ -189,7 +197,7 @@ def test_columns_that_do_not_fit_those_of_the_run_are_refused(laboratory: Path) 
     given: list[tuple[Path, dict[str, Any], str]] = [
         (laboratory, {"columns": ("age", "dose")}, "data.columns"),
         (laboratory, {"columns": 4}, "data.columns"),  # the file has names
-        (laboratory, {"columns": COLUMNS, "scalings": ["unit-rows"]}, "data.scale"),  # others hold parts of the rows
+        (laboratory, {"columns": COLUMNS, "scale": ["unit-rows"]}, "data.scale"),  # others hold parts of the rows
         (laboratory.with_name("x.npz"), {"columns": 3}, "data.columns"),
         (laboratory.with_name("x.npz"), {"columns": 5}, "data.columns"),
         (path, {"columns": COLUMNS}, "data.columns"),

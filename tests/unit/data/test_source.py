@@ -12,8 +12,8 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
+from fenchel.common.data import own_file
 from fenchel.common.data.npz import write_npz
-from fenchel.common.data.own_file import load_own
 from fenchel.common.data.samples import DataSet, Samples
 from fenchel.common.data.shard import Shard
 from fenchel.common.data.source import DataSource
@@ -24,6 +24,13 @@ from tests.messages import raises
 
 def source(seed: int = 0, folders: tuple[Path, ...] = (), **keys: Any) -> DataSource:
     return DataSource.open(DataSettings.model_validate(keys), seed, folders=folders)
+
+
+def load_own(
+    path: Path, label: str | None = None, *, identifier: str | None = None, dtype: Any = np.float64, **keys: Any
+) -> Shard:
+    settings = DataSettings.model_validate({"name": "own"} | keys)
+    return own_file.load_own(path, settings, label=label, identifier=identifier, dtype=dtype)
 
 
 def array(shard: Shard | None) -> Any:
@@ -248,7 +255,7 @@ def test_settings_that_do_not_fit_the_data_are_refused_by_key(keys: dict[str, An
 def test_an_own_file_is_one_shard_with_sorted_class_names_or_those_of_the_run(tmp_path: Path) -> None:
     hospital = tmp_path / "hospital.csv"
     hospital.write_text("age,dose,outcome\n3,4,well\n6,8,ill\n0,0,well\n")
-    shard = load_own(hospital, "outcome", scalings=["unit-rows"], bias=1.0, dtype=np.float32)
+    shard = load_own(hospital, "outcome", scale=["unit-rows"], bias=1.0, dtype=np.float32)
     expected: Any = [[0.6, 0.8, 1], [0.6, 0.8, 1], [0, 0, 1]]
     np.testing.assert_allclose(array(shard), expected, rtol=1e-6)
     assert shard.labels.tolist() == [1, 0, 1]
@@ -258,7 +265,7 @@ def test_an_own_file_is_one_shard_with_sorted_class_names_or_those_of_the_run(tm
     assert (shard.labels.tolist(), shard.classes) == ([2, 1, 2], 3)
     for step in ("standard", "unit-interval"):
         with raises(DataError, source=hospital, key="data.scale"):
-            load_own(hospital, "outcome", scalings=[step])
+            load_own(hospital, "outcome", scale=[step])
 
 
 def test_the_same_settings_give_the_same_bits() -> None:
@@ -271,6 +278,6 @@ def test_the_same_settings_give_the_same_bits() -> None:
 def test_own_images_may_be_scaled_by_the_largest_pixel_but_only_as_the_first_step(tmp_path: Path) -> None:
     pixels = np.full((4, 5, 5), 51, np.uint8)
     np.savez(tmp_path / "x.npz", X=pixels, y=np.arange(4) % 2)
-    assert (array(load_own(tmp_path / "x.npz", scalings=["unit-interval"])) == 0.2).all()
+    assert (array(load_own(tmp_path / "x.npz", scale=["unit-interval"])) == 0.2).all()
     with raises(DataError, key="data.scale"):
-        load_own(tmp_path / "x.npz", scalings=["unit-rows", "unit-interval"])
+        load_own(tmp_path / "x.npz", scale=["unit-rows", "unit-interval"])
