@@ -68,7 +68,7 @@ class Encrypted:
                 else "not finite; the steps may be too long"
             )
             raise OutOfRangeError(
-                f"{self.what}: a value is {problem} (this client's log has it)", finite=finite
+                f"{self.what}: a value is {problem} (this client's log has it)", diverged=not finite
             ) from None
 
     def open(self, value: Value, blocks: Indices | None = None) -> Vector:
