@@ -12,12 +12,13 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
 from fenchel.common.errors import FenchelError
+from fenchel.common.version import software
 from fenchel.deploy.launch import grpc_engine
 from fenchel.deploy.launch.logs import log_to_terminal
 
@@ -56,7 +57,7 @@ def application() -> typer.Typer:
 
     app = typer.Typer(
         name="fenchel",
-        help="Federated primal-dual learning over a real network.",
+        callback=_whole,
         no_args_is_help=True,
         add_completion=True,
         pretty_exceptions_enable=False,
@@ -75,6 +76,20 @@ def application() -> typer.Typer:
     app.add_typer(certs.app, name="certs", rich_help_panel=everyday)
     app.add_typer(data.app, name="data", rich_help_panel=everyday)
     return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(software())  # noqa: T201
+        raise typer.Exit
+
+
+def _whole(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Federated primal-dual learning over a real network."""
 
 
 def main() -> NoReturn:

@@ -228,7 +228,7 @@ class Run:
 
 
 def locally(problem: Problem, i: int, t: int, x: Vector) -> tuple[Vector, int]:
-    """Return where the local steps of :data:`BATCHES` lead client i in round t from x, and how many they are; seed 3."""
+    """Return where the local steps of :data:`BATCHES` lead client i in round t from x, and how many; the seed is 3."""
     objective, w, steps = problem.objectives[i], x.copy(), 0
     draws = generator(3, f"client-00{i}", t, "batches")
     for _ in range(2):
