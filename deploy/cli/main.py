@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -17,6 +18,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
+from fenchel.common.defects import outside
 from fenchel.common.errors import FenchelError
 from fenchel.common.version import software
 from fenchel.deploy.launch import grpc_engine
@@ -106,11 +108,14 @@ def main() -> NoReturn:
     except (typer.Abort, KeyboardInterrupt, asyncio.CancelledError):
         code = INTERRUPTED
     except Exception as error:
-        # typer's own usage errors know how to show themselves.
-        if not hasattr(error, "show"):
+        if hasattr(error, "show"):  # typer's own usage errors know how to show themselves
+            error.show()
+            code = 2
+        elif (own := outside(error)) is not None:  # its author looks for the lines there
+            traceback.print_exception(type(error), error, own)
+            code = 1
+        else:
             raise
-        error.show()
-        code = 2
     if code == INTERRUPTED:  # of a Ctrl-C typer tells only the code
         _complain("interrupted")
     sys.exit(code or 0)
