@@ -197,16 +197,18 @@ class FedAvg(Algorithm):
 
     async def round(self, t: int) -> None:
         """Draw S_t; w_{t+1} = sum over k in S_t of n_k / n * ClientUpdate(k, w_t)."""
-        cohort = self.sample()
-        trained = await cohort.reduce(
+        self.model = self.downlink.kept(await self.trained_mean(t), t + 1)
+
+    async def trained_mean(self, t: int) -> Vector:
+        """Have a cohort train from the global model; return the mean of the results, shape (d,)."""
+        trained = await self.sample().reduce(
             "train",
             model=self.downlink.wire(self.model, t),
             returns={"model": self.uplink.expected(self.model), "samples": int},
             weight="samples" if self.settings.weighting == "samples" else None,
             dtype=self.model.dtype,
         )
-        mean = self.uplink.mean(trained, "model", self.model, t)
-        self.model = self.downlink.kept(mean, t + 1)
+        return self.uplink.mean(trained, "model", self.model, t)
 
 
 class LocalTraining(ClientAlgorithm):

@@ -21,7 +21,7 @@ from fenchel.client.privacy.protection import bounded, protection_of
 from fenchel.common.compression.uplink import ClientUplink
 from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.data.shard import Shard
-from fenchel.common.defects import described
+from fenchel.common.defects import described, outside
 from fenchel.common.environment import Environment
 from fenchel.common.errors import (
     BudgetSpentError,
@@ -119,8 +119,10 @@ class Session:
         self.settings = settings
         self.holding = holding
         self._solver = solver
-        for name in outside_code(settings.model_dump()):
+        outside_names = outside_code(settings.model_dump())
+        for name in outside_names:
             require_allowed(name, allowed)
+        self._runs_outside_code = bool(outside_names)
         self._half = client_half(settings.algorithm.name, allowed)
         self._stateless = self._half.stateless()
         norm = settings.differential_privacy.feature_norm if settings.differential_privacy else None
@@ -207,7 +209,10 @@ class Session:
             spent = isinstance(error, BudgetSpentError)
             # The text of an unexpected error may hold data: neither this log nor the server gets it.
             words = str(error) if expected else described(error)
-            if not (spent and self._spent):  # once is enough: no later upload leaves, either
+            own = outside(error) if self._runs_outside_code and not expected else None
+            if own is not None:  # whoever agreed to run this code sees what it does
+                log.error("%s: phase %r failed", self.client, instruction.phase, exc_info=(type(error), error, own))
+            elif not (spent and self._spent):  # once is enough: no later upload leaves, either
                 log.error("%s: phase %r failed: %s", self.client, instruction.phase, words)
             self._spent = self._spent or spent
             log.debug("%s: all of it", self.client, exc_info=not expected)  # for who writes an algorithm

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 from fenchel.algorithms.registry import server_half
 from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.defects import outside
 from fenchel.common.errors import CheckpointError, FenchelError, SettingsError, StorageError
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.settings.run import RunSettings
@@ -148,8 +149,10 @@ class Coordinator:
         except asyncio.CancelledError:
             reason, told = "interrupted", f"the server was interrupted; {_COME_BACK}"
             raise
-        except Exception:
-            log.exception("a defect, of Fenchel or of the algorithm")
+        except Exception as error:
+            # Whoever wrote the algorithm is shown its own lines by the command, and the log has all of them.
+            level = logging.ERROR if outside(error) is None else logging.INFO
+            log.log(level, "a defect, of Fenchel or of the algorithm", exc_info=True)
             raise
         finally:
             self._failed = bool(reason)

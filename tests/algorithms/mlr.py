@@ -29,6 +29,7 @@ from fenchel.common.arrays import Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.objectives.objective import Objective
+from fenchel.common.randomness import generator
 from fenchel.common.settings.objective import LinearSettings
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage import store
@@ -40,6 +41,9 @@ from fenchel.testing import Faults, Federation
 
 SETS = ((0, 1), (2, 3), (0, 2), (1, 3))
 """The cohorts of the reproducible run, one a round, by number of client; then from the beginning again."""
+
+BATCHES = {"local_epochs": 2, "batch_size": 3, "step_size": 0.2}
+"""Local steps: of the reproducible run, four for the clients with 4, 5 and 6 samples, six for the one with 7."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +225,17 @@ class Run:
             states.append(vector)
         assert len(states) == self.settings.clients
         return states
+
+
+def locally(problem: Problem, i: int, t: int, x: Vector) -> tuple[Vector, int]:
+    """Return where the local steps of :data:`BATCHES` lead client i in round t from x, and how many; the seed is 3."""
+    objective, w, steps = problem.objectives[i], x.copy(), 0
+    draws = generator(3, f"client-00{i}", t, "batches")
+    for _ in range(2):
+        order = draws.permutation(objective.samples)
+        for start in range(0, objective.samples, 3):
+            w, steps = w - 0.2 * objective.batch_gradient(w, order[start : start + 3]), steps + 1
+    return w, steps
 
 
 def train(

@@ -8,26 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fenchel.common.randomness import generator
-from tests.algorithms.mlr import SETS, Problem, reproducible, train
-
-BATCHES = {"local_epochs": 2, "batch_size": 3, "step_size": 0.2}
-"""Four steps for the clients with 4, 5 and 6 samples, six for the one with 7."""
+from tests.algorithms.mlr import BATCHES, SETS, locally, reproducible, train
 
 
 def fednova(**settings: Any) -> dict[str, Any]:
     return {"name": "fednova", **settings}
-
-
-def locally(problem: Problem, i: int, t: int, x: np.ndarray, eta: float) -> tuple[np.ndarray, int]:
-    """Return w_i and tau_i of one round from x, with the batches of :data:`BATCHES`."""
-    objective, w, steps = problem.objectives[i], x.copy(), 0
-    draws = generator(3, f"client-00{i}", t, "batches")
-    for _ in range(2):
-        order = draws.permutation(objective.samples)
-        for start in range(0, objective.samples, 3):
-            w, steps = w - eta * objective.batch_gradient(w, order[start : start + 3]), steps + 1
-    return w, steps
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
@@ -38,7 +23,7 @@ def test_a_round_is_that_of_the_formula(weighting: str, tmp_path: Path) -> None:
     for t, cohort in enumerate(SETS, 1):
         held = np.array([problem.objectives[i].samples if weighting == "samples" else 1 for i in cohort], float)
         p = held / held.sum()
-        local = [locally(problem, i, t, x, 0.2) for i in cohort]
+        local = [locally(problem, i, t, x) for i in cohort]
         effective = sum(share * steps for share, (_, steps) in zip(p, local, strict=True))
         x = x - effective * sum(share * (x - w) / steps for share, (w, steps) in zip(p, local, strict=True))
     np.testing.assert_allclose(run.model, x, rtol=0, atol=1e-13)

@@ -64,6 +64,8 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     },
     "fedprox": {"algorithm": LOCAL, **SOME},
     "fednova": {"algorithm": LOCAL, **SOME},
+    "fedopt": {"algorithm": LOCAL, **SOME},
+    "robust-aggregation": {"algorithm": LOCAL},
     "scaffold": {"algorithm": LOCAL, **SOME},
     "feddyn": {"algorithm": LOCAL, **SOME},
     "fedpd": {"algorithm": LOCAL},

@@ -132,6 +132,13 @@ def test_a_failure_is_told_and_leaves_no_trace(
     assert add(session, 2.0, sequence=3, base=1) == 3.0
 
 
+def test_whoever_allowed_the_code_sees_where_it_fails(session: Session, caplog: pytest.LogCaptureFixture) -> None:
+    handled(session, "stumble", 1, 0)
+    assert "in stumble" in caplog.text
+    assert "in handle" not in caplog.text, "of Fenchel's own lines none"
+    assert "ArithmeticError: the step was too long" in caplog.text
+
+
 KINDS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, FenchelError)]
 
 
