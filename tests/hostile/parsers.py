@@ -289,6 +289,7 @@ def _read_ciphertexts(data: bytes) -> None:
     wire = ENCRYPTED.to_wire()
     vector = Ciphertexts(wire.key_id, LAYOUT, data[0], data[1] % 8, wire.ciphertext_bytes, data[2:])
     found = CipherVector.from_wire(vector, KEY_PAIR)
+    assert all(0 < ciphertext < KEY_PAIR.n_squared for ciphertext in found.ciphertexts)
     assert bytes(found.to_wire().data) == data[2:]
 
 
