@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.federation import Federation
+from tests.cluster.onlooker import Onlooker, onlooker
 
 MakeFederation = Callable[..., Federation]
 
@@ -23,6 +24,15 @@ def hear_interrupts() -> None:
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Onlooker]:
+    """Where processes that are started meanwhile send their traces."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
+    with onlooker() as found:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", found.collector)
+        yield found
 
 
 @pytest.fixture

@@ -8,17 +8,15 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
 from fenchel.client.secrets.shared import Secrets
 from tests.algorithms.wire import Frame, account_of, check_account, entries, messages
 from tests.cluster.federation import Federation, Process, free_port, wait_until
+from tests.cluster.onlooker import Onlooker
 from tests.cluster.test_secrets import VAULT, kept, settings
 from tests.cluster.test_secrets import traces as traces_of
 from tests.cluster.wiretap import FILE
@@ -50,30 +48,6 @@ class Tapped(Federation):
             for name in self.names
             for direction, frame in map(json.loads, (self.folder / f"{name}.wire").read_text().splitlines())
         ]
-
-
-class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """Takes spans by OTLP, and keeps what a server sent."""
-
-    def __init__(self) -> None:
-        self.heard: list[bytes] = []
-
-    def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
-        spans = (each.SerializeToString() for each in request.resource_spans)
-        self.heard += [each for each in spans if b"fenchel-server" in each]
-        return trace_service_pb2.ExportTraceServiceResponse()
-
-
-@pytest.fixture
-def collector() -> Iterator[tuple[Collector, str]]:
-    """A collector of traces, and its address."""
-    found = Collector()
-    server = grpc.server(futures.ThreadPoolExecutor(2))
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(found, server)  # type: ignore[no-untyped-call]
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield found, f"http://127.0.0.1:{port}"
-    server.stop(0).wait()
 
 
 @pytest.fixture
@@ -129,13 +103,8 @@ def test_sealed_boxes_are_listed_as_such_and_hold_nothing_that_can_be_read(tappe
     assert {each["clients"][0] for each in sealed.values() if each["direction"] == "up"} == {federation.names[0]}
 
 
-def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(
-    tapped: Any, collector: tuple[Collector, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(tapped: Any, collector: Onlooker) -> None:
     """Held against all that left the server by these ways."""
-    traces, endpoint = collector
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
     federation = tapped(settings(rounds=30, nap=0.05), VAULT)
     metrics, page = free_port(), free_port()
     federation.start_server("--metrics", f"127.0.0.1:{metrics}", "--dashboard-at", f"127.0.0.1:{page}")
@@ -150,12 +119,14 @@ def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(
 
     shown = {"metrics": fetched(metrics, "/metrics"), "live page": fetched(page, "/fleet") + fetched(page, "/")}
     account = account_of(federation.finish())
-    shown["traces"] = b"".join(traces.heard)
+    shown["traces"] = b"".join(
+        each.SerializeToString() for each in collector.sent if b"fenchel-server" in each.SerializeToString()
+    )
     listed = {each["exporter"]: each for each in account["exporters"]}
     assert {name: each["address"] for name, each in listed.items()} == {
         "metrics": f"http://127.0.0.1:{metrics}/metrics",
         "live page": f"http://127.0.0.1:{page}/",
-        "traces": endpoint,
+        "traces": collector.collector,
     }
     for name, each in listed.items():
         has_names = any(client.encode() in shown[name] for client in federation.names)

@@ -1,8 +1,7 @@
 """FedDCD and AccFedDCD over gRPC: twenty client processes, each with its own file, need as many rounds as is known.
 
 Digits, two classes a client, six clients a round (docs/specifications/feddcd.md, section 8;
-docs/algorithms/feddcd.md). What the models of the rounds in between are is looked at in the same run in one
-process, whose last model has the same bits.
+docs/algorithms/feddcd.md). Rounds are counted in the same run in one process, whose models have the same bits.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from tests.cluster.federation import Federation
 
 pytestmark = pytest.mark.cluster
 
+OVER_GRPC = 15  # rounds
 SIX = {"sampler": {"kind": "fixed", "size": 6}}
 
 
@@ -77,6 +77,5 @@ def test_hospitals_need_as_many_rounds_as_known(
         reached = next(t for t, each in enumerate(gaps, 1) if each <= gap)
         assert reached == pytest.approx(count, rel=0.05), f"to {gap:g}"
     (folder := tmp_path / "processes").mkdir()
-    model = over_grpc(problem, folder, algorithm, rounds)
-    np.testing.assert_array_equal(model, inside.models[rounds - 1])
-    assert problem.gap(model) <= 1.3 * min(known)
+    model = over_grpc(problem, folder, algorithm, OVER_GRPC)
+    np.testing.assert_array_equal(model, inside.models[OVER_GRPC - 1])

@@ -18,7 +18,7 @@ KILLS = 20
 
 @pytest.mark.timeout(600)
 def test_twenty_kills_at_random_moments_do_not_change_a_bit_of_the_model(tmp_path: Path) -> None:
-    rounds = 500
+    rounds = 300
     chance = random.Random(20)
     federation = Federation(tmp_path, settings(rounds, nap=0.01), allow=LEDGER)
     killed = []
@@ -33,7 +33,7 @@ def test_twenty_kills_at_random_moments_do_not_change_a_bit_of_the_model(tmp_pat
             killed.append(who)
             time.sleep(chance.uniform(0.0, 0.2))
             federation.restart(who)
-            time.sleep(chance.uniform(0.0, 2.5))
+            time.sleep(chance.uniform(0.0, 1.0))
         run = federation.finish(patience=300)
     finally:
         federation.end()

@@ -96,10 +96,6 @@ class Hospitals(Federation):
             self.start_hospital(client)
         self.wait_for_round(5)
 
-    def admitted(self) -> None:
-        """Wait until the last one is in the fleet."""
-        wait_until(lambda: "4 of 4 clients ready" in self.says("server"), "the admission")
-
     def goes_on(self) -> None:
         """Wait for some more rounds."""
         seen = self.says("server").count("round ")
@@ -140,22 +136,19 @@ def duals(federation: Hospitals, run: Path) -> np.ndarray:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "killed",
-    [
-        pytest.param(False, id="undisturbed", marks=pytest.mark.faults),  # the other proves this, too
-        pytest.param(True, id="server killed after the admission"),
-    ],
-)
-def test_a_hospital_that_joins_later_counts_as_the_others(killed: bool, hospitals: Any) -> None:
+def test_a_hospital_that_joins_later_counts_as_the_others_also_after_a_kill(hospitals: Any) -> None:
     federation: Hospitals = hospitals(rounds=500)
     federation.begin()
-    federation.start_hospital(3)
-    federation.admitted()
-    if killed:
-        federation.goes_on()
-        federation.kill("server")
-        federation.start_server()
+    federation.start_hospital(3, features=4)
+    assert federation.clients[LATE].wait(60) == JoinRefusedError.exit_code
+    said = federation.says(LATE)
+    assert "Traceback" not in said
+    assert "has features 4, but client client-000 has 5; all clients need the same" in said
+    federation.start_hospital(3)  # its file is mended
+    wait_until(lambda: "4 of 4 clients ready" in federation.says("server"), "the admission")
+    federation.goes_on()
+    federation.kill("server")
+    federation.start_server()
     run = federation.finish()
     sizes = fleet_sizes(run)
     assert sizes == sorted(sizes)
@@ -169,21 +162,6 @@ def test_a_hospital_that_joins_later_counts_as_the_others(killed: bool, hospital
     assert np.abs(found.sum(axis=0)).max() < 1e-13
     with np.load(run / "model.npz") as archive:
         np.testing.assert_allclose(archive["model"], pooled_optimum(), rtol=0, atol=1e-7)
-
-
-@pytest.mark.timeout(300)
-def test_one_whose_file_has_other_columns_is_refused_mends_it_and_takes_part(hospitals: Any) -> None:
-    federation: Hospitals = hospitals(rounds=10_000)
-    federation.begin()
-    federation.start_hospital(3, features=4)
-    assert federation.clients[LATE].wait(60) == JoinRefusedError.exit_code
-    said = federation.says(LATE)
-    assert "Traceback" not in said
-    assert "has features 4, but client client-000 has 5; all clients need the same" in said
-    federation.start_hospital(3)
-    federation.admitted()
-    federation.goes_on_and_is_ended()
-    assert set(fleet_sizes(federation.run_folder)) == {3, 4}
 
 
 @pytest.mark.timeout(300)

@@ -21,7 +21,7 @@ from fenchel.client.secrets.shared import Secrets
 from fenchel.deploy.certificates.keys import make_keys
 from tests.cluster.federation import Federation, free_port, wait_until
 from tests.cluster.gated import NAME
-from tests.cluster.onlooker import onlooker
+from tests.cluster.onlooker import Onlooker
 from tests.cluster.test_secrets import traces
 
 pytestmark = pytest.mark.cluster
@@ -158,7 +158,7 @@ def loose() -> Iterator[None]:
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["fails", "hyfdca"])
 def test_no_file_or_word_holds_what_its_owner_must_not_have(
-    encrypted: bool, tmp_path: Path, loose: None, monkeypatch: pytest.MonkeyPatch
+    encrypted: bool, tmp_path: Path, loose: None, collector: Onlooker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clinics = Clinics(tmp_path, hyfdca(tmp_path) if encrypted else settings(tmp_path), NAME)
     if encrypted:
@@ -167,10 +167,8 @@ def test_no_file_or_word_holds_what_its_owner_must_not_have(
     clinics.write_files()
     clinics.watched = {who: free_port() for who in ("server", "page", *clinics.names)}
     (tmp_path / "2.closed").touch()
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
     try:
-        with onlooker() as watching, watching.looking(clinics.pages()):
-            monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", watching.collector)
+        with collector.looking(clinics.pages()):
             clinics.start()
             wait_until(lambda: "round 1 " in clinics.says("server"), "round 1")
             held = clinics.clients["client-002"]
@@ -178,9 +176,9 @@ def test_no_file_or_word_holds_what_its_owner_must_not_have(
                 held.send_signal(signal.SIGSTOP)
             else:
                 check_modes(tmp_path)
-            watching.seen.clear()
+            collector.seen.clear()
             silent = {clinics.page("client-002")} if encrypted else set()
-            wait_until(lambda: watching.seen.keys() >= set(clinics.pages()) - silent, "all pages")
+            wait_until(lambda: collector.seen.keys() >= set(clinics.pages()) - silent, "all pages")
             held.send_signal(signal.SIGCONT)
             (tmp_path / "2.closed").unlink()
             run = clinics.finish()
@@ -213,9 +211,9 @@ def test_no_file_or_word_holds_what_its_owner_must_not_have(
         assert "unexpected ValueError" in (run / "log.jsonl").read_text()
     check_modes(tmp_path)
     # Metrics of both roles and traces: nothing. The live page: what the settings say, as the report.
-    for address, answers in watching.seen.items():
+    for address, answers in collector.seen.items():
         assert shown(answers, markers) <= ({"class names"} if address.endswith(("/", "/data")) else set()), address
-    spans = b"".join(watching.spans)
+    spans = b"".join(each.SerializeToString() for each in collector.sent)
     assert all(word in spans for word in (b"fenchel-server", b"fenchel-client", b"client-000")), "they were sent"
     assert shown([spans], markers) == set()
 

@@ -427,9 +427,9 @@ async def _life(settings: RunSettings, run: RunFolder, attacks: Sequence[Attack]
             farewells = await working
             assert all(farewell.completed for farewell in farewells)
             assert (await serving).completed
-        for task in offending:
-            if task.done():
-                task.result()
+        for offence in offending:
+            if offence.done():
+                offence.result()
     finally:
         for task in (*offending, working, serving):
             task.cancel()
