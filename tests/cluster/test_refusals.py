@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +157,8 @@ def test_a_client_without_its_journal_stops_the_run_which_goes_on_once_it_is_put
     """Also where a server that was resumed has missed it again, and has written its checkpoint anew."""
     federation = federate(without_journal(), allow=LEDGER)
     federation.start()
-    federation.wait_until_saved(5)
-    federation.kill("client-001")
+    federation.wait_for_round(5)
+    assert federation.kill("client-001") == -signal.SIGKILL
     state = federation.folder / "state" / "client-001"
     state.rename(elsewhere := federation.folder / "elsewhere")
     federation.start_client("client-001")
