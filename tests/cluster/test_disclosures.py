@@ -15,7 +15,7 @@ import pytest
 
 from fenchel.client.secrets.shared import Secrets
 from tests.algorithms.wire import Frame, account_of, check_account, entries, messages
-from tests.cluster.federation import Federation, Process, free_port, wait_until
+from tests.cluster.federation import Federation, Process, free_port
 from tests.cluster.onlooker import Onlooker
 from tests.cluster.test_secrets import VAULT, kept, settings
 from tests.cluster.test_secrets import traces as traces_of
@@ -84,7 +84,7 @@ def test_fedavg_over_tls_is_listed_as_it_crossed(tapped: Any) -> None:
 def test_sealed_boxes_are_listed_as_such_and_hold_nothing_that_can_be_read(tapped: Any) -> None:
     federation = tapped(settings(rounds=30, nap=0.05), VAULT)
     federation.start()
-    wait_until(lambda: "round 2 " in federation.says("server"), "round 2")
+    federation.wait_for_round(2)
     secrets = Secrets.load(kept(federation, federation.names[0], "clients.secret"))
     account = account_of(federation.finish())
     frames = federation.heard()
@@ -110,7 +110,7 @@ def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(tapped:
     federation.start_server("--metrics", f"127.0.0.1:{metrics}", "--dashboard-at", f"127.0.0.1:{page}")
     for name in federation.names:
         federation.start_client(name)
-    wait_until(lambda: "round 2 " in federation.says("server"), "round 2")
+    federation.wait_for_round(2)
     secrets = Secrets.load(kept(federation, federation.names[0], "clients.secret"))
 
     def fetched(port: int, path: str) -> bytes:

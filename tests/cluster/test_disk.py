@@ -13,7 +13,7 @@ from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.server import checkpoint as checkpoints
-from tests.cluster.federation import Federation, Process, digest, wait_until
+from tests.cluster.federation import Federation, Process, digest
 from tests.cluster.ledger_runs import LEDGER, settings, undisturbed
 
 pytestmark = pytest.mark.cluster
@@ -44,7 +44,7 @@ def federation(tmp_path: Path) -> Federation:
 def test_a_full_disk_stops_a_client_which_goes_on_when_there_is_room(federation: Federation, tmp_path: Path) -> None:
     try:
         federation.start()
-        wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+        federation.wait_for_round(5)
         victim = federation.names[1]
         limit_files(federation.clients[victim], ROOM)
         assert federation.clients[victim].wait(60) == FULL
@@ -63,7 +63,7 @@ def test_a_full_disk_stops_a_client_which_goes_on_when_there_is_room(federation:
 def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before_it(federation: Federation, tmp_path: Path) -> None:
     try:
         federation.start()
-        wait_until(lambda: "round 20 " in federation.says("server"), "round 20")
+        federation.wait_for_round(20)
         federation.kill("server")
         flip(federation.run_folder / "checkpoint/latest")
         federation.restart("server")
@@ -87,7 +87,7 @@ def test_a_damaged_journal_stops_the_run_which_can_go_back_behind_it(tmp_path: P
     federation = Federation(tmp_path, everybody, allow=LEDGER)
     try:
         federation.start()
-        wait_until(lambda: "round 20 " in federation.says("server"), "round 20")
+        federation.wait_for_round(20)
         assert federation.server is not None
         federation.server.send_signal(signal.SIGTERM)
         federation.server.wait(60)

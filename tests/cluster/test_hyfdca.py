@@ -28,7 +28,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.values import Value
 from fenchel.deploy.certificates.keys import make_keys
 from fenchel.deploy.launch.in_process import run_in_process
-from tests.cluster.federation import Federation, digest, wait_until
+from tests.cluster.federation import Federation, digest
 
 pytestmark = pytest.mark.cluster
 
@@ -192,7 +192,7 @@ def test_the_memory_of_a_server_holds_nothing_that_clients_hide(tmp_path: Path) 
     federation = Hospitals(tmp_path, settings(5000, data, "squared", preset="safe"))
     try:
         federation.start()
-        wait_until(lambda: "round 20 " in federation.says("server"), "round 20")
+        federation.wait_for_round(8)
         assert federation.server is not None
         server, client = federation.server.pid, federation.clients["client-000"].pid
         try:
@@ -283,12 +283,12 @@ BREAST_CANCER = {
 @pytest.mark.timeout(300)
 def test_kills_do_not_change_a_bit_of_an_encrypted_run(tmp_path: Path) -> None:
     make_keys(tmp_path / "keys", KEY_BITS)
-    chosen = settings(50, BREAST_CANCER, "hinge")
+    chosen = settings(40, BREAST_CANCER, "hinge")
     chance = random.Random(4)
     federation = Hospitals(tmp_path, chosen)
     try:
         federation.start()
-        wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+        federation.wait_for_round(5)
         for who in ("client-001", "server", "client-003"):
             assert federation.server is not None
             assert federation.server.poll() is None, "the run ended before all kills: give it more rounds"

@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -133,24 +133,11 @@ def test_the_relay_counts_what_has_passed(waiting: Federation, through: Callable
         assert 4 * 1.048 < float(megabytes) < 4 * 1.048 * 1.05  # four payloads each way, and what is around them
 
 
-def relayed_command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fenchel", "relay", *words], capture_output=True, text=True, timeout=60
-    )
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--listen", "nowhere", "--to", "localhost:1"], "expected HOST:PORT"),
-        (["--listen", "localhost:0", "--to", "localhost:1", "--link", "pigeon"], "preset"),
-        (["--listen", "localhost:0", "--to", "localhost:1", "--up", "20Mb"], "20Mbit"),
-    ],
-)
-def test_words_that_are_no_link_are_refused(words: Sequence[str], said: str) -> None:
-    done = relayed_command(*words)
+def test_words_that_are_no_link_are_refused() -> None:
+    words = ["relay", "--listen", "localhost:0", "--to", "localhost:1", "--link", "pigeon"]
+    done = subprocess.run([sys.executable, "-m", "fenchel", *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert "preset" in done.stderr
     assert "Traceback" not in done.stderr
 
 

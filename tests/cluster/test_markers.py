@@ -170,7 +170,7 @@ def test_no_file_or_word_holds_what_its_owner_must_not_have(
     try:
         with collector.looking(clinics.pages()):
             clinics.start()
-            wait_until(lambda: "round 1 " in clinics.says("server"), "round 1")
+            clinics.wait_for_round(1)
             held = clinics.clients["client-002"]
             if encrypted:  # there are no gates
                 held.send_signal(signal.SIGSTOP)

@@ -113,7 +113,7 @@ def test_a_federation_of_one_command_with_a_frozen_client_can_be_stopped_and_res
     federation.server = federation.process(
         "server", "up", str(tmp_path / "settings.yaml"), "--runs", str(tmp_path / "runs")
     )
-    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+    federation.wait_for_round(5)
     frozen = next(
         process
         for process in psutil.Process(federation.server.pid).children(recursive=True)
@@ -135,7 +135,7 @@ def test_a_frozen_client_costs_as_many_deadlines_as_the_run_is_patient(federate:
     without["algorithm"] |= {"check": False}  # the duals of the frozen client are not among those that are shown
     federation = federate(without, allow=LEDGER)
     federation.start()
-    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+    federation.wait_for_round(5)
     federation.clients[AWAY].send_signal(signal.SIGSTOP)
     assert federation.server is not None
     assert federation.server.wait(120) == 0, federation.says("server")
@@ -167,11 +167,11 @@ def test_a_client_that_is_away_for_good_leaves_its_place_in_cohorts_to_others(fe
     without["algorithm"] |= {"check": False}
     federation = federate(without, allow=LEDGER)
     federation.start()
-    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+    federation.wait_for_round(5)
     federation.kill(AWAY)
     wait_until(lambda: said in federation.says("server"), "it to be left out")
     wait_until(lambda: is_saved_as_away(federation), "a checkpoint that knows of it")
-    wait_until(lambda: "round 25 " in federation.says("server"), "round 25")
+    federation.wait_for_round(25)
     federation.kill("server")
     federation.restart("server")
     assert federation.server is not None
