@@ -7,14 +7,13 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fenchel.client.secrets.shared import Secrets
 from tests.algorithms.wire import Frame, account_of, check_account, entries, messages
+from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, Process, free_port
 from tests.cluster.onlooker import Onlooker
 from tests.cluster.test_secrets import VAULT, kept, settings
@@ -50,39 +49,8 @@ class Tapped(Federation):
         ]
 
 
-@pytest.fixture
-def tapped(tmp_path: Path) -> Iterator[Any]:
-    made: list[Federation] = []
-
-    def make(chosen: dict[str, Any], allow: str | None = None) -> Tapped:
-        made.append(Tapped(tmp_path, chosen, allow))
-        return made[-1]  # type: ignore[return-value]
-
-    yield make
-    for federation in made:
-        federation.end()
-
-
-def test_fedavg_over_tls_is_listed_as_it_crossed(tapped: Any) -> None:
-    federation = tapped(
-        {
-            "name": "account",
-            "rounds": 4,
-            "clients": 2,
-            "data": {"name": "digits", "samples": 90},
-            "objective": {"kind": "softmax"},
-            "algorithm": {"name": "fedavg"},
-        }
-    )
-    federation.start()
-    account = account_of(federation.finish())
-    heard = list(messages(federation.heard()))
-    assert {message.phase for message in heard} == {"train", "fenchel.evaluate"}
-    check_account(account, heard)
-
-
-def test_sealed_boxes_are_listed_as_such_and_hold_nothing_that_can_be_read(tapped: Any) -> None:
-    federation = tapped(settings(rounds=30, nap=0.05), VAULT)
+def test_sealed_boxes_are_listed_as_such_and_hold_nothing_that_can_be_read(federate: MakeFederation) -> None:
+    federation = federate(settings(rounds=30, nap=0.05), VAULT, Tapped)
     federation.start()
     federation.wait_for_round(2)
     secrets = Secrets.load(kept(federation, federation.names[0], "clients.secret"))
@@ -103,9 +71,11 @@ def test_sealed_boxes_are_listed_as_such_and_hold_nothing_that_can_be_read(tappe
     assert {each["clients"][0] for each in sealed.values() if each["direction"] == "up"} == {federation.names[0]}
 
 
-def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(tapped: Any, collector: Onlooker) -> None:
+def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(
+    federate: MakeFederation, collector: Onlooker
+) -> None:
     """Held against all that left the server by these ways."""
-    federation = tapped(settings(rounds=30, nap=0.05), VAULT)
+    federation = federate(settings(rounds=30, nap=0.05), VAULT, Tapped)
     metrics, page = free_port(), free_port()
     federation.start_server("--metrics", f"127.0.0.1:{metrics}", "--dashboard-at", f"127.0.0.1:{page}")
     for name in federation.names:

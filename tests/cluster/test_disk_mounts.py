@@ -20,6 +20,7 @@ from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from tests.algorithms.test_private_runs import REPEATABLE, private
+from tests.cluster.conftest import MakeFederation
 from tests.cluster.disk import Disk, NoDiskError
 from tests.cluster.federation import Federation, digest
 from tests.cluster.ledger_runs import LEDGER, settings, undisturbed
@@ -46,10 +47,8 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 @pytest.fixture
-def federation(disk: Disk) -> Iterator[Federation]:
-    made = Federation(disk.folder, settings(ROUNDS, nap=0.05), allow=LEDGER, within=disk.within)
-    yield made
-    made.end()
+def federation(disk: Disk, federate: MakeFederation) -> Federation:
+    return federate(settings(ROUNDS, nap=0.05), LEDGER, folder=disk.folder, within=disk.within)
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ def test_a_folder_in_which_no_run_can_begin_is_refused_at_once(
 @pytest.mark.faults  # long; make faults
 @pytest.mark.parametrize("trouble", [FROZEN, FULL], ids=["frozen", "full"])
 def test_a_client_that_cannot_write_its_ledger_sends_nothing_and_spends_nothing(
-    disk: Disk, tmp_path: Path, trouble: Trouble
+    disk: Disk, federate: MakeFederation, tmp_path: Path, trouble: Trouble
 ) -> None:
     given: dict[str, Any] = private(REPEATABLE).model_dump(mode="json") | {
         "rounds": PRIVATE_ROUNDS,
@@ -165,27 +164,24 @@ def test_a_client_that_cannot_write_its_ledger_sends_nothing_and_spends_nothing(
         "evaluation": {"server": False, "clients": False},
         "participation": {"sampler": {"kind": "fixed", "size": 2}, "deadline": 120.0},
     }
-    federation = Federation(disk.folder, given, within=disk.within)
+    federation = federate(given, folder=disk.folder, within=disk.within)
     victim = federation.names[1]
     state = federation.folder / "state" / victim
     disk.mount(state, SMALL)
-    try:
-        federation.start()
-        federation.wait_for_round(3)
-        trouble.begin(disk, state)
-        last = fails(federation, victim)
-        if trouble is FROZEN:
-            assert "privacy.ledger: the privacy ledger cannot be written (Read-only file system)" in last
-            assert "nothing is sent and no budget spent" in last
-        assert str(federation.folder / "state") not in federation.says("server")
-        assert "failed" not in federation.says("server")
-        (ledger,) = state.rglob("privacy.ledger")
-        trouble.end(disk, state)
-        federation.restart(victim)
-        run = federation.finish()
-        spent = Ledger(ledger, victim).releases
-    finally:
-        federation.end()
+    federation.start()
+    federation.wait_for_round(3)
+    trouble.begin(disk, state)
+    last = fails(federation, victim)
+    if trouble is FROZEN:
+        assert "privacy.ledger: the privacy ledger cannot be written (Read-only file system)" in last
+        assert "nothing is sent and no budget spent" in last
+    assert str(federation.folder / "state") not in federation.says("server")
+    assert "failed" not in federation.says("server")
+    (ledger,) = state.rglob("privacy.ledger")
+    trouble.end(disk, state)
+    federation.restart(victim)
+    run = federation.finish()
+    spent = Ledger(ledger, victim).releases
     reference = RunFolder.create(tmp_path / "reference", "undisturbed")
     asyncio.run(run_in_process(validate(given), reference))
     assert digest(run / "model.npz") == digest(reference.model)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.algorithms.mlr import Problem, train, two_class_digits
+from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation
 
 pytestmark = pytest.mark.cluster
@@ -28,7 +29,9 @@ class Hospitals(Federation):
         return [*super().client_words(name), "--data", str(self.folder / f"{name}.npz")]
 
 
-def over_grpc(problem: Problem, folder: Path, algorithm: dict[str, Any], rounds: int) -> np.ndarray[Any, Any]:
+def over_grpc(
+    problem: Problem, federate: MakeFederation, algorithm: dict[str, Any], rounds: int
+) -> np.ndarray[Any, Any]:
     """Return the model after some rounds, of a server and clients in processes of their own."""
     settings = {
         "name": "hospitals",
@@ -41,14 +44,11 @@ def over_grpc(problem: Problem, folder: Path, algorithm: dict[str, Any], rounds:
         "evaluation": {"server": False, "clients": False},
         "checkpoint": {"every": rounds},
     }
-    federation = Hospitals(folder, settings)
+    federation = federate(settings, kind=Hospitals)
     for name, shard in zip(federation.names, problem.shards, strict=True):
-        np.savez(folder / f"{name}.npz", X=np.asarray(shard.features), y=shard.labels)
-    try:
-        federation.start()
-        run = federation.finish(240)
-    finally:
-        federation.end()
+        np.savez(federation.folder / f"{name}.npz", X=np.asarray(shard.features), y=shard.labels)
+    federation.start()
+    run = federation.finish(240)
     with np.load(run / "model.npz") as archive:
         model: np.ndarray[Any, Any] = archive["model"]
     return model
@@ -61,12 +61,12 @@ def over_grpc(problem: Problem, folder: Path, algorithm: dict[str, Any], rounds:
     ids=["feddcd", "acc-feddcd"],
 )
 def test_hospitals_need_as_many_rounds_as_known(
-    algorithm: dict[str, Any], known: dict[float, int], tmp_path: Path
+    algorithm: dict[str, Any], known: dict[float, int], federate: MakeFederation, tmp_path: Path
 ) -> None:
     problem, rounds = two_class_digits(), max(known.values())
     inside = train(
         problem,
-        tmp_path,
+        tmp_path / "inside",
         {"weighting": "uniform", **algorithm},
         rounds=rounds + rounds // 20,
         participation=SIX,
@@ -76,6 +76,5 @@ def test_hospitals_need_as_many_rounds_as_known(
     for gap, count in known.items():
         reached = next(t for t, each in enumerate(gaps, 1) if each <= gap)
         assert reached == pytest.approx(count, rel=0.05), f"to {gap:g}"
-    (folder := tmp_path / "processes").mkdir()
-    model = over_grpc(problem, folder, algorithm, OVER_GRPC)
+    model = over_grpc(problem, federate, algorithm, OVER_GRPC)
     np.testing.assert_array_equal(model, inside.models[OVER_GRPC - 1])

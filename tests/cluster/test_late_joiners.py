@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from fenchel.common.errors import JoinRefusedError, SettingsError
 from fenchel.common.storage.state import thaw
 from fenchel.common.storage.tables import read
 from fenchel.deploy.certificates.making import make_client
+from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, wait_until
 from tests.cluster.patient import NAME
 
@@ -110,16 +111,8 @@ class Hospitals(Federation):
 
 
 @pytest.fixture
-def hospitals(tmp_path: Path) -> Iterator[Any]:
-    made: list[Hospitals] = []
-
-    def make(rounds: int, **sections: Any) -> Hospitals:
-        made.append(Hospitals(tmp_path, settings(rounds, **sections)))
-        return made[-1]
-
-    yield make
-    for federation in made:
-        federation.end()
+def hospitals(federate: MakeFederation) -> Callable[..., Hospitals]:
+    return lambda rounds, **sections: federate(settings(rounds, **sections), kind=Hospitals)
 
 
 def fleet_sizes(run: Path) -> list[int]:
@@ -136,8 +129,10 @@ def duals(federation: Hospitals, run: Path) -> np.ndarray:
 
 
 @pytest.mark.timeout(300)
-def test_a_hospital_that_joins_later_counts_as_the_others_also_after_a_kill(hospitals: Any) -> None:
-    federation: Hospitals = hospitals(rounds=500)
+def test_a_hospital_that_joins_later_counts_as_the_others_also_after_a_kill(
+    hospitals: Callable[..., Hospitals],
+) -> None:
+    federation = hospitals(rounds=500)
     federation.begin()
     federation.start_hospital(3, features=4)
     assert federation.clients[LATE].wait(60) == JoinRefusedError.exit_code
@@ -165,8 +160,8 @@ def test_a_hospital_that_joins_later_counts_as_the_others_also_after_a_kill(hosp
 
 
 @pytest.mark.timeout(300)
-def test_one_that_fails_when_it_is_taken_in_hears_why_and_the_run_goes_on(hospitals: Any) -> None:
-    federation: Hospitals = hospitals(rounds=10_000, failing=LATE)
+def test_one_that_fails_when_it_is_taken_in_hears_why_and_the_run_goes_on(hospitals: Callable[..., Hospitals]) -> None:
+    federation = hospitals(rounds=10_000, failing=LATE)
     federation.begin()
     federation.start_hospital(3)
     assert federation.clients[LATE].wait(60) == JoinRefusedError.exit_code
@@ -179,8 +174,8 @@ def test_one_that_fails_when_it_is_taken_in_hears_why_and_the_run_goes_on(hospit
 
 
 @pytest.mark.timeout(300)
-def test_without_the_setting_a_newcomer_is_refused_and_told_which_it_is(hospitals: Any) -> None:
-    federation: Hospitals = hospitals(rounds=10_000, late_joiners="refuse")
+def test_without_the_setting_a_newcomer_is_refused_and_told_which_it_is(hospitals: Callable[..., Hospitals]) -> None:
+    federation = hospitals(rounds=10_000, late_joiners="refuse")
     federation.begin()
     federation.start_hospital(3)
     assert federation.clients[LATE].wait(60) == JoinRefusedError.exit_code
@@ -189,8 +184,8 @@ def test_without_the_setting_a_newcomer_is_refused_and_told_which_it_is(hospital
     assert "clients" not in read(federation.run_folder / "metrics.parquet").column_names
 
 
-def test_settings_under_which_nobody_could_come_later_are_refused_at_once(hospitals: Any) -> None:
-    federation: Hospitals = hospitals(rounds=5)
+def test_settings_under_which_nobody_could_come_later_are_refused_at_once(hospitals: Callable[..., Hospitals]) -> None:
+    federation = hospitals(rounds=5)
     words = ["--listen", f"127.0.0.1:{federation.port}", "--certs", str(federation.folder / "certs/server")]
     words += ["--set", "algorithm={name: hyfdca, privacy: none}"]
     server = federation.process("server", "server", str(federation.folder / "settings.yaml"), *words)

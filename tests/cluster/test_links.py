@@ -25,6 +25,7 @@ from fenchel.common.settings.run import load, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.tls.credentials import Credentials
 from fenchel.deploy.launch.in_process import run_in_process
+from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, Process, digest, free_port, wait_until
 from tests.messages import raises
 
@@ -210,13 +211,10 @@ def test_a_link_of_nobody_is_refused_before_anything_starts(tmp_path: Path) -> N
 
 
 @pytest.mark.faults  # long; make faults
-def test_a_server_for_other_machines_leaves_links_out_and_says_so(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, load(EXPERIMENT, ["rounds=2"]).model_dump(mode="json"))
-    try:
-        federation.start()
-        run = federation.finish()
-    finally:
-        federation.end()
+def test_a_server_for_other_machines_leaves_links_out_and_says_so(federate: MakeFederation) -> None:
+    federation = federate(load(EXPERIMENT, ["rounds=2"]).model_dump(mode="json"))
+    federation.start()
+    run = federation.finish()
     assert "links: left out" in federation.says("server")
     assert load(run / "settings.yaml").links is None  # the record claims nothing that was not so
 

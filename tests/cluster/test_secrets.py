@@ -191,41 +191,37 @@ def test_secrets_from_a_file_reach_the_clients_and_the_server_insists_on_their_k
 
 
 @pytest.mark.parametrize("source", ["file", "sealed"])
-def test_one_command_makes_the_secrets_elsewhere_and_finds_them_again(source: str, tmp_path: Path) -> None:
-    federation = Federation(tmp_path, settings(rounds=40, nap=0.05, source=source))
-    try:
-        words = ["up", str(tmp_path / "settings.yaml"), "--runs", str(tmp_path / "runs")]
-        federation.server = federation.process("server", *words)
-        federation.wait_for_round(10)
-        wait_until(lambda: (federation.run_folder / "checkpoint/latest").exists(), "a checkpoint")
-        federation.kill("server")
-        found = list((federation.run_folder / "journals").rglob("clients.secret"))
-        assert len(found) == (1 if source == "file" else len(NAMES))
-        assert {stat.S_IMODE(path.stat().st_mode) for path in found} == {0o600}
-        secrets = Secrets.load(found[0])
-        assert holding(federation.run_folder, secrets) == sorted(found)
-        with (tmp_path / "server.log").open("ab") as log:
-            words = [sys.executable, "-c", SAYING_AT_THE_END, "up", "--resume", str(federation.run_folder)]
-            federation.server = subprocess.Popen(words, stdout=log, stderr=log)
-        federation.started.append(federation.server)
-        run = federation.finish()
-    finally:
-        federation.end()
+def test_one_command_makes_the_secrets_elsewhere_and_finds_them_again(
+    source: str, federate: MakeFederation, tmp_path: Path
+) -> None:
+    federation = federate(settings(rounds=40, nap=0.05, source=source))
+    words = ["up", str(tmp_path / "settings.yaml"), "--runs", str(tmp_path / "runs")]
+    federation.server = federation.process("server", *words)
+    federation.wait_for_round(10)
+    wait_until(lambda: (federation.run_folder / "checkpoint/latest").exists(), "a checkpoint")
+    federation.kill("server")
+    found = list((federation.run_folder / "journals").rglob("clients.secret"))
+    assert len(found) == (1 if source == "file" else len(NAMES))
+    assert {stat.S_IMODE(path.stat().st_mode) for path in found} == {0o600}
+    secrets = Secrets.load(found[0])
+    assert holding(federation.run_folder, secrets) == sorted(found)
+    with (tmp_path / "server.log").open("ab") as log:
+        words = [sys.executable, "-c", SAYING_AT_THE_END, "up", "--resume", str(federation.run_folder)]
+        federation.server = subprocess.Popen(words, stdout=log, stderr=log)
+    federation.started.append(federation.server)
+    run = federation.finish()
     assert holding(run, secrets) == []
     assert loaded(federation.says("server"))
     assert decrypting(loaded(federation.says("server"))) == set(), "the launcher's process is a server"
 
 
-def test_sealing_without_certificates_is_refused_by_both_sides(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, settings())
-    try:
-        for words in (["up"], ["server", "--listen", f"127.0.0.1:{federation.port}"]):
-            command = [*words, str(tmp_path / "settings.yaml"), "--insecure", "--runs", str(tmp_path / "runs")]
-            process = federation.process(words[0], *command)
-            assert process.wait(60) == SettingsError.exit_code
-            assert "sealed needs the clients' certificates" in " ".join(federation.says(words[0]).split())
-    finally:
-        federation.end()
+def test_sealing_without_certificates_is_refused_by_both_sides(federate: MakeFederation, tmp_path: Path) -> None:
+    federation = federate(settings())
+    for words in (["up"], ["server", "--listen", f"127.0.0.1:{federation.port}"]):
+        command = [*words, str(tmp_path / "settings.yaml"), "--insecure", "--runs", str(tmp_path / "runs")]
+        process = federation.process(words[0], *command)
+        assert process.wait(60) == SettingsError.exit_code
+        assert "sealed needs the clients' certificates" in " ".join(federation.says(words[0]).split())
     with raises(SettingsError):
         fenchel.up(settings(), runs=tmp_path / "in-process", in_process=True)
 
