@@ -38,7 +38,8 @@ def limit_files(process: Process, size: int) -> None:
 
 @pytest.fixture
 def federation(federate: MakeFederation) -> Federation:
-    return federate(settings(ROUNDS, nap=0.05), LEDGER)
+    made: Federation = federate(settings(ROUNDS, nap=0.05), LEDGER)
+    return made
 
 
 @pytest.mark.timeout(300)

@@ -48,7 +48,8 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 @pytest.fixture
 def federation(disk: Disk, federate: MakeFederation) -> Federation:
-    return federate(settings(ROUNDS, nap=0.05), LEDGER, folder=disk.folder, within=disk.within)
+    made: Federation = federate(settings(ROUNDS, nap=0.05), LEDGER, folder=disk.folder, within=disk.within)
+    return made
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def refused(federation: Federation, name: str, instance: bytes, protocol: int = 
 
 
 def test_who_does_not_fit_is_told_so_and_the_run_goes_on_with_those_who_do(federate: MakeFederation) -> None:
-    federation = federate(OWN)
+    federation: Federation = federate(OWN)
     folder = federation.folder
     federation.start_server()
     first, second = federation.names

@@ -123,17 +123,6 @@ def test_renamed_runs_cost_no_more_than_one_may(runs: int, data: Path, tmp_path:
     assert uploads_until_spent(client, runs) == affordable()
 
 
-def test_an_honest_server_that_begins_anew_twice_shares_the_budget(data: Path, tmp_path: Path) -> None:
-    sent = 0
-    for run in ("first", "second", "third"):
-        try:
-            session = joined(connection(data, tmp_path / "state"), run)
-        except BudgetSpentError:
-            continue
-        sent += sum(not asked(session, t).failure for t in range(1, 4))
-    assert sent == affordable() < 9
-
-
 def test_a_ledger_that_the_policy_names_counts_other_state_folders(data: Path, tmp_path: Path) -> None:
     named = POLICY.model_copy(update={"ledger": tmp_path / "ledgers" / "north"})
     states = iter(range(100))
