@@ -19,7 +19,7 @@ from tests.cluster.ledger_runs import LEDGER, settings, undisturbed
 
 pytestmark = pytest.mark.cluster
 
-ROUNDS = 60
+ROUNDS = 40
 FULL = 12  # exit code of a StorageError
 ROOM = 5000  # bytes: enough for what a process says, not for journal, tables and checkpoint
 
@@ -61,7 +61,7 @@ def test_a_full_disk_stops_a_client_which_goes_on_when_there_is_room(federation:
 @pytest.mark.timeout(300)
 def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before_it(federation: Federation, tmp_path: Path) -> None:
     federation.start()
-    federation.wait_for_round(20)
+    federation.wait_for_round(15)
     federation.kill("server")
     flip(federation.run_folder / "checkpoint/latest")
     federation.restart("server")
@@ -82,7 +82,7 @@ def test_a_damaged_journal_stops_the_run_which_can_go_back_behind_it(federate: M
     everybody = settings(ROUNDS, nap=0.05) | {"participation": {"deadline": 120.0}}
     federation = federate(everybody, LEDGER)
     federation.start()
-    federation.wait_for_round(20)
+    federation.wait_for_round(15)
     assert federation.server is not None
     federation.server.send_signal(signal.SIGTERM)
     federation.server.wait(60)

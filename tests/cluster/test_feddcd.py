@@ -66,7 +66,7 @@ def test_hospitals_need_as_many_rounds_as_known(
     problem, rounds = two_class_digits(), max(known.values())
     inside = train(
         problem,
-        tmp_path / "inside",
+        tmp_path,
         {"weighting": "uniform", **algorithm},
         rounds=rounds + rounds // 20,
         participation=SIX,
