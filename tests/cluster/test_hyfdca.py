@@ -131,6 +131,8 @@ def occurring(region: bytes, words: Words) -> set[bytes]:
         here = np.frombuffer(region, "<u8", (len(region) - offset) // 8, offset)
         for start in range(0, len(here), 1 << 16):
             piece = here[start : start + (1 << 16)]
+            if not piece.any():
+                continue  # as most of what was never used
             likely = piece[possible[piece * mixer >> shift]]
             hits.update(word.tobytes() for word in np.intersect1d(likely, words))
     return hits

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 
 from fenchel.algorithms.feddcd.feddcd import FedDCDClient
 from fenchel.common.arrays import Vector
-from fenchel.common.errors import JoinRefusedError, SettingsError
+from fenchel.common.errors import JoinRefusedError
 from fenchel.common.storage.state import thaw
 from fenchel.common.storage.tables import read
 from fenchel.deploy.certificates.making import make_client
@@ -171,25 +171,3 @@ def test_one_that_fails_when_it_is_taken_in_hears_why_and_the_run_goes_on(hospit
     assert "its disk is full" in said
     federation.goes_on_and_is_ended()
     assert set(fleet_sizes(federation.run_folder)) == {3}
-
-
-@pytest.mark.timeout(300)
-def test_without_the_setting_a_newcomer_is_refused_and_told_which_it_is(hospitals: Callable[..., Hospitals]) -> None:
-    federation = hospitals(rounds=10_000, late_joiners="refuse")
-    federation.begin()
-    federation.start_hospital(3)
-    assert federation.clients[LATE].wait(60) == JoinRefusedError.exit_code
-    assert "participation.late_joiners: admit" in federation.says(LATE)
-    federation.goes_on_and_is_ended()
-    assert "clients" not in read(federation.run_folder / "metrics.parquet").column_names
-
-
-def test_settings_under_which_nobody_could_come_later_are_refused_at_once(hospitals: Callable[..., Hospitals]) -> None:
-    federation = hospitals(rounds=5)
-    words = ["--listen", f"127.0.0.1:{federation.port}", "--certs", str(federation.folder / "certs/server")]
-    words += ["--set", "algorithm={name: hyfdca, privacy: none}"]
-    server = federation.process("server", "server", str(federation.folder / "settings.yaml"), *words)
-    assert server.wait(60) == SettingsError.exit_code
-    said = federation.says("server")
-    assert "Traceback" not in said
-    assert "with hyfdca it is settled at the start" in said

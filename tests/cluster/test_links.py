@@ -25,6 +25,7 @@ from fenchel.common.settings.run import load, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.tls.credentials import Credentials
 from fenchel.deploy.launch.in_process import run_in_process
+from tests.cluster import ledger_runs
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, Process, digest, free_port, wait_until
 from tests.messages import raises
@@ -33,7 +34,6 @@ pytestmark = pytest.mark.cluster
 
 FEDAVG = Path("experiments/fedavg-digits.yaml")
 EXPERIMENT = Path("experiments/links-digits.yaml")
-LEDGER = "tests.cluster.ledger:Ledger"  # its clients keep state: one lost or repeated reply changes the model
 TRIES = 3  # of what a busy machine may spoil: it makes things slower now and then, never quicker
 
 
@@ -175,39 +175,24 @@ def test_the_experiment_has_the_bits_of_a_run_without_links_and_says_what_each_c
 
 @pytest.mark.timeout(300)
 def test_links_that_are_cut_in_the_middle_of_a_run_cost_time_and_not_a_bit_of_the_model(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {
-        "name": "cuts",
-        "seed": 11,
-        "rounds": 90,
-        "clients": 3,
-        "data": {"name": "digits"},
-        "objective": {"kind": "softmax"},
-        "algorithm": {"name": LEDGER, "nap": 0.02},
-        "participation": {"sampler": {"kind": "fixed", "size": 2}, "deadline": 120.0},
-        "evaluation": {"server": False, "clients": False},
-        "links": {
-            "default": {"rtt": "5ms", "cut_every": "1s", "cut_for": "0.3s"},
-            # Longer than gRPC waits for a handshake (5 s): a link that is down must not look like a bad certificate.
-            "clients": {"client-001": {"cut_at": ["3s"], "cut_for": "7s"}},
-        },
+    rounds = 90
+    links = {
+        "default": {"rtt": "5ms", "cut_every": "1s", "cut_for": "0.3s"},
+        # Longer than gRPC waits for a handshake (5 s): a link that is down must not look like a bad certificate.
+        "clients": {"client-001": {"cut_at": ["3s"], "cut_for": "7s"}},
     }
+    settings = ledger_runs.settings(rounds, nap=0.02) | {"links": links}
     run = fenchel.up(settings, runs=tmp_path)
     cuts = {name: found["passed"]["cuts"] for name, found in passed(run.path).items()}
     assert cuts["client-000"] >= 3
     assert cuts["client-001"] == 1
     assert run.calls["total_s"].max() >= 4  # somebody waited for the client that was cut off
-    undisturbed = settings | {"links": None, "algorithm": {"name": LEDGER, "nap": 0.0}}
-    assert digest(run.path / "model.npz") == in_one_process(undisturbed, tmp_path)
+    assert digest(run.path / "model.npz") == ledger_runs.undisturbed(tmp_path / "reference", rounds)
 
 
 def test_a_run_in_one_process_has_no_links(tmp_path: Path) -> None:
     with raises(SettingsError):
         fenchel.up(EXPERIMENT, runs=tmp_path, in_process=True)
-
-
-def test_a_link_of_nobody_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    with raises(SettingsError):
-        fenchel.up(FEDAVG, overrides=["links.clients.client-009=lte"], runs=tmp_path)
 
 
 @pytest.mark.faults  # long; make faults
