@@ -20,21 +20,11 @@ _EVERY = 0.2  # seconds
 
 @dataclass
 class Onlooker(trace_service_pb2_grpc.TraceServiceServicer):
-    """Takes spans by OTLP, and asks for pages as long as it looks.
+    """Takes spans by OTLP, and asks for pages as long as it looks."""
 
-    Attributes
-    ----------
-    collector
-        Where spans are sent.
-    seen
-        What was answered, by address.
-    sent
-        What was sent, by whom.
-    """
-
-    collector: str = ""
-    seen: dict[str, set[bytes]] = field(default_factory=dict)
-    sent: list[ResourceSpans] = field(default_factory=list)
+    collector: str = ""  # where spans are sent
+    seen: dict[str, set[bytes]] = field(default_factory=dict)  # what was answered, by address
+    sent: list[ResourceSpans] = field(default_factory=list)  # by whom, and what
 
     def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
         self.sent += request.resource_spans

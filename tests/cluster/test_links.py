@@ -154,8 +154,8 @@ def passed(run: Path) -> dict[str, Any]:
 
 
 def test_the_experiment_has_the_bits_of_a_run_without_links_and_says_what_each_client_had(tmp_path: Path) -> None:
-    run = fenchel.up(EXPERIMENT, overrides=["rounds=3"], runs=tmp_path, processes=2)
-    settings = load(EXPERIMENT, ["rounds=3"])
+    run = fenchel.up(EXPERIMENT, overrides=["rounds=2"], runs=tmp_path, processes=2)
+    settings = load(EXPERIMENT, ["rounds=2"])
     assert settings.links is not None
     assert run.settings.links == settings.links
     links = settings.links.of_clients([f"client-{number:03d}" for number in range(4)])

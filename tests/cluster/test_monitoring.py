@@ -73,7 +73,7 @@ def started(federation: Federation, server: tuple[str, ...], clients: tuple[str,
 
 def test_both_roles_are_scraped_while_they_run(federate: MakeFederation) -> None:
     at_server, at_client = free_port(), free_port()
-    federation = federate(settings(rounds=150, local_epochs=5))
+    federation = federate(settings(rounds=100_000))  # the end is not waited for
     started(federation, ("--metrics", f"127.0.0.1:{at_server}"), ("--metrics", f"127.0.0.1:{at_client}"))
     none: Labels = frozenset()
     mine: Labels = frozenset({("client", "client-000")})
@@ -85,7 +85,7 @@ def test_both_roles_are_scraped_while_they_run(federate: MakeFederation) -> None
     server, client = scraped(at_server), scraped(at_client)
     later = scraped(at_server)
     assert server["fenchel_clients", frozenset({("state", "connected")})] == 2
-    assert 5 <= server["fenchel_rounds_total", none] <= later["fenchel_rounds_total", none] < 150
+    assert 5 <= server["fenchel_rounds_total", none] <= later["fenchel_rounds_total", none]
     socket = frozenset({("layer", "socket"), ("direction", "up")})
     wire = frozenset({("layer", "wire"), ("direction", "up")})
     assert server["fenchel_transferred_bytes_total", socket] > server["fenchel_transferred_bytes_total", wire] > 0
@@ -98,7 +98,6 @@ def test_both_roles_are_scraped_while_they_run(federate: MakeFederation) -> None
     assert answered > 0
     sent = client["fenchel_client_payload_bytes_total", mine | {("direction", "up")}]
     assert sent >= 5 * 640 * 8  # the model, in float64, for each round
-    federation.finish()
 
 
 def test_a_run_is_one_trace_over_all_processes_and_the_model_is_the_same(

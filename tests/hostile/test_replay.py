@@ -71,21 +71,11 @@ def undisturbed(settings: RunSettings, tmp_path_factory: pytest.TempPathFactory)
 
 @dataclass
 class Recording:
-    """What one client has sent.
+    """What one client has sent."""
 
-    Attributes
-    ----------
-    stream
-        All frames of its first stream.
-    replies
-        The replies of all streams, of a frame each.
-    repeated
-        How many of them were sent again.
-    """
-
-    stream: list[bytes] = field(default_factory=list)
-    replies: list[bytes] = field(default_factory=list)
-    repeated: int = 0
+    stream: list[bytes] = field(default_factory=list)  # all frames of its first stream
+    replies: list[bytes] = field(default_factory=list)  # of all streams, of a frame each
+    repeated: int = 0  # how many of them were sent again
 
 
 @dataclass
@@ -243,13 +233,8 @@ async def sent_again(port: int, data: bytes) -> None:
 async def over_tls(
     settings: RunSettings, folder: RunFolder, certificates: Path, recorded: bytes = b""
 ) -> tuple[bytes, int]:
-    """Let a run take place in which recorded bytes are sent again, its own if none are given.
-
-    Returns
-    -------
-    tuple
-        What the parrot has sent, and how many streams of it the server had.
-    """
+    """Let a run take place in which recorded bytes are sent again, its own if none are given; return what the parrot
+    has sent, and how many streams of it the server had."""
     folder.settings.write_text(settings.to_yaml())
     coordinator = Coordinator(settings, folder, limits=Limits(strays_per_second=10_000.0))
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -136,15 +136,21 @@ def dense(entries: int) -> pb.Payload:
     return pb.Payload(body_bytes=8 * entries, arrays=[array])
 
 
-def saying(values: Values) -> Attack:
+def answering(answer: Callable[[int], Iterable[bytes]]) -> Attack:
+    """Answer the first question by these frames, by its number, and then keep silent."""
+
     async def attack(offender: Offender, channel: grpc.aio.Channel) -> None:
         call = await offender.introduced(channel)
         asked = await offender.asked(call)
-        for frame in frames(pb.Reply(sequence=asked.sequence), Body(encode(values))):
+        for frame in answer(asked.sequence):
             await call.write(frame)
         await asyncio.sleep(3600)
 
     return attack
+
+
+def saying(values: Values) -> Attack:
+    return answering(lambda sequence: frames(pb.Reply(sequence=sequence), Body(encode(values))))
 
 
 def thin(size: int, encoding: pb.SupportEncoding.ValueType, sequence: int) -> bytes:
@@ -158,26 +164,11 @@ def thin(size: int, encoding: pb.SupportEncoding.ValueType, sequence: int) -> by
 
 
 def sparse(size: int, encoding: pb.SupportEncoding.ValueType) -> Attack:
-    async def attack(offender: Offender, channel: grpc.aio.Channel) -> None:
-        call = await offender.introduced(channel)
-        asked = await offender.asked(call)
-        await call.write(thin(size, encoding, asked.sequence))
-        await asyncio.sleep(3600)
-
-    return attack
+    return answering(lambda sequence: [thin(size, encoding, sequence)])
 
 
-async def failure(offender: Offender, channel: grpc.aio.Channel) -> None:
-    call = await offender.introduced(channel)
-    asked = await offender.asked(call)
-    for frame in frames(pb.Reply(sequence=asked.sequence, failure="no idea"), Body(encode({}))):
-        await call.write(frame)
-    await asyncio.sleep(3600)
-
-
-async def silence(offender: Offender, channel: grpc.aio.Channel) -> None:
-    await offender.asked(await offender.introduced(channel))
-    await asyncio.sleep(3600)
+failure = answering(lambda sequence: frames(pb.Reply(sequence=sequence, failure="no idea"), Body(encode({}))))
+silence = answering(lambda sequence: [])
 
 
 async def drops(offender: Offender, channel: grpc.aio.Channel) -> None:

@@ -44,23 +44,15 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass
 class Impostor:
-    """A server that says what it likes, over TLS.
-
-    Attributes
-    ----------
-    joined, heard
-        What clients have said, in calls that came through.
-    wire
-        What each connection brought before it was decrypted.
-    """
+    """A server that says what it likes, over TLS."""
 
     credentials: Credentials
     settings: str
     run: str = RUN
     says: Callable[[], Iterable[bytes]] = lambda: frames(pb.Farewell(completed=True))
-    joined: list[pb.JoinRequest] = field(default_factory=list)
-    heard: list[bytes] = field(default_factory=list)
-    wire: list[bytearray] = field(default_factory=list)
+    joined: list[pb.JoinRequest] = field(default_factory=list)  # in calls that came through
+    heard: list[bytes] = field(default_factory=list)  # on streams
+    wire: list[bytearray] = field(default_factory=list)  # what each connection brought, as it was encrypted
 
     async def _join(self, request: pb.JoinRequest, context: object) -> pb.JoinReply:
         self.joined.append(request)
