@@ -15,18 +15,11 @@ from fenchel.algorithms.client_half import answers
 from fenchel.algorithms.hyfdca.client_alignment import check_blocks
 from fenchel.algorithms.hyfdca.client_setup import HyFDCASetupClient
 from fenchel.algorithms.hyfdca.client_vectors import entries
-from fenchel.algorithms.hyfdca.settings import LINE_STEPS, entries_of, picked_units
+from fenchel.algorithms.hyfdca.settings import LINE_STEPS, entries_of, line_count, picked_units
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.errors import EncryptionError, PayloadError
-from fenchel.common.objectives.coordinate import (
-    conjugate_curvature,
-    dual_step,
-    dual_values,
-    feasible,
-    line_terms,
-    theory_step,
-)
+from fenchel.common.objectives.coordinate import dual_step, dual_values, feasible, line_terms, theory_step
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.values import Value, Values
 
@@ -77,7 +70,7 @@ class HyFDCAClient(HyFDCASetupClient):
             "change": self._samples_in("dual").seal(change[entries(state.sizes, blocks)], blocks)
         }
         if monitor:
-            reply["figures"] = self._figures(self._monitored_count).seal(self._monitored(z))
+            reply["figures"] = self._figures(self.settings.monitored).seal(self._monitored(z))
         return reply
 
     @answers("aggregate")
@@ -118,7 +111,7 @@ class HyFDCAClient(HyFDCASetupClient):
 
         A client cannot tell such sums from other ciphertexts, so it opens no more at once than the protocol needs.
         """
-        needed = {self._monitored_count, self._line_count, _CURVATURE_TERMS}
+        needed = {self.settings.monitored, line_count(self._loss), _CURVATURE_TERMS}
         if count not in needed:
             raise PayloadError(
                 f"the server asks for {count} sums to be decrypted, but the phases of this run have {sorted(needed)}; "
@@ -186,12 +179,7 @@ class HyFDCAClient(HyFDCASetupClient):
 
     def _revealed(self, figures: Ciphertexts | None) -> Values:
         """The monitored figures, summed over all clients, which the server may know."""
-        return {} if figures is None else {"figures": self._figures(self._monitored_count).open(figures)}
-
-    @property
-    def _line_count(self) -> int:
-        """How many numbers :meth:`_line_terms` returns."""
-        return 2 if conjugate_curvature(self._loss) is not None else 1 + len(LINE_STEPS)
+        return {} if figures is None else {"figures": self._figures(self.settings.monitored).open(figures)}
 
     def _line_terms(self) -> Vector:
         """This client's share of what D(alpha + g delta) is made of, before the division by N."""

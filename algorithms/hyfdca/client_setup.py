@@ -96,7 +96,7 @@ class HyFDCASetupClient(ClientAlgorithm):
         longest = float(norms.max())
         identifiers = self.shard.identifiers
         cells = np.empty((0, 16), np.uint8)
-        if self.settings.layout == "ragged" and self.settings.check_cells:
+        if self.settings.compares_cells:
             rows, columns = features.nonzero()
             held = self._problem.features_held
             cells = cell_pseudonyms(
@@ -206,10 +206,6 @@ class HyFDCASetupClient(ClientAlgorithm):
         assert self._cipher is not None, "the primal is encrypted only where everything is"
         layout = layout_of(self.state.layouts[what])
         return Encrypted(self.state.feature_sizes, layout, self._cipher, _RANGES[what])
-
-    @property
-    def _monitored_count(self) -> int:
-        return 3 if self.settings.protect_primal else 2
 
     def _figures(self, count: int = 2) -> Envelope:
         """A few numbers that are summed over clients."""

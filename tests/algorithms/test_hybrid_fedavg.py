@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from sklearn.svm import LinearSVC
 
-from fenchel.algorithms.hybrid.hybrid_fedavg import averaged_by_feature, checked_positions
+from fenchel.algorithms.hybrid.hybrid_fedavg import averaged_by_feature
 from fenchel.common.arrays import Vector
 from fenchel.common.data.source import DataSource
-from fenchel.common.errors import PayloadError, SettingsError
+from fenchel.common.errors import SettingsError
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.randomness import generator
@@ -137,12 +137,6 @@ def test_features_whose_holders_are_away_keep_their_weights(make_settings: MakeS
         for before, after in [(np.zeros(30), model(1)), (model(1), model(2)), (model(2), model(3))]
     ]
     assert sorted(map(sorted, changed)) == [[*range(10)], [*range(10, 20)], [*range(20, 30)]]
-
-
-@pytest.mark.parametrize("features", [[], [-1, 2], [0, 30], [3, 3], [4, 2]])
-def test_the_server_refuses_features_that_cannot_be(features: list[int]) -> None:
-    with raises(PayloadError, client="client-5"):
-        checked_positions(np.array(features, np.int64), 30, "client-5")
 
 
 def test_a_model_with_several_scores_a_sample_is_refused(make_settings: MakeSettings, tmp_path: Path) -> None:
