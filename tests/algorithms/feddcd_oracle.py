@@ -184,11 +184,3 @@ def safe_participation(tau: int, scales: Sequence[float]) -> float:
     return min(
         share * total / (a + b + (tau - 2) / (n - 2) * (total - a - b)) for a, b in itertools.combinations(scales, 2)
     )
-
-
-def projection(active: Sequence[int], scales: Vector) -> Dense:
-    """G_I = P_I Lambda^{-1} of section 1.4, shape (N, N)."""
-    members = membership(active, len(scales))
-    weights = members * scales
-    result: Dense = np.diag(weights) - np.outer(weights, weights) / weights.sum()
-    return result

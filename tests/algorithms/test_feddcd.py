@@ -195,22 +195,6 @@ def test_in_the_end_everybody_agrees(algorithm: dict[str, Any], witness: Witness
         np.testing.assert_allclose(f.gradient(w), y, rtol=0, atol=1e-6)
 
 
-def test_a_feature_that_a_client_lacks_shows_its_dual(tmp_path: Path) -> None:
-    # The loss of client 0 does not see feature 1: there w_i = y_i / rho.
-    problem = reproducible()
-    shards = list(problem.shards)
-    features = np.array(shards[0].features)
-    features[:, 1] = 0
-    shards[0] = replace(shards[0], features=features)
-    problem = Problem(tuple(shards), l2=0.1)
-    rounds = [*SETS, (0, 3)]
-    run = train(problem, tmp_path, feddcd(), cohorts=rounds, rounds=5)
-    w, y, center = run.client_states("minimizer")[0], run.client_states("dual")[0], run.model
-    solved_at = (y + 0.1 * (w - center)).reshape(3, 3)  # y before the last step
-    np.testing.assert_allclose(w.reshape(3, 3)[:, 1], solved_at[:, 1] / 0.1, rtol=0, atol=1e-11)
-    assert np.abs(solved_at[:, 1]).max() > 0.001
-
-
 @pytest.mark.usefixtures("second_sets")
 @pytest.mark.parametrize(
     ("algorithm", "asked", "told"),
