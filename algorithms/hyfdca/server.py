@@ -16,9 +16,8 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from fenchel.algorithms.hyfdca.aligned import Stored
-from fenchel.algorithms.hyfdca.sampled_blocks import SampledBlock
 from fenchel.algorithms.hyfdca.server_setup import HyFDCASetup
-from fenchel.algorithms.hyfdca.settings import LINE_STEPS, HyFDCASettings, line_count
+from fenchel.algorithms.hyfdca.settings import LINE_STEPS, HyFDCASettings, SampledBlock, line_count
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import RunStoppedError
 from fenchel.common.wire.schema import ArraySpec, Expected

@@ -247,7 +247,7 @@ class HyFDCASetup(Algorithm):
     async def _share_norms(self, everybody: Cohort) -> None:
         """S3 and S4: tell each client where its entries lie; add up ||x_{k,i}||^2 over the holders."""
         slices = self.hybrid.alignment.slices
-        features = self.hybrid.feature_slices()
+        features = self.hybrid.feature_arrangement.slices  # of no blocks unless they are encrypted
         quotas = {client: np.array(self.hybrid.picks.quotas(client), np.int64) for client in everybody}
         layouts: dict[str, Any] = {
             f"{name}_layout": layout_numbers(layout) for name, layout in self.hybrid.ranges.layouts.items()
@@ -264,9 +264,9 @@ class HyFDCASetup(Algorithm):
             holders=Each({c: slices[c].holders for c in everybody}),
             groups=Each({c: slices[c].group for c in everybody}),
             quotas=Each(quotas),
-            feature_order=Each({c: features[c][0] for c in everybody}),
-            feature_sizes=Each({c: features[c][1] for c in everybody}),
-            feature_holders=Each({c: features[c][2] for c in everybody}),
+            feature_order=Each({c: features[c].order for c in everybody}),
+            feature_sizes=Each({c: features[c].sizes for c in everybody}),
+            feature_holders=Each({c: features[c].holders for c in everybody}),
             **layouts,
         )
         total = norms.total({client: cast(Stored, reply["norms"]) for client, reply in shared.items()})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, fields
-from typing import ClassVar, Literal, Self, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -235,6 +235,23 @@ def entries_of(sizes: Indices, blocks: Indices) -> Indices:
     lengths = sizes[blocks]
     within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     return np.repeat(starts[blocks], lengths) + within
+
+
+class SampledBlock(NamedTuple):
+    """D_k, what a client picks in a round."""
+
+    blocks: Indices | None  # places of the picked blocks among its own; ``None`` if it picks single samples
+    entries: Indices  # places of the picked samples in its aligned order
+
+
+def sampled(
+    settings: HyFDCASettings, seed: int, client: str, t: int, groups: Indices, sizes: Indices, quotas: Sequence[int]
+) -> SampledBlock:
+    """Draw D_k of round ``t``; ``groups`` and ``sizes`` are those of the client's blocks."""
+    if settings.picks_blocks:
+        blocks = picked_units(settings, seed, client, t, groups, quotas)
+        return SampledBlock(blocks, entries_of(sizes, blocks))
+    return SampledBlock(None, picked_units(settings, seed, client, t, np.repeat(groups, sizes), quotas))
 
 
 def picked_units(

@@ -63,21 +63,16 @@ class Deadly(random.Random):
         return super().getrandbits(k)  # so that other draws do not rest on random()
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("deadly", [False, True], ids=["broken streams", "killed clients"])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_lost_messages_and_killed_processes_change_nothing(
-    name: str, deadly: bool, seed: int, calm: dict[str, Run], tmp_path: Path
-) -> None:
+def test_killed_processes_change_nothing(name: str, calm: dict[str, Run], tmp_path: Path) -> None:
     # Streams break before and after uploads, clients and the server restart from what they wrote down.
-    chance = (Deadly if deadly else random.Random)(f"{name} {seed}")
-    faults = Faults(chance, breaks=3, kills=2, frames=20, lag=2)
+    faults = Faults(Deadly(name), breaks=3, kills=2, frames=20, lag=2)
     run = train(reproducible(), tmp_path, algorithm_of(name), rounds=ROUNDS, participation=PAIRS, faults=faults)
     federation = run.federation
     assert federation is not None
     assert federation.killed == 2
     assert federation.broken >= 1
-    assert not deadly or federation.rebuilt == federation.broken
+    assert federation.rebuilt == federation.broken
     assert run.model.tobytes() == calm[name].model.tobytes()
     for vector, values in vectors(run).items():
         expected = vectors(calm[name])[vector]

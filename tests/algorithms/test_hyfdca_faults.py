@@ -27,7 +27,7 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.telemetry.observer import RunObserver
 from fenchel.testing import Faults, Federation
-from tests.algorithms.hybrid import Laboratory, Run, distance, hybrid_settings, shards_of
+from tests.algorithms.hybrid import Run, hybrid_settings, shards_of
 
 T = TypeVar("T")
 
@@ -270,15 +270,6 @@ def test_a_client_that_misses_rounds_returns_and_the_run_still_converges(
     if settings.algorithm.messages == "dense":  # type: ignore[attr-defined]
         gaps = [gap for gap in pq.read_table(folder.metrics)["gap"].to_pylist() if gap == gap and gap]
         assert 0 < gaps[-1] < 0.2 * gaps[0]
-
-
-@pytest.mark.parametrize("name", ["exact", "line search"])
-def test_what_a_client_sends_twice_or_too_late_counts_once(name: str, laboratory: Laboratory) -> None:
-    settings = settings_of(name, rounds=2)
-    quiet = laboratory.run(settings)
-    loud = laboratory.run(settings, twice=["client-000", VICTIM])
-    assert loud.model.tobytes() == quiet.model.tobytes()
-    assert distance(loud.duals, quiet.duals) == 0
 
 
 @pytest.mark.timeout(120)

@@ -155,24 +155,6 @@ def test_ragged_data_may_have_samples_and_features_in_common(data: st.DataObject
     assert sorted(found.sample_holders) == sorted(expected)
 
 
-def test_a_missing_cell_and_one_two_or_three_holders() -> None:
-    # Samples 0..5, three feature blocks; nobody has the third block of samples 1 and 4.
-    local_data = {
-        "a": held_by(np.array([0, 1, 2]), np.array([0])),
-        "b": held_by(np.array([5, 4, 3]), np.array([0])),
-        "c": held_by(np.array([3, 2, 1]), np.array([1, 2])),
-        "d": held_by(np.array([2, 3]), np.array([3])),
-    }
-    found = aligned(local_data, 4, block=1)
-    assert [group.clients for group in found.groups] == [("a",), ("a", "c"), ("a", "c", "d"), ("b",), ("b", "c", "d")]
-    np.testing.assert_array_equal(found.sample_holders, [1, 2, 3, 1, 1, 3])
-    np.testing.assert_array_equal(found.slices["c"].order, [2, 1, 0])
-    np.testing.assert_array_equal(found.slices["c"].positions, [1, 2, 5])
-    np.testing.assert_array_equal(found.slices["d"].positions, [2, 5])
-    np.testing.assert_array_equal(found.slices["d"].holders, [3, 3])
-    np.testing.assert_array_equal(found.slices["d"].group, [2, 4])
-
-
 @pytest.mark.parametrize("sample_groups", [1, 3])
 def test_the_order_of_samples_does_not_depend_on_the_split_of_features(sample_groups: int) -> None:
     orders = []
@@ -187,15 +169,6 @@ def test_the_order_of_samples_does_not_depend_on_the_key_of_the_pseudonyms() -> 
     for client, part in one.slices.items():
         np.testing.assert_array_equal(part.order, two.slices[client].order)
         np.testing.assert_array_equal(part.positions, two.slices[client].positions)
-
-
-def test_the_rows_of_a_group_s_first_holder_decide_its_order() -> None:
-    rows, columns = np.arange(50), np.array([0])
-    one = {"a": held_by(rows, columns), "b": held_by(rows, columns + 1)}
-    two = one | {"b": held_by(rows[::-1], columns + 1)}
-    other = one | {"a": held_by(rows[::-1], columns)}
-    assert in_order(one, aligned(one, 2)) == in_order(two, aligned(two, 2))
-    assert in_order(one, aligned(one, 2)) != in_order(other, aligned(other, 2))
 
 
 def test_the_order_of_samples_is_a_random_one() -> None:
