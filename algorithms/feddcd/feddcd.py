@@ -33,6 +33,7 @@ from fenchel.common.wire.schema import Expected
 from fenchel.common.wire.values import Values
 from fenchel.server.fleet.addressing import Each
 from fenchel.server.fleet.cohort import Cohort, Reduced
+from fenchel.server.fleet.sampling import fraction_size
 
 
 class DualAscentSettings(AlgorithmSettings):
@@ -236,7 +237,7 @@ class DualAscent(Algorithm):
             case FixedSize() | Weighted():
                 return float(sampler.size)
             case Fraction():
-                return float(max(1, int(sampler.fraction * clients + 0.5)))
+                return float(fraction_size(sampler, clients))
             case Bernoulli():
                 return sampler.probability * clients
             case Cyclic():

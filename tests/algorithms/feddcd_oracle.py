@@ -22,18 +22,10 @@ Minimisers: TypeAlias = Callable[[Dense], Dense]
 
 @dataclass(frozen=True)
 class Quadratics:
-    """f_i(w) = (1/2) (w - m_i)^T A_i (w - m_i), for which everything is known in closed form.
+    """f_i(w) = (1/2) (w - m_i)^T A_i (w - m_i), for which everything is known in closed form."""
 
-    Attributes
-    ----------
-    curvatures
-        A_i, positive definite, shape (N, d, d).
-    centers
-        m_i, shape (N, d).
-    """
-
-    curvatures: Dense
-    centers: Dense
+    curvatures: Dense  # A_i, positive definite, shape (N, d, d)
+    centers: Dense  # m_i, shape (N, d)
 
     @classmethod
     def random(
