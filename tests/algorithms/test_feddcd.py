@@ -382,31 +382,6 @@ class TestGuard:
         assert problem.gap(run.model) < gap
 
 
-def test_a_network_s_duals_are_what_their_definition_says(tmp_path: Path) -> None:
-    """Local solves start from the average; 24 parameters travel up once, and down twice."""
-    pytest.importorskip("torch")
-    solver = {"kind": "sgd", "step_size": 0.05, "batch_size": None, "stop": {"steps": 3}}
-    algorithm = {"name": "feddcd", "dual_step_size": 0.3, "weighting": "uniform", "solver": solver}
-    run = train(reproducible(), tmp_path, algorithm, cohorts=SETS, objective=MLP, participation=PAIRS, rounds=6)
-    objectives = [build_objective(run.settings.objective, shard) for shard in reproducible().shards]
-    model = objectives[0].initial(run.settings.seed)
-    duals = np.zeros((4, model.size))
-    for t in range(6):
-        found = {}
-        for i in SETS[t % 4]:
-            w = model.copy()
-            for _ in range(3):
-                w -= 0.05 * (objectives[i].gradient(w) - duals[i])
-            found[i] = w
-        model = np.mean(list(found.values()), axis=0)
-        for i, w in found.items():
-            duals[i] -= 0.3 * (w - model)
-    np.testing.assert_allclose(run.model, model, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(run.client_states("dual"), duals, rtol=0, atol=1e-12)
-    assert np.abs(duals).max() > 1e-3
-    assert run.floats() == (6 * 2 * 24, 2 * 6 * 2 * 24)
-
-
 @pytest.mark.parametrize("name", ["feddcd", "fedavg", "fedpdm"])
 def test_the_objective_that_counts_clients_alike_is_known_of_every_method(name: str, tmp_path: Path) -> None:
     problem = reproducible()

@@ -130,14 +130,6 @@ def test_clients_of_whole_samples_need_no_exchange_of_inner_products(tmp_path: P
     assert not run.moments[-1].scores
 
 
-def test_a_vertical_split_ends_at_the_same_optimum(tmp_path: Path) -> None:
-    run = witnessed({"preset": "linesearch"}, tmp_path, grid=(1, 5), samples=None, rounds=40)
-    assert (run.problem.holders == 5).all()
-    assert all((client.state.holders == 5).all() for client in run.clients.values())
-    assert run.final.figures["gap"] < 1e-5
-    assert run.final.figures["primal_objective"] == pytest.approx(0.15444684, abs=1e-5)
-
-
 # Oracles 11 and 12
 
 
@@ -164,26 +156,3 @@ def test_with_common_picks_the_partition_of_the_features_changes_nothing(splits:
         np.testing.assert_allclose(trajectory, trajectories[0], rtol=0, atol=1e-9)
     moves = np.abs(np.diff(trajectories[0], axis=0)).max(axis=1)
     assert (moves > 1e-6).mean() > 0.8  # it was no comparison of things that stand still
-
-
-@pytest.mark.parametrize(
-    ("picking", "preset", "averaging"),
-    [
-        ("common", "exact", "all"),
-        ("common", "linesearch", "all"),
-        ("independent", "exact", "all"),
-        ("independent", "safe", "pickers"),
-    ],
-)
-def test_dense_and_sparse_messages_do_the_same(picking: str, preset: str, averaging: str, tmp_path: Path) -> None:
-    algorithm = {"preset": preset, "picks": 7, "picking": picking, "block": 1, "averaging": averaging}
-    dense, sparse = (
-        witnessed(algorithm | {"messages": messages}, tmp_path / messages, rounds=12)
-        for messages in ("dense", "sparse")
-    )
-    for one, other in zip(dense.moments, sparse.moments, strict=True):
-        np.testing.assert_allclose(dense.alpha(one), sparse.alpha(other), rtol=0, atol=1e-9)
-        np.testing.assert_allclose(one.w, other.w, rtol=0, atol=1e-9)
-    assert np.isfinite(dense.gaps).all()
-    assert np.isnan(sparse.gaps[:-1]).all()
-    assert sparse.gaps[-1] == pytest.approx(dense.gaps[-1], abs=1e-9)

@@ -88,16 +88,6 @@ def counts(picked: Indices, groups: Indices) -> dict[int, int]:
     return dict(zip(numbers.tolist(), times.tolist(), strict=True))
 
 
-def test_outer_step_sizes() -> None:
-    sizes = {
-        decay: [settings_of(step_size=0.5, step_decay=decay).step_size_at(t) for t in (1, 4, 9)]
-        for decay in ("constant", "inverse-sqrt", "inverse")
-    }
-    assert sizes["constant"] == [0.5, 0.5, 0.5]
-    assert sizes["inverse-sqrt"] == pytest.approx([0.5, 0.25, 0.5 / 3])
-    assert sizes["inverse"] == pytest.approx([0.5, 0.125, 0.5 / 9])
-
-
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
