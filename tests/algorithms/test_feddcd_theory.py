@@ -108,3 +108,16 @@ def test_acceleration_keeps_the_corrected_rate_with_one_cohort_as_with_two(size:
         active = memberships(chance, RUNS, CLIENTS, size)
         plain, _ = feddcd_round(PROBLEM.minimisers(plain), plain, active, SCALES)
     assert PROBLEM.gap(y).mean() < 0.5 * PROBLEM.gap(plain).mean(), "faster than without acceleration"
+
+
+def test_the_printed_theorem_on_acceleration_lacks_a_factor() -> None:
+    # Specification, 5.3: two clients whose curvature is beta, though alpha is taken to be a hundredth of it.
+    problem = Quadratics(np.full((2, 1, 1), 100.0), np.array([[1.0], [-1.0]]))
+    momentum, everybody = Momentum(1.0, 0.01), np.ones(2)
+    y = z = problem.zeros
+    ratios = []
+    for t in range(1, 60):
+        y, z, _ = accelerated_round(problem.minimisers, y, z, everybody, None, np.ones(2), momentum)
+        ratios.append(float(problem.gap(y) / problem.gap(problem.zeros)) / (1 - momentum.a) ** t)
+    assert ratios[6] == pytest.approx(1.29, abs=0.005)
+    assert max(ratios) <= 2
