@@ -62,7 +62,7 @@ class Hybrid:
         _, holders = np.unique(every.view(np.dtype((np.void, every.shape[1]))), return_counts=True)
         return DualRanges(
             self.settings,
-            None if self.key is None else self.key.bits,
+            self.settings.key_bits,
             self.loss,
             self.l2,
             samples=len(every),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,7 +24,6 @@ from fenchel.algorithms.hyfdca.alignment import (
     check_cells,
     check_labels,
 )
-from fenchel.algorithms.hyfdca.dual_ranges import DualRanges
 from fenchel.algorithms.hyfdca.partitioned_problem import Hybrid, agreed_key, checked_norm_bits
 from fenchel.algorithms.hyfdca.settings import HyFDCASettings, layout_numbers, norm_bits, target_bits
 from fenchel.algorithms.server_half import Algorithm, ServerContext
@@ -115,33 +113,20 @@ class HyFDCASetup(Algorithm):
 
     def check(self, data: DataSource | None) -> None:
         """Refuse settings with which numbers that follow from these data do not fit into ciphertexts."""
-        bits = self.settings.key_bits
-        if data is None or bits is None:
+        if data is None or self.settings.key_bits is None:
             return
-        longest, largest, rows = -math.inf, 0, []
+        held, norms, targets = {}, {}, {}
         for number, client in enumerate(self.fleet.members):
             shard = data.shard(number, len(self.fleet.members))  # one after the other, as they may be large
             told = norm_bits(float(squared_norms(shard.features).max()))
             try:
-                longest = max(longest, checked_norm_bits(told, client, self.settings.encryption))
+                norms[client] = checked_norm_bits(told, client, self.settings.encryption)
             except RunStoppedError as error:
                 raise SettingsError(str(error), key="algorithm.encryption.largest_norm") from None
-            largest = max(largest, target_bits(self._loss.targets(shard.labels, shard.classes, np.dtype(np.float64))))
-            rows.append(shard.samples_held)
-        held = np.concatenate(rows)
-        _, holders = np.unique(held, return_counts=True)
-        ranges = DualRanges(
-            self.settings,
-            bits,
-            self._loss,
-            self._l2,
-            samples=len(held),
-            clients=len(rows),
-            holders=int(holders.max()),
-            longest_part=2.0**longest,
-            largest_target=2.0**largest,
-            ascends=self._searches_line,
-        )
+            targets[client] = target_bits(self._loss.targets(shard.labels, shard.classes, np.dtype(np.float64)))
+            names = np.ascontiguousarray(shard.samples_held, np.int64).view(np.uint8).reshape(-1, 8)
+            held[client] = HeldEntries(names, np.empty(0, np.int64))  # numbers serve as pseudonyms
+        ranges = self._hybrid(held, norms, targets, None).ranges
         _ = ranges.block, ranges.layouts
 
     async def start(self) -> None:
@@ -297,18 +282,18 @@ class HyFDCASetup(Algorithm):
         """Who holds what; known from the setup on."""
         state = self.state
         key = PublicKey(int.from_bytes(state.key.tobytes(), "big")) if len(state.key) else None
-        return Hybrid(
-            self.settings,
-            self.fleet.seed,
-            self._loss,
-            self._l2,
-            self.model.size,
-            {c: HeldEntries(state.pseudonyms[c], state.features[c]) for c in state.pseudonyms},
-            state.norm_bits,
-            state.target_bits,
-            key,
-            ascends=self._searches_line,
-        )
+        held = {c: HeldEntries(state.pseudonyms[c], state.features[c]) for c in state.pseudonyms}
+        return self._hybrid(held, state.norm_bits, state.target_bits, key)
+
+    def _hybrid(
+        self,
+        held: Mapping[str, HeldEntries],
+        norms: Mapping[str, int],
+        targets: Mapping[str, int],
+        key: PublicKey | None,
+    ) -> Hybrid:
+        problem, ascends = (self._loss, self._l2, self.model.size), self._searches_line
+        return Hybrid(self.settings, self.fleet.seed, *problem, held, norms, targets, key, ascends=ascends)
 
     # How vectors travel
 
