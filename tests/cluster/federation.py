@@ -172,12 +172,6 @@ class Federation:
         """Wait until the server has done so many rounds."""
         wait_until(lambda: f"round {t} " in self.says("server"), f"round {t}")
 
-    def wait_until_saved(self, t: int) -> None:
-        """Wait until the server has done so many rounds and saved as many: it passes rounds over where it is short of
-        time."""
-        self.wait_for_round(t)
-        wait_until(lambda: checkpoints.newest(RunFolder(self.run_folder)).round >= t, f"a checkpoint of round {t}")
-
     def finish_through_kills(self, victims: Mapping[int, str]) -> Path:
         """Start everybody, kill one in each of some rounds and start it again; return the run folder."""
         self.start()

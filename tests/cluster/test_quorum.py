@@ -164,14 +164,14 @@ def test_a_client_that_is_away_for_good_leaves_its_place_in_cohorts_to_others(fe
     """
     said = f"client {AWAY} has not answered in 2 rounds in a row"
     without = settings(min_replies=1, patience=2, deadline=0.5)
-    without["algorithm"] |= {"check": False}
+    without["algorithm"] |= {"check": False, "nap": 0.06}  # it must be killed before it is over
     federation = federate(without, allow=LEDGER)
     federation.start()
     federation.wait_for_round(5)
     federation.kill(AWAY)
     wait_until(lambda: said in federation.says("server"), "it to be left out")
     wait_until(lambda: is_saved_as_away(federation), "a checkpoint that knows of it")
-    federation.wait_for_round(25)
+    federation.wait_for_round(15)
     federation.kill("server")
     federation.restart("server")
     assert federation.server is not None

@@ -102,14 +102,6 @@ def test_bytes_that_were_not_synced_may_be_there_torn_or_gone(tmp_path: Path) ->
     assert trees(found) == {frozenset(), *(frozenset({("x", content)}) for content in contents)}
 
 
-def test_a_synced_file_has_its_bytes_and_perhaps_no_name(tmp_path: Path) -> None:
-    with recording(tmp_path) as found, (tmp_path / "x").open("wb") as file:
-        file.write(b"abcd")
-        file.flush()
-        os.fsync(file.fileno())
-    assert trees(found) == {frozenset(), frozenset({("x", b"abcd")})}
-
-
 @pytest.mark.parametrize("settled", [False, True])
 def test_a_file_in_a_new_folder_goes_with_its_folder(tmp_path: Path, settled: bool) -> None:
     with recording(tmp_path) as found:

@@ -31,7 +31,7 @@ from fenchel.deploy.certificates.revocation import revoke
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.fleet.client_record import ClientRecord
-from tests.faults.power import Named, Node, Opened, Recording, Wrote, lay_out, recording
+from tests.faults.power import Named, Node, Opened, Recording, Wrote, recording
 from tests.faults.test_power import Model, try_everything, try_kills
 
 SECRETS = Secrets.generate(512, for_tests=True)
@@ -188,9 +188,3 @@ def test_an_exchange_goes_on_after_a_kill_and_after_the_loss_of_power(disk: Path
         found.promise("kept")
     assert try_everything(found, read) > 10
     try_kills(found, read)
-
-
-def test_files_are_laid_out_for_their_owner(disk: Path) -> None:
-    """Or what is read above would be refused for its rights."""
-    left = lay_out({Path(CLIENTS): SECRETS.to_text().encode()}, disk / "left")
-    assert Secrets.load(left / CLIENTS) == SECRETS

@@ -650,7 +650,7 @@ def _data(folder: Path) -> Iterator[Parser]:
 
 
 def _identifiers(folder: Path) -> Parser:
-    """Return the reader of a text file of sample identifiers, plain or, by the first byte of an input, compressed."""
+    """Identifiers of samples, plain or, by the first byte of an input, compressed."""
     names = b"one\n two \nthree\n"
     suffixes = ("", ".gz", ".bz2", ".xz")
 
