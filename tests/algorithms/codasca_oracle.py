@@ -114,9 +114,7 @@ class Machines:
             self.rounds.append(u)
         return total / (window * rounds), u
 
-    def codasca(
-        self, u: Array, eta: float, eta_g: float, window: int, rounds: int, start: str = "carry", flip: bool = False
-    ) -> Array:
+    def codasca(self, u: Array, eta: float, eta_g: float, window: int, rounds: int, start: str = "carry") -> Array:
         """One stage of CODASCA, with the difference form of the control variates; return the last point."""
         centre = u.copy()
         if start == "zero":
@@ -130,8 +128,7 @@ class Machines:
                 own = u
                 for _ in range(window):
                     own, _ = self.step(k, own, centre, eta, c - self.c[k])
-                sign = -1.0 if flip else 1.0
-                moved = (u - own) / (window * eta) * np.append(np.ones(u.size - 1), -sign)
+                moved = (u - own) / (window * eta) * np.append(np.ones(u.size - 1), -1.0)
                 new.append(self.c[k] - c + moved)
                 ends.append(own)
             self.c = np.array(new)
