@@ -17,18 +17,10 @@ Array = NDArray[Any]
 
 @dataclass
 class Part:
-    """What one machine holds.
+    """What one machine holds."""
 
-    Attributes
-    ----------
-    x
-        Features, shape (n, d).
-    y
-        +1 and -1, shape (n,).
-    """
-
-    x: Array
-    y: Array
+    x: Array  # features, shape (n, d)
+    y: Array  # +1 and -1, shape (n,)
 
     @property
     def rate(self) -> float:
@@ -65,22 +57,14 @@ class Part:
 
 @dataclass
 class Machines:
-    """All machines, with the weights lambda_k and the prior p that belongs to them.
-
-    Attributes
-    ----------
-    c
-        The control variates c^k, shape (K, n), with the paper's signs; kept between stages.
-    rounds
-        The point after each round.
-    """
+    """All machines, with the weights lambda_k and the prior p that belongs to them."""
 
     parts: list[Part]
     weights: Array
     gamma: float
     prior: float | None = None
-    c: Array = field(init=False)
-    rounds: list[Array] = field(default_factory=list)
+    c: Array = field(init=False)  # c^k, shape (K, n), with the paper's signs; kept between stages
+    rounds: list[Array] = field(default_factory=list)  # the point after each round
 
     def __post_init__(self) -> None:
         self.c = np.zeros((len(self.parts), self.parts[0].x.shape[1] + 3))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,11 @@ SEED = 3
 
 @dataclass
 class Record:
-    """A run, and what it drew.
-
-    Attributes
-    ----------
-    draws
-        By round.
-    snapshots
-        wsnap of each round.
-    """
+    """A run, and what it drew."""
 
     run: Run
-    draws: dict[int, Draw] = field(default_factory=dict)
-    snapshots: dict[int, Vector] = field(default_factory=dict)
+    draws: dict[int, Draw]  # by round
+    snapshots: dict[int, Vector]  # wsnap of each round
 
     def __call__(self, t: int, weights: Floats) -> Draw:
         """Let an oracle draw the same."""
@@ -66,15 +58,7 @@ def record(
     given: Sequence[Draw] | None = None,
     **sections: Any,
 ) -> Record:
-    """Run DRDM or DRFA.
-
-    Parameters
-    ----------
-    given
-        What the rounds draw, from the beginning again after the last; ``None``: what the algorithm draws.
-    **sections
-        As for :func:`tests.algorithms.mlr.train`.
-    """
+    """Run DRDM or DRFA, with given draws (from the beginning again after the last) or those of the algorithm."""
     names = client_names(problem.clients)
     place = {name: i for i, name in enumerate(names)}
     noted: dict[int, dict[str, Any]] = {}

@@ -44,21 +44,11 @@ SETS = ((0, 1), (2, 3), (0, 2), (1, 3))
 
 @dataclass(frozen=True)
 class Problem:
-    """F(w) = sum_i p_i f_i(w), f_i(w) = mean loss of client i's samples + (l2/2) ||w||^2.
+    """F(w) = sum_i p_i f_i(w), f_i(w) = mean loss of client i's samples + (l2/2) ||w||^2."""
 
-    Attributes
-    ----------
-    shards
-        What each client holds.
-    l2
-        rho, the weight of the ridge.
-    weighted
-        Whether p_i = N n_i / n; otherwise p_i = 1.
-    """
-
-    shards: tuple[Shard, ...]
-    l2: float
-    weighted: bool = False
+    shards: tuple[Shard, ...]  # what each client holds
+    l2: float  # rho, the weight of the ridge
+    weighted: bool = False  # whether p_i = N n_i / n; otherwise p_i = 1
 
     @property
     def clients(self) -> int:
@@ -170,19 +160,11 @@ class Given(LocalData):
 
 @dataclass
 class Run:
-    """A run that is over.
-
-    Attributes
-    ----------
-    states
-        The server's state after each round, by round.
-    federation
-        Who ran.
-    """
+    """A run that is over."""
 
     settings: RunSettings
     folder: RunFolder
-    states: dict[int, Any] = field(default_factory=dict)
+    states: dict[int, Any] = field(default_factory=dict)  # of the server after each round, by round
     federation: Federation | None = None
 
     @property
@@ -236,25 +218,11 @@ def train(
 ) -> Run:
     """Run an algorithm in this process.
 
-    Parameters
-    ----------
-    problem
-        Whose shards the clients hold.
-    parent
-        Where the run is kept.
-    algorithm
-        Its settings.
-    cohorts
-        Who takes part: numbers of clients for each round, from the beginning again after the last; ``None``:
-        as ``participation.sampler`` says.
-    faults
-        What goes wrong.
-    executor
-        Where clients compute; ``None``: on the event loop.
-    on_round
-        Told the number of each round that is done.
-    **sections
-        Settings that replace the defaults of :meth:`Problem.settings`.
+    cohorts: numbers of clients for each round, from the beginning again after the last; ``None``: as
+        ``participation.sampler`` says.
+    executor: where clients compute; ``None``: on the event loop.
+    on_round: told the number of each round that is done.
+    sections: settings that replace the defaults of :meth:`Problem.settings`.
     """
     settings = problem.settings(parent, algorithm, **sections)
     run = Run(settings, RunFolder.create(parent, "run"))
