@@ -231,20 +231,16 @@ class LocalTraining(ClientAlgorithm):
             draw=self.settings.batches,
         )
 
-    def smooth_gradient(self, w: Vector, batch: Indices) -> Vector:
-        """Return the stochastic gradient g_i(w) of the client's objective, shape (d,), clipped sample by sample.
+    def gradient(self, w: Vector, batch: Indices) -> Vector:
+        """Return the stochastic gradient g_i(w) of the client's objective, clipped sample by sample, shape (d,).
+
+        Where the settings ask for one, it includes a subgradient of h.
 
         w: shape (d,).
         batch: rows of the shard.
         """
-        if self.clip is None:
-            return self.objective.batch_gradient(w, batch)
-        return self.objective.clipped_gradient(w, batch, self.clip)
-
-    def gradient(self, w: Vector, batch: Indices) -> Vector:
-        """Return :meth:`smooth_gradient`, plus a subgradient of h where the settings ask for one, shape (d,)."""
-        g = self.smooth_gradient(w, batch)
-        h = self.objective.regularizer
+        f, h = self.objective, self.objective.regularizer
+        g = f.batch_gradient(w, batch) if self.clip is None else f.clipped_gradient(w, batch, self.clip)
         if self.settings.takes_subgradient and not isinstance(h, Zero):
             g += h.subgradient(w)
         return g

@@ -167,9 +167,9 @@ def test_the_advice_cures_a_run_in_which_one_report_is_wrong(
     problem = unequal(60.0, False)
     reporting(monkeypatch, 1e29)
     with caplog.at_level(logging.WARNING, "fenchel.server"):
-        slow = record(problem_of(problem), tmp_path, DRDM, rounds=100)
+        slow = record(problem_of(problem), tmp_path, DRDM, rounds=60)
     assert worst(problem, slow, 20) > 1.2
-    cured = record(problem_of(problem), tmp_path, DRDM | {"dual_step_size": advised(caplog)[1]}, rounds=160)
+    cured = record(problem_of(problem), tmp_path, DRDM | {"dual_step_size": advised(caplog)[1]}, rounds=120)
     assert worst(problem, cured, 20) < 1.02
 
 
@@ -178,7 +178,7 @@ def test_the_advice_cures_a_run_in_which_a_loss_beyond_a_thousand_medians_is_rig
 ) -> None:
     problem = unequal(1e5, True)
     with caplog.at_level(logging.WARNING, "fenchel.server"):
-        swinging = record(problem_of(problem), tmp_path, DRDM, rounds=100)
+        swinging = record(problem_of(problem), tmp_path, DRDM, rounds=60)
     assert worst(problem, swinging, 20) > 1.5
     cured = record(problem_of(problem), tmp_path, DRDM | {"dual_step_size": advised(caplog)[0]}, rounds=160)
     assert worst(problem, cured, 20) < 1.02
