@@ -15,12 +15,12 @@ from fenchel.testing import check_algorithm
 WHOLE = {"name": "breast_cancer", "samples": 200, "scale": "standard", "partition": {"kind": "dirichlet", "alpha": 0.5}}
 SPLIT = {
     "name": "breast_cancer",
-    "samples": 100,
+    "samples": 60,
     "scale": ["standard", "unit-rows"],
     "partition": {"kind": "grid", "sample_groups": 2, "feature_groups": 2},
 }
 LOCAL = {"local_steps": 3, "batch_size": 16, "step_size": 0.05}
-STAGES = {"step_size": 0.02, "schedule": {"kind": "practice", "stage_steps": 12}}
+STAGES = {"step_size": 0.02, "schedule": {"kind": "practice", "stage_steps": 6}}
 DUAL = LOCAL | {"dual_step_size": 0.01}
 SOME = {"participation": {"sampler": {"kind": "fixed", "size": 2}}}
 TOP = {"uplink": {"sparsify": {"support": "top-k", "keep": 0.3}}}
@@ -102,7 +102,17 @@ CASES: dict[str, dict[str, Any]] = {
     "drfa": {"algorithm": DUAL, **SOME},
     "scaff-pd": {"algorithm": DUAL},
     "codasca": {"algorithm": {**STAGES, "local_steps": 3}, **SCORES},
-    "codasca, paper's wire": {"algorithm": {**STAGES, "local_steps": 3, "wire": "paper"}, **SCORES, **SOME},
+    "codasca, fresh": {"algorithm": {**STAGES, "local_steps": 3, "cv_init": "gradient"}, **SCORES},
+    "codasca, paper's wire": {
+        "algorithm": {**STAGES, "local_steps": 3, "wire": "paper", "cv_init": "gradient"},
+        **SCORES,
+        **SOME,
+    },
+    "codasca, as published": {
+        "algorithm": {**STAGES, "local_steps": 3, "wire": "paper", "cv_init": "zero"},
+        **SCORES,
+        **SOME,
+    },
     "coda-plus": {"algorithm": {**STAGES, "local_steps": 3}, **SCORES},
     "coda": {"algorithm": {**STAGES, "local_steps": 3}, **SCORES},
     "npa": {"algorithm": STAGES, **SCORES},
