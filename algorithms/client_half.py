@@ -207,19 +207,12 @@ def _handlers(algorithm: ClientAlgorithm) -> dict[str, _Handler]:
     found = {}
     # Of the class, not the object: asking an object for its members would compute all of its properties.
     for name, function in inspect.getmembers(type(algorithm), inspect.isfunction):
-        phase = getattr(function, "answers_phase", None)
-        if phase is None:
-            continue
-        method = getattr(algorithm, name)
-        hints = typing.get_type_hints(method)
-        parameters = inspect.signature(method).parameters
-        wanted = {name: hints.get(name, Any) for name in parameters}
-        found[phase] = _Handler(
-            phase,
-            method,
-            wanted,
-            frozenset(name for name, parameter in parameters.items() if parameter.default is parameter.empty),
-        )
+        if phase := getattr(function, "answers_phase", None):
+            method = getattr(algorithm, name)
+            hints, parameters = typing.get_type_hints(method), inspect.signature(method).parameters
+            wanted = {each: hints.get(each, Any) for each in parameters}
+            required = frozenset(each for each in wanted if parameters[each].default is inspect.Parameter.empty)
+            found[phase] = _Handler(phase, method, wanted, required)
     return found
 
 
@@ -247,8 +240,10 @@ def _difference(hint: Any, value: Value, finite: bool) -> str | None:
 
 
 def _array_difference(hint: Any, value: Value, finite: bool) -> str | None:
-    if isinstance(value, SparseVector) and hint in (SparseVector, Vector):
+    if isinstance(value, SparseVector) and hint is SparseVector:
         return None if finite else finiteness_problem(value.values)
+    if isinstance(value, SparseVector) and hint == Vector:
+        value = value.values
     if hint is SparseVector or not isinstance(value, np.ndarray):
         return f"is a {type(value).__name__}, expected {'a sparse vector' if hint is SparseVector else 'an array'}"
     wanted = typing.get_args(typing.get_args(hint)[1])[0]
