@@ -22,6 +22,7 @@ from fenchel.common.settings.algorithm import SMALLEST_STEP, AlgorithmSettings, 
 from fenchel.common.settings.participation import Sampler, Weighted
 from fenchel.common.settings.uplink import Uplink
 from fenchel.common.wire.values import Values
+from fenchel.server.fleet.cohort import Reduced
 
 
 class LocalTrainingSettings(AlgorithmSettings):
@@ -197,16 +198,19 @@ class FedAvg(Algorithm):
 
     async def round(self, t: int) -> None:
         """Draw S_t; w_{t+1} = sum over k in S_t of n_k / n * ClientUpdate(k, w_t)."""
-        cohort = self.sample()
-        trained = await cohort.reduce(
+        trained = await self.trained(t)
+        mean = self.uplink.mean(trained, "model", self.model, t)
+        self.model = self.downlink.kept(mean, t + 1)
+
+    async def trained(self, t: int, **more: type[int]) -> Reduced:
+        """Return the sums of what S_t sends: ClientUpdate(k, w_t), n_k, and more by name."""
+        return await self.sample().reduce(
             "train",
             model=self.downlink.wire(self.model, t),
-            returns={"model": self.uplink.expected(self.model), "samples": int},
+            returns={"model": self.uplink.expected(self.model), "samples": int, **more},
             weight="samples" if self.settings.weighting == "samples" else None,
             dtype=self.model.dtype,
         )
-        mean = self.uplink.mean(trained, "model", self.model, t)
-        self.model = self.downlink.kept(mean, t + 1)
 
 
 class LocalTraining(ClientAlgorithm):

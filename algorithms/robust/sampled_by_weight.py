@@ -137,11 +137,16 @@ class SampledByWeight(Robust):
         return min(_QUIET / self._loudness(loss, 1.0), LARGEST_DUAL_STEP)
 
     def training_cohort(self, t: int) -> Counter[str]:
-        """Draw D^(s): n_i, how often each client was drawn, by client id (section 2.5)."""
+        """Draw D^(s): n_i, how often each client was drawn, by client id (section 2.5).
+
+        Drawn by p(lambda) = (1 - epsilon) lambda + epsilon / N, of those that are not lost.
+        """
         if self.settings.sampling == "uniform":
             return Counter(self.sample().clients)
         present = [member.name for member in self.fleet.present]
-        p = self._probabilities(present)
+        epsilon = self.settings.epsilon
+        p = (1 - epsilon) * self.state.weights[self.places(present)] + epsilon / len(present)
+        p /= p.sum()
         random = generator(self.fleet.seed, "server", t, "training cohort")
         if self.settings.sampling == "with-replacement":
             drawn = random.choice(len(present), self.m, p=p)
@@ -152,13 +157,6 @@ class SampledByWeight(Robust):
             missing = min(self.m - weighty, others.size)
             drawn = np.concatenate([drawn, random.choice(others, missing, replace=False)])
         return Counter(present[i] for i in drawn)
-
-    def _probabilities(self, present: list[str]) -> NDArray[np.float64]:
-        """p(lambda) = (1 - epsilon) lambda + epsilon / N, of those that are not lost, shape (len(present),)."""
-        epsilon = self.settings.epsilon
-        p = (1 - epsilon) * self.state.weights[self.places(present)] + epsilon / len(present)
-        probabilities: NDArray[np.float64] = p / p.sum()
-        return probabilities
 
     def snapshot_step(self, t: int) -> int:
         """Draw k', uniformly from 1 to tau: after so many local steps the snapshot is taken."""

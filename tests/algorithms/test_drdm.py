@@ -205,15 +205,6 @@ def test_without_dual_steps_it_is_feddyn(correction: str, tmp_path: Path) -> Non
     assert (taken.state.weights == 0.25).all()
 
 
-@pytest.mark.parametrize("sampling", ["with-replacement", "without-replacement", "uniform"], ids=lambda name: f"{name}")
-def test_without_drift_and_regularisation_it_is_drfa(sampling: str, tmp_path: Path) -> None:
-    without = record(reproducible(), tmp_path, own("none", sampling=sampling, **LOCAL) | {"regularization": 0}, **THREE)
-    algorithm = {"name": "drfa", "sampling": sampling, "dual_step_size": 0.02, **LOCAL}
-    drfa = record(reproducible(), tmp_path, algorithm, **THREE)
-    np.testing.assert_allclose(without.run.models, drfa.run.models, rtol=0, atol=1e-15)
-    np.testing.assert_allclose(without.weights, drfa.weights, rtol=0, atol=1e-15)
-
-
 @pytest.mark.parametrize(("mu", "name", "keys"), [(0.5, "fedprox", {"proximity": 0.5}), (0, "fedavg", {})])
 def test_without_drift_and_dual_steps_it_is_fedprox_or_fedavg(
     mu: float, name: str, keys: dict[str, Any], tmp_path: Path
