@@ -240,12 +240,14 @@ def _difference(hint: Any, value: Value, finite: bool) -> str | None:
 
 
 def _array_difference(hint: Any, value: Value, finite: bool) -> str | None:
-    if isinstance(value, SparseVector) and hint is SparseVector:
+    if hint is SparseVector:
+        if not isinstance(value, SparseVector):
+            return f"is a {type(value).__name__}, expected a sparse vector"
         return None if finite else finiteness_problem(value.values)
-    if isinstance(value, SparseVector) and hint == Vector:
+    if hint == Vector and isinstance(value, SparseVector):
         value = value.values
-    if hint is SparseVector or not isinstance(value, np.ndarray):
-        return f"is a {type(value).__name__}, expected {'a sparse vector' if hint is SparseVector else 'an array'}"
+    if not isinstance(value, np.ndarray):
+        return f"is a {type(value).__name__}, expected an array"
     wanted = typing.get_args(typing.get_args(hint)[1])[0]
     wanted = typing.get_origin(wanted) or wanted  # np.floating[Any] -> np.floating
     if not issubclass(wanted, np.generic):
