@@ -7,7 +7,7 @@ BACKEND := setuptools>=77
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock'
 
-.PHONY: help install torch demo test explore docs messages faults fuzz fuzz-guided lint format bench bench-peers proto lock clean
+.PHONY: help install torch demo test explore docs messages faults fuzz lint format bench bench-peers proto lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,10 +40,6 @@ explore: $(READY)  ## the tests of properties on examples that nobody has tried 
 
 fuzz: $(READY)  ## a million damaged inputs to everything that parses bytes (for the night); FUZZ="--seed 1"
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.hostile.fuzz $(FUZZ)
-
-fuzz-guided: $(READY)  ## the same parsers by a fuzzer that sees which lines are reached (atheris); FUZZ="--inputs 1000"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[fuzz]'
-	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.hostile.guided $(FUZZ)
 
 docs: $(READY)  ## write the tables of docs/settings.md anew
 	$(BIN)/python -m docs.settings_tables

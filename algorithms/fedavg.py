@@ -198,9 +198,11 @@ class FedAvg(Algorithm):
 
     async def round(self, t: int) -> None:
         """Draw S_t; w_{t+1} = sum over k in S_t of n_k / n * ClientUpdate(k, w_t)."""
-        trained = await self.trained(t)
-        mean = self.uplink.mean(trained, "model", self.model, t)
-        self.model = self.downlink.kept(mean, t + 1)
+        self.model = self.downlink.kept(await self.trained_mean(t), t + 1)
+
+    async def trained_mean(self, t: int) -> Vector:
+        """Have a cohort train from the global model; return the mean of the results, shape (d,)."""
+        return self.uplink.mean(await self.trained(t), "model", self.model, t)
 
     async def trained(self, t: int, **more: type[int]) -> Reduced:
         """Return the sums of what S_t sends: ClientUpdate(k, w_t), n_k, and more by name."""

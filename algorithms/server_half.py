@@ -145,7 +145,10 @@ class Algorithm:
         raise TypeError(f"{type(self).__name__} must define round(t)")
 
     async def finish(self) -> None:
-        """Finish, after the last round; by default nothing."""
+        """Finish, after the last round; by default nothing.
+
+        What this leaves in the state is not saved: a run that is resumed does it again, as it was done before.
+        """
 
     def metrics(self) -> dict[str, float]:
         """Return the figures that :attr:`figures` names, after a round; by default none."""

@@ -21,7 +21,7 @@ from benchmarks.machine import description
 from benchmarks.program import Figures, flags, progress, tell
 from fenchel.common.data.catalogue import locate
 from fenchel.common.errors import SettingsError
-from fenchel.common.objectives.networks.device import find_device
+from fenchel.common.objectives.networks.factory import find_device
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process

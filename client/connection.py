@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import secrets
 import time
 from collections.abc import Callable, Collection
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from fenchel.client.backoff import Backoff
 from fenchel.client.disk_quota import DiskQuota
 from fenchel.client.local_data import LocalData
 from fenchel.client.observer import ClientObserver
@@ -56,20 +56,36 @@ _HANDSHAKE_TRIES = 3
 _FULL = "Concurrent RPC limit exceeded"
 
 
+@dataclass
+class Backoff:
+    """Exponential back-off with full jitter: clients that lost the same server do not return together."""
+
+    first: float = 0.1  # first, longest: seconds: the upper bound of the first wait, and of any wait
+    longest: float = 5.0
+    _attempts: int = 0
+
+    def next(self) -> float:
+        """Return the next wait in seconds."""
+        bound = min(self.first * 2.0**self._attempts, self.longest)
+        self._attempts = min(self._attempts + 1, 32)
+        # Jitter is no part of a run's result, so it need not be reproducible.
+        return random.uniform(bound / 2, bound)  # noqa: S311
+
+    def reset(self) -> None:
+        """Start again from the first wait: something worked."""
+        self._attempts = 0
+
+
 @dataclass(frozen=True)
 class Participant:
-    """What a client is started with.
-
-    holdings: where its data comes from.
-    consent: what the server may have this client run, read and use.
-    """
+    """What a client is started with."""
 
     name: str  # its id
     server: str  # ``host:port``
     credentials: Credentials | None  # its certificate and key; ``None``: no TLS
-    local_data: LocalData
+    local_data: LocalData  # where its data comes from
     state_folder: Path | None = None  # below it journals are kept, by run and client; ``None``: in memory only
-    trust_limits: TrustLimits = field(default_factory=TrustLimits)
+    trust_limits: TrustLimits = field(default_factory=TrustLimits)  # what the server may have it run, read and use
     retry_for: float = 600.0  # seconds that it goes on trying to reach a server that does not answer
     secrets: Secrets | None = None  # what it was given of what all clients share, if anything
     peers: Collection[str] | None = None
@@ -109,7 +125,7 @@ class Connection:
     _run: str = ""
     _has_worked: bool = False  # whether anything was asked of this client in the run
     _worker: Worker | None = None
-    _room: DiskQuota = field(init=False)
+    _quota: DiskQuota = field(init=False)
     _backoff: Backoff = field(default_factory=Backoff)
     _last_success: float = field(default_factory=time.monotonic)
     _handshakes_failed: int = 0
@@ -118,7 +134,7 @@ class Connection:
 
     def __post_init__(self) -> None:
         self._credentials = self.participant.credentials
-        self._room = DiskQuota(self.participant.trust_limits.journal_bytes)
+        self._quota = DiskQuota(self.participant.trust_limits.journal_bytes)
 
     async def take_part(self) -> pb.Farewell:
         """Join, and work until the server says that the run is over."""
@@ -216,7 +232,7 @@ class Connection:
         holding = who.local_data.of(settings, reply.assignment.index, reply.assignment.clients)
         who.trust_limits.check_model(settings, holding.shard)
         folder = None if who.state_folder is None else who.state_folder / reply.run / who.name
-        secret_exchange = self._ceremony(reply.run, settings, folder)
+        secret_exchange = self._exchange_of(reply.run, settings, folder)
         session = Session(
             who.name,
             settings,
@@ -227,7 +243,7 @@ class Connection:
             secret_exchange,
             who.solver,
             who.policy,
-            self._room,
+            self._quota,
             None if who.policy is None else self._account(who.policy, reply.run, settings),
         )
         answered = partial(self.observer.answered, who.name)
@@ -242,7 +258,7 @@ class Connection:
         data = who.local_data.identity(settings, who.name)
         return Account(who.name, run, data, None if path is None else path.resolve(), who.state_folder)
 
-    def _ceremony(self, run: str, settings: RunSettings, folder: Path | None) -> SecretExchange | None:
+    def _exchange_of(self, run: str, settings: RunSettings, folder: Path | None) -> SecretExchange | None:
         """Return this client's part in the sealed exchange, if there is one."""
         who, bits = self.participant, settings.algorithm.key_bits
         if not settings.seals_secrets or bits is None or self._credentials is None:

@@ -72,9 +72,9 @@ def _groups(prefix: str, ranking: Ranking | None, least: int, places: Places) ->
 
     No groups without samples; nor where a score is not finite, since these samples have no AUC.
     """
-    told = ranking is not None and np.isfinite(ranking.scores).all()
-    scores, positive = (
-        (ranking.scores, ranking.positive) if ranking is not None and told else (np.empty(0), np.empty(0, bool))
-    )
-    of_classes = {"positives": positive, "negatives": ~positive}
-    return {prefix + name: score_groups(scores[chosen], BINS, least, places) for name, chosen in of_classes.items()}
+    if ranking is None or not np.isfinite(ranking.scores).all():
+        ranking = Ranking(np.empty(0), np.empty(0, bool))
+    of_classes = {"positives": ranking.positive, "negatives": ~ranking.positive}
+    return {
+        prefix + name: score_groups(ranking.scores[chosen], BINS, least, places) for name, chosen in of_classes.items()
+    }

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,21 +39,20 @@ class Journal:
 
     initial: the state before the first instruction. It is never changed.
     folder: where entries are written; ``None`` keeps them in memory only (no state, or a test).
-    room: how much it may take; ``None``: any amount.
+    quota: how much it may take.
     """
 
     def __init__(
-        self, initial: Any, folder: Path | None = None, *, sync: bool = False, room: DiskQuota | None = None
+        self, initial: Any, folder: Path | None = None, *, sync: bool = False, quota: DiskQuota | None = None
     ) -> None:
         self._initial = initial
         self._folder = folder
         self._sync = sync
-        self._room = room
+        self._quota = quota or DiskQuota()
         self._settled = False  # whether the folder's own name survives the loss of power
         self._sizes: dict[int, int] = {}  # of all entries
         self._at_hand: dict[int, _Entry] = {}  # without a folder, all entries
-        if room is not None:
-            room.open(folder)
+        self._quota.open(folder)
         for sequence in _written(folder):
             try:
                 values = store.read(_path(folder, sequence))
@@ -103,42 +101,32 @@ class Journal:
                 if self._sync and not self._settled:
                     store.settle(self._folder)
                     self._settled = True
-                if self._room is not None:
-                    self._room.admit(self._folder, content.size)
+                self._quota.admit(self._folder, content.size)
             store.write_content(_path(self._folder, sequence), content, sync=self._sync, owner="client")
-        elif self._room is not None:
-            self._room.admit(None, content.size)
+        else:
+            self._quota.admit(None, content.size)
         self._keep(sequence, entry, content.size)
 
-    def forget_before(self, reach: int) -> None:
-        """Drop the entries of instructions before ``reach``: no checkpoint can lead back to them."""
-        self._forget(sequence for sequence in self._sizes if sequence < reach)
+    def forget(self, reach: int, base: int, sequence: int) -> None:
+        """Drop the entries of instructions before ``reach``, and of those between ``sequence`` and its base.
 
-    def forget_between(self, base: int, sequence: int) -> None:
-        """Drop the entries of instructions after ``base`` and before ``sequence``, whose base that is.
-
-        None of them counted when ``sequence`` was sent, or it would be the base; and none can count any more,
-        since no question is sent while another is open. All that checkpoints lead back to lies at the base or
-        before it.
+        No checkpoint can lead back to the former. None of the latter counted when ``sequence`` was sent, or it would
+        be the base; and none can count any more, since no question is sent while another is open. All that
+        checkpoints lead back to lies at the base or before it.
         """
-        self._forget(between for between in self._sizes if base < between < sequence)
-
-    def _forget(self, sequences: Iterable[int]) -> None:
-        for sequence in list(sequences):
+        for each in [each for each in self._sizes if each < reach or base < each < sequence]:
             if self._folder is not None:
-                with store.writing(path := _path(self._folder, sequence), "client"):
+                with store.writing(path := _path(self._folder, each), "client"):
                     path.unlink(missing_ok=True)
-            size = self._sizes.pop(sequence)
-            self._at_hand.pop(sequence, None)
-            if self._room is not None:
-                self._room.give_back(self._folder, size)
+            size = self._sizes.pop(each)
+            self._at_hand.pop(each, None)
+            self._quota.give_back(self._folder, size)
 
     def _keep(self, sequence: int, entry: _Entry, size: int) -> None:
         """Remember an entry that is where it belongs."""
         self._sizes[sequence] = size
         self._at_hand[sequence] = entry
-        if self._room is not None:
-            self._room.take(self._folder, size)
+        self._quota.take(self._folder, size)
         if self._folder is not None and len(self._at_hand) > _AT_HAND:
             del self._at_hand[next(iter(self._at_hand))]
 

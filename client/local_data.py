@@ -42,20 +42,9 @@ class LocalData:
     def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
         """Return what client ``index`` of ``clients`` holds."""
         if self.own is not None:
-            data = settings.data
-            shard = load_own(
-                self.own.path,
-                self.own.label,
-                task=data.task,
-                classes=data.classes,
-                identifier=self.own.identifier,
-                columns=data.columns,
-                scalings=data.scalings,
-                bias=data.bias,
-                extractor=data.extractor,
-                dtype=settings.objective.dtype,
-            )
-            return ClientData(*divide_own(shard, data.holdout, settings.seed, index, clients))
+            own, dtype = self.own, settings.objective.dtype
+            shard = load_own(own.path, settings.data, label=own.label, identifier=own.identifier, dtype=dtype)
+            return ClientData(*divide_own(shard, settings.data.holdout, settings.seed, index, clients))
         source = self._source(settings)
         dtype = settings.objective.dtype
         return ClientData(source.shard(index, clients, dtype), source.holdout(index, clients, dtype))

@@ -6,10 +6,11 @@ Each client is a label. Its times are its own account, the same that the server 
 from __future__ import annotations
 
 from fenchel.client.observer import ClientObserver
+from fenchel.common.storage.call_columns import CLIENT_STAGES
 from fenchel.common.telemetry.exposition import LATENCIES, Exposition
 from fenchel.proto import fenchel_pb2 as pb
 
-_PARTS = ("queue", "decode", "compute", "encrypt", "decrypt", "encode", "journal", "handover")
+_PARTS = tuple(stage.timing for stage in CLIENT_STAGES)
 
 
 class ClientMetrics:

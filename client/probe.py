@@ -7,8 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import grpc
 import numpy as np
@@ -43,10 +42,6 @@ class ProbeResult:
     clock_uncertainty: float  # the offset is wrong by so much at most
     upload: float  # upload, download: rates from the client to the server and back
     download: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields, for JSON."""
-        return asdict(self)
 
     def cells(self) -> tuple[str, ...]:
         """Return a table's row for people: client, p50, p90, p99, jitter, clock offset, up, down."""

@@ -7,7 +7,8 @@ server's decision, which each instruction's ``base`` tells (:mod:`fenchel.client
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +18,10 @@ from fenchel.algorithms.registry import client_half, require_allowed
 from fenchel.client.evaluation import ClientEvaluation
 from fenchel.client.journal import Journal
 from fenchel.client.privacy.protection import bounded, protection_of
-from fenchel.client.timing import set_apart, stopwatch
 from fenchel.common.compression.uplink import ClientUplink
+from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.data.shard import Shard
-from fenchel.common.defects import described
+from fenchel.common.defects import described, outside
 from fenchel.common.environment import Environment
 from fenchel.common.errors import (
     BudgetSpentError,
@@ -92,11 +93,11 @@ class Session:
     journal_folder: where this client keeps its journal of this run; ``None`` keeps it in memory.
     allowed: algorithms from outside the project that may be run here.
     secrets: what this client was given of what the clients share, if anything.
-    ceremony: this client's part in the sealed exchange, by which it comes to the secrets where the run's settings say
-        so. Until then there is no algorithm here.
+    secret_exchange: this client's part in the sealed exchange, where the secrets come by it. Until then there is no
+        algorithm here.
     solver: the local solver that suits this client, in place of the run's.
     policy: what this client insists on before it takes part, if anything.
-    room: how much the journal may take; ``None``: any amount.
+    quota: how much the journal may take.
     account: where all runs of a client with a policy are counted.
     """
 
@@ -111,15 +112,17 @@ class Session:
         secret_exchange: SecretExchange | None = None,
         solver: Solver | None = None,
         policy: Policy | None = None,
-        room: DiskQuota | None = None,
+        quota: DiskQuota | None = None,
         account: Account | None = None,
     ) -> None:
         self.client = client
         self.settings = settings
         self.holding = holding
         self._solver = solver
-        for name in outside_code(settings.model_dump()):
+        outside_names = outside_code(settings.model_dump())
+        for name in outside_names:
             require_allowed(name, allowed)
+        self._runs_outside_code = bool(outside_names)
         self._half = client_half(settings.algorithm.name, allowed)
         self._stateless = self._half.stateless()
         norm = settings.differential_privacy.feature_norm if settings.differential_privacy else None
@@ -131,8 +134,8 @@ class Session:
             settings.evaluation.histograms,
         )
         self._journal_folder = journal_folder
-        self._room = room
-        self._ceremony = secret_exchange
+        self._quota = quota
+        self._secret_exchange = secret_exchange
         if policy is not None and (refusal := policy.exposure(settings.algorithm)):
             raise SettingsError(f"client {client} does not take part: {refusal}")
         self._protection = protection_of(client, settings, self._objective, journal_folder, policy, account)
@@ -165,7 +168,7 @@ class Session:
         )
         initial = self._half.State() if stateless else algorithm.initial_state()
         folder = None if stateless else self._journal_folder
-        journal = Journal(initial, folder, sync=settings.checkpoint.sync, room=self._room)
+        journal = Journal(initial, folder, sync=settings.checkpoint.sync, quota=self._quota)
         algorithm.state = journal.state_after(0)
         return _Begun(algorithm, journal)
 
@@ -191,9 +194,8 @@ class Session:
         whatever it left behind.
         """
         if self._begun is not None and not self._stateless:
-            lap = stopwatch()
-            self._begun.journal.forget_before(instruction.reach)
-            self._begun.journal.forget_between(instruction.base, instruction.sequence)
+            lap = _stopwatch()
+            self._begun.journal.forget(instruction.reach, instruction.base, instruction.sequence)
             timing.journal_ns = lap()
         stored = self._stored(instruction.sequence)
         if stored is not None:
@@ -207,7 +209,10 @@ class Session:
             spent = isinstance(error, BudgetSpentError)
             # The text of an unexpected error may hold data: neither this log nor the server gets it.
             words = str(error) if expected else described(error)
-            if not (spent and self._spent):  # once is enough: no later upload leaves, either
+            own = outside(error) if self._runs_outside_code and not expected else None
+            if own is not None:  # whoever agreed to run this code sees what it does
+                log.error("%s: phase %r failed", self.client, instruction.phase, exc_info=(type(error), error, own))
+            elif not (spent and self._spent):  # once is enough: no later upload leaves, either
                 log.error("%s: phase %r failed: %s", self.client, instruction.phase, words)
             self._spent = self._spent or spent
             log.debug("%s: all of it", self.client, exc_info=not expected)  # for who writes an algorithm
@@ -232,7 +237,7 @@ class Session:
         )
 
     def _answered(self, instruction: pb.Instruction, received: Received, timing: pb.Timing) -> Answer:
-        lap = stopwatch()
+        lap = _stopwatch()
         values = received.values()
         timing.decode_ns = lap()
         if instruction.kind == pb.INSPECT:
@@ -258,7 +263,7 @@ class Session:
                 raise PayloadError(f"phase {instruction.phase!r} was told, not asked, but returned values")
             timing.compute_ns = lap()
             if meter is not None and before is not None:
-                set_apart(timing, before, meter)
+                _set_apart(timing, before, meter)
             encoded = Body(encode(reply), shared=False)  # a reply that cannot travel is a failure, and leaves no record
             timing.encode_ns = lap()
             if not self._stateless:
@@ -277,14 +282,14 @@ class Session:
 
     def end(self) -> None:
         """Note that the run is complete: secrets that were made for it are removed."""
-        if self._ceremony is not None:
-            self._ceremony.forget()
+        if self._secret_exchange is not None:
+            self._secret_exchange.forget()
 
     def _inspect(self, phase: str, values: Values) -> Values:
-        if self._ceremony is not None and phase in EXCHANGE:
-            reply = self._ceremony.answer(phase, values)
-            if self._begun is None and self._ceremony.secrets is not None:
-                self._begun = self._begin(self._ceremony.secrets)
+        if self._secret_exchange is not None and phase in EXCHANGE:
+            reply = self._secret_exchange.answer(phase, values)
+            if self._begun is None and self._secret_exchange.secrets is not None:
+                self._begun = self._begin(self._secret_exchange.secrets)
             return reply
         if phase != EVALUATE:
             raise PayloadError(
@@ -302,6 +307,28 @@ class Session:
 class _Begun:
     algorithm: ClientAlgorithm
     journal: Journal
+
+
+def _set_apart(timing: pb.Timing, before: CipherMeter, after: CipherMeter) -> None:
+    """Take what was encrypted and decrypted meanwhile out of the time of computation."""
+    timing.encryptions = after.encryptions - before.encryptions
+    timing.decryptions = after.decryptions - before.decryptions
+    timing.encrypt_ns = after.encryption_ns - before.encryption_ns
+    timing.decrypt_ns = after.decryption_ns - before.decryption_ns
+    timing.compute_ns = max(timing.compute_ns - timing.encrypt_ns - timing.decrypt_ns, 0)
+
+
+def _stopwatch() -> Callable[[], int]:
+    """Return a function that gives the nanoseconds since it was last called."""
+    last = time.perf_counter_ns()
+
+    def lap() -> int:
+        nonlocal last
+        now = time.perf_counter_ns()
+        elapsed, last = now - last, now
+        return elapsed
+
+    return lap
 
 
 def _untold(error: Exception) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fenchel.client.observer import ClientObserver
+from fenchel.common.storage.call_columns import CLIENT_STAGES
 from fenchel.common.telemetry.tracing import Tracing
 from fenchel.proto import fenchel_pb2 as pb
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span
 
-_PARTS = ("queue", "decode", "compute", "encrypt", "decrypt", "encode", "journal", "handover")
+_PARTS = tuple(stage.timing for stage in CLIENT_STAGES)
 
 
 class ClientTraces:

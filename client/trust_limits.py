@@ -48,13 +48,13 @@ class TrustLimits:
     message_bytes: int = MESSAGE_BYTES  # the largest messages that a run may have, and the largest model
     least_group: int = LEAST_GROUP  # how many samples must share a group at least, where scores are told in groups
     journal_bytes: int | None = None
-    """How many bytes a journal may take; ``None``: as :class:`fenchel.client.disk_quota.Room` says."""
+    """How many bytes a journal may take; ``None``: as :class:`fenchel.client.disk_quota.DiskQuota` says."""
     plaintext: bool = False
     """Whether a client that was given secrets, or peers to share them with, takes part where nothing is encrypted."""
     any_run: bool = False  # whether a client goes on with whatever run the server has, after it has taken part in one
 
     def settings(self, text: str, own: Path | None) -> RunSettings:
-        """Return the settings that a server sent, if nothing in them goes beyond this consent.
+        """Return the settings that a server sent, if nothing in them goes beyond these limits.
 
         own: the data file that the client was started with, if any.
         """

@@ -66,7 +66,7 @@ class Worker:
     _partial: _Arrived | None = None
     _running: asyncio.Future[Answer] | None = None
     _inbox: deque[_Arrived] = field(default_factory=deque)
-    _recycler: BufferPool = field(default_factory=BufferPool)
+    _buffer_pool: BufferPool = field(default_factory=BufferPool)
     _welcomed_ns: int = 0
     _latest: int = 0  # the last instruction that was begun
     _longest_ns: dict[str, float] = field(default_factory=dict)  # of each phase, and lately
@@ -161,7 +161,7 @@ class Worker:
             partial.assembly.rewind(head.resume)
             return _Arrived(head, told, partial.assembly, partial.first_ns)
         spans = told.float_spans() if first < told.size else ()  # what is all here is looked at as a whole
-        assembly = Assembly(told.size, buffer_pool=self._recycler, spans=spans)
+        assembly = Assembly(told.size, buffer_pool=self._buffer_pool, spans=spans)
         return _Arrived(head, told, assembly, time.perf_counter_ns())
 
     async def _answer(self, stream: Stream, arrived: asyncio.Event, partial: pb.Partial) -> None:

@@ -1,8 +1,13 @@
-"""Where an error that nobody foresaw came from, without its text: that may hold data."""
+"""Where an error that nobody foresaw came from: without its text, that may hold data, or for who wrote the code."""
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
+from pathlib import Path
+from types import TracebackType
+
+import fenchel
 
 
 def described(error: BaseException) -> str:
@@ -20,3 +25,20 @@ def described(error: BaseException) -> str:
         lines += [f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     return "\n".join(lines)
+
+
+def outside(error: BaseException) -> TracebackType | None:
+    """Return the part of an error's traceback that begins where Fenchel called code of somebody else's.
+
+    ``None``: it called none but libraries.
+    """
+    home, standard = Path(fenchel.__file__).parent, sysconfig.get_path("stdlib")
+    trace, was_within = error.__traceback__, False
+    while trace is not None:
+        path = Path(trace.tb_frame.f_code.co_filename)
+        is_within = path.is_relative_to(home)
+        if was_within and not (is_within or path.is_relative_to(standard) or "site-packages" in path.parts):
+            return trace
+        was_within = was_within or is_within
+        trace = trace.tb_next
+    return None

@@ -12,40 +12,37 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from os import PathLike
-from typing import Any, ClassVar, TypedDict, Unpack
+from types import MappingProxyType
+from typing import ClassVar, TypedDict, Unpack
 
 
 class Place(TypedDict, total=False):
-    """Location of an error; each part is optional and becomes an attribute of the error.
+    """Location of an error; each part is optional and becomes an attribute of the error."""
 
-    Attributes
-    ----------
-    source
-        File, URL or other origin of what is wrong.
-    row
-        Row of a table or line of a text, counted from 1.
-    column
-        Name of a column.
-    key
-        Dotted key of a setting, a field of a file, or an option of a command line.
-    round
-        Round, counted from 1.
-    phase
-        Name of a phase.
-    client
-        Name of a client.
-    array
-        Name of an array in a message or a file.
-    """
+    source: str | PathLike[str]  # file, URL or other origin of what is wrong
+    row: int  # of a table, or line of a text, counted from 1
+    column: str  # name of a column
+    key: str  # dotted key of a setting, a field of a file, or an option of a command line
+    round: int  # counted from 1
+    phase: str  # name of a phase
+    client: str  # name of a client
+    array: str  # name of an array in a message or a file
 
-    source: str | PathLike[str]
-    row: int
-    column: str
-    key: str
-    round: int
-    phase: str
-    client: str
-    array: str
+
+class Details(Place, total=False):
+    """A location, and what only some kinds of errors know: see the attributes of the classes below."""
+
+    contradictions: int
+    clients: tuple[str, ...]
+    rows: tuple[int, ...]
+    found: str
+    expected: str
+    joined: str
+    shown: str
+    failures: Mapping[str, str]
+    diverged: bool
+    epsilon: float
+    allowed: float
 
 
 _PLACES = (
@@ -63,8 +60,8 @@ class FenchelError(Exception):
     ----------
     problem
         What is wrong, with the values, and what to do; without the place.
-    **place
-        Where it is wrong (:class:`Place`).
+    **details
+        Where it is wrong (:class:`Place`), and further attributes of the class.
     """
 
     exit_code: ClassVar[int] = 1
@@ -80,13 +77,12 @@ class FenchelError(Exception):
     client: str = ""
     array: str = ""
 
-    def __init__(self, problem: str = "", **place: Unpack[Place]) -> None:
+    def __init__(self, problem: str = "", **details: Unpack[Details]) -> None:
         super().__init__(problem)
         self.problem = problem
-        located: dict[str, Any] = dict(place)
-        if "source" in located:
-            located["source"] = str(located["source"])
-        self.__dict__.update(located)
+        if "source" in details:
+            details["source"] = str(details["source"])
+        self.__dict__.update(details)
 
     @property
     def place(self) -> str:
@@ -127,42 +123,21 @@ class DataError(FenchelError):
 
 
 class ContradictingLabelsError(DataError):
-    """Clients that hold the same samples have different labels for them.
+    """Clients that hold the same samples have different labels for them."""
 
-    Attributes
-    ----------
-    contradictions
-        How many samples have more than one label.
-    clients, rows
-        Two clients that contradict each other, and in which row of its data each has one of these samples,
-        counted from 1.
-    """
-
-    def __init__(
-        self,
-        problem: str = "",
-        *,
-        contradictions: int = 0,
-        clients: tuple[str, ...] = (),
-        rows: tuple[int, ...] = (),
-        **place: Unpack[Place],
-    ) -> None:
-        super().__init__(problem, **place)
-        self.contradictions, self.clients, self.rows = contradictions, clients, rows
+    contradictions: int = 0
+    """How many samples have more than one label."""
+    clients: tuple[str, ...] = ()
+    """Two clients that contradict each other."""
+    rows: tuple[int, ...] = ()
+    """In which row of its data, counted from 1, each of them has one of these samples."""
 
 
 class ChecksumError(DataError):
-    """A file is not the one that was published, or that the settings name.
+    """A file is not the one that was published, or that the settings name."""
 
-    Attributes
-    ----------
-    found, expected
-        SHA-256 of the file, and of what it should be.
-    """
-
-    def __init__(self, problem: str = "", *, found: str = "", expected: str = "", **place: Unpack[Place]) -> None:
-        super().__init__(problem, **place)
-        self.found, self.expected = found, expected
+    found: str = ""  # SHA-256 of the file
+    expected: str = ""  # what it should be
 
 
 class CredentialError(FenchelError):
@@ -178,20 +153,10 @@ class JoinRefusedError(FenchelError):
 
 
 class AnotherRunError(JoinRefusedError):
-    """The server shows a client another run than the one that it has taken part in.
+    """The server shows a client another run than the one that it has taken part in."""
 
-    Attributes
-    ----------
-    joined
-        Id of the run that the client has taken part in.
-    shown
-        Id of the run that the server has now.
-    """
-
-    def __init__(self, problem: str = "", *, joined: str = "", shown: str = "", **place: Unpack[Place]) -> None:
-        super().__init__(problem, **place)
-        self.joined = joined
-        self.shown = shown
+    joined: str = ""  # id of the run that the client has taken part in
+    shown: str = ""  # id of the run that the server has now
 
 
 class IdentityInUseError(JoinRefusedError):
@@ -213,25 +178,11 @@ class RunStoppedError(FenchelError):
 class TooFewRepliesError(RunStoppedError):
     """Fewer clients than ``participation.min_replies`` answered a phase in time.
 
-    Attributes
-    ----------
-    failures
-        Accounts of the clients that could not answer, by client id.
-    diverged
-        True if these accounts look as if the run had diverged.
+    ``diverged`` is true if the accounts of those that could not look as if the run had diverged.
     """
 
-    def __init__(
-        self,
-        problem: str = "",
-        *,
-        failures: Mapping[str, str] | None = None,
-        diverged: bool = False,
-        **place: Unpack[Place],
-    ) -> None:
-        super().__init__(problem, **place)
-        self.failures = dict(failures or {})
-        self.diverged = diverged
+    failures: Mapping[str, str] = MappingProxyType({})
+    """Accounts of the clients that could not answer, by client id."""
 
 
 class LostStateError(RunStoppedError):
@@ -277,17 +228,7 @@ class EncryptionError(FenchelError):
 
 
 class OutOfRangeError(EncryptionError):
-    """A value is too large for its slot in a ciphertext, or not finite.
-
-    Attributes
-    ----------
-    diverged
-        True if the value is not finite; otherwise the range may be too narrow.
-    """
-
-    def __init__(self, problem: str = "", *, finite: bool = True, **place: Unpack[Place]) -> None:
-        super().__init__(problem, **place)
-        self.diverged = not finite
+    """A value is too large for its slot in a ciphertext, or not finite, which ``diverged`` says."""
 
 
 class PrivacyBudgetError(FenchelError):
@@ -297,19 +238,9 @@ class PrivacyBudgetError(FenchelError):
 
 
 class BudgetSpentError(PrivacyBudgetError):
-    """A client sends no more: the next upload would cost more privacy than is left of its budget.
+    """A client sends no more: the next upload would cost more privacy than is left of its budget."""
 
-    Attributes
-    ----------
-    epsilon
-        Of all uploads, with the one that is not sent.
-    allowed
-        Largest epsilon of all uploads.
-    """
-
-    def __init__(
-        self, problem: str = "", *, epsilon: float = math.nan, allowed: float = math.nan, **place: Unpack[Place]
-    ) -> None:
-        super().__init__(problem, **place)
-        self.epsilon = epsilon
-        self.allowed = allowed
+    epsilon: float = math.nan
+    """Of all uploads, with the one that is not sent."""
+    allowed: float = math.nan
+    """Largest epsilon of all uploads."""

@@ -97,6 +97,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("fenchel")
     if name not in _HOMES:
         raise AttributeError(f"module 'fenchel' has no attribute {name!r}")
     found = getattr(import_module(_HOMES[name]), name)

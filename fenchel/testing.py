@@ -54,27 +54,17 @@ __all__ = ["Faults", "Federation", "check_algorithm", "load_model", "undisturbed
 
 @dataclass
 class Faults:
-    """What goes wrong in a federation, drawn from a seed.
-
-    Attributes
-    ----------
-    chance
-        Source of all draws.
-    breaks
-        How often each client's stream breaks; after every second break its process starts anew.
-    kills
-        How often the server is killed and resumed.
-    frames
-        A stream breaks, and the server dies, at most so many frames after it began.
-    lag
-        A frame waits for at most so many turns of the event loop, so that replies arrive in another order.
-    """
+    """What goes wrong in a federation, drawn from a seed."""
 
     chance: random.Random
     breaks: int = 0
+    """How often each client's stream breaks; after every second break, on average, its process starts anew."""
     kills: int = 0
+    """How often the server is killed and resumed."""
     frames: int = 20
+    """A stream breaks, and the server dies, at most so many frames after it began."""
     lag: int = 0
+    """A frame waits for at most so many turns of the event loop, so that replies arrive in another order."""
 
     def moment(self) -> int:
         """Draw the number of frames until the next fault."""
@@ -129,37 +119,19 @@ class _Killed(Exception):
 
 @dataclass
 class Federation:
-    """A federation in one process whose connections break, whose clients restart and whose server is killed.
-
-    Attributes
-    ----------
-    settings, folder
-        Of the run.
-    faults
-        What goes wrong; nothing by default.
-    observer
-        Follows the run.
-    executor
-        Where clients compute; ``None``: on the event loop.
-    session
-        Makes a client's session, as :class:`fenchel.client.session.Session` does.
-    secrets
-        What the clients share; by default it is made where the algorithm encrypts.
-    broken, rebuilt, killed
-        How many streams broke, clients started anew, and servers were killed.
-    """
+    """A federation in one process whose connections break, whose clients restart and whose server is killed."""
 
     settings: RunSettings
     folder: RunFolder
-    faults: Faults = field(default_factory=lambda: Faults(random.Random(0)))
+    faults: Faults = field(default_factory=lambda: Faults(random.Random(0)))  # none
     observer: RunObserver = field(default_factory=RunObserver)
-    executor: Executor | None = None
+    executor: Executor | None = None  # where clients compute; None: on the event loop
     session: Callable[..., Session] = Session
-    secrets: Secrets | None = None
+    secrets: Secrets | None = None  # what the clients share; made where the algorithm encrypts
     workers: dict[str, Worker] = field(default_factory=dict)
-    broken: int = 0
-    rebuilt: int = 0
-    killed: int = 0
+    broken: int = 0  # streams so far
+    rebuilt: int = 0  # clients that were started anew
+    killed: int = 0  # servers
     _breaks_left: dict[str, int] = field(default_factory=dict)
     _holdings: LocalData = field(default_factory=LocalData)
     _lines: dict[str, _Line] = field(default_factory=dict)

@@ -8,28 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fenchel.common.storage.call_columns import STAGES
 from fenchel.report import columns
-
-STAGES = (
-    "away_s",
-    "queue_s",
-    "serialisation_s",
-    "propagation_s",
-    "broken_s",
-    "client_queue_s",
-    "client_decode_s",
-    "decrypt_s",
-    "compute_s",
-    "encrypt_s",
-    "client_encode_s",
-    "journal_s",
-    "handover_s",
-    "held_s",
-    "decode_s",
-    "take_s",
-    "waiting_s",
-)
-"""Columns of ``calls.parquet`` whose sum is ``total_s + take_s + waiting_s``, but for a remainder."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +19,7 @@ class Stages:
     client: str  # client, phase: whose calls
     phase: str
     answered: int  # how many
-    seconds: dict[str, float]  # by the names of :data:`STAGES`; nan where the run's table does not have one
+    seconds: dict[str, float]  # by the columns of ``STAGES``; nan where the run's table does not have one
     whole: float  # from queued until the exchange was over
 
     @property
@@ -64,7 +44,7 @@ def stages_of(calls: pa.Table) -> list[Stages]:
     index = {pair: k for k, pair in enumerate(keys)}
     code = np.array([index[pair] for pair in pairs])
     counts = np.bincount(code)
-    means = {stage: np.bincount(code, weights=columns.column(calls, stage)) / counts for stage in STAGES}
+    means = {name: np.bincount(code, weights=columns.column(calls, name)) / counts for name, *_ in STAGES}
     whole = columns.column(calls, "total_s") + sum(
         np.nan_to_num(columns.column(calls, stage)) for stage in ("take_s", "waiting_s")
     )

@@ -13,15 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fenchel.common.storage import round_columns
+from fenchel.common.storage.call_columns import columns_of
 from fenchel.report import columns
 from fenchel.report.columns import Floats, column
 from fenchel.report.run import Run
 
 _DATE = re.compile(r"^\d{8}-\d{6}-")
-_ENCRYPTION = ("encrypt_s", "decrypt_s")
-_CODING = ("client_decode_s", "journal_s", "client_encode_s", "decode_s")
-_QUEUEING = ("queue_s", "client_queue_s", "handover_s", "held_s")
-_AWAY = ("away_s", "broken_s")
 _ALWAYS = ("computation", "coding", "network")  # others are shown where there was some
 
 
@@ -161,8 +158,8 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
     outcome, kind = (np.asarray(calls[name].to_pylist(), dtype=object) for name in ("outcome", "kind"))
     total, compute, network = (column(calls, name) for name in ("total_s", "compute_s", "network_s"))
     encryption, coding, queueing, away = (
-        np.sum([np.nan_to_num(column(calls, name)) for name in names], axis=0)
-        for names in (_ENCRYPTION, _CODING, _QUEUEING, _AWAY)
+        np.sum([np.nan_to_num(column(calls, name)) for name in columns_of(part)], axis=0)
+        for part in ("encryption", "coding", "queueing", "away")
     )
     taking, slowest = (np.nan_to_num(column(calls, name)) for name in ("take_s", "waiting_s"))
     found = []

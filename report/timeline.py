@@ -20,25 +20,15 @@ import numpy as np
 import pyarrow as pa
 
 from fenchel.common.errors import CheckpointError
+from fenchel.common.storage.call_columns import CLIENT_STAGES, columns_of
 from fenchel.report import columns
 from fenchel.report.columns import Floats
 from fenchel.report.run import Run
 
 _CALLS = (
     *("round", "phase", "kind", "client", "outcome", "queued_unix", "wire_down", "wire_up"),
-    *(
-        "away_s",
-        "queue_s",
-        "broken_s",
-        "network_s",
-        "total_s",
-        "client_queue_s",
-        "client_decode_s",
-        "compute_s",
-        "encrypt_s",
-        "decrypt_s",
-    ),
-    *("journal_s", "client_encode_s", "handover_s", "decode_s", "take_s", "waiting_s", "arrived_s", "replied_s"),
+    *("away_s", "queue_s", "broken_s", "network_s", "total_s", *(stage.column for stage in CLIENT_STAGES)),
+    *("decode_s", "take_s", "waiting_s", "arrived_s", "replied_s"),
 )
 _SLACK = 1e-3  # seconds by which two stamps of the server may be wrong
 _METRICS = ("round", "seconds", "evaluation_s", "started_unix")
@@ -230,8 +220,9 @@ def _instructions(rows: Sequence[dict[str, Any]], away: Floats) -> list[Instruct
     for row, absent in zip(rows, away, strict=True):
         arrived, replied = row["queued_unix"] + row["arrived_s"], row["queued_unix"] + row["replied_s"]
         queue = _known(row["client_queue_s"])
-        encryption = _known(row["encrypt_s"]) + _known(row["decrypt_s"])
-        coding = sum(_known(row[name]) for name in ("client_decode_s", "journal_s", "client_encode_s"))
+        encryption, coding = (
+            sum(_known(row[name]) for name in columns_of(part, CLIENT_STAGES)) for part in ("encryption", "coding")
+        )
         other = _known(row["handover_s"])
         own_queue = queue
         if math.isfinite(arrived) and math.isfinite(replied):

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 from fenchel.algorithms.registry import server_half
 from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.defects import outside
 from fenchel.common.errors import CheckpointError, FenchelError, SettingsError, StorageError
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.settings.run import RunSettings
@@ -83,8 +84,6 @@ class Coordinator:
         self._resume = resume
         self._epoch = 0 if resume is None else resume.epoch + 1
         self._half = server_half(settings.algorithm.name)
-        self.revoked: Callable[[bytes], str] = lambda certificate: ""
-        """Says why a certificate was revoked; the transport knows."""
         self._source = open_data(settings)
         expected = None if settings.clients == "auto" else settings.clients
         closed = settings.participation.late_joiners == "refuse"
@@ -123,10 +122,10 @@ class Coordinator:
 
     # The run
 
-    async def conduct(self) -> Summary:
-        """Do the run.
+    async def conduct(self, revoked: Callable[[bytes], str] = lambda certificate: "") -> Summary:
+        """Do the run; return what is also written to the run folder.
 
-        Returns: Also written to the run folder.
+        revoked: says why a certificate (PEM) was revoked; empty if it was not.
         """
         for warning in self.settings.algorithm.warnings:
             log.warning("%s", warning)
@@ -140,7 +139,7 @@ class Coordinator:
             rounds = self._rounds()
             self._environments.compare()  # once the libraries that the settings need are loaded
             if self._resume is None and self.settings.seals_secrets:
-                await share_secrets(rounds.fleet, self.settings.secrets.designated, self.revoked)
+                await share_secrets(rounds.fleet, self.settings.secrets.designated, revoked)
             await rounds.go(fresh=self._resume is None)
             await rounds.close(completed=True)
             reason = told = ""
@@ -150,8 +149,10 @@ class Coordinator:
         except asyncio.CancelledError:
             reason, told = "interrupted", f"the server was interrupted; {_COME_BACK}"
             raise
-        except Exception:
-            log.exception("a defect, of Fenchel or of the algorithm")
+        except Exception as error:
+            # Whoever wrote the algorithm is shown its own lines by the command, and the log has all of them.
+            level = logging.ERROR if outside(error) is None else logging.INFO
+            log.log(level, "a defect, of Fenchel or of the algorithm", exc_info=True)
             raise
         finally:
             self._failed = bool(reason)

@@ -91,8 +91,9 @@ class Rounds:
                 log.warning("the run ends after round %d: %s", self.done, self.ended)
                 break
             await self._round(t)
-        await self._finish()
-        await self._save(wait=True)
+        if self.saving.saved != self.done:
+            await self._save(wait=True)
+        await self._finish()  # not saved: whoever resumes the run now does the end again, from what was before it
         save_model(self.folder.model, self.algorithm.model)
 
     async def _enrol(self) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat, model_validator
 
 from fenchel.algorithms.client_half import answers
-from fenchel.algorithms.feddcd.feddcd import DualAscent, DualAscentClient, DualAscentSettings, difference
+from fenchel.algorithms.feddcd.feddcd import DualAscent, DualAscentClient, DualAscentSettings
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.errors import SettingsError
 from fenchel.common.optim import Solved
@@ -351,19 +351,9 @@ class AccFedDCDClient(DualAscentClient):
         state, v, u = self.state, self._v(), self._u()
         if center is not None:
             y_center = z_center = center
-        state.dual = v if y_center is None else v - self.step * difference(state.minimizer, y_center)
-        state.momentum = u if z_center is None else u - state.theta * self.step * difference(state.minimizer, z_center)
+        state.dual = v if y_center is None else v - self.step * self.apart(y_center)
+        state.momentum = u if z_center is None else u - state.theta * self.step * self.apart(z_center)
         state.committed += 1
-
-    @property
-    def step(self) -> float:
-        """1 / lambda_i, or what replaces it for a network."""
-        return self.scale if self.settings.dual_step_size is None else self.settings.dual_step_size
-
-    @property
-    def scale(self) -> float:
-        """1 / lambda_i; the same for all clients where the step is a free constant."""
-        return super().scale if self.settings.dual_step_size is None else 1.0
 
     @answers("certify")
     def certify(self, model: Vector, committed: int, restarts: Indices) -> Values:

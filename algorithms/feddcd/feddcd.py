@@ -33,6 +33,7 @@ from fenchel.common.wire.schema import Expected
 from fenchel.common.wire.values import Values
 from fenchel.server.fleet.addressing import Each
 from fenchel.server.fleet.cohort import Cohort, Reduced
+from fenchel.server.fleet.sampling import fraction_size
 
 
 class DualAscentSettings(AlgorithmSettings):
@@ -236,7 +237,7 @@ class DualAscent(Algorithm):
             case FixedSize() | Weighted():
                 return float(sampler.size)
             case Fraction():
-                return float(max(1, int(sampler.fraction * clients + 0.5)))
+                return float(fraction_size(sampler, clients))
             case Bernoulli():
                 return sampler.probability * clients
             case Cyclic():
@@ -335,7 +336,11 @@ class FedDCD(DualAscent):
 
     def _check_convexity(self, least: float) -> None:
         if self.settings.dual_step_size is None and least <= 0:
-            raise not_convex()
+            raise SettingsError(
+                "feddcd needs a strongly convex objective: set objective.l2 above 0, or algorithm.dual_step_size "
+                "(such as 0.1) for a neural network",
+                key="objective.l2",
+            )
 
     async def round(self, t: int) -> None:
         """w_i = argmin f_i - <., y_i> on I_t; y_i -= eta (w_i - center) / lambda_i."""
@@ -389,8 +394,20 @@ class DualAscentClient(ClientAlgorithm):
 
     @property
     def scale(self) -> float:
-        """1 / lambda_i: the strong convexity of the weighted objective."""
+        """1 / lambda_i: the strong convexity of the weighted objective; 1 where the dual step is a free constant."""
+        if self.settings.dual_step_size is not None:
+            return 1.0
         return float(self.state.weight * self.objective.strong_convexity)
+
+    @property
+    def step(self) -> float:
+        """1 / lambda_i, or what replaces it for a network."""
+        return self.settings.dual_step_size or self.scale
+
+    def apart(self, center: Vector) -> Vector:
+        """w_i - center, in float64: both are exactly what travelled."""
+        exact: Vector = self.state.minimizer.astype(np.float64) - center
+        return exact
 
     def solved_at(self, dual: Vector, start: Vector, accuracy: float | None = None) -> Solved:
         """argmin_w f_i(w) - <w, y>, where f_i carries the weight p_i: the tilt of the unweighted one is y / p_i.
@@ -448,41 +465,9 @@ class FedDCDClient(DualAscentClient):
     @answers("shift_dual")
     def shift_dual(self, center: Vector) -> None:
         """y_i -= eta (w_i - center) / lambda_i; w_i is what was sent."""
-        state = self.state
-        state.dual = state.dual - self.step * difference(state.minimizer, center)
-
-    @property
-    def step(self) -> float:
-        """eta / lambda_i, or what replaces it for a network."""
-        if self.settings.dual_step_size is not None:
-            return self.settings.dual_step_size
-        return self.settings.step_size * self.scale
-
-    @property
-    def scale(self) -> float:
-        """1 / lambda_i; the same for all clients where it is a free constant."""
-        if self.settings.dual_step_size is not None:
-            return 1.0
-        if self.objective.strong_convexity <= 0:
-            raise not_convex()
-        return super().scale
+        self.state.dual = self.state.dual - self.settings.step_size * self.step * self.apart(center)
 
     @answers("certify")
     def certify(self, model: Vector) -> Values:
         """Objective and conjugate, for the duality gap."""
         return self.certificate(model, self.state.dual)
-
-
-def difference(minimizer: Vector, center: Vector) -> Vector:
-    """w_i - center, in float64: both are exactly what travelled."""
-    exact: Vector = minimizer.astype(np.float64) - center
-    return exact
-
-
-def not_convex() -> SettingsError:
-    """Return the error of FedDCD with an objective whose strong convexity is not known to be positive."""
-    return SettingsError(
-        "feddcd needs a strongly convex objective: set objective.l2 above 0, or algorithm.dual_step_size (such as 0.1) "
-        "for a neural network",
-        key="objective.l2",
-    )

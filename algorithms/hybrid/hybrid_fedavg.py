@@ -15,9 +15,9 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
+from fenchel.algorithms.hyfdca.alignment import check_features
 from fenchel.algorithms.server_half import Algorithm, ServerContext
 from fenchel.common.arrays import Indices, Vector
-from fenchel.common.errors import PayloadError
 from fenchel.common.objectives.linear import LinearObjective, require_one_score
 from fenchel.common.optim.sparse_descent import descend
 from fenchel.common.settings.algorithm import AlgorithmSettings, Weighting
@@ -83,10 +83,10 @@ class HybridFedAvg(Algorithm):
         told = await everybody.ask(
             "tell_features", returns={"features": ArraySpec(np.int64, (None,))}, min_replies=len(everybody)
         )
-        self.state.features_held = {
-            client: checked_positions(cast(Indices, reply["features"]), self.model.size, client)
-            for client, reply in told.items()
-        }
+        for client, reply in told.items():
+            features = cast(Indices, reply["features"])
+            check_features(client, features, self.model.size)
+            self.state.features_held[client] = features
 
     async def round(self, t: int) -> None:
         """Draw K_t; w[m] = mean of v_k[m] over the clients k in K_t that hold feature m."""
@@ -121,18 +121,6 @@ def averaged_by_feature(model: Vector, parts: Iterable[tuple[Indices, Vector, fl
     result = model.copy()
     np.divide(total, weight.astype(model.dtype, copy=False), out=result, where=weight > 0)
     return result
-
-
-def checked_positions(features: Indices, total: int, client: str) -> Indices:
-    """Return what a client said of the features that it holds, if that can be."""
-    increasing = features.size and features[0] >= 0 and features[-1] < total and (np.diff(features) > 0).all()
-    if not increasing:
-        raise PayloadError(
-            f"its features must be strictly increasing positions from 0 to {total - 1}, at "
-            "least one; does this client's version of Fenchel fit the server's?",
-            client=client,
-        )
-    return features
 
 
 class HybridFedAvgClient(ClientAlgorithm):

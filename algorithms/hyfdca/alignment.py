@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +105,7 @@ def align(
     order does not depend on the pseudonyms, and data of the same sample groups have the same order however their
     features are split.
 
-    holdings: what each client holds, by client id.
+    local_data: what each client holds, by client id.
     ragged: whether a client may lack cells (a sample's value of a feature) within its samples and features, so that
         two clients may have samples and features in common without having a cell in common. :func:`check_cells` finds
         common cells then; otherwise they are refused here.
@@ -115,7 +115,9 @@ def align(
     """
     clients = sorted(local_data)
     for client in clients:
-        _check(client, local_data[client], features)
+        check_features(client, local_data[client].features, features)
+        if len(local_data[client].samples) == 0:
+            raise DataError(f"client {client} holds no samples; it needs some to take part")
     held = _numbered([local_data[client].samples for client in clients])
     for client, numbers in zip(clients, held, strict=True):
         _refuse_repeated(client, numbers)
@@ -126,25 +128,16 @@ def align(
     feature_holders = np.zeros(features, np.int64)
     for own in columns:
         feature_holders[own] += 1
-    return Alignment(
-        arrangement.items,
-        arrangement.block_sizes,
-        arrangement.item_holders,
-        arrangement.groups,
-        arrangement.slices,
-        feature_holders,
-        _warnings(arrangement.item_holders, feature_holders, len(clients)),
-    )
+    warnings = _warnings(arrangement.item_holders, feature_holders, len(clients))
+    return Alignment(**vars(arrangement), feature_holders=feature_holders, warnings=warnings)
 
 
 def align_features(local_data: Mapping[str, HeldEntries], *, features: int, block: int) -> Arrangement:
     """Lay the features that somebody holds out in one vector; within a group they keep their order.
 
-    holdings: what each client holds, by client id.
+    local_data: what each client holds, by client id, as :func:`align` has checked it.
     """
     clients = sorted(local_data)
-    for client in clients:
-        _check(client, local_data[client], features)
     return _arrange(clients, [local_data[client].features for client in clients], features, block, None)
 
 
@@ -156,8 +149,6 @@ def check_cells(cells: Mapping[str, NDArray[np.uint8]]) -> None:
     docs/specifications/hyfdca.md, E11.
     """
     clients = sorted(cells)
-    for client in clients:
-        _check_pseudonyms(client, "cells", cells[client], CELL_BYTES)
     numbers = np.concatenate([np.empty(0, np.int64), *_numbered([cells[client] for client in clients])])
     count = np.bincount(numbers)
     if (count <= 1).all():
@@ -216,18 +207,10 @@ def _row(alignment: Alignment, client: str, position: int) -> int:
     return int(held.order[np.searchsorted(held.positions, position)]) + 1
 
 
-def _check(client: str, holding: HeldEntries, features: int) -> None:
-    _check_pseudonyms(client, "samples", holding.samples, PSEUDONYM_BYTES)
-    own = holding.features
-    if own.ndim != 1 or own.dtype != np.int64:
-        raise PayloadError(
-            f"features are {own.dtype} of shape {own.shape}; expected int64 of shape (features,)", client=client
-        )
-    if len(holding.samples) == 0 or len(own) == 0:
-        raise DataError(
-            f"client {client} holds {len(holding.samples)} samples of {len(own)} features; it needs some of both "
-            "to take part"
-        )
+def check_features(client: str, own: Indices, features: int) -> None:
+    """Refuse what a client says of the features that it holds, unless it is increasing positions below ``features``."""
+    if len(own) == 0:
+        raise DataError(f"client {client} holds no features; it needs some to take part")
     steps = np.diff(own)
     if (steps <= 0).any():
         at = int(np.argmax(steps <= 0))
@@ -241,15 +224,6 @@ def _check(client: str, holding: HeldEntries, features: int) -> None:
         raise PayloadError(
             f"client {client} holds feature {wrong}, but the {features} features of this run have the positions 0 "
             f"to {features - 1}; the client's file and data.columns do not fit each other"
-        )
-
-
-def _check_pseudonyms(client: str, what: str, pseudonyms: NDArray[Any], width: int) -> None:
-    if pseudonyms.ndim != 2 or pseudonyms.shape[1] != width or pseudonyms.dtype != np.uint8:
-        raise PayloadError(
-            f"the pseudonyms of its {what} are {pseudonyms.dtype} of shape {pseudonyms.shape}; "
-            f"expected uint8 of shape ({what}, {width})",
-            client=client,
         )
 
 

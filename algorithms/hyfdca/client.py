@@ -14,19 +14,11 @@ import numpy as np
 from fenchel.algorithms.client_half import answers
 from fenchel.algorithms.hyfdca.client_alignment import check_blocks
 from fenchel.algorithms.hyfdca.client_setup import HyFDCASetupClient
-from fenchel.algorithms.hyfdca.client_vectors import entries
-from fenchel.algorithms.hyfdca.settings import LINE_STEPS, entries_of, picked_units
+from fenchel.algorithms.hyfdca.settings import LINE_STEPS, line_count, sampled
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.errors import EncryptionError, PayloadError
-from fenchel.common.objectives.coordinate import (
-    conjugate_curvature,
-    dual_step,
-    dual_values,
-    feasible,
-    line_terms,
-    theory_step,
-)
+from fenchel.common.objectives.coordinate import dual_step, dual_values, feasible, line_terms, theory_step
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.values import Value, Values
 
@@ -52,7 +44,7 @@ class HyFDCAClient(HyFDCASetupClient):
         blocks = check_blocks(blocks, len(self.state.sizes))
         w = self._primal(primal)
         p = (self._problem.features @ w)[self.state.order]
-        return {"share": self._samples_in("score").seal(p[entries(self.state.sizes, blocks)], blocks)}
+        return {"share": self._samples_in("score").seal(p, blocks)}
 
     @answers("change_dual")
     def change_dual(
@@ -66,18 +58,17 @@ class HyFDCAClient(HyFDCASetupClient):
     ) -> Values:
         """Step 5: Delta = LocalDualMethod(alpha_k, z); send enc(gamma / |B_i| Delta_i) for i in D_k."""
         state = self.state
-        units, blocks = self._picked()
-        picked = entries_of(state.sizes, units) if blocks is not None else units
+        blocks, picked = sampled(
+            self.settings, self.seed, self.client, self.round, state.groups, state.sizes, state.quotas.tolist()
+        )
         z = self._all_scores(scores, primal, blocks)
         change = np.zeros(len(state.dual))
         step = self._local_step(state.dual[picked], z[picked], picked, step_size, damping)
         self._check_range(state.dual[picked] + step)
         change[picked] = step_size / (state.holders if divisors is None else divisors)[picked] * step
-        reply: dict[str, Value] = {
-            "change": self._samples_in("dual").seal(change[entries(state.sizes, blocks)], blocks)
-        }
+        reply: dict[str, Value] = {"change": self._samples_in("dual").seal(change, blocks)}
         if monitor:
-            reply["figures"] = self._figures(self._monitored_count).seal(self._monitored(z))
+            reply["figures"] = self._figures(self.settings.monitored).seal(self._monitored(z))
         return reply
 
     @answers("aggregate")
@@ -86,8 +77,7 @@ class HyFDCAClient(HyFDCASetupClient):
     ) -> Values:
         """Steps 7 and 8: alpha_k <- alpha_0; what_k[m] = sum_i alpha_{k,i} x_{k,i,m} (Algorithm 4)."""
         state, blocks = self.state, check_blocks(blocks, len(self.state.sizes))
-        state.dual = state.dual.copy()
-        state.dual[entries(state.sizes, blocks)] = self._samples_in("dual").open(dual, blocks)
+        state.dual = self._samples_in("dual").open(dual, blocks, others=state.dual)
         return {**self._contribution(state.dual), **self._revealed(figures)}
 
     # Outer line search (specification, section 3.3)
@@ -98,8 +88,7 @@ class HyFDCAClient(HyFDCASetupClient):
     ) -> Values:
         """Take in delta, not yet the new alpha; send sum_i delta_i x_{k,i} and what the line search needs."""
         state, blocks = self.state, check_blocks(blocks, len(self.state.sizes))
-        state.change = np.zeros(len(state.dual))
-        state.change[entries(state.sizes, blocks)] = self._samples_in("dual").open(change, blocks)
+        state.change = self._samples_in("dual").open(change, blocks)
         terms = self._line_terms() / state.samples
         shares = {"terms": self._figures(len(terms)).seal(terms)}
         return {**self._contribution(state.change), **shares, **self._revealed(figures)}
@@ -118,7 +107,7 @@ class HyFDCAClient(HyFDCASetupClient):
 
         A client cannot tell such sums from other ciphertexts, so it opens no more at once than the protocol needs.
         """
-        needed = {self._monitored_count, self._line_count, _CURVATURE_TERMS}
+        needed = {self.settings.monitored, line_count(self._loss), _CURVATURE_TERMS}
         if count not in needed:
             raise PayloadError(
                 f"the server asks for {count} sums to be decrypted, but the phases of this run have {sorted(needed)}; "
@@ -186,12 +175,7 @@ class HyFDCAClient(HyFDCASetupClient):
 
     def _revealed(self, figures: Ciphertexts | None) -> Values:
         """The monitored figures, summed over all clients, which the server may know."""
-        return {} if figures is None else {"figures": self._figures(self._monitored_count).open(figures)}
-
-    @property
-    def _line_count(self) -> int:
-        """How many numbers :meth:`_line_terms` returns."""
-        return 2 if conjugate_curvature(self._loss) is not None else 1 + len(LINE_STEPS)
+        return {} if figures is None else {"figures": self._figures(self.settings.monitored).open(figures)}
 
     def _line_terms(self) -> Vector:
         """This client's share of what D(alpha + g delta) is made of, before the division by N."""
@@ -230,9 +214,7 @@ class HyFDCAClient(HyFDCASetupClient):
                 )
             own: Vector = (self._problem.features @ self._primal(primal))[self.state.order]
             return own
-        z = np.zeros(len(self.state.dual))
-        z[entries(self.state.sizes, blocks)] = self._samples_in("score").open(scores, blocks)
-        return z
+        return self._samples_in("score").open(scores, blocks)
 
     def _primal(self, value: Vector | Ciphertexts) -> Vector:
         """w_k in the order of the own columns."""
@@ -247,13 +229,6 @@ class HyFDCAClient(HyFDCASetupClient):
     def _stepped(self, dual: Vector, change: Vector, step_size: float) -> Vector:
         stepped: Vector = dual + step_size * change
         return feasible(self._loss, stepped, self._problem.targets[self.state.order])
-
-    def _picked(self) -> tuple[Indices, Indices | None]:
-        """D_k: picked samples and ``None``, or picked blocks twice."""
-        state, blocks = self.state, self.settings.picks_blocks
-        groups = state.groups if blocks else np.repeat(state.groups, state.sizes)
-        units = picked_units(self.settings, self.seed, self.client, self.round, groups, state.quotas.tolist())
-        return units, units if blocks else None
 
     def _check_range(self, dual: Vector) -> None:
         _, high = self._loss.domain

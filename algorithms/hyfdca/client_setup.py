@@ -14,7 +14,7 @@ import numpy as np
 
 from fenchel.algorithms.client_half import ClientAlgorithm, answers
 from fenchel.algorithms.hyfdca.client_alignment import check_groups, check_layouts, check_quotas, check_slice
-from fenchel.algorithms.hyfdca.client_vectors import Clear, Encrypted, Envelope
+from fenchel.algorithms.hyfdca.client_vectors import Clear, Encrypted
 from fenchel.algorithms.hyfdca.settings import HyFDCASettings, layout_numbers, layout_of, norm_bits, target_bits
 from fenchel.client.paillier.cipher import Paillier
 from fenchel.client.secrets.pseudonyms import cell_pseudonyms, label_pseudonyms, pseudonyms
@@ -96,7 +96,7 @@ class HyFDCASetupClient(ClientAlgorithm):
         longest = float(norms.max())
         identifiers = self.shard.identifiers
         cells = np.empty((0, 16), np.uint8)
-        if self.settings.layout == "ragged" and self.settings.check_cells:
+        if self.settings.compares_cells:
             rows, columns = features.nonzero()
             held = self._problem.features_held
             cells = cell_pseudonyms(
@@ -197,21 +197,17 @@ class HyFDCASetupClient(ClientAlgorithm):
 
     # How vectors travel
 
-    def _samples_in(self, what: str) -> Envelope:
+    def _samples_in(self, what: str) -> Clear:
         if self._cipher is None:
             return Clear(self.state.sizes)
         return Encrypted(self.state.sizes, layout_of(self.state.layouts[what]), self._cipher, _RANGES[what])
 
-    def _features_in(self, what: str) -> Envelope:
+    def _features_in(self, what: str) -> Clear:
         assert self._cipher is not None, "the primal is encrypted only where everything is"
         layout = layout_of(self.state.layouts[what])
         return Encrypted(self.state.feature_sizes, layout, self._cipher, _RANGES[what])
 
-    @property
-    def _monitored_count(self) -> int:
-        return 3 if self.settings.protect_primal else 2
-
-    def _figures(self, count: int = 2) -> Envelope:
+    def _figures(self, count: int = 2) -> Clear:
         """A few numbers that are summed over clients."""
         if self._cipher is None:
             return Clear(np.array([count]))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fenchel.algorithms.hyfdca.settings import entries_of
 from fenchel.client.paillier.cipher import Paillier
@@ -28,34 +28,47 @@ class Clear:
     sizes: Indices  # entries in each block, shape (B,)
 
     def seal(self, values: Vector, blocks: Indices | None = None) -> Value:
-        """Return what is sent: the values of all the client's blocks, or of some, as they are."""
+        """Return what is sent of a client's entries: those of all its blocks, or of some."""
+        if blocks is None:
+            return self._sent(values, self.sizes)
+        return self._sent(values[entries_of(self.sizes, blocks)], self.sizes[blocks])
+
+    def open(self, value: Value, blocks: Indices | None = None, others: Vector | None = None) -> Vector:
+        """Return a new vector of all the client's entries: those of ``blocks`` as they arrived.
+
+        The other entries are those of ``others``, or 0. PayloadError if what arrived is no such vector.
+        """
+        if blocks is None:
+            return self._arrived(value, self.sizes)
+        opened = np.zeros(int(self.sizes.sum())) if others is None else others.copy()
+        opened[entries_of(self.sizes, blocks)] = self._arrived(value, self.sizes[blocks])
+        return opened
+
+    def _sent(self, values: Vector, sizes: Indices) -> Value:
         return values
 
-    def open(self, value: Value, blocks: Indices | None = None) -> Vector:
-        """Return a copy of what :meth:`seal` was given; PayloadError if it is encrypted, or not as many values."""
+    def _arrived(self, value: Value, sizes: Indices) -> Vector:
         if not isinstance(value, np.ndarray):
             raise PayloadError(
                 f"an encrypted vector arrived, but this run is not encrypted (privacy: none){SAME_VERSION}"
             )
-        wanted = int((self.sizes if blocks is None else self.sizes[blocks]).sum())
-        if value.shape != (wanted,):
-            raise PayloadError(f"an array of shape {value.shape} arrived, expected ({wanted},){SAME_VERSION}")
+        if value.shape != (sizes.sum(),):
+            raise PayloadError(f"an array of shape {value.shape} arrived, expected ({sizes.sum()},){SAME_VERSION}")
         return value.copy()
 
 
 @dataclass(frozen=True)
-class Encrypted:
-    """One ciphertext for each block, its values in the first slots."""
+class Encrypted(Clear):
+    """One ciphertext for each block, none larger than ``layout.slots``, its values in the first slots."""
 
-    sizes: Indices  # entries in each block, shape (B,), none larger than ``layout.slots``
     layout: Layout  # how values lie in a ciphertext
     cipher: Paillier  # encrypts and decrypts
     what: str = "values"  # what the values are, and the setting that bounds them, for errors
 
-    def seal(self, values: Vector, blocks: Indices | None = None) -> Value:
+    def _sent(self, values: Vector, sizes: Indices) -> Value:
         """Return fresh ciphertexts, zeros in the slots that a block leaves over."""
-        padded = np.zeros((self._count(blocks), self.layout.slots))
-        padded[self._filled(blocks)] = values
+        padded = np.zeros((len(sizes), self.layout.slots))
+        padded[np.arange(self.layout.slots) < sizes[:, None]] = values
         try:
             return self.cipher.encrypt(padded.reshape(-1), self.layout).to_wire()
         except EncryptionError as error:
@@ -68,20 +81,19 @@ class Encrypted:
                 else "not finite; the steps may be too long"
             )
             raise OutOfRangeError(
-                f"{self.what}: a value is {problem} (this client's log has it)", finite=finite
+                f"{self.what}: a value is {problem} (this client's log has it)", diverged=not finite
             ) from None
 
-    def open(self, value: Value, blocks: Indices | None = None) -> Vector:
-        """Return the decrypted entries."""
+    def _arrived(self, value: Value, sizes: Indices) -> Vector:
         if not isinstance(value, Ciphertexts):
             raise PayloadError(
                 f"a plain array arrived where this run has encrypted ones (privacy: paillier){SAME_VERSION}"
             )
         vector = CipherVector.from_wire(value, self.cipher.key.public)
-        if vector.layout != self.layout or len(vector.ciphertexts) != self._count(blocks):
+        if vector.layout != self.layout or len(vector.ciphertexts) != len(sizes):
             raise PayloadError(
                 f"{len(vector.ciphertexts)} ciphertexts of {vector.layout} arrived, expected "
-                f"{self._count(blocks)} of {self.layout}{SAME_VERSION}"
+                f"{len(sizes)} of {self.layout}{SAME_VERSION}"
             )
         try:
             values = self.cipher.decrypt(vector).reshape(-1, self.layout.slots)
@@ -89,7 +101,7 @@ class Encrypted:
             # The server chose the ciphertexts: which slot overflowed would tell it more of what is in them.
             log.error("%s: %s", self.what, error)
             raise self._overflow() from None
-        filled = self._filled(blocks)
+        filled: NDArray[np.bool_] = np.arange(self.layout.slots) < sizes[:, None]
         if values[~filled].any():
             raise self._overflow()
         return values[filled]
@@ -99,20 +111,3 @@ class Encrypted:
             f"{self.what}: an encrypted sum has grown out of its range, or is none of this run; raise the ranges in "
             "algorithm.encryption, or damp the steps"
         )
-
-    def _count(self, blocks: Indices | None) -> int:
-        return len(self.sizes) if blocks is None else len(blocks)
-
-    def _filled(self, blocks: Indices | None) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        sizes = self.sizes if blocks is None else self.sizes[blocks]
-        filled: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = np.arange(self.layout.slots) < sizes[:, None]
-        return filled
-
-
-Envelope: TypeAlias = Clear | Encrypted
-"""How the entries of an aligned vector travel; ``enc(.)`` of the specification."""
-
-
-def entries(sizes: Indices, blocks: Indices | None) -> Indices | slice:
-    """Return the places of some blocks' entries, or a slice of everything."""
-    return slice(None) if blocks is None else entries_of(sizes, blocks)

@@ -19,7 +19,7 @@ from fenchel.algorithms.hyfdca.alignment import Alignment, Arrangement, HeldEntr
 from fenchel.algorithms.hyfdca.dual_ranges import DualRanges, Kind
 from fenchel.algorithms.hyfdca.sampled_blocks import SampledBlocks
 from fenchel.algorithms.hyfdca.settings import Encryption, HyFDCASettings
-from fenchel.common.arrays import Indices, Vector
+from fenchel.common.arrays import Vector
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.crypto.vector import CipherVector
@@ -62,7 +62,7 @@ class Hybrid:
         _, holders = np.unique(every.view(np.dtype((np.void, every.shape[1]))), return_counts=True)
         return DualRanges(
             self.settings,
-            None if self.key is None else self.key.bits,
+            self.settings.key_bits,
             self.loss,
             self.l2,
             samples=len(every),
@@ -146,23 +146,15 @@ class Hybrid:
         first, *others = (CipherVector.from_wire(share, self.key) for share in shares if isinstance(share, Ciphertexts))
         return sum(others, first).to_wire()
 
-    def feature_slices(self) -> dict[str, tuple[Indices, Indices, Indices]]:
-        """Return order, block sizes and holders of each client's features; empty unless they are encrypted."""
-        nothing = np.empty(0, np.int64)
-        if not self.settings.protect_primal:
-            return dict.fromkeys(self.local_data, (nothing, nothing, nothing))
-        slices = self.feature_arrangement.slices
-        return {client: (held.order, held.sizes, held.holders) for client, held in slices.items()}
-
 
 def _in_own_places(local_data: Mapping[str, HeldEntries], features: int) -> Arrangement:
-    """Return the arrangement in which each feature stands in its own place, in one block for each client."""
-    slices = {}
-    for client, holding in local_data.items():
-        first, count = np.zeros(1, np.int64), len(holding.features)
-        everything = np.arange(count)
-        slices[client] = Slice(everything, holding.features, first, np.array([count]), np.zeros_like(everything), first)
-    return Arrangement(features, np.array([features]), np.zeros(features, np.int64), (), slices)
+    """Return the arrangement in which each feature stands in its own place: there are no blocks."""
+    nothing = np.empty(0, np.int64)
+    slices = {
+        client: Slice(nothing, holding.features, nothing, nothing, nothing, nothing)
+        for client, holding in local_data.items()
+    }
+    return Arrangement(features, nothing, nothing, (), slices)
 
 
 def agreed_key(

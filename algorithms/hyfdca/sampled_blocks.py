@@ -8,16 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fenchel.algorithms.hyfdca.alignment import Alignment
-from fenchel.algorithms.hyfdca.settings import HyFDCASettings, entries_of, picked_units
+from fenchel.algorithms.hyfdca.settings import HyFDCASettings, SampledBlock, sampled
 from fenchel.common.arrays import Indices
-
-
-@dataclass(frozen=True)
-class SampledBlock:
-    """D_k, what a client picks in a round."""
-
-    blocks: Indices | None  # places of the picked blocks among its own; ``None`` if it picks single samples
-    entries: Indices  # places of the picked samples in its aligned order
 
 
 @dataclass(frozen=True)
@@ -32,10 +24,7 @@ class SampledBlocks:
     def of(self, client: str, t: int) -> SampledBlock:
         """Return D_k of round ``t``."""
         held = self.alignment.slices[client]
-        in_blocks = self.settings.picks_blocks
-        groups = held.group if in_blocks else np.repeat(held.group, held.sizes)
-        units = picked_units(self.settings, self.seed, client, t, groups, self.quotas(client))
-        return SampledBlock(units, entries_of(held.sizes, units)) if in_blocks else SampledBlock(None, units)
+        return sampled(self.settings, self.seed, client, t, held.group, held.sizes, self.quotas(client))
 
     def quotas(self, client: str) -> list[int]:
         """Return how many units the client picks: of all, or with common picks of each of its groups."""

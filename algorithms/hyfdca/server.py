@@ -16,9 +16,8 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from fenchel.algorithms.hyfdca.aligned import Stored
-from fenchel.algorithms.hyfdca.sampled_blocks import SampledBlock
 from fenchel.algorithms.hyfdca.server_setup import HyFDCASetup
-from fenchel.algorithms.hyfdca.settings import LINE_STEPS, HyFDCASettings
+from fenchel.algorithms.hyfdca.settings import LINE_STEPS, HyFDCASettings, SampledBlock, line_count
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import RunStoppedError
 from fenchel.common.wire.schema import ArraySpec, Expected
@@ -30,9 +29,6 @@ log = logging.getLogger("fenchel.server")
 
 _PATIENCE = 3
 """Rounds without a step after which the line search gives up."""
-
-_DUAL_VALUES = 1 + len(LINE_STEPS)
-"""Values of the dual objective that clients share for a loss whose line search has no closed form."""
 
 
 class HyFDCA(HyFDCASetup):
@@ -87,7 +83,7 @@ class HyFDCA(HyFDCASetup):
         self, cohort: Cohort, picked: Mapping[str, SampledBlock]
     ) -> tuple[dict[str, Each[Value]], Cohort]:
         """Step 4: what clients learn z_i from, and the clients that took part in it."""
-        if not self._needs_inner_products:
+        if not self.hybrid.shares_samples:
             return {"primal": self._primal_parts(cohort)}, cohort
         total, answered = await self._inner_product(cohort, picked)
         scores = self.hybrid.scores
@@ -136,7 +132,7 @@ class HyFDCA(HyFDCASetup):
             "change": Each({c: hybrid.duals.expected(c, picked[c].blocks) for c in cohort})
         }
         if monitors:
-            returns["figures"] = hybrid.figures_expected(self._monitored)
+            returns["figures"] = hybrid.figures_expected(self.settings.monitored)
         return await cohort.ask(
             "change_dual", returns=returns, step_size=step_size, damping=damping, monitor=monitors, **values
         )
@@ -174,7 +170,7 @@ class HyFDCA(HyFDCASetup):
             values["blocks"] = Each({client: touched[client] for client in cohort})
         expected = {**self._contributions(cohort), **returns}
         if figures is not None and self.hybrid.key is not None:
-            values["figures"], expected["figures"] = figures, ArraySpec(np.float64, (self._monitored,))
+            values["figures"], expected["figures"] = figures, ArraySpec(np.float64, (self.settings.monitored,))
         return await cohort.ask(phase, returns=expected, **values)
 
     def _take_contributions(self, replies: Replies) -> None:
@@ -202,7 +198,7 @@ class HyFDCA(HyFDCASetup):
         """Replace step 6 to 8: find the g that maximises D(alpha + g delta), then everybody steps."""
         blocks = {client: picked[client].blocks for client in changes}
         delta = self.hybrid.duals.added(self.hybrid.duals.zeros(), changes, blocks)
-        terms = {"terms": self.hybrid.figures_expected(self._line_terms)}
+        terms = {"terms": self.hybrid.figures_expected(line_count(self._loss))}
         proposed = await self._spread("propose", "change", delta, cohort, picked, figures, terms)
         complete = len(proposed) == len(self.fleet.members)
         shares = {client: cast(Stored, reply["contribution"]) for client, reply in proposed.items()}
@@ -231,8 +227,7 @@ class HyFDCA(HyFDCASetup):
         self._update_model()
 
     def _note_stall(self, cohort: Cohort, *, complete: bool) -> None:
-        state = self.state
-        state.stalled = 0 if complete else state.stalled + 1
+        self.state.stalled = 0 if complete else self.state.stalled + 1
         if complete:
             return
         missing = ", ".join(client for client in self.fleet.members if client not in cohort.clients)
@@ -243,7 +238,7 @@ class HyFDCA(HyFDCASetup):
             missing,
             _PATIENCE,
         )
-        if state.stalled == _PATIENCE:
+        if self.state.stalled == _PATIENCE:
             raise RunStoppedError(
                 f"no step in {_PATIENCE} rounds in a row: the line search needs all clients, and {missing} answered "
                 "some phases but not all; their logs say why. Mend that and go on with --resume RUN, or begin a new "
@@ -252,18 +247,17 @@ class HyFDCA(HyFDCASetup):
 
     async def _best_step(self, shares: Mapping[str, Stored], proposed: Replies) -> float:
         """Return g* = argmax of D(alpha + g delta) on [0, 1], from the proposals of all clients."""
-        cohort = proposed.cohort
-        terms = await self._reveal(self._sum(proposed, "terms"), self._line_terms, cohort)
+        terms = await self._reveal(proposed, "terms", line_count(self._loss))
         if self.settings.protect_primal:
             total = self.hybrid.primals.total(shares)
-            shared = await cohort.ask(
+            shared = await proposed.cohort.ask(
                 "curvature",
                 returns={"terms": self.hybrid.figures_expected(2)},
-                change=Each({client: self.hybrid.primals.part(total, client) for client in cohort}),
+                change=Each({client: self.hybrid.primals.part(total, client) for client in shares}),
             )
             if len(shared) < len(self.fleet.members):
                 return 0.0
-            wv, vv = await self._reveal(self._sum(shared, "terms"), 2, cohort)
+            wv, vv = await self._reveal(shared, "terms", 2)
         else:
             v = cast(Vector, self.hybrid.primals.total(shares)) / self.hybrid.scale
             wv, vv = float(self.model @ v), float(v @ v)
@@ -290,36 +284,26 @@ class HyFDCA(HyFDCASetup):
         state = self.state
         for lost in state.away.keys() - {member.name for member in self.fleet.present}:
             del state.away[lost]  # it never comes back
-        waiting = set(returning)
-        while waiting:
-            number = min(state.away[client] for client in waiting)
-            if number < len(state.missed):
-                behind = {client for client in waiting if state.away[client] == number}
-                waiting = await self._repeat_step(returning.only(behind.__contains__), waiting)
+        for number, missed in enumerate(state.missed):
+            behind = returning.only({client for client in returning if state.away[client] == number}.__contains__)
+            if not len(behind):
                 continue
-            for client in waiting:
+            back = await behind.ask(
+                "catch_up",
+                returns=self._contributions(behind),
+                min_replies=0,  # a client that does not answer tries again in the next round
+                change=self._dual_parts(cast(Stored, missed["change"]), behind),
+                step_size=cast(float, missed["step"]),
+            )
+            for client in back:
+                state.away[client] += 1
+            self._take_contributions(back)
+        for client in returning:
+            if state.away[client] == len(state.missed):
                 del state.away[client]
-            break
         needed_from = min(state.away.values(), default=len(state.missed))
         state.missed = state.missed[needed_from:]
         state.away = {client: number - needed_from for client, number in state.away.items()}
-
-    async def _repeat_step(self, together: Cohort, waiting: set[str]) -> set[str]:
-        """Have clients that are equally far behind do their next step; return who still catches up."""
-        state = self.state
-        missed = state.missed[state.away[together.clients[0]]]
-        change = cast(Stored, missed["change"])
-        back = await together.ask(
-            "catch_up",
-            returns=self._contributions(together),
-            min_replies=0,
-            change=self._dual_parts(change, together),
-            step_size=cast(float, missed["step"]),
-        )
-        for client in back:
-            state.away[client] += 1
-        self._take_contributions(back)
-        return waiting - (set(together) - set(back))  # who did not answer tries again in the next round
 
     # End
 
@@ -365,10 +349,10 @@ class HyFDCA(HyFDCASetup):
         scores, answered = await self._scores(everybody, dict.fromkeys(everybody, all_blocks))
         values: dict[str, Any] = dict(scores)
         shared = await answered.ask(
-            "figures", returns={"figures": self.hybrid.figures_expected(self._monitored)}, **values
+            "figures", returns={"figures": self.hybrid.figures_expected(self.settings.monitored)}, **values
         )
         if len(shared) == len(self.fleet.members):  # else they are not sums over all samples
-            self._record(await self._reveal(self._sum(shared, "figures"), self._monitored, shared.cohort), math.nan)
+            self._record(await self._reveal(shared, "figures", self.settings.monitored), math.nan)
 
     @property
     def model_is_known(self) -> bool:
@@ -384,8 +368,9 @@ class HyFDCA(HyFDCASetup):
     def _sum(self, replies: Replies, name: str) -> Value:
         return self.hybrid.summed(replies.values_of(name))
 
-    async def _reveal(self, sums: Value, count: int, cohort: Cohort) -> Vector:
-        """Have a client decrypt sums over all clients: the first one that answers."""
+    async def _reveal(self, shares: Replies, name: str, count: int) -> Vector:
+        """Have a client decrypt the sums of what all clients shared: the first one that answers."""
+        sums, cohort = self._sum(shares, name), shares.cohort
         if self.hybrid.key is None:
             return cast(Vector, sums)
         returns = {"figures": ArraySpec(np.float64, (count,))}
@@ -420,15 +405,6 @@ class HyFDCA(HyFDCASetup):
         """Whether objective and gap are measured: every sample's score must be known."""
         every = self.settings.monitor
         return every > 0 and self.settings.messages == "dense" and (t - 1) % every == 0
-
-    @property
-    def _monitored(self) -> int:
-        """How many figures clients share: with an encrypted primal, also that of the ridge."""
-        return 3 if self.settings.protect_primal else 2
-
-    @property
-    def _line_terms(self) -> int:
-        return _DUAL_VALUES if self._loss.kind == "logistic" else 2
 
 
 def _revealed(replies: Replies, figures: Value | None) -> Vector | None:

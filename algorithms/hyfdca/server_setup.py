@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,6 @@ from fenchel.algorithms.hyfdca.alignment import (
     check_cells,
     check_labels,
 )
-from fenchel.algorithms.hyfdca.dual_ranges import DualRanges
 from fenchel.algorithms.hyfdca.partitioned_problem import Hybrid, agreed_key, checked_norm_bits
 from fenchel.algorithms.hyfdca.settings import HyFDCASettings, layout_numbers, norm_bits, target_bits
 from fenchel.algorithms.server_half import Algorithm, ServerContext
@@ -37,6 +35,7 @@ from fenchel.common.objectives.linear import LinearObjective, require_one_score
 from fenchel.common.objectives.losses import MarginLoss
 from fenchel.common.wire.schema import ArraySpec, Expected, NumberSpec
 from fenchel.common.wire.values import Value
+from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.fleet.addressing import Each
 from fenchel.server.fleet.cohort import Cohort, Replies
 
@@ -45,14 +44,6 @@ log = logging.getLogger("fenchel.server")
 # What a pseudonym takes at the most while it is compared with the others, about:
 _SAMPLE_BYTES, _VALUE_BYTES = 256, 128
 _LARGEST_TARGET_BITS = 128
-
-
-class _Held(NamedTuple):
-    """How much a client holds: samples, features, and cells of which pseudonyms are compared, at the most."""
-
-    samples: int
-    features: int
-    cells: int
 
 
 class HyFDCASetup(Algorithm):
@@ -122,54 +113,45 @@ class HyFDCASetup(Algorithm):
 
     def check(self, data: DataSource | None) -> None:
         """Refuse settings with which numbers that follow from these data do not fit into ciphertexts."""
-        bits = self.settings.key_bits
-        if data is None or bits is None:
+        if data is None or self.settings.key_bits is None:
             return
-        longest, largest, rows = -math.inf, 0, []
+        held, norms, targets = {}, {}, {}
         for number, client in enumerate(self.fleet.members):
             shard = data.shard(number, len(self.fleet.members))  # one after the other, as they may be large
             told = norm_bits(float(squared_norms(shard.features).max()))
             try:
-                longest = max(longest, checked_norm_bits(told, client, self.settings.encryption))
+                norms[client] = checked_norm_bits(told, client, self.settings.encryption)
             except RunStoppedError as error:
                 raise SettingsError(str(error), key="algorithm.encryption.largest_norm") from None
-            largest = max(largest, target_bits(self._loss.targets(shard.labels, shard.classes, np.dtype(np.float64))))
-            rows.append(shard.samples_held)
-        held = np.concatenate(rows)
-        _, holders = np.unique(held, return_counts=True)
-        ranges = DualRanges(
-            self.settings,
-            bits,
-            self._loss,
-            self._l2,
-            samples=len(held),
-            clients=len(rows),
-            holders=int(holders.max()),
-            longest_part=2.0**longest,
-            largest_target=2.0**largest,
-            ascends=self._searches_line,
-        )
+            targets[client] = target_bits(self._loss.targets(shard.labels, shard.classes, np.dtype(np.float64)))
+            names = np.ascontiguousarray(shard.samples_held, np.int64).view(np.uint8).reshape(-1, 8)
+            held[client] = HeldEntries(names, np.empty(0, np.int64))  # numbers serve as pseudonyms
+        ranges = self._hybrid(held, norms, targets, None).ranges
         _ = ranges.block, ranges.layouts
 
     async def start(self) -> None:
         """S1 to S5: learn who holds what, align, agree on numbers, start from zero."""
         everybody = self.fleet.all()
         clients = list(everybody)
-        shapes = {client: self._described(client) for client in clients}
+        shards = {client: self._shard(client) for client in clients}
+        samples = {client: shard.samples for client, shard in shards.items()}
+        features = {client: shard.features_held for client, shard in shards.items()}
         # Before they are sent; the values of ragged data are known only when their pseudonyms are here.
-        self._check_memory(
-            "samples and features", {c: held.samples + held.features for c, held in shapes.items()}, _SAMPLE_BYTES
-        )
+        self._check_memory("samples and features", {c: samples[c] + features[c] for c in clients}, _SAMPLE_BYTES)
+
+        def pseudonyms(rows: int | None, width: int, most: int | None = None) -> ArraySpec:
+            return ArraySpec(np.uint8, (rows, width), form="pseudonyms", most=most)
+
         introduced = await everybody.ask(
             "introduce",
             returns={
-                "samples": _bytes_of(shapes, lambda held: (held.samples, PSEUDONYM_BYTES)),
-                "labels": _bytes_of(shapes, lambda held: (held.samples, LABEL_BYTES)),
-                "features": Each({c: ArraySpec(np.int64, (held.features,)) for c, held in shapes.items()}),
+                "samples": Each({c: pseudonyms(samples[c], PSEUDONYM_BYTES) for c in clients}),
+                "labels": Each({c: pseudonyms(samples[c], LABEL_BYTES) for c in clients}),
+                "features": Each({c: ArraySpec(np.int64, (features[c],)) for c in clients}),
                 "cells": Each(
                     {
-                        c: ArraySpec(np.uint8, (None, CELL_BYTES), form="pseudonyms", most=held.cells)
-                        for c, held in shapes.items()
+                        c: pseudonyms(None, CELL_BYTES, samples[c] * features[c] * self.settings.compares_cells)
+                        for c in clients
                     }
                 ),
                 "key": ArraySpec(np.uint8, (None,), most=LARGEST_BITS // 8),
@@ -189,15 +171,13 @@ class HyFDCASetup(Algorithm):
         if not self._searches_line:
             state.dual = self.hybrid.duals.zeros()
         state.contributions = {client: self.hybrid.primals.own_zeros(client) for client in clients}
-        if self._needs_inner_products:
+        if self.hybrid.shares_samples:
             state.scores = {client: self.hybrid.scores.own_zeros(client) for client in clients}
 
-    def _described(self, client: str) -> _Held:
-        """Return how much a client has said that it holds, when it came."""
+    def _shard(self, client: str) -> pb.ShardDescription:
         shard = self.fleet.members[client].shard
         assert shard is not None, "a run begins when all clients have come"
-        ragged = self.settings.layout == "ragged" and self.settings.check_cells
-        return _Held(shard.samples, shard.features_held, shard.samples * shard.features_held * ragged)
+        return shard
 
     def _check_memory(self, what: str, held: Mapping[str, int], bytes_each: int) -> None:
         """Refuse to align more than there is memory for."""
@@ -228,7 +208,7 @@ class HyFDCASetup(Algorithm):
 
     def _compare(self, introduced: Replies) -> None:
         """Refuse values that two clients hold, and samples whose holders have different labels."""
-        if self.settings.layout == "ragged" and self.settings.check_cells:
+        if self.settings.compares_cells:
             check_cells({c: cast(NDArray[np.uint8], reply["cells"]) for c, reply in introduced.items()})
         check_labels(
             self.hybrid.alignment, {c: cast(NDArray[np.uint8], reply["labels"]) for c, reply in introduced.items()}
@@ -252,7 +232,7 @@ class HyFDCASetup(Algorithm):
     async def _share_norms(self, everybody: Cohort) -> None:
         """S3 and S4: tell each client where its entries lie; add up ||x_{k,i}||^2 over the holders."""
         slices = self.hybrid.alignment.slices
-        features = self.hybrid.feature_slices()
+        features = self.hybrid.feature_arrangement.slices  # of no blocks unless they are encrypted
         quotas = {client: np.array(self.hybrid.picks.quotas(client), np.int64) for client in everybody}
         layouts: dict[str, Any] = {
             f"{name}_layout": layout_numbers(layout) for name, layout in self.hybrid.ranges.layouts.items()
@@ -269,9 +249,9 @@ class HyFDCASetup(Algorithm):
             holders=Each({c: slices[c].holders for c in everybody}),
             groups=Each({c: slices[c].group for c in everybody}),
             quotas=Each(quotas),
-            feature_order=Each({c: features[c][0] for c in everybody}),
-            feature_sizes=Each({c: features[c][1] for c in everybody}),
-            feature_holders=Each({c: features[c][2] for c in everybody}),
+            feature_order=Each({c: features[c].order for c in everybody}),
+            feature_sizes=Each({c: features[c].sizes for c in everybody}),
+            feature_holders=Each({c: features[c].holders for c in everybody}),
             **layouts,
         )
         total = norms.total({client: cast(Stored, reply["norms"]) for client, reply in shared.items()})
@@ -297,27 +277,23 @@ class HyFDCASetup(Algorithm):
         preset = self.settings.preset
         return preset == "linesearch" or (preset == "auto" and self._sampler == "all")
 
-    @property
-    def _needs_inner_products(self) -> bool:
-        return self.hybrid.shares_samples or not self.settings.skip_inner_products
-
     @cached_property
     def hybrid(self) -> Hybrid:
         """Who holds what; known from the setup on."""
         state = self.state
         key = PublicKey(int.from_bytes(state.key.tobytes(), "big")) if len(state.key) else None
-        return Hybrid(
-            self.settings,
-            self.fleet.seed,
-            self._loss,
-            self._l2,
-            self.model.size,
-            {c: HeldEntries(state.pseudonyms[c], state.features[c]) for c in state.pseudonyms},
-            state.norm_bits,
-            state.target_bits,
-            key,
-            ascends=self._searches_line,
-        )
+        held = {c: HeldEntries(state.pseudonyms[c], state.features[c]) for c in state.pseudonyms}
+        return self._hybrid(held, state.norm_bits, state.target_bits, key)
+
+    def _hybrid(
+        self,
+        held: Mapping[str, HeldEntries],
+        norms: Mapping[str, int],
+        targets: Mapping[str, int],
+        key: PublicKey | None,
+    ) -> Hybrid:
+        problem, ascends = (self._loss, self._l2, self.model.size), self._searches_line
+        return Hybrid(self.settings, self.fleet.seed, *problem, held, norms, targets, key, ascends=ascends)
 
     # How vectors travel
 
@@ -339,8 +315,3 @@ class HyFDCASetup(Algorithm):
         primals = self.hybrid.primals
         total = primals.total(self.state.contributions)
         return Each({client: primals.part(total, client) for client in cohort})
-
-
-def _bytes_of(held: Mapping[str, _Held], shape: Callable[[_Held], tuple[int, int]]) -> Each[Expected]:
-    """Return what pseudonyms to expect of each client, so many and no more."""
-    return Each({c: ArraySpec(np.uint8, shape(each), form="pseudonyms") for c, each in held.items()})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, fields
-from typing import ClassVar, Literal, Self, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -13,6 +13,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.errors import PayloadError
+from fenchel.common.objectives.coordinate import conjugate_curvature
+from fenchel.common.objectives.losses import MarginLoss
 from fenchel.common.randomness import generator
 from fenchel.common.settings.algorithm import AlgorithmSettings, Weighting
 from fenchel.common.settings.participation import Sampler
@@ -121,11 +123,6 @@ class HyFDCASettings(AlgorithmSettings):
         description="report objective, dual objective and gap every so many rounds (of the model that the round "
         "began with; needs dense messages and everybody); 0: never",
     )
-    skip_inner_products: bool = Field(
-        True,
-        description="where each client holds whole samples, let it compute inner products itself (the paper's "
-        "simplification for horizontal splits)",
-    )
     layout: Literal["rectangular", "ragged"] = Field(
         "rectangular",
         description="rectangular: a client holds every feature of its own for every sample of its own. ragged: "
@@ -178,6 +175,16 @@ class HyFDCASettings(AlgorithmSettings):
         return tuple(found)
 
     @property
+    def compares_cells(self) -> bool:
+        """Whether clients tell pseudonyms of their cells."""
+        return self.layout == "ragged" and self.check_cells
+
+    @property
+    def monitored(self) -> int:
+        """How many figures clients share: two, and with an encrypted primal that of the ridge."""
+        return 3 if self.protect_primal else 2
+
+    @property
     def picks_blocks(self) -> bool:
         """Whether whole blocks are picked, not single samples."""
         return self.messages == "sparse"
@@ -186,6 +193,11 @@ class HyFDCASettings(AlgorithmSettings):
         """Outer step size gamma_t of round ``t``, counted from 1."""
         powers = {"constant": 0.0, "inverse-sqrt": 0.5, "inverse": 1.0}
         return float(self.step_size / t ** powers[self.step_decay])
+
+
+def line_count(loss: MarginLoss) -> int:
+    """Return how many numbers a client shares for the line search: two of a parabola, or values at some steps."""
+    return 2 if conjugate_curvature(loss) is not None else 1 + len(LINE_STEPS)
 
 
 def layout_numbers(layout: Layout) -> Indices:
@@ -223,6 +235,23 @@ def entries_of(sizes: Indices, blocks: Indices) -> Indices:
     lengths = sizes[blocks]
     within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     return np.repeat(starts[blocks], lengths) + within
+
+
+class SampledBlock(NamedTuple):
+    """D_k, what a client picks in a round."""
+
+    blocks: Indices | None  # places of the picked blocks among its own; ``None`` if it picks single samples
+    entries: Indices  # places of the picked samples in its aligned order
+
+
+def sampled(
+    settings: HyFDCASettings, seed: int, client: str, t: int, groups: Indices, sizes: Indices, quotas: Sequence[int]
+) -> SampledBlock:
+    """Draw D_k of round ``t``; ``groups`` and ``sizes`` are those of the client's blocks."""
+    if settings.picks_blocks:
+        blocks = picked_units(settings, seed, client, t, groups, quotas)
+        return SampledBlock(blocks, entries_of(sizes, blocks))
+    return SampledBlock(None, picked_units(settings, seed, client, t, np.repeat(groups, sizes), quotas))
 
 
 def picked_units(

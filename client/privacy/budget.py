@@ -25,10 +25,6 @@ class Budget:
         """Uploads that were charged."""
         return self.releases.total()
 
-    def epsilon(self, delta: float | None = None) -> float:
-        """Return the epsilon of all uploads so far, at ``delta`` (by default that of the cap)."""
-        return self.accountant.epsilon(self.releases, self.delta if delta is None else delta)
-
     def check(self, what: str, release: Release) -> None:
         """Raise unless one more upload fits."""
         if self.cap is None or self._fits(self.cap, release):

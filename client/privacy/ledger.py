@@ -86,10 +86,6 @@ class Ledger:
         """How often each kind of release was charged."""
         return dict(self._budget.releases)
 
-    def epsilon(self, delta: float | None = None) -> float:
-        """Return the epsilon of all uploads so far, at ``delta`` (by default that of the cap)."""
-        return self._budget.epsilon(delta)
-
     def mark(self, policy: Path) -> int:
         """Return how many charges a policy's ledger had at least, when this ledger was written last."""
         return self._marks.get(str(policy), 0)
@@ -199,10 +195,6 @@ class PolicyLedger:
     def uploads_of_this_run(self) -> int:
         """Those of the client in its present run."""
         return self._of_runs[self._account.run]
-
-    def epsilon(self) -> float:
-        """Return the epsilon of all of them together."""
-        return self._budget.epsilon()
 
     def __contains__(self, payload: str) -> bool:
         return payload in self._payloads

@@ -76,13 +76,10 @@ class LedgerFile:
     def begin(self) -> None:
         """Make the file, without any entry, unless it is there: so a file that is missing later has been lost."""
         if not self._chain:
-            self._append(None)
+            self.append(None)
 
-    def append(self, entry: dict[str, Any]) -> None:
-        """Write an entry, after the header where there is none yet; return when the disk has it."""
-        self._append(entry)
-
-    def _append(self, entry: dict[str, Any] | None) -> None:
+    def append(self, entry: dict[str, Any] | None) -> None:
+        """Write an entry, if any, after the header where there is none yet; return when the disk has it."""
         if self.path is None:
             return
         lines = b""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fenchel.client.privacy.discrete_gaussian import discrete_gaussian
 from fenchel.common.errors import CheckpointError
-from fenchel.common.storage.store import settle, writing
+from fenchel.common.storage.store import write_private
 
 SECRET_BYTES = 32
 SECRET = "own.secret"  # noqa: S105 - the name of a file
@@ -41,8 +41,7 @@ class PrivateRandomness:
             return cls(os.urandom(SECRET_BYTES))
         path = folder / SECRET
         if not path.exists():
-            with writing(path, "client"):
-                _draw(path)
+            write_private(path, os.urandom(SECRET_BYTES))
         secret = path.read_bytes()
         if len(secret) != SECRET_BYTES:
             raise CheckpointError(
@@ -79,16 +78,3 @@ class PrivateRandomness:
             encoded = part if isinstance(part, bytes) else str(part).encode()
             mac.update(f"{type(part).__name__}:{len(encoded)}:".encode() + encoded)
         return mac.digest()
-
-
-def _draw(path: Path) -> None:
-    """Write a new secret; the disk has it on return."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(os.urandom(SECRET_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    settle(path.parent)

@@ -20,7 +20,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from fenchel.client.secrets.sealing import BEGIN_ANEW
 from fenchel.common.errors import CredentialError
 from fenchel.common.tls.credentials import Credentials
-from fenchel.common.tls.revocation import Revocations
+from fenchel.common.tls.revocation import refusal_of
 from fenchel.common.tls.roles import no_participant
 
 _PSS = padding.PSS(mgf=padding.MGF1(SHA256()), salt_length=padding.PSS.DIGEST_LENGTH)
@@ -97,7 +97,7 @@ class Identity:
                 "so the server could have one like it; make clients' certificates with fenchel certs"
             )
         alone = leaf.public_bytes(serialization.Encoding.PEM)
-        if problem := no_participant(alone) or self._revoked(alone):
+        if problem := no_participant(alone) or refusal_of(alone, self.credentials.folder):
             raise CredentialError(f"what came in the name of {name} is not accepted: {problem}")
         names = [each.value for each in leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         if names != [name]:
@@ -105,11 +105,6 @@ class Identity:
                 f"the certificate that came in the name of {name} is that of {', '.join(map(str, names)) or 'nobody'}"
             )
         return leaf
-
-    def _revoked(self, certificate: bytes) -> str:
-        """Say that a certificate was revoked, by the list in this client's folder; empty if it is not known to be."""
-        folder = self.credentials.folder
-        return "" if folder is None else Revocations(folder).refusal(certificate)
 
 
 def _is_for_clients(certificate: x509.Certificate) -> bool:

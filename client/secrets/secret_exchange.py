@@ -14,7 +14,6 @@ open: specification 2.2, S0.)
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from fenchel.client.secrets.identity import Identity, statement
 from fenchel.client.secrets.sealing import seal, unseal
 from fenchel.client.secrets.shared import Secrets
 from fenchel.common.errors import CheckpointError, CredentialError, LostStateError, StorageError
-from fenchel.common.storage.store import settle
+from fenchel.common.storage.store import write_private
 from fenchel.common.wire.phases import ACCEPT, BOX, OFFER, OFFERED, SEAL
 from fenchel.common.wire.schema import check
 from fenchel.common.wire.values import Array, Value, Values
@@ -83,7 +82,7 @@ class SecretExchange:
         if self._key is None:
             self._key = X25519PrivateKey.generate()
             if self._folder is not None:
-                _write(self._folder / _KEY, self._key.private_bytes_raw())
+                write_private(self._folder / _KEY, self._key.private_bytes_raw())
         public = self._key.public_key().public_bytes_raw()
         signature = self._identity.sign(self._offered(self._identity.name, public))
         return {"public_key": _array(public), "certificate": self._identity.certificate, "signature": _array(signature)}
@@ -147,7 +146,7 @@ class SecretExchange:
     def _keep(self, secrets: Secrets) -> None:
         """Keep the secrets, on disk before anybody hears of them; the key that brought them is of no more use."""
         if self._folder is not None:
-            _write(self._folder / _SECRETS, secrets.to_text().encode())
+            write_private(self._folder / _SECRETS, secrets.to_text().encode())
             _remove(self._folder / _KEY)
         self._key = None
         self.secrets = secrets
@@ -197,25 +196,6 @@ def _kept_key(folder: Path | None) -> X25519PrivateKey | None:
         return X25519PrivateKey.from_private_bytes((folder / _KEY).read_bytes())
     except ValueError:
         raise CheckpointError("damaged: not an X25519 key of 32 bytes", source=folder / _KEY) from None
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that is at no moment half written, nor readable by others; the disk has it on return."""
-    temporary = path.with_name(path.name + ".new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        settle(path.parent)
-    except OSError as error:
-        raise StorageError(
-            f"cannot be written ({error.strerror}); make room, or give another folder with --state", source=path
-        ) from None
 
 
 def _remove(path: Path) -> None:

@@ -26,11 +26,6 @@ def epsilon_of(z: float, delta: float) -> float:
     return noise_multiplier(z, delta)  # the formula is its own inverse
 
 
-def sigma(sensitivity: float, epsilon: float, delta: float) -> float:
-    """Return the standard deviation of the noise: ``sigma^2 = 2 s^2 ln(1.25 / delta) / epsilon^2``."""
-    return sensitivity * noise_multiplier(epsilon, delta)
-
-
 def c0(delta: float) -> float:
     """Return ``sqrt(2 ln(1 / delta) / ln(1.25 / delta))``, what the paper's proof gives for its unstated constant."""
     return math.sqrt(2 * math.log(1 / delta) / math.log(1.25 / delta))

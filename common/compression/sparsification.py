@@ -1,4 +1,4 @@
-"""Which entries of a vector are sent: the largest, random ones, or ones that follow from what is public.
+"""Which entries of a vector are sent: the largest, or ones that follow from what is public.
 
 All of them return a support, indices in ascending order (docs/specifications/fedpdm.md, section 2.5). Supports that
 follow from a seed alone are in :mod:`fenchel.common.wire.index_sets`, because the wire knows them, too.
@@ -52,19 +52,6 @@ def top_k(vector: Vector, k: int) -> Indices:
         ties = np.flatnonzero(magnitudes[chosen] == smallest)
         chosen = np.delete(chosen, ties[len(ties) - (len(chosen) - k) :])
     return chosen
-
-
-def rand_k(generator: np.random.Generator, size: int, k: int) -> Indices:
-    """Return k indices drawn uniformly, without replacement.
-
-    generator: where privacy rests on the support being unknown, one that nobody else can repeat.
-    size: length of the vector (d).
-    k: 1..d.
-
-    Returns: Shape (k,), strictly increasing.
-    """
-    _check_count(k, size)
-    return np.sort(generator.choice(size, k, replace=False, shuffle=False))
 
 
 def public_top_k(reference: Vector, k: int, seed: int) -> Indices:

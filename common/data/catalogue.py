@@ -64,14 +64,19 @@ def _idx(base: str, *checksums: str) -> tuple[PublicFile, ...]:
     return _public(base, **dict(zip(names, checksums, strict=True)))
 
 
+def _only(files: Mapping[str, Path]) -> Path:
+    (path,) = files.values()
+    return path
+
+
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 
 _ENTRIES = (
     Entry("digits", "handwritten digits, 8x8 (installed)", "CC BY 4.0 (UCI)",
-          1797, 0, 64, 10, (), readers.read_digits),
+          1797, 0, 64, 10, (), lambda _: readers.bundled("digits", (1, 8, 8), 16.0)),
     Entry("breast_cancer", "breast cancer diagnosis (installed)", "CC BY 4.0 (UCI)",
-          569, 0, 30, 2, (), readers.read_breast_cancer),
+          569, 0, 30, 2, (), lambda _: readers.bundled("breast_cancer")),
     Entry("mnist", "handwritten digits, 28x28", "CC BY-SA 3.0",
           60_000, 10_000, 784, 10, _idx(
               "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -79,7 +84,7 @@ _ENTRIES = (
               "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
               "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
               "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-          ), readers.read_idx_images),
+          ), lambda files: read_files([*files.values()])),
     Entry("fashion-mnist", "articles of clothing, 28x28", "MIT",
           60_000, 10_000, 784, 10, _idx(
               "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
@@ -87,7 +92,7 @@ _ENTRIES = (
               "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
               "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
               "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-          ), readers.read_idx_images),
+          ), lambda files: read_files([*files.values()])),
     Entry("kmnist", "cursive Japanese characters, 28x28", "CC BY-SA 4.0",
           60_000, 10_000, 784, 10, _idx(
               "https://codh.rois.ac.jp/kmnist/dataset/kmnist/",
@@ -95,7 +100,7 @@ _ENTRIES = (
               "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
               "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
               "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
-          ), readers.read_idx_images),
+          ), lambda files: read_files([*files.values()])),
     Entry("cifar10", "photographs of ten kinds of things, 32x32 in colour", "none stated",
           50_000, 10_000, 3072, 10, _public("https://www.cs.toronto.edu/~kriz/", **{
               "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
@@ -107,7 +112,7 @@ _ENTRIES = (
     Entry("pneumoniamnist", "chest X-rays of children, 28x28: pneumonia or not (MedMNIST)", "CC BY 4.0",
           4_708, 624, 784, 2, _public("https://zenodo.org/records/10519652/files/", **{
               "pneumoniamnist.npz": None,
-          }), readers.read_archive),
+          }), lambda files: read_npz(_only(files))),
     Entry("mammography", "spots in mammograms: calcification or not", "none stated",
           11_183, 0, 6, 2, _public("https://raw.githubusercontent.com/jbrownlee/Datasets/master/", **{
               "mammography.csv": "7d3dea3f075f30bbdbb8980e7725684059b4fe3d0f850fadd0f635f6993d8730",
@@ -137,11 +142,6 @@ _RCV1_SUBSET = PublicFile(
 )
 
 
-def _read_rcv1_subset(files: Mapping[str, Path]) -> DataSet:
-    """Read 23,749 documents with the features of ``rcv1.binary``; the first 20,242 are to train on."""
-    return read_divided_npz(files[_RCV1_SUBSET.name], features=47_236, train=20_242)
-
-
 def _cifar_differences(**checksums: str) -> tuple[PublicFile, ...]:
     names = {part: "labels.npz" if part == "labels" else f"{part}_x.npy.xz" for part in checksums}
     return tuple(PublicFile(names[part], "", checksum) for part, checksum in checksums.items())
@@ -166,7 +166,9 @@ UNPUBLISHED: Mapping[str, Entry] = MappingProxyType({
     ),
     "rcv1-subset": Entry(
         "rcv1-subset", "Reuters news, two classes: other documents than those of rcv1", "research use, none stated",
-        20_242, 3_507, 47_236, 2, (_RCV1_SUBSET,), _read_rcv1_subset, folder="rcv1",
+        20_242, 3_507, 47_236, 2, (_RCV1_SUBSET,),
+        # 23,749 documents, of which the first are to train on
+        lambda files: read_divided_npz(_only(files), features=readers.RCV1_FEATURES, train=20_242), folder="rcv1",
     ),
 })  # fmt: skip
 """Parts of public data sets, in files without a public address: readable where the file is, never downloaded."""

@@ -90,37 +90,9 @@ def from_table(
 
     Returns: Dense features, in float32 if all columns are, else in float64; labels as stored.
     """
-    identifiers = None
-    if identifier is not None:
-        if identifier == label:
-            raise DataError("named for the label and for the sample identifiers", source=path, column=label, key="--id")
-        if identifier not in table.column_names:
-            raise DataError(
-                f"there is no such column; the columns are {listed(table.column_names)}",
-                source=path,
-                column=identifier,
-                key="--id",
-            )
-        identifiers = _identifiers(table.column(identifier), identifier, path)
-        table = table.drop_columns([identifier])
-    holders = None
-    if holder is not None:
-        if holder == label:
-            raise DataError(
-                "named for the label and for who holds a sample",
-                source=path,
-                column=holder,
-                key="data.partition.column",
-            )
-        if holder not in table.column_names:
-            raise DataError(
-                f"there is no such column; the columns are {listed(table.column_names)}",
-                source=path,
-                column=holder,
-                key="data.partition.column",
-            )
-        holders = _holders(table.column(holder), holder, path)
-        table = table.drop_columns([holder])
+    table, ids = _set_apart(table, identifier, label, path, "--id")
+    identifiers = None if ids is None else checked([str(each) for each in ids.tolist()], path, column=identifier or "")
+    table, holders = _set_apart(table, holder, label, path, "data.partition.column")
     names = table.column_names
     if label is None:
         label = "label" if "label" in names else names[-1] if names else ""
@@ -135,7 +107,7 @@ def from_table(
     features = np.empty((table.num_rows, len(columns)), np.float32 if single else np.float64)
     for position, name in enumerate(columns):
         features[:, position] = _numbers(table.column(name), name, path)
-    train = samples(features, _labels(table.column(label), label, path), str(path))
+    train = samples(features, _values(table.column(label), label, path, fractions=True), str(path))
     return DataSet(replace(train, holders=holders), columns=tuple(columns), identifiers=identifiers)
 
 
@@ -172,48 +144,36 @@ def _first_not_number(column: Any) -> tuple[int, Any]:
     return 1, column[0].as_py()
 
 
-def _labels(column: Any, name: str, path: Path) -> NDArray[Any]:
-    if column.null_count:
-        row = next(i for i, value in enumerate(column, start=1) if value.as_py() is None)
-        raise DataError("no label; expected one in every row", source=path, column=name, row=row)
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column, kind = column.cast(kind.value_type), kind.value_type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return np.array(column.to_pylist(), dtype=str)
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        numbers: NDArray[Any] = column.to_numpy()
-        return numbers
-    raise DataError(f"labels of type {kind}; expected numbers or strings", source=path, column=name)
-
-
-def _holders(column: Any, name: str, path: Path) -> NDArray[Any]:
-    """Who holds each sample: words, or whole numbers."""
-    if column.null_count:
-        row = next(i for i, value in enumerate(column, start=1) if value.as_py() is None)
-        raise DataError("empty; expected who holds the sample in every row", source=path, column=name, row=row)
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column, kind = column.cast(kind.value_type), kind.value_type
-    if pa.types.is_integer(kind):
-        numbers: NDArray[Any] = column.to_numpy()
-        return numbers
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return np.array(column.to_pylist(), dtype=str)
-    raise DataError(f"of type {kind}; expected who holds a sample, in words or whole numbers", source=path, column=name)
-
-
-def _identifiers(column: Any, name: str, path: Path) -> tuple[str, ...]:
-    """Sample identifiers as text."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column, kind = column.cast(kind.value_type), kind.value_type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
+def _set_apart(
+    table: Any, name: str | None, label: str | None, path: Path, key: str
+) -> tuple[Any, NDArray[Any] | None]:
+    """Take a column of words or whole numbers, which is no feature, out of a table; without a name there is none."""
+    if name is None:
+        return table, None
+    if name == label:
+        raise DataError("named for the label, too; name another column", source=path, column=name, key=key)
+    if name not in table.column_names:
         raise DataError(
-            f"sample identifiers of type {kind}; expected text or whole numbers", source=path, column=name, key="--id"
+            f"there is no such column; the columns are {listed(table.column_names)}", source=path, column=name, key=key
         )
-    words = ["" if value is None else str(value) for value in column.to_pylist()]
-    return checked(words, path, column=name)
+    return table.drop_columns([name]), _values(table.column(name), name, path, key=key)
+
+
+def _values(column: Any, name: str, path: Path, *, key: str = "", fractions: bool = False) -> NDArray[Any]:
+    """Return a column of words or whole numbers, or of any numbers, that has a value in every row."""
+    if column.null_count:
+        row = next(i for i, value in enumerate(column, start=1) if value.as_py() is None)
+        raise DataError("empty; expected a value in every row", source=path, column=name, row=row, key=key)
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column, kind = column.cast(kind.value_type), kind.value_type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return np.array(column.to_pylist(), dtype=str)
+    if pa.types.is_integer(kind) or (fractions and (pa.types.is_floating(kind) or pa.types.is_boolean(kind))):
+        numbers: NDArray[Any] = column.to_numpy()
+        return numbers
+    numbers_wanted = "numbers" if fractions else "whole numbers"
+    raise DataError(f"of type {kind}; expected words or {numbers_wanted}", source=path, column=name, key=key)
 
 
 def _refuse_repeated(names: list[str], path: Path) -> None:

@@ -59,16 +59,10 @@ class Extractor:
         cls, settings: ExtractorSettings, image: tuple[int, int, int] | None, peak: float | None, where: str
     ) -> Extractor:
         """Return the extractor for a data set; its file need not be here."""
-        if image is None or peak is None:
+        if image is None or peak is None or image[0] not in (1, 3):
             raise DataError(
-                f"{settings.network} takes images, but there are none of which the largest pixel value is known; "
-                "remove extractor, or use an image data set (a NumPy file of bytes, say)",
-                source=where,
-                key="data.extractor",
-            )
-        if image[0] not in (1, 3):
-            raise DataError(
-                f"{settings.network} takes grey images or red, green and blue, but these have {image[0]} channels",
+                f"{settings.network} takes images of one channel or three of which the largest pixel value is known (a "
+                "NumPy file of bytes, say), and these are none; remove extractor, or use such a data set",
                 source=where,
                 key="data.extractor",
             )
@@ -99,11 +93,6 @@ class Extractor:
                 key="data.extractor.file",
             )
         return None
-
-    def require(self) -> None:
-        """Raise if features cannot be computed here."""
-        if (lack := self.lack) is not None:
-            raise lack
 
     @cached_property
     def checksum(self) -> str:
@@ -158,7 +147,8 @@ class Extracted:
 
         rows: shape (k,).
         """
-        self.extractor.require()
+        if (lack := self.extractor.lack) is not None:
+            raise lack
         kept, done = self._kept
         missing = rows[done[rows] == 0]
         if missing.size:

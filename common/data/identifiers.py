@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from numpy.typing import NDArray
 
 from fenchel.common.data.compressed import opened
 from fenchel.common.errors import DataError, Place
@@ -34,24 +31,6 @@ def checked(identifiers: Sequence[str], source: Path, *, column: str = "", array
                 **(place | {"row": row}),
             )
     return stripped
-
-
-def of_array(arrays: dict[str, NDArray[Any]], name: str, samples: int, path: Path) -> tuple[str, ...]:
-    """Return the identifiers that an array of an archive holds: words or whole numbers, shape (samples,)."""
-    if name not in arrays:
-        raise DataError(
-            f"there is no such array; the arrays are {', '.join(arrays)}", source=path, key="--id", array=name
-        )
-    array = arrays[name]
-    if array.shape != (samples,) or array.dtype.kind not in "iuU":
-        raise DataError(
-            f"of shape {array.shape} and type {array.dtype}; expected words or whole numbers, one for each of "
-            f"{samples} samples",
-            source=path,
-            key="--id",
-            array=name,
-        )
-    return checked([str(each) for each in array.tolist()], path, array=name)
 
 
 def of_lines(path: Path, samples: int, data: Path) -> tuple[str, ...]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fenchel.common.arrays import Indices
 from fenchel.common.data.blocks import ClientBlock
-from fenchel.common.data.shares import apportion
 from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.randomness import generator
 
@@ -55,40 +52,6 @@ def positives_beside(negatives: int, imratio: float) -> int:
     return int(rate / (1 - rate) * negatives)
 
 
-def imbalanced_whole(labels: NDArray[Any], positive: NDArray[np.bool_], imratio: float, seed: int) -> Indices:
-    """Choose the samples of a training set that stay, so that a part ``imratio`` of them is positive.
-
-    All negative samples stay. The positive ones are removed at random, from each class in proportion to its size.
-
-    labels: shape (n,), class indices.
-    positive: which samples are positive, shape (n,).
-    seed: ``settings.seed``.
-
-    Returns: Positions of the samples that stay, increasing.
-    """
-    found = np.flatnonzero(positive)
-    count = positives_beside(len(labels) - len(found), imratio)
-    if count > len(found):
-        raise DataError(
-            f"{imratio} given, but only {len(found):,} of {len(labels):,} training samples "
-            f"are positive ({len(found) / len(labels):.3g}), and none are added; use a smaller one",
-            key="data.imbalance.imratio",
-        )
-    if count == 0:
-        raise DataError(
-            f"{imratio} given, but then none of {len(found):,} positive training samples "
-            f"stays beside {len(labels) - len(found):,} negative ones; use a larger one",
-            key="data.imbalance.imratio",
-        )
-    rng = generator(seed, "imbalance")
-    present, sizes = np.unique(labels[found], return_counts=True)
-    kept = [
-        rng.permutation(found[labels[found] == label])[:share]
-        for label, share in zip(present, apportion(count, sizes), strict=True)
-    ]
-    return np.sort(np.concatenate([np.flatnonzero(~positive), *kept]))
-
-
 def imbalanced(
     parts: Sequence[ClientBlock], positive: NDArray[np.bool_], imratio: float, seed: int
 ) -> list[ClientBlock]:
@@ -104,8 +67,7 @@ def imbalanced(
         mine, others = part.samples[positive[part.samples]], part.samples[~positive[part.samples]]
         if len(others) == 0:
             raise DataError(
-                f"it holds positive samples only ({len(mine):,}), so that none could stay; use another partition, or "
-                "of: whole",
+                f"it holds positive samples only ({len(mine):,}), so that none could stay; use another partition",
                 key="data.imbalance",
                 client=str(client),
             )

@@ -12,7 +12,7 @@ from fenchel.common.data.compressed import opened
 from fenchel.common.data.samples import Samples, samples
 from fenchel.common.errors import DataError
 
-MAX_INDEX = 2**31 - 1
+_MAX_INDEX = 2**31 - 1
 _SHOWN = 40
 
 
@@ -40,10 +40,17 @@ def read_libsvm(path: Path, features: int | None = None) -> Samples:
                 row = [int(index) for index, _ in pairs]
                 values.extend([float(value) for _, value in pairs])
                 indices.extend(row)
-            except (ValueError, OverflowError) as error:
-                raise DataError(_complaint(content), source=path, row=number) from error
-            if any(after <= before for before, after in zip([0, *row], row, strict=False)):
-                raise DataError(_order_complaint(row), source=path, row=number)
+                in_order = all(after > before for before, after in zip([0, *row], row, strict=False))
+            except (ValueError, OverflowError):
+                in_order = False
+            if not in_order:
+                shown = b" ".join(content)[:_SHOWN].decode("utf-8", errors="replace")
+                raise DataError(
+                    f"{shown!r} is not 'label index:value index:value ...'; expected numbers, and increasing indices "
+                    f"from 1 to {_MAX_INDEX} (if they begin with 0, add 1 to every index of the file)",
+                    source=path,
+                    row=number,
+                )
             starts.append(len(indices))
     if not labels:
         raise DataError(f"no samples in {number} lines; expected lines such as '+1 3:0.5 17:1'", source=path)
@@ -57,32 +64,3 @@ def read_libsvm(path: Path, features: int | None = None) -> Samples:
     )
     matrix.eliminate_zeros()
     return samples(matrix, np.frombuffer(labels, np.float64).copy(), str(path))
-
-
-def _complaint(content: list[bytes]) -> str:
-    """Say what is wrong with the first item of a line that is not in the form."""
-    try:
-        float(content[0])
-    except ValueError:
-        return f"{_show(content[0])} is not a label; expected a number"
-    for item in content[1:]:
-        index, colon, value = item.partition(b":")
-        try:
-            if not colon or not 1 <= int(index) <= MAX_INDEX:
-                break
-            float(value)
-        except ValueError:
-            break
-    return f"{_show(item)} is not 'index:value'; expected an index from 1 to {MAX_INDEX} and a number"
-
-
-def _order_complaint(row: list[int]) -> str:
-    if row[0] < 1:
-        return f"feature index {row[0]}; expected indices from 1 (add 1 to every index of the file)"
-    at = next(i for i in range(1, len(row)) if row[i] <= row[i - 1])
-    return f"feature index {row[at]} after {row[at - 1]}; expected increasing indices"
-
-
-def _show(item: bytes) -> str:
-    text = item[:_SHOWN].decode("utf-8", errors="replace")
-    return repr(text if len(item) <= _SHOWN else text + "...")

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from fenchel.common.data.compressed import opened
-from fenchel.common.data.identifiers import of_array
+from fenchel.common.data.identifiers import checked
 from fenchel.common.data.samples import DataSet, Samples, flatten_images, samples, widen
 from fenchel.common.errors import DataError
 
@@ -57,7 +57,7 @@ def read_npz(path: Path, holder: str | None = None, identifier: str | None = Non
         )
     train = samples(features, _labels(arrays, _LABELS, path), str(path))
     if holder is not None:
-        train = replace(train, holders=_holders(arrays, holder, len(train), path))
+        train = replace(train, holders=_words(arrays, holder, len(train), path, "data.partition.column"))
     test_features, _ = _features(arrays, _TEST_FEATURES, "test_", path)
     test = None
     if test_features is not None:
@@ -69,7 +69,10 @@ def read_npz(path: Path, holder: str | None = None, identifier: str | None = Non
     if "peak" in arrays:
         peak = _positive(arrays["peak"], path)
     made = joined(train, test, image, peak, str(path))
-    return made if identifier is None else replace(made, identifiers=of_array(arrays, identifier, len(train), path))
+    if identifier is None:
+        return made
+    words = _words(arrays, identifier, len(train), path, "--id")
+    return replace(made, identifiers=checked([str(each) for each in words.tolist()], path, array=identifier))
 
 
 def read_divided_npz(path: Path, *, features: int, train: int) -> DataSet:
@@ -263,24 +266,20 @@ def _labels(arrays: dict[str, NDArray[Any]], names: tuple[str, ...], path: Path)
     raise DataError(f"no labels; expected an array called {', '.join(names)}; found {', '.join(arrays)}", source=path)
 
 
-def _holders(arrays: dict[str, NDArray[Any]], name: str, count: int, path: Path) -> NDArray[Any]:
+def _words(arrays: dict[str, NDArray[Any]], name: str, count: int, path: Path, key: str) -> NDArray[Any]:
+    """Return an array of words or whole numbers, one for each of ``count`` samples."""
     if name not in arrays:
+        raise DataError(f"there is no such array; the arrays are {', '.join(arrays)}", source=path, key=key, array=name)
+    words = arrays[name]
+    if words.shape != (count,) or words.dtype.kind not in "iuU":
         raise DataError(
-            f"there is no such array, which would say who holds a sample; found {', '.join(arrays)}",
+            f"of shape {words.shape} and type {words.dtype}; expected words or whole numbers, one for each of {count} "
+            "samples",
             source=path,
-            key="data.partition.column",
+            key=key,
             array=name,
         )
-    holders = arrays[name]
-    if holders.shape != (count,) or holders.dtype.kind not in "iuU":
-        raise DataError(
-            f"of shape {holders.shape} and type {holders.dtype}; expected words or whole numbers, one for each of "
-            f"{count} samples",
-            source=path,
-            key="data.partition.column",
-            array=name,
-        )
-    return holders
+    return words
 
 
 def _image(array: NDArray[Any], train: Samples, path: Path) -> tuple[int, int, int]:

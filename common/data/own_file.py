@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,42 +18,33 @@ from fenchel.common.data.labels import encoded
 from fenchel.common.data.samples import DataSet, Samples
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError
-from fenchel.common.settings.data import ExtractorSettings, Scaling
+from fenchel.common.settings.data import DataSettings, ExtractorSettings, Scaling
 
 
 def load_own(
     path: Path,
-    label: str | None = None,
+    data: DataSettings,
     *,
-    task: Literal["classification", "regression"] = "classification",
-    classes: Sequence[int | str] | None = None,
+    label: str | None = None,
     identifier: str | None = None,
-    columns: Sequence[str] | int | None = None,
-    scalings: Sequence[Scaling] = (),
-    bias: float | None = None,
-    extractor: ExtractorSettings | None = None,
     dtype: DTypeLike = np.float64,
 ) -> Shard:
     """Load the file of a client that brings its own data: all of it is its shard.
 
     A test part of a NumPy archive is left out.
 
+    data: the ``data`` section of the run. Classes that it does not name are those of this file, sorted; of its columns
+        this file may hold some; the bias belongs to whoever holds the last one.
     label: name of the label column.
-    classes: all class names of the run in order; ``None`` takes those of this file, sorted.
     identifier: where the sample identifiers are, which are no feature: the name of a column (CSV, Parquet) or of an
         array (NumPy), or a text file with one a line (LIBSVM); ``None``: there are none.
-    columns: the features of the whole problem, of which this file may hold some: their names in order or, for files
-        without names, their number. ``None``: every client holds all features, in the same order.
-    scalings: preparation; only steps that every client can do alone and alike.
-    bias: value of an appended constant feature, which belongs to whoever holds the last of ``columns``; ``None``
-        appends none.
-    extractor: a frozen network that makes features of the images in the file; ``None``: there is none.
     dtype: floating type of the features.
     """
+    columns, scalings, bias = data.columns, data.scalings, data.bias
     where = str(path)
     dataset = read_file(path, label, columns if isinstance(columns, int) else None, identifier)
-    if extractor is not None:
-        dataset = _extracted(dataset, extractor, where)
+    if data.extractor is not None:
+        dataset = _extracted(dataset, data.extractor, where)
     _require_scaling_alone(scalings, dataset, where)
     part, held, total = _columns_held(dataset, columns, where)
     if len(held) < total and "unit-rows" in scalings:
@@ -70,7 +60,7 @@ def load_own(
         else:
             bias = None
         total += 1
-    (labels,), names = encoded([part.labels], task, classes, where)
+    (labels,), names = encoded([part.labels], data.task, data.classes, where)
     prepared = scaling.apply(scaling.fit(scalings, part.features, dataset.peak), part.features, dtype, bias)
     return Shard(
         prepared,

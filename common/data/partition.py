@@ -84,7 +84,7 @@ def partition(
             held = zipf(labels, clients, seed, settings)
         case ClassGroupsPartition():
             assert positive is not None, "class-groups needs to know what is positive"
-            held = class_groups(labels, positive, clients, seed, settings)
+            held = class_groups(labels, positive, clients, seed)
         case SitesPartition():
             assert positive is not None, "sites needs to know what is positive"
             held = sites(positive, clients, seed, settings)

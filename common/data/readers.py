@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
@@ -16,9 +17,8 @@ from numpy.typing import NDArray
 
 from fenchel.common.data.columns import read_csv
 from fenchel.common.data.compressed import opened
-from fenchel.common.data.files import read_files
 from fenchel.common.data.libsvm import read_libsvm
-from fenchel.common.data.npz import joined, read_arrays, read_npy, read_npz
+from fenchel.common.data.npz import joined, read_arrays, read_npy
 from fenchel.common.data.samples import DataSet, Samples, samples
 from fenchel.common.errors import DataError
 
@@ -28,62 +28,43 @@ Files = Mapping[str, Path]
 _ADULT_COLUMNS = 15
 _ADULT_NUMERIC = (0, 2, 4, 10, 11, 12)
 _CIFAR_PIXELS = 3 * 32 * 32
-_NEWS20_FEATURES = 1_355_191
-_RCV1_FEATURES = 47_236
+RCV1_FEATURES = 47_236
 
 
-def read_digits(_: Files) -> DataSet:
-    """Load the 8x8 digits that are installed with Fenchel; a full pixel is 16."""
-    return DataSet(_bundled("digits"), image=(1, 8, 8), peak=16.0)
+def bundled(name: str, image: tuple[int, int, int] | None = None, peak: float | None = None) -> DataSet:
+    """Load a data set that is installed with Fenchel."""
+    path = resources.files("fenchel.common.data") / "bundled" / f"{name}.npz"
+    with path.open("rb") as file, np.load(file) as arrays:
+        return DataSet(Samples(arrays["X"], arrays["y"]), image=image, peak=peak)
 
 
-def read_breast_cancer(_: Files) -> DataSet:
-    """Load the breast cancer data that are installed with Fenchel; labels are ``benign`` and ``malignant``."""
-    return DataSet(_bundled("breast_cancer"))
+def _read_cifar(files: Files, *, classes: int) -> DataSet:
+    """Read the binary archive of CIFAR-10 or CIFAR-100: a record is one or two label bytes and three planes of 32x32.
 
-
-def _bundled(name: str) -> Samples:
-    with (
-        (resources.files("fenchel.common.data") / "bundled" / f"{name}.npz").open("rb") as file,
-        np.load(file) as arrays,
-    ):
-        return Samples(arrays["X"], arrays["y"])
-
-
-def read_idx_images(files: Files) -> DataSet:
-    """Read the four IDX files of MNIST and of those that follow its form."""
-    return read_files(list(files.values()))
-
-
-def read_cifar10(files: Files) -> DataSet:
-    """Read the binary archive of CIFAR-10: a label byte and three planes for each image."""
-    train = [f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)]
-    return _read_cifar(files, "CIFAR-10", train, "cifar-10-batches-bin/test_batch.bin", label_bytes=1)
-
-
-def read_cifar100(files: Files) -> DataSet:
-    """Read the binary archive of CIFAR-100: bytes of a coarse and a fine label, of which the fine one is kept."""
-    train, test = "cifar-100-binary/train.bin", "cifar-100-binary/test.bin"
-    return _read_cifar(files, "CIFAR-100", [train], test, label_bytes=2)
-
-
-def _read_cifar(files: Files, name: str, train: Sequence[str], test: str, *, label_bytes: int) -> DataSet:
-    """Read records of some label bytes, of which the last one counts, and three planes of 32x32 bytes."""
+    Of a coarse and a fine label the fine one, the last, is kept.
+    """
     (path,) = files.values()
+    folder, names = "cifar-100-binary", (["train"], ["test"])
+    if classes == 10:
+        folder, names = "cifar-10-batches-bin", ([f"data_batch_{i}" for i in range(1, 6)], ["test_batch"])
+    label_bytes = 1 if classes == 10 else 2
     parts: list[Samples] = []
     try:
         with opened(path) as stream:
             content = io.BytesIO(stream.read())  # here, a size that the archive only claims takes no memory
         with tarfile.open(fileobj=content) as archive:
-            for members in (train, [test]):
-                found = [archive.extractfile(member) for member in members]
+            for part in names:
+                found = [archive.extractfile(f"{folder}/{name}.bin") for name in part]
                 joint = b"".join(member.read() for member in found if member)
                 records = np.frombuffer(joint, np.uint8).reshape(-1, label_bytes + _CIFAR_PIXELS)
                 labels = records[:, label_bytes - 1].copy()
                 parts.append(samples(records[:, label_bytes:].copy(), labels, str(path)))
     except (tarfile.TarError, KeyError, ValueError, OverflowError) as error:
-        raise DataError(f"not the binary archive of {name}: {error}", source=path) from error
+        raise DataError(f"not the binary archive of CIFAR-{classes}: {error}", source=path) from error
     return DataSet(parts[0], parts[1], image=(3, 32, 32), peak=255.0)
+
+
+read_cifar10, read_cifar100 = (partial(_read_cifar, classes=classes) for classes in (10, 100))
 
 
 def read_cifar_differences(files: Files) -> DataSet:
@@ -112,12 +93,6 @@ def read_cifar_differences(files: Files) -> DataSet:
         kind = "train" if part.startswith("train") else "test"
         parts[kind] = samples(pixels.reshape(-1, _CIFAR_PIXELS), marks, str(path))
     return DataSet(parts["train"], parts["test"], image=(3, 32, 32), peak=255.0)
-
-
-def read_archive(files: Files) -> DataSet:
-    """Read one NumPy archive of features and labels, such as those of MedMNIST; their validation part is left out."""
-    (path,) = files.values()
-    return read_npz(path)
 
 
 def read_mammography(files: Files) -> DataSet:
@@ -182,10 +157,10 @@ def read_covtype(files: Files) -> DataSet:
 def read_news20(files: Files) -> DataSet:
     """Read ``news20.binary`` of the LIBSVM collection."""
     (path,) = files.values()
-    return DataSet(read_libsvm(path, _NEWS20_FEATURES))
+    return DataSet(read_libsvm(path, 1_355_191))
 
 
 def read_rcv1(files: Files) -> DataSet:
     """Read ``rcv1.binary`` of the LIBSVM collection, training and test file."""
-    train, test = (read_libsvm(path, _RCV1_FEATURES) for path in files.values())
+    train, test = (read_libsvm(path, RCV1_FEATURES) for path in files.values())
     return joined(train, test, None, None, "rcv1")

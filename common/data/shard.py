@@ -12,37 +12,18 @@ from fenchel.common.arrays import Indices, Matrix
 
 @dataclass(frozen=True)
 class Shard:
-    """Some samples, some features of a data set.
+    """Some samples, some features of a data set."""
 
-    Attributes
-    ----------
-    features
-        Shape (n, m), dense or CSR, in the floating dtype of the settings.
-    labels
-        Shape (n,). Classification: int64 class indices 0..classes-1. Regression: floats.
-    classes
-        Number of classes of the whole problem; 0 for regression.
-    total_features
-        Number of features of the whole problem; equals m unless the features are split.
-    samples_held
-        Global positions of the samples, shape (n,); names samples for algorithms that align them.
-    features_held
-        Global positions of the features, shape (m,); ``None`` when the shard holds all features.
-    class_names
-        Names of the classes, where a client's own file gave them; all clients of a run need the same.
-    sample_ids
-        Identifiers of the samples, where a client's own file gave them; else ``None``. They never leave the
-        client but as keyed pseudonyms.
-    """
-
-    features: Matrix
-    labels: NDArray[np.generic]
-    classes: int
-    total_features: int
-    samples_held: Indices
-    features_held: Indices | None = None
+    features: Matrix  # shape (n, m), dense or CSR, in the floating dtype of the settings
+    labels: NDArray[np.generic]  # shape (n,): int64 class indices 0..classes-1, or floats for regression
+    classes: int  # number of classes of the whole problem; 0 for regression
+    total_features: int  # number of features of the whole problem; equals m unless the features are split
+    samples_held: Indices  # global positions of the samples, shape (n,); names samples for algorithms that align them
+    features_held: Indices | None = None  # global positions of the features, shape (m,); ``None``: all of them
     class_names: tuple[str, ...] = ()
+    """Names of the classes, where a client's own file gave them; all clients of a run need the same."""
     sample_ids: tuple[str, ...] | None = None
+    """Identifiers of the samples, where a client's own file gave them. They leave it as keyed pseudonyms only."""
 
     @property
     def samples(self) -> int:

@@ -29,25 +29,13 @@ def sites(positive: NDArray[np.bool_], clients: int, seed: int, settings: SitesP
             key="data.partition.sites",
         )
     pools = [np.flatnonzero(positive), np.flatnonzero(~positive)]
-    total = _most(settings, len(pools[0]), len(pools[1]))
-    if settings.samples is not None:
-        if settings.samples < clients:
-            raise DataError(
-                f"{settings.samples} given for {clients} sites; expected at least {clients}, one for each",
-                key="data.partition.samples",
-            )
-        if settings.samples > total:
-            raise DataError(
-                f"{settings.samples} given, but with these sites {len(pools[0])} positive and "
-                f"{len(pools[1])} negative training samples suffice for {total}; use at most those",
-                key="data.partition.samples",
-            )
-        total = settings.samples
-    if total < clients:
+    most = _most(settings, len(pools[0]), len(pools[1]))
+    total = most if settings.samples is None else settings.samples
+    if not clients <= total <= most:
         raise DataError(
-            f"{len(pools[0])} positive and {len(pools[1])} negative training samples suffice for "
-            f"{total} samples at these {clients} sites; use a larger data set or other rates",
-            key="data.partition.sites",
+            f"{total} samples for {clients} sites, but each needs one, and {len(pools[0])} positive and "
+            f"{len(pools[1])} negative training samples suffice for {most}; change samples, the rates or the data set",
+            key="data.partition.sites" if settings.samples is None else "data.partition.samples",
         )
     rng = generator(seed, "partition", "sites")
     cuts = [np.cumsum(counts) for counts in _counts(settings, total)]

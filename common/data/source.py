@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
@@ -13,19 +14,18 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from fenchel.common.arrays import Indices
+from fenchel.common.arrays import Indices, Matrix
 from fenchel.common.data import scaling
 from fenchel.common.data.blocks import ClientBlock
 from fenchel.common.data.catalogue import load
 from fenchel.common.data.client_tests import own_distribution
-from fenchel.common.data.extractor import Extractor
+from fenchel.common.data.extractor import Extracted, Extractor
 from fenchel.common.data.files import read_file
 from fenchel.common.data.holdout import kept
-from fenchel.common.data.imbalance import imbalanced, imbalanced_whole, positive_classes
+from fenchel.common.data.imbalance import imbalanced, positive_classes
 from fenchel.common.data.labels import binarised, encoded
 from fenchel.common.data.partition import partition
-from fenchel.common.data.preparation import Preparation
-from fenchel.common.data.samples import DataSet, Samples
+from fenchel.common.data.samples import DataSet, RawMatrix, Samples
 from fenchel.common.data.shard import Shard
 from fenchel.common.data.sites import as_seen
 from fenchel.common.data.split import split
@@ -65,11 +65,12 @@ class DataSource:
     """The classes that count as positive, by number; ``None`` if nobody said it and there are more than two."""
     _train: Samples
     _test: Samples | None
-    _preparation: Preparation
+    _steps: tuple[scaling.Step, ...]  # fitted on all training samples
+    _extractor: Extractor | None  # a frozen network that makes features of images
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
     _parts: dict[int, list[ClientBlock]] = field(default_factory=dict, repr=False, compare=False)
     _tests: dict[int, list[Indices]] = field(default_factory=dict, repr=False, compare=False)
-    _matrices: list[sp.csr_array] = field(default_factory=list, repr=False, compare=False)
+    _made: dict[int, Extracted] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(
@@ -96,10 +97,6 @@ class DataSource:
         train, test, names = _labelled(dataset, settings, where)
         train, test = split(train, test, settings, seed, where)
         chosen = positive_classes(len(names), positive, settings.asks_for_positives)
-        if settings.imbalance is not None and settings.imbalance.of == "whole":
-            assert chosen is not None, "positive_classes refuses not to know"
-            are_positive = np.isin(train.labels, chosen)
-            train = train.take(imbalanced_whole(train.labels, are_positive, settings.imbalance.imratio, seed))
         bias = settings.bias is not None
         extractor = (
             None if settings.extractor is None else Extractor.of(settings.extractor, dataset.image, dataset.peak, where)
@@ -113,19 +110,18 @@ class DataSource:
             image=None if bias or extractor is not None else dataset.image,
         )
         steps = scaling.fit(settings.scalings, train.features, dataset.peak)
-        preparation = Preparation(steps, settings.bias, extractor)
-        return cls(settings, seed, problem, train.labels, chosen, train, test, preparation)
+        return cls(settings, seed, problem, train.labels, chosen, train, test, steps, extractor)
 
     @property
     def lack(self) -> FenchelError | None:
         """What is missing on this machine to compute features with the network of the settings; ``None``: nothing."""
-        return self._preparation.lack
+        return None if self._extractor is None else self._extractor.lack
 
     def extract(self, threads: int = 1) -> int:
         """Compute the features of all images that nobody has computed yet; return how many images there are."""
         parts = [part for part in (self._train, self._test) if part is not None]
         for part in parts:
-            self._preparation.extract(part, threads)
+            self._extracted(part).take(np.arange(len(part)), threads)
         return sum(map(len, parts))
 
     def parts(self, clients: int) -> list[ClientBlock]:
@@ -178,14 +174,13 @@ class DataSource:
             self.settings.partition,
             features=self.problem.features,
             bias=self.settings.bias is not None,
-            matrix=self._matrix,
+            matrix=lambda: self._matrix,
             positive=positives,
             holders=self._train.holders,
         )
-        imbalance = self.settings.imbalance
-        if imbalance is not None and imbalance.of == "client":
+        if self.settings.imbalance is not None:
             assert positives is not None, "the settings were checked for it"
-            parts = imbalanced(parts, positives, imbalance.imratio, self.seed)
+            parts = imbalanced(parts, positives, self.settings.imbalance.imratio, self.seed)
         return parts
 
     def shard(self, client: int, clients: int, dtype: DTypeLike = np.float64) -> Shard:
@@ -280,13 +275,30 @@ class DataSource:
         """Return whole samples, prepared; ``rows`` is ``None`` for all of them, which are not copied then."""
         positions = np.arange(len(samples)) if rows is None else rows
         labels = samples.labels if rows is None else samples.labels[rows]
-        features = self._preparation.features(samples, rows, dtype)
-        return Shard(features, labels, self.problem.classes, self.problem.features, positions)
+        return Shard(
+            self._features(samples, rows, dtype), labels, self.problem.classes, self.problem.features, positions
+        )
+
+    def _features(self, samples: Samples, rows: Indices | None, dtype: DTypeLike) -> Matrix:
+        """Return prepared features of some samples, shape (n, m); ``rows`` is ``None`` for all of them."""
+        stored: RawMatrix
+        if self._extractor is None:
+            stored = samples.features if rows is None else samples.features[rows]
+        else:
+            stored = self._extracted(samples).take(np.arange(len(samples)) if rows is None else rows)
+        return scaling.apply(self._steps, stored, dtype, self.settings.bias)
+
+    def _extracted(self, samples: Samples) -> Extracted:
+        """Return the features that the network makes of training samples or of the test set."""
+        if self._extractor is None:
+            raise DataError("the settings name no network, so there are no features to compute", key="data.extractor")
+        return self._made.setdefault(id(samples), Extracted(self._extractor, samples.features))
 
     def _ragged_shard(self, part: ClientBlock, dtype: DTypeLike) -> Shard:
         assert part.cells is not None
         assert part.features is not None
-        matrix = self._matrix_held()
+        with self._lock:
+            matrix = self._matrix
         row = np.searchsorted(matrix.indptr, part.cells, side="right") - 1
         starts = np.searchsorted(row, np.append(part.samples, matrix.shape[0]))
         columns = np.searchsorted(part.features, matrix.indices[part.cells])
@@ -297,17 +309,12 @@ class DataSource:
             held, self.labels[part.samples], self.problem.classes, self.problem.features, part.samples, part.features
         )
 
-    def _matrix_held(self) -> sp.csr_array:
-        with self._lock:
-            return self._matrix()
-
+    @cached_property
     def _matrix(self) -> sp.csr_array:
-        """All prepared training features as CSR, made once; called under the lock."""
-        if not self._matrices:
-            matrix = sp.csr_array(self._preparation.features(self._train, None, np.float64))
-            matrix.eliminate_zeros()
-            self._matrices.append(matrix)
-        return self._matrices[0]
+        """All prepared training features as CSR; taken under the lock."""
+        matrix = sp.csr_array(self._features(self._train, None, np.float64))
+        matrix.eliminate_zeros()
+        return matrix
 
 
 def _labelled(dataset: DataSet, settings: DataSettings, where: str) -> tuple[Samples, Samples | None, tuple[str, ...]]:

@@ -71,6 +71,5 @@ def partition_table(source: DataSource, clients: int) -> PartitionTable:
 def _title(name: str, settings: DataSettings) -> str:
     title = f"{name}, {settings.partition.kind}"
     if settings.imbalance is not None:
-        of = "" if settings.imbalance.of == "client" else " of the whole"
-        title += f", imratio {settings.imbalance.imratio:.3g}{of}"
+        title += f", imratio {settings.imbalance.imratio:.3g}"
     return title

@@ -46,16 +46,14 @@ class MinMax:
         p, (a, b, alpha) = self.prior, auxiliary
         of_positive = (1 - p) * ((scores - a) ** 2 - 2 * (1 + alpha) * scores)
         of_negative = p * ((scores - b) ** 2 + 2 * (1 + alpha) * scores)
-        result: Vector = np.where(positive, of_positive, of_negative) - p * (1 - p) * alpha**2
-        return result
+        return np.where(positive, of_positive, of_negative) - p * (1 - p) * alpha**2
 
     def slopes(self, scores: Vector, positive: Positive, auxiliary: Vector) -> Vector:
         """Return dF/dh of each sample, shape (n,); arguments as for :meth:`value`."""
         p, (a, b, alpha) = self.prior, auxiliary
         of_positive = 2 * (1 - p) * (scores - a - 1 - alpha)
         of_negative = 2 * p * (scores - b + 1 + alpha)
-        result: Vector = np.where(positive, of_positive, of_negative)
-        return result
+        return np.where(positive, of_positive, of_negative)
 
     def gradient(self, scores: Vector, positive: Positive, auxiliary: Vector) -> Vector:
         """Return the gradient of the mean of F in (a, b, alpha), shape (3,), float64; nothing divides by a class."""
@@ -75,32 +73,17 @@ class MinMax:
 
 @dataclass(frozen=True)
 class Moments:
-    """What a set of samples, or a mixture of several, says about scores: means over all samples, not over a class."""
+    """Mean scores of a set of samples, or of a mixture of several: means over all samples, not over a class."""
 
-    positives: float
-    """positives, negatives: share of the samples of each class; they add up to 1, as far as the weights of a mixture
-    do."""
+    positives: float  # share of the positive samples; those of a mixture add up to 1 as far as its weights do
     negatives: float
-    positive_sum: float  # positive_sum, negative_sum: mean of ``h I[y=1]`` and of ``h I[y=-1]``
-    negative_sum: float
-    positive_squares: float = 0.0  # positive_squares, negative_squares: mean of ``h^2 I[y=1]`` and of ``h^2 I[y=-1]``
-    negative_squares: float = 0.0
-
-    @classmethod
-    def of(cls, scores: Vector, positive: Positive) -> Moments:
-        """Return the moments of samples with these scores and classes, both of shape (n,), n > 0."""
-        wide = scores.astype(np.float64)
-        masks = positive, ~positive
-        return cls(
-            *(float(np.mean(mask)) for mask in masks),
-            *(float(np.mean(wide * mask)) for mask in masks),
-            *(float(np.mean(wide**2 * mask)) for mask in masks),
-        )
+    positive_sum: float  # mean of ``h I[y=1]``
+    negative_sum: float  # mean of ``h I[y=-1]``
 
     @classmethod
     def mixture(cls, parts: Iterable[tuple[float, Moments]]) -> Moments:
         """Return the moments of ``sum_k lambda_k P_k`` from pairs of lambda_k and the moments of P_k."""
-        total: NDArray[np.float64] = np.zeros(6)
+        total: NDArray[np.float64] = np.zeros(4)
         for weight, part in parts:
             total += weight * np.array(astuple(part))
         return cls(*total.tolist())
@@ -109,14 +92,7 @@ class Moments:
         """Return the moments of the same classes where this share of the samples is positive."""
         up, down = self.means
         negatives = 1 - positives
-        return Moments(
-            positives,
-            negatives,
-            up * positives,
-            down * negatives,
-            self.positive_squares / self.positives * positives,
-            self.negative_squares / self.negatives * negatives,
-        )
+        return Moments(positives, negatives, up * positives, down * negatives)
 
     @property
     def has_both_classes(self) -> bool:
@@ -132,41 +108,4 @@ class Moments:
 
     def alpha(self, prior: float) -> float:
         """Return the maximiser alpha* for a prior p; with p equal to the share of positives it is m_- - m_+."""
-        return self._tilt(prior) / (prior * (1 - prior))
-
-    def saddle(self, prior: float, gamma: float = 0.0, centre: tuple[float, float] = (0.0, 0.0)) -> Vector:
-        """Return the minimisers a and b and the maximiser alpha for these scores, shape (3,) (section 6.3, item 2).
-
-        gamma, centre: weight and centre (a_0, b_0) of the term ``(gamma/2) ((a - a_0)^2 + (b - b_0)^2)``.
-        """
-        weights = 2 * (1 - prior) * self.positives, 2 * prior * self.negatives
-        a, b = (
-            (weight * mean + gamma * start) / (weight + gamma)
-            for weight, mean, start in zip(weights, self.means, centre, strict=True)
-        )
-        return np.array([a, b, self.alpha(prior)])
-
-    def value(self, prior: float) -> float:
-        """Return ``min_{a,b} max_alpha`` of the mean of F."""
-        spread_up, spread_down = self._variances
-        tilt = self._tilt(prior)
-        return (
-            (1 - prior) * self.positives * spread_up
-            + prior * self.negatives * spread_down
-            + 2 * tilt
-            + tilt**2 / (prior * (1 - prior))
-        )
-
-    @property
-    def pairwise_loss(self) -> float:
-        """Mean of ``(1 - h(x) + h(x'))^2`` over pairs of a positive x and a negative x'; DataError without pairs."""
-        up, down = self.means
-        return (1 - up + down) ** 2 + sum(self._variances)
-
-    @property
-    def _variances(self) -> tuple[float, float]:
-        up, down = self.means
-        return (self.positive_squares / self.positives - up**2, self.negative_squares / self.negatives - down**2)
-
-    def _tilt(self, prior: float) -> float:
-        return prior * self.negative_sum - (1 - prior) * self.positive_sum
+        return (prior * self.negative_sum - (1 - prior) * self.positive_sum) / (prior * (1 - prior))

@@ -21,7 +21,7 @@ from fenchel.common.data.imbalance import positive_classes
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import SettingsError
 from fenchel.common.objectives.auc import AUXILIARY, MinMax, Positive
-from fenchel.common.objectives.losses import Logistic, class_indices
+from fenchel.common.objectives.losses import Logistic, class_indices, require_classes
 from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.objectives.ranking import Ranking
@@ -68,15 +68,13 @@ class LinearScorer:
 
     def scores(self, w: Vector, features: Matrix) -> Vector:
         """Return ``X w``, shape (n,), for dense or sparse features."""
-        result: Vector = features @ w
-        return result
+        return features @ w
 
     def differentiated(self, w: Vector, features: Matrix) -> tuple[Vector, PullBack]:
         """Return ``X w``, and ``X^T s`` as a function of s."""
 
         def pull_back(slopes: Vector) -> Vector:
-            result: Vector = slopes @ features
-            return result
+            return slopes @ features
 
         return self.scores(w, features), pull_back
 
@@ -95,6 +93,9 @@ class BinaryObjective(Objective):
     features: shape (n, m), of the objective's dtype.
     positive: which samples are positive, shape (n,).
     """
+
+    least_loss = 0.0  # no cross-entropy is below
+    ranks = True
 
     def __init__(
         self,
@@ -210,11 +211,6 @@ class BinaryObjective(Objective):
         losses = self._loss.value(self.scorer.scores(w, features), _signs(positive, self.dtype))
         return float(losses.sum(dtype=np.float64)) / rows.size
 
-    @property
-    def least_loss(self) -> float:
-        """No cross-entropy is below 0."""
-        return 0.0
-
     def penalty(self, w: Vector) -> float:
         """Return ``(l2/2) ||w||^2``."""
         return 0.5 * self.l2 * float(w @ w)
@@ -237,11 +233,6 @@ class BinaryObjective(Objective):
         """
         return self.judge(w, shard)[0]
 
-    @property
-    def ranks(self) -> bool:
-        """Yes."""
-        return True
-
     def judge(self, w: Vector, shard: Shard | None = None) -> tuple[Metrics, Ranking]:
         """Return :meth:`evaluate`, and the samples with the scorer's own output as their scores.
 
@@ -259,16 +250,11 @@ class BinaryObjective(Objective):
 
 
 def _signs(positive: Positive, dtype: DTypeLike) -> Vector:
-    result: Vector = np.where(positive, 1.0, -1.0).astype(dtype)
-    return result
+    return np.where(positive, 1.0, -1.0).astype(dtype)
 
 
 def _positive_classes(classes: int, chosen: Sequence[int] | None) -> tuple[int, ...]:
-    if classes < 2:
-        raise SettingsError(
-            "binary needs a data set with classes, but this one has real numbers as labels; use squared",
-            key="objective.kind",
-        )
+    require_classes(classes, "binary")
     found = positive_classes(classes, chosen, "")
     if found is None:
         raise SettingsError(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from fenchel.common.arrays import Vector
-from fenchel.common.objectives.losses import Hinge, Logistic, MarginLoss, SmoothedHinge, Squared, SquaredHinge, Targets
+from fenchel.common.objectives.losses import MarginLoss, Targets
 
 ScalarStep: TypeAlias = Callable[[float, float, float, float], float]
 """The step of one sample, from its dual variable, score, target and curvature."""
@@ -34,17 +34,8 @@ NEWTON_LIMIT = 200
 
 
 def conjugate_curvature(loss: MarginLoss) -> float | None:
-    """Return s if ``l*(-alpha) = -alpha y + s alpha^2 / 2`` inside the domain, else ``None`` (logistic)."""
-    match loss:
-        case Hinge():
-            return 0.0
-        case SmoothedHinge():
-            return loss.smoothing
-        case SquaredHinge() | Squared():
-            return 1.0
-        case Logistic():
-            return None
-    raise TypeError(f"no step along a dual coordinate is known for {type(loss).__name__}")
+    """Return :attr:`MarginLoss.conjugate_curvature`."""
+    return loss.conjugate_curvature
 
 
 def feasible(loss: MarginLoss, dual: Vector, targets: Targets) -> Vector:
@@ -56,8 +47,7 @@ def feasible(loss: MarginLoss, dual: Vector, targets: Targets) -> Vector:
     low, high = loss.domain
     if math.isinf(low):
         return dual.copy()
-    clipped: Vector = targets * np.clip(targets * dual, low, high)
-    return clipped
+    return targets * np.clip(targets * dual, low, high)
 
 
 def dual_step(loss: MarginLoss, dual: Vector, scores: Vector, targets: Targets, curvature: Vector | float) -> Vector:
@@ -71,7 +61,7 @@ def dual_step(loss: MarginLoss, dual: Vector, scores: Vector, targets: Targets, 
 
     Returns: ``Delta``, shape (n,); ``alpha + Delta`` lies in the domain, in floating point too.
     """
-    s = conjugate_curvature(loss)
+    s = loss.conjugate_curvature
     if s is None:
         best = targets * _logistic_root(targets * dual, targets * scores, curvature)
     else:
@@ -80,8 +70,7 @@ def dual_step(loss: MarginLoss, dual: Vector, scores: Vector, targets: Targets, 
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             step = np.where(slope == 0, slope, slope / (s + curvature))
         best = feasible(loss, dual + step, targets)
-    result: Vector = best - dual
-    return result
+    return best - dual
 
 
 def _logistic_root(b: Vector, margins: Vector, curvature: Vector | float) -> Vector:
@@ -104,8 +93,7 @@ def _logistic_root(b: Vector, margins: Vector, curvature: Vector | float) -> Vec
             break
         t = np.minimum(nearer, t)
     p = expit(t)
-    root: Vector = np.where(mirrored, 1 - p, p)
-    return root
+    return np.where(mirrored, 1 - p, p)
 
 
 def scalar_step(loss: MarginLoss) -> ScalarStep:
@@ -113,7 +101,7 @@ def scalar_step(loss: MarginLoss) -> ScalarStep:
 
     The step takes (dual, score, target, curvature). It is some thirty times faster than arrays of length 1.
     """
-    s = conjugate_curvature(loss)
+    s = loss.conjugate_curvature
     if s is None:
         return _logistic_scalar_step
     curved, (low, high) = s, loss.domain
@@ -175,8 +163,7 @@ def theory_step(
     u = -loss.derivative(scores, targets)
     end = trust * (u - dual)
     free = dual_step(loss, dual, scores, targets, 1 / l2) / gamma
-    result: Vector = np.clip(free, np.minimum(end, 0), np.maximum(end, 0))
-    return result
+    return np.clip(free, np.minimum(end, 0), np.maximum(end, 0))
 
 
 def line_terms(loss: MarginLoss, dual: Vector, change: Vector, targets: Targets) -> tuple[Vector, Vector] | None:
@@ -188,7 +175,7 @@ def line_terms(loss: MarginLoss, dual: Vector, change: Vector, targets: Targets)
     Returns: ``a`` and ``c``, each of shape (n,), such that ``-l*(-(alpha + g delta)) = -l*(-alpha) + g a - g^2 c /
     2`` for g in [0, 1]; ``None`` for the logistic loss, whose conjugate is no parabola (see :func:`dual_values`).
     """
-    s = conjugate_curvature(loss)
+    s = loss.conjugate_curvature
     if s is None:
         return None
     linear: Vector = change * (targets - s * dual)

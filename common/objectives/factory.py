@@ -37,6 +37,9 @@ from fenchel.common.settings.objective import (
     SmoothedHingeSettings,
 )
 
+_MARGIN_LOSSES: dict[str, MarginLoss] = {loss.kind: loss for loss in (Squared(), Logistic(), Hinge(), SquaredHinge())}
+_CLASS_LOSSES: dict[str, ScoreLoss] = {loss.kind: loss for loss in (Softmax(), OneSidedLogistic())}
+
 
 def build_objective(settings: ObjectiveSettings, shard: Shard) -> Objective:
     """Return the objective that the settings describe, on the data of one shard.
@@ -51,9 +54,8 @@ def build_objective(settings: ObjectiveSettings, shard: Shard) -> Objective:
 
 def _smooth_part(settings: ObjectiveSettings, shard: Shard) -> Objective:
     if isinstance(settings, LinearSettings | SmoothedHingeSettings):
-        return LinearObjective(
-            _score_loss(settings), shard, l2=settings.l2, nonconvex=settings.nonconvex, dtype=settings.dtype
-        )
+        loss = _CLASS_LOSSES.get(settings.kind) or _margin_loss(settings)
+        return LinearObjective(loss, shard, l2=settings.l2, nonconvex=settings.nonconvex, dtype=settings.dtype)
     if isinstance(settings, OwnSettings):
         return _own_class(settings.name)(shard=shard, l2=settings.l2, dtype=settings.dtype, **settings.parameters)
     if isinstance(settings, BinarySettings):
@@ -88,15 +90,6 @@ def _networks(wanted: str) -> ModuleType:
             "pip install 'fenchel[torch]', or choose a linear model"
         ) from None
     return networks
-
-
-def _score_loss(settings: LinearSettings | SmoothedHingeSettings) -> ScoreLoss:
-    match settings.kind:
-        case "softmax":
-            return Softmax()
-        case "one-sided-logistic":
-            return OneSidedLogistic()
-    return _margin_loss(settings)
 
 
 def _own_class(name: str) -> Callable[..., Objective]:
@@ -135,15 +128,8 @@ def margin_loss(settings: ObjectiveSettings) -> MarginLoss:
 def _margin_loss(settings: ObjectiveSettings) -> MarginLoss:
     if isinstance(settings, SmoothedHingeSettings):
         return SmoothedHinge(settings.smoothing)
-    match settings.kind:
-        case "squared":
-            return Squared()
-        case "logistic":
-            return Logistic()
-        case "hinge":
-            return Hinge()
-        case "squared-hinge":
-            return SquaredHinge()
+    if settings.kind in _MARGIN_LOSSES:
+        return _MARGIN_LOSSES[settings.kind]
     raise SettingsError(
         f"{settings.kind} is not a loss of one score; this algorithm works with squared, "
         "logistic, hinge, smoothed-hinge and squared-hinge",

@@ -32,33 +32,13 @@ class LinearObjective(Objective):
 
     With K > 1 outputs the model is the matrix of shape (K, m), flattened class by class.
 
-    Parameters
-    ----------
-    score_loss
-        The loss of a sample as a function of its scores.
-    shard
-        The samples; may be empty.
-    l2
-        Weight of the ridge, at least 0.
-    nonconvex
-        beta >= 0, weight of ``sum_k w_k^2 / (1 + w_k^2)``.
-    dtype
-        Type of models, gradients and features; the features are converted if they have another.
-
-    Attributes
-    ----------
-    features
-        Shape (n, m), of the objective's dtype.
-    targets
-        What the scores should be, shape (n,).
-
-    Raises
-    ------
-    SettingsError
-        The loss cannot be used with this number of classes.
-    DataError
-        A label is not a class.
+    score_loss: the loss of a sample as a function of its scores.
+    shard: the samples; may be empty. Features of another dtype are converted.
+    l2: weight of the ridge, at least 0.
+    nonconvex: beta >= 0, weight of ``sum_k w_k^2 / (1 + w_k^2)``.
     """
+
+    least_loss = 0.0  # no loss of linear scores is below
 
     def __init__(
         self, score_loss: ScoreLoss, shard: Shard, *, l2: float, nonconvex: float = 0.0, dtype: DTypeLike = np.float64
@@ -85,8 +65,7 @@ class LinearObjective(Objective):
     def scores(self, features: Matrix, w: Vector) -> Dense:
         """Return scores of shape (n,), or (n, K), for features of shape (n, m) and a model."""
         if self.outputs == 1:
-            result: Dense = features @ w
-            return result
+            return features @ w
         weights = w.reshape(self.outputs, -1)
         if _is_hollow(features):
             return np.stack([features @ of_class for of_class in weights], axis=1)
@@ -95,20 +74,14 @@ class LinearObjective(Objective):
 
     def loss(self, w: Vector) -> float:
         """Return the mean loss of the samples at ``w``, shape (d,); DataError if there are none."""
-        self.require(self.samples)
-        losses = self.score_loss.value(self.scores(self.features, w), self.targets)
-        return float(losses.sum(dtype=np.float64)) / self.samples
+        return self.batch_loss(w, self.all_rows)
 
     def batch_loss(self, w: Vector, rows: Indices) -> float:
         """Return the mean loss of some samples at ``w``, shape (d,); DataError if there are none."""
         self.require(rows.size)
-        losses = self.score_loss.value(self.scores(self.features[rows], w), self.targets[rows])
+        features, targets = self._take(rows)
+        losses = self.score_loss.value(self.scores(features, w), targets)
         return float(losses.sum(dtype=np.float64)) / rows.size
-
-    @property
-    def least_loss(self) -> float:
-        """No loss of linear scores is below 0."""
-        return 0.0
 
     def penalty(self, w: Vector) -> float:
         """Return ``(l2/2) ||w||^2 + beta sum_k w_k^2 / (1 + w_k^2)``."""
@@ -143,11 +116,13 @@ class LinearObjective(Objective):
     def _slopes(self, w: Vector, rows: Indices) -> tuple[Matrix, Dense]:
         """Return some samples' features, and the derivatives of their losses in their scores."""
         self.require(rows.size)
-        if rows is self.all_rows:  # no copy of the whole data set
-            features, targets = self.features, self.targets
-        else:
-            features, targets = self.features[rows], self.targets[rows]
+        features, targets = self._take(rows)
         return features, self.score_loss.derivative(self.scores(features, w), targets)
+
+    def _take(self, rows: Indices) -> tuple[Matrix, Targets]:
+        if rows is self.all_rows:  # no copy of the whole data set
+            return self.features, self.targets
+        return self.features[rows], self.targets[rows]
 
     def hessian_vector(self, w: Vector, v: Vector) -> Vector:
         """Return the Hessian at ``w`` times ``v``, both of shape (d,); where it exists, for hinges."""
@@ -203,8 +178,8 @@ class LinearObjective(Objective):
     @property
     def smoothness(self) -> float:
         """``l2 + 2 beta + s lambda_max(X^T X / n)`` with the loss's smoothness s; infinity for the hinge."""
-        of_loss = self.score_loss.smoothness
-        return self._steepest_penalty + of_loss * self._curvature if math.isfinite(of_loss) else math.inf
+        of_loss, steepest_penalty = self.score_loss.smoothness, self.l2 + 2 * self.nonconvex
+        return steepest_penalty + of_loss * self._curvature if math.isfinite(of_loss) else math.inf
 
     @property
     def strong_convexity(self) -> float:
@@ -214,11 +189,6 @@ class LinearObjective(Objective):
         """
         return self.l2 - self.nonconvex / 2
 
-    @property
-    def _steepest_penalty(self) -> float:
-        """The penalty's second derivative is largest at 0."""
-        return self.l2 + 2 * self.nonconvex
-
     @cached_property
     def row_norms(self) -> Vector:
         """Euclidean norm of each sample's features, shape (n,), float64."""
@@ -226,29 +196,8 @@ class LinearObjective(Objective):
         squares = np.square(entries, dtype=np.float64)
         if isinstance(self.features, sp.csr_array):
             samples = np.repeat(np.arange(self.samples), np.diff(self.features.indptr))
-            totals = np.bincount(samples, weights=squares, minlength=self.samples)
-        else:
-            totals = squares.sum(axis=1)
-        norms: Vector = np.sqrt(totals)
-        return norms
-
-    @property
-    def largest_row_norm(self) -> float:
-        """The largest of :attr:`row_norms`; 0 without samples."""
-        return float(self.row_norms.max(initial=0.0))
-
-    def sample_smoothness(self, feature_norm: float) -> float:
-        """Return a bound on the smoothness of one sample's loss plus penalty: ``s B^2 + l2 + 2 beta``.
-
-        It holds for every sample that may occur, not only for those held here (docs/specifications/fedpdm.md, section
-        3.3, item 2).
-
-        Parameters
-        ----------
-        feature_norm
-            B: no sample's features have a larger norm.
-        """
-        return self.score_loss.smoothness * feature_norm**2 + self._steepest_penalty
+            return np.sqrt(np.bincount(samples, weights=squares, minlength=self.samples))
+        return np.sqrt(squares.sum(axis=1))
 
 
 def require_one_score(objective: Objective, algorithm: str) -> None:

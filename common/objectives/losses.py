@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -25,64 +25,64 @@ Targets = NDArray[Any]
 """What the scores should be, shape (n,): -1.0 and +1.0, real numbers, or class indices."""
 
 
-class ScoreLoss(Protocol):
+class ScoreLoss(ABC):
     """What a linear model needs of a loss: scores of shape (n,), or (n, outputs) if there are several."""
 
-    @property
-    def smoothness(self) -> float:
-        """Largest eigenvalue of the second derivative in the scores; infinity at corners."""
+    kind: ClassVar[str]
 
+    @property
+    @abstractmethod
+    def smoothness(self) -> float:
+        """Largest eigenvalue of the second derivative in the scores; infinity for a loss with a corner."""
+
+    @abstractmethod
     def outputs(self, classes: int) -> int:
         """Return the number of scores of a sample."""
 
+    @abstractmethod
     def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
         """Return targets for a shard's labels, or raise SettingsError if this loss cannot use them."""
 
+    @abstractmethod
     def value(self, scores: Dense, targets: Targets) -> Vector:
         """Return each sample's loss, shape (n,)."""
 
+    @abstractmethod
     def derivative(self, scores: Dense, targets: Targets) -> Dense:
-        """Return each sample's derivative in its scores, of their shape."""
+        """Return each sample's derivative in its scores; at a corner the right-hand one in the margin."""
 
+    @abstractmethod
     def curve(self, scores: Dense, targets: Targets, direction: Dense) -> Dense:
         """Return each sample's second derivative times its direction, of the scores' shape."""
 
+    @abstractmethod
     def correct(self, scores: Dense, targets: Targets) -> int:
         """Return how many samples the largest score, or the sign of the only one, classifies rightly."""
 
 
-class MarginLoss(ABC):
+class MarginLoss(ScoreLoss):
     """A convex loss ``l(z)`` of one score, for targets -1 and +1."""
 
-    kind: ClassVar[str]
-    lipschitz: ClassVar[float] = 1.0
-    """Lipschitz constant of ``l``."""
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
     """The interval of ``b = y alpha`` where ``l*(-alpha)`` is finite."""
 
     @property
     @abstractmethod
-    def smoothness(self) -> float:
-        """Lipschitz constant of the derivative; infinity for a loss with a corner."""
-
-    @abstractmethod
-    def value(self, scores: Vector, targets: Targets) -> Vector:
-        """Return ``l(z)``, shape (n,)."""
-
-    @abstractmethod
-    def derivative(self, scores: Vector, targets: Targets) -> Vector:
-        """Return ``l'(z)``, shape (n,); at a corner the right-hand one in the margin."""
+    def conjugate_curvature(self) -> float | None:
+        """s, where ``l*(-alpha) = -alpha y + s alpha^2 / 2`` in the domain; ``None`` for another conjugate."""
 
     @abstractmethod
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``l''(z)``, shape (n,), where it exists; at a corner a value from one side."""
 
-    @abstractmethod
     def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
         """Return ``l*(-alpha) = sup_z [-alpha z - l(z)]``, shape (n,); infinity outside the domain.
 
         Note the minus sign: it is the form in which the dual problem uses the conjugate (1.2).
         """
+        assert self.conjugate_curvature is not None
+        b, (low, high) = targets * alpha, self.domain
+        return np.where((b >= low) & (b <= high), self.conjugate_curvature * alpha**2 / 2 - b, np.inf)
 
     def outputs(self, classes: int) -> int:
         """Return 1: the sign of the one score tells two classes apart."""
@@ -112,8 +112,7 @@ def signs(labels: NDArray[np.generic], dtype: DTypeLike) -> Vector:
     positive = labels == 1
     if not np.all(positive | (labels == 0)):
         raise DataError("the labels of a data set with two classes must be 0 and 1")
-    result: Vector = np.where(positive, 1.0, -1.0).astype(dtype)
-    return result
+    return np.where(positive, 1.0, -1.0).astype(dtype)
 
 
 @dataclass(frozen=True)
@@ -121,30 +120,20 @@ class Hinge(MarginLoss):
     """``max(0, 1 - m)``, the loss of support vector machines."""
 
     kind: ClassVar[str] = "hinge"
-
-    @property
-    def smoothness(self) -> float:
-        """Infinity: the corner at m = 1."""
-        return math.inf
+    smoothness = math.inf  # the corner at m = 1
+    conjugate_curvature = 0.0
 
     def value(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``max(0, 1 - m)``."""
-        result: Vector = np.maximum(1 - targets * scores, 0)
-        return result
+        return np.maximum(1 - targets * scores, 0)
 
     def derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``-y`` below the corner and 0 from it on."""
-        result: Vector = -targets * (targets * scores < 1)
-        return result
+        return -targets * (targets * scores < 1)
 
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return 0."""
         return np.zeros_like(scores)
-
-    def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
-        """Return ``-b`` for b in [0, 1]."""
-        b = targets * alpha
-        return np.where((b >= 0) & (b <= 1), -b, np.inf)
 
 
 @dataclass(frozen=True)
@@ -159,27 +148,25 @@ class SmoothedHinge(MarginLoss):
         """``1/s``."""
         return 1 / self.smoothing
 
+    @property
+    def conjugate_curvature(self) -> float:
+        """``s``."""
+        return self.smoothing
+
     def value(self, scores: Vector, targets: Targets) -> Vector:
         """Return 0, the parabola, or ``1 - m - s/2``."""
         shortfall = 1 - targets * scores
         rounded = np.clip(shortfall, 0, self.smoothing)
-        result: Vector = rounded**2 / (2 * self.smoothing) + np.maximum(shortfall - self.smoothing, 0)
-        return result
+        return rounded**2 / (2 * self.smoothing) + np.maximum(shortfall - self.smoothing, 0)
 
     def derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``-y clip((1 - m)/s, 0, 1)``."""
-        result: Vector = -targets * np.clip((1 - targets * scores) / self.smoothing, 0, 1)
-        return result
+        return -targets * np.clip((1 - targets * scores) / self.smoothing, 0, 1)
 
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``1/s`` on the parabola, 0 elsewhere."""
         shortfall = 1 - targets * scores
         return ((shortfall > 0) & (shortfall < self.smoothing)).astype(scores.dtype) / self.smoothing
-
-    def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
-        """Return ``-b + s b^2 / 2`` for b in [0, 1]."""
-        b = targets * alpha
-        return np.where((b >= 0) & (b <= 1), -b + self.smoothing * b**2 / 2, np.inf)
 
 
 @dataclass(frozen=True)
@@ -187,32 +174,21 @@ class SquaredHinge(MarginLoss):
     """``max(0, 1 - m)^2 / 2``."""
 
     kind: ClassVar[str] = "squared-hinge"
-    lipschitz: ClassVar[float] = math.inf
     domain: ClassVar[tuple[float, float]] = (0.0, math.inf)
-
-    @property
-    def smoothness(self) -> float:
-        """1."""
-        return 1.0
+    conjugate_curvature = 1.0
+    smoothness = 1.0
 
     def value(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``max(0, 1 - m)^2 / 2``."""
-        result: Vector = np.maximum(1 - targets * scores, 0) ** 2 / 2
-        return result
+        return np.maximum(1 - targets * scores, 0) ** 2 / 2
 
     def derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``-y max(0, 1 - m)``."""
-        result: Vector = -targets * np.maximum(1 - targets * scores, 0)
-        return result
+        return -targets * np.maximum(1 - targets * scores, 0)
 
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return 1 below the margin of 1, 0 from it on."""
         return (targets * scores < 1).astype(scores.dtype)
-
-    def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
-        """Return ``-b + b^2 / 2`` for b >= 0."""
-        b = targets * alpha
-        return np.where(b >= 0, -b + b**2 / 2, np.inf)
 
 
 @dataclass(frozen=True)
@@ -220,34 +196,27 @@ class Logistic(MarginLoss):
     """``ln(1 + exp(-m))``."""
 
     kind: ClassVar[str] = "logistic"
-
-    @property
-    def smoothness(self) -> float:
-        """1/4."""
-        return 0.25
+    conjugate_curvature = None
+    smoothness = 0.25
 
     def value(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``ln(1 + exp(-m))``, without overflow for any margin."""
-        result: Vector = np.logaddexp(0, -targets * scores)
-        return result
+        return np.logaddexp(0, -targets * scores)
 
     def derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``-y / (1 + exp(m))``."""
         negative = -targets
-        result: Vector = negative * expit(negative * scores)
-        return result
+        return negative * expit(negative * scores)
 
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``p (1 - p)`` with ``p = 1 / (1 + exp(-z))``."""
-        result: Vector = expit(scores) * expit(-scores)
-        return result
+        return expit(scores) * expit(-scores)
 
     def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
         """Return ``b ln b + (1 - b) ln(1 - b)`` for b in [0, 1], with 0 ln 0 = 0."""
         b = targets * alpha
         # entr(x) is -x ln x, 0 at 0 and -infinity below.
-        result: Vector = -(entr(b) + entr(1 - b))
-        return result
+        return -(entr(b) + entr(1 - b))
 
 
 @dataclass(frozen=True)
@@ -255,13 +224,9 @@ class Squared(MarginLoss):
     """``(z - y)^2 / 2``, for real targets, or for two classes as -1 and +1."""
 
     kind: ClassVar[str] = "squared"
-    lipschitz: ClassVar[float] = math.inf
     domain: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
-
-    @property
-    def smoothness(self) -> float:
-        """1."""
-        return 1.0
+    conjugate_curvature = 1.0
+    smoothness = 1.0
 
     def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
         """Return real labels as they are and two classes as -1 and +1, shape (n,)."""
@@ -269,34 +234,19 @@ class Squared(MarginLoss):
 
     def value(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``(z - y)^2 / 2``."""
-        result: Vector = (scores - targets) ** 2 / 2
-        return result
+        return (scores - targets) ** 2 / 2
 
     def derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``z - y``."""
-        result: Vector = scores - targets
-        return result
+        return scores - targets
 
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return 1."""
         return np.ones_like(scores)
 
-    def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
-        """Return ``-alpha y + alpha^2 / 2``."""
-        result: Vector = alpha**2 / 2 - alpha * targets
-        return result
 
-
-@dataclass(frozen=True)
-class Softmax:
-    """``-ln softmax(z)_t``, cross-entropy: one score for each class (docs/specifications/feddcd.md, section 1.6)."""
-
-    kind: ClassVar[str] = "softmax"
-
-    @property
-    def smoothness(self) -> float:
-        """1/2: the Hessian ``diag(p) - p p^T`` has no larger eigenvalue."""
-        return 0.5
+class _ClassLoss(ScoreLoss):
+    """A loss with one score for each class."""
 
     def outputs(self, classes: int) -> int:
         """Return the number of classes."""
@@ -306,32 +256,37 @@ class Softmax:
         """Return the class indices, int64, shape (n,)."""
         return class_indices(labels, classes, self.kind)
 
+    def correct(self, scores: Dense, targets: Targets) -> int:
+        """Return the number of samples whose class has the largest score (the first one at a tie)."""
+        return int(np.count_nonzero(scores.argmax(axis=1) == targets))
+
+
+@dataclass(frozen=True)
+class Softmax(_ClassLoss):
+    """``-ln softmax(z)_t``, cross-entropy: one score for each class (docs/specifications/feddcd.md, section 1.6)."""
+
+    kind: ClassVar[str] = "softmax"
+    smoothness = 0.5  # the Hessian ``diag(p) - p p^T`` has no larger eigenvalue
+
     def value(self, scores: Dense, targets: Targets) -> Vector:
         """Return ``ln sum_k exp(z_k) - z_t``, shape (n,), without overflow."""
         shifted = scores - scores.max(axis=1, keepdims=True)
-        result: Vector = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(targets.size), targets]
-        return result
+        return np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(targets.size), targets]
 
     def derivative(self, scores: Dense, targets: Targets) -> Dense:
         """Return ``p - e_t`` with ``p = softmax(z)``, shape (n, classes)."""
-        result = self.probabilities(scores)
+        result = self._probabilities(scores)
         result[np.arange(targets.size), targets] -= 1
         return result
 
     def curve(self, scores: Dense, targets: Targets, direction: Dense) -> Dense:
         """Return ``(diag(p) - p p^T) u`` for each sample, shape (n, classes)."""
-        p = self.probabilities(scores)
+        p = self._probabilities(scores)
         weighted = p * direction
-        result: Dense = weighted - p * weighted.sum(axis=1, keepdims=True)
-        return result
-
-    def correct(self, scores: Dense, targets: Targets) -> int:
-        """Return the number of samples whose class has the largest score (the first one at a tie)."""
-        return int(np.count_nonzero(scores.argmax(axis=1) == targets))
+        return weighted - p * weighted.sum(axis=1, keepdims=True)
 
     @staticmethod
-    def probabilities(scores: Dense) -> Dense:
-        """Return ``softmax(z)``, shape (n, classes)."""
+    def _probabilities(scores: Dense) -> Dense:
         p: Dense = scores - scores.max(axis=1, keepdims=True)
         np.exp(p, out=p)
         p /= p.sum(axis=1, keepdims=True)
@@ -339,7 +294,7 @@ class Softmax:
 
 
 @dataclass(frozen=True)
-class OneSidedLogistic:
+class OneSidedLogistic(_ClassLoss):
     """``ln(1 + exp(-z_t))``: one score for each class, of which only that of the true class counts.
 
     The loss of FedPDM (its specification, section 1.4). It pulls the true class up, and pushes no other down. Two
@@ -347,24 +302,11 @@ class OneSidedLogistic:
     """
 
     kind: ClassVar[str] = "one-sided-logistic"
-
-    @property
-    def smoothness(self) -> float:
-        """1/4."""
-        return 0.25
-
-    def outputs(self, classes: int) -> int:
-        """Return the number of classes."""
-        return classes
-
-    def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
-        """Return the class indices, int64, shape (n,)."""
-        return class_indices(labels, classes, self.kind)
+    smoothness = 0.25
 
     def value(self, scores: Dense, targets: Targets) -> Vector:
         """Return ``ln(1 + exp(-z_t))``, shape (n,), without overflow."""
-        result: Vector = np.logaddexp(0, -scores[np.arange(targets.size), targets])
-        return result
+        return np.logaddexp(0, -scores[np.arange(targets.size), targets])
 
     def derivative(self, scores: Dense, targets: Targets) -> Dense:
         """Return ``-1 / (1 + exp(z_t))`` for the true class and 0 for the others, shape (n, classes)."""
@@ -379,10 +321,6 @@ class OneSidedLogistic:
         result: Dense = np.zeros_like(scores)
         result[true] = expit(scores[true]) * expit(-scores[true]) * direction[true]
         return result
-
-    def correct(self, scores: Dense, targets: Targets) -> int:
-        """Return the number of samples whose class has the largest score (the first one at a tie)."""
-        return int(np.count_nonzero(scores.argmax(axis=1) == targets))
 
 
 def require_classes(classes: int, kind: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from itertools import repeat
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -64,22 +65,13 @@ class Objective(ABC):
     def initial(self, seed: int) -> Vector:
         """Return the model that a run starts from, shape (d,); zeros unless a subclass draws one.
 
-        Parameters
-        ----------
-        seed
-            The run's seed. Every process gets the same model for the same seed.
+        Every process gets the same model for the same ``seed``, that of the run.
         """
         return np.zeros(self.dimension, self.dtype)
 
     @abstractmethod
     def loss(self, w: Vector) -> float:
-        """Return the mean loss of the samples at ``w``, shape (d,), without the penalty.
-
-        Raises
-        ------
-        DataError
-            There are no samples.
-        """
+        """Return the mean loss of all samples at ``w``, shape (d,), without the penalty; DataError without samples."""
 
     def penalty(self, w: Vector) -> float:
         """Return the regularisation term at ``w``, shape (d,); 0 unless a subclass has one."""
@@ -113,13 +105,7 @@ class Objective(ABC):
         """
 
     def batch_loss(self, w: Vector, rows: Indices) -> float:
-        """Return the mean loss of some samples at ``w``, shape (d,), without the penalty.
-
-        Raises
-        ------
-        NotImplementedError
-            The objective does not offer it.
-        """
+        """Return the mean loss of some samples at ``w``, shape (d,), without the penalty, where it is offered."""
         raise NotImplementedError(f"{type(self).__name__} offers no loss of single batches")
 
     def gradient(self, w: Vector) -> Vector:
@@ -132,26 +118,8 @@ class Objective(ABC):
         A sample's gradient v is clipped to ``v min(1, G / ||v||)``; the penalty knows no samples and is not
         clipped (docs/specifications/fedpdm.md, section 2.2).
 
-        Parameters
-        ----------
-        w
-            Shape (d,).
-        rows
-            As for :meth:`batch_gradient`.
-        bound
-            G > 0.
-
-        Returns
-        -------
-        Vector
-            Shape (d,), of the objective's dtype; the caller owns it.
-
-        Raises
-        ------
-        DataError
-            ``rows`` is empty.
-        NotImplementedError
-            The objective offers no gradients of single samples.
+        Arguments, result and errors are those of :meth:`batch_gradient`, with the bound G > 0. An objective that offers
+        no gradients of single samples raises NotImplementedError.
         """
         raise NotImplementedError(
             f"{type(self).__name__} offers no gradients of single samples, which clipping needs: define "
@@ -159,13 +127,7 @@ class Objective(ABC):
         )
 
     def hessian_vector(self, w: Vector, v: Vector) -> Vector:
-        """Return the Hessian of :meth:`value` at ``w`` times ``v``, shape (d,).
-
-        Raises
-        ------
-        NotImplementedError
-            The objective offers no second derivatives.
-        """
+        """Return the Hessian of :meth:`value` at ``w`` times ``v``, shape (d,); NotImplementedError if not offered."""
         raise NotImplementedError(f"{type(self).__name__} offers no second derivatives")
 
     @abstractmethod
@@ -250,23 +212,15 @@ class Objective(ABC):
                 f"{steps} batches of {size} that use each sample at most once need {steps * size} samples, but "
                 f"there are {self.samples}; use fewer steps, smaller batches or batches: passes"
             )
+        if size == self.samples:
+            return repeat(self.all_rows, steps)
         if draw == "independent":
-            return self._drawn_anew(generator, steps, size)
-        return self._draw(generator, steps, size)
+            return (generator.choice(self.samples, size, replace=False) for _ in range(steps))
+        return self._pieces(generator, steps, size)
 
-    def _drawn_anew(self, generator: np.random.Generator, steps: int, size: int) -> Iterator[Indices]:
-        for _ in range(steps):
-            if size == self.samples:
-                yield self.all_rows
-            else:
-                yield generator.choice(self.samples, size, replace=False)
-
-    def _draw(self, generator: np.random.Generator, steps: int, size: int) -> Iterator[Indices]:
+    def _pieces(self, generator: np.random.Generator, steps: int, size: int) -> Iterator[Indices]:
         order, start = self.all_rows, 0
         for _ in range(steps):
-            if size == self.samples:
-                yield self.all_rows
-                continue
             if start == 0:
                 order = generator.permutation(self.samples)
             yield order[start : start + size]
@@ -274,13 +228,7 @@ class Objective(ABC):
 
     @staticmethod
     def require(samples: int) -> None:
-        """Check that there is something to average over.
-
-        Raises
-        ------
-        DataError
-            ``samples`` is 0.
-        """
+        """Raise DataError where there is nothing to average over."""
         if not samples:
             raise DataError(
                 "an objective without samples has neither a loss nor a gradient; give every client that "

@@ -11,11 +11,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from fenchel.common.arrays import Vector
+from fenchel.common.arrays import Dense, Vector
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.regularizer import (
     BoxSettings,
@@ -31,15 +30,7 @@ from fenchel.common.settings.regularizer import (
 
 
 class Regularizer(ABC):
-    """A function of the model alone, which may have corners.
-
-    Attributes
-    ----------
-    convex
-        Whether it is convex: then its proximal operator is non-expansive.
-    """
-
-    convex: ClassVar[bool] = True
+    """A function of the model alone, which may have corners."""
 
     @abstractmethod
     def value(self, x: Vector) -> float:
@@ -47,29 +38,16 @@ class Regularizer(ABC):
 
     @abstractmethod
     def prox(self, u: Vector, penalty: float) -> Vector:
-        """Return ``argmin_x h(x) + (penalty/2) ||x - u||^2``, shape (d,), a new array.
+        """Return ``argmin_x h(x) + (penalty/2) ||x - u||^2``, shape (d,), a new array, for rho > 0.
 
-        Parameters
-        ----------
-        u
-            Shape (d,).
-        penalty
-            rho > 0.
-
-        Raises
-        ------
-        SettingsError
-            The penalty is too small for an h that is not convex.
+        Raise SettingsError if the penalty is too small for an h that is not convex.
         """
 
     @abstractmethod
     def subgradient(self, x: Vector) -> Vector:
         """Return one subgradient at ``x``, shape (d,), a new array; 0 at corners that lie at 0.
 
-        Raises
-        ------
-        SettingsError
-            h is a bound or a count, of which steps along subgradients know nothing.
+        Raise SettingsError if h is a bound or a count, of which steps along subgradients know nothing.
         """
 
 
@@ -91,18 +69,10 @@ class Zero(Regularizer):
 
 @dataclass(frozen=True)
 class ElasticNet(Regularizer):
-    """``gamma sum_j |x_j| + (mu/2) ||x||^2``; the l1 norm for mu = 0, a ridge for gamma = 0.
+    """``gamma sum_j |x_j| + (mu/2) ||x||^2``; the l1 norm for mu = 0, a ridge for gamma = 0."""
 
-    Attributes
-    ----------
-    weight
-        gamma >= 0.
-    ridge
-        mu >= 0.
-    """
-
-    weight: float
-    ridge: float = 0.0
+    weight: float  # gamma >= 0
+    ridge: float = 0.0  # mu >= 0
 
     def value(self, x: Vector) -> float:
         """Return ``gamma sum_j |x_j| + (mu/2) ||x||^2``."""
@@ -110,32 +80,20 @@ class ElasticNet(Regularizer):
 
     def prox(self, u: Vector, penalty: float) -> Vector:
         """Return ``soft(u, gamma/rho) / (1 + mu/rho)``."""
-        result: Vector = soft(u, self.weight / penalty) / (1 + self.ridge / penalty)
-        return result
+        return soft(u, self.weight / penalty) / (1 + self.ridge / penalty)
 
     def subgradient(self, x: Vector) -> Vector:
         """Return ``gamma sgn(x) + mu x``."""
-        result: Vector = self.weight * np.sign(x) + self.ridge * x
-        return result
+        return self.weight * np.sign(x) + self.ridge * x
 
 
 @dataclass(frozen=True)
 class GroupLasso(Regularizer):
-    """``gamma sum_g ||x_g||``.
+    """``gamma sum_g ||x_g||``."""
 
-    Attributes
-    ----------
-    weight
-        gamma >= 0.
-    shape
-        The model as a matrix, (K, m): outputs and features.
-    axis
-        Along which a group lies: 0 for the K weights of a feature, 1 for the m weights of a class.
-    """
-
-    weight: float
-    shape: tuple[int, int]
-    axis: int
+    weight: float  # gamma >= 0
+    shape: tuple[int, int]  # of the model as a matrix: K outputs and m features
+    axis: int  # along which a group lies: 0 for the K weights of a feature, 1 for the m weights of a class
 
     def value(self, x: Vector) -> float:
         """Return ``gamma sum_g ||x_g||``."""
@@ -144,32 +102,23 @@ class GroupLasso(Regularizer):
     def prox(self, u: Vector, penalty: float) -> Vector:
         """Return ``u_g max(1 - gamma/(rho ||u_g||), 0)`` for each group; 0 where ``u_g = 0``."""
         norms = self._norms(u)
-        kept = np.maximum(norms - self.weight / penalty, 0)
-        scale = np.divide(kept, norms, out=np.zeros_like(norms), where=norms > 0)
-        result: Vector = (u.reshape(self.shape) * scale).ravel()
-        return result
+        return self._scaled(u, np.maximum(norms - self.weight / penalty, 0), norms)
 
     def subgradient(self, x: Vector) -> Vector:
         """Return ``gamma x_g / ||x_g||`` for each group; 0 where ``x_g = 0``."""
-        norms = self._norms(x)
-        scale = np.divide(self.weight, norms, out=np.zeros_like(norms), where=norms > 0)
-        result: Vector = (x.reshape(self.shape) * scale).ravel()
-        return result
+        return self._scaled(x, self.weight, self._norms(x))
 
-    def _norms(self, x: Vector) -> Vector:
-        norms: Vector = np.linalg.norm(x.reshape(self.shape), axis=self.axis, keepdims=True)
-        return norms
+    def _scaled(self, x: Vector, wanted: Dense | float, norms: Dense) -> Vector:
+        scale = np.divide(wanted, norms, out=np.zeros_like(norms), where=norms > 0)
+        return (x.reshape(self.shape) * scale).ravel()
+
+    def _norms(self, x: Vector) -> Dense:
+        return np.linalg.norm(x.reshape(self.shape), axis=self.axis, keepdims=True)
 
 
 @dataclass(frozen=True)
 class Box(Regularizer):
-    """0 where every weight lies in [lower, upper], else infinity.
-
-    Attributes
-    ----------
-    lower, upper
-        The bounds.
-    """
+    """0 where every weight lies in [lower, upper], else infinity."""
 
     lower: float
     upper: float
@@ -182,8 +131,7 @@ class Box(Regularizer):
 
     def prox(self, u: Vector, penalty: float) -> Vector:
         """Return the nearest point of the box, whatever the penalty."""
-        clipped: Vector = np.clip(u, self.lower, self.upper)
-        return clipped
+        return np.clip(u, self.lower, self.upper)
 
     def subgradient(self, x: Vector) -> Vector:
         """Raise SettingsError."""
@@ -195,18 +143,10 @@ class Mcp(Regularizer):
     """The minimax concave penalty (Zhang 2010), a sum over weights.
 
     ``gamma |x| - x^2 / (2 theta)`` up to ``|x| = gamma theta``, then ``gamma^2 theta / 2``.
-
-    Attributes
-    ----------
-    weight
-        gamma >= 0.
-    theta
-        > 0; the function is weakly convex with modulus 1/theta.
     """
 
-    weight: float
-    theta: float
-    convex: ClassVar[bool] = False
+    weight: float  # gamma >= 0
+    theta: float  # > 0; the function is weakly convex with modulus 1/theta
 
     def value(self, x: Vector) -> float:
         """Return the sum over weights."""
@@ -214,13 +154,7 @@ class Mcp(Regularizer):
         return float((self.weight * size - size**2 / (2 * self.theta)).sum())
 
     def prox(self, u: Vector, penalty: float) -> Vector:
-        """Return ``soft(u, gamma/rho) / (1 - 1/(rho theta))`` up to ``|u| = gamma theta``, else ``u``.
-
-        Raises
-        ------
-        SettingsError
-            ``rho <= 1/theta``.
-        """
+        """Return ``soft(u, gamma/rho) / (1 - 1/(rho theta))`` up to ``|u| = gamma theta``, else ``u``."""
         if penalty * self.theta <= 1:
             raise SettingsError(
                 f"{self.theta:g} given, but the proximal operator of mcp is asked for "
@@ -228,27 +162,18 @@ class Mcp(Regularizer):
                 key="objective.regularizer.theta",
             )
         bent = soft(u, self.weight / penalty) / (1 - 1 / (penalty * self.theta))
-        result: Vector = np.where(np.abs(u) <= self.weight * self.theta, bent, u)
-        return result
+        return np.where(np.abs(u) <= self.weight * self.theta, bent, u)
 
     def subgradient(self, x: Vector) -> Vector:
         """Return ``sgn(x) max(gamma - |x|/theta, 0)``."""
-        result: Vector = np.sign(x) * np.maximum(self.weight - np.abs(x) / self.theta, 0)
-        return result
+        return np.sign(x) * np.maximum(self.weight - np.abs(x) / self.theta, 0)
 
 
 @dataclass(frozen=True)
 class L0(Regularizer):
-    """``gamma`` times the number of weights that are not 0.
+    """``gamma`` times the number of weights that are not 0."""
 
-    Attributes
-    ----------
-    weight
-        gamma >= 0.
-    """
-
-    weight: float
-    convex: ClassVar[bool] = False
+    weight: float  # gamma >= 0
 
     def value(self, x: Vector) -> float:
         """Return ``gamma ||x||_0``."""
@@ -256,8 +181,7 @@ class L0(Regularizer):
 
     def prox(self, u: Vector, penalty: float) -> Vector:
         """Return ``u`` where ``|u| > sqrt(2 gamma/rho)``, else 0."""
-        kept: Vector = u * (np.abs(u) > math.sqrt(2 * self.weight / penalty))
-        return kept
+        return u * (np.abs(u) > math.sqrt(2 * self.weight / penalty))
 
     def subgradient(self, x: Vector) -> Vector:
         """Raise SettingsError."""
@@ -266,24 +190,13 @@ class L0(Regularizer):
 
 def soft(u: Vector, threshold: float) -> Vector:
     """Return ``sgn(u) max(|u| - threshold, 0)``, shape (d,): soft thresholding."""
-    result: Vector = np.sign(u) * np.maximum(np.abs(u) - threshold, 0)
-    return result
+    return np.sign(u) * np.maximum(np.abs(u) - threshold, 0)
 
 
 def build_regularizer(settings: RegularizerSettings, shape: tuple[int, int] | None) -> Regularizer:
     """Return the term that the settings describe.
 
-    Parameters
-    ----------
-    settings
-        The section ``objective.regularizer``.
-    shape
-        Outputs and features if the model is a matrix (K, m), flattened row by row; else ``None``.
-
-    Raises
-    ------
-    SettingsError
-        Groups are asked for, and the model is no matrix.
+    shape: outputs and features if the model is a matrix (K, m), flattened row by row; else ``None``.
     """
     match settings:
         case NoneSettings():

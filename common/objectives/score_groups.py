@@ -205,8 +205,7 @@ def _shares(groups: Groups, bins: int) -> Vector:
     np.add.at(steps, start, counts / (stop - start))
     np.subtract.at(steps, stop, counts / (stop - start))
     spread = np.cumsum(steps)[:-1]
-    shares: Vector = spread / spread.sum()
-    return shares
+    return spread / spread.sum()
 
 
 def _pairs_in_order(lower: Groups, higher: Groups) -> int:

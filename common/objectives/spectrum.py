@@ -37,8 +37,7 @@ def largest_eigenvalue(features: Matrix) -> float:
 
 
 def _entries(features: Matrix) -> NDArray[Any]:
-    entries: NDArray[Any] = features.data if isinstance(features, sp.csr_array) else features
-    return entries
+    return features.data if isinstance(features, sp.csr_array) else features
 
 
 def _exact(features: Matrix) -> float:
@@ -55,8 +54,7 @@ def _lanczos(features: Matrix) -> float:
     columns = features.shape[1]
 
     def apply(v: NDArray[np.float64]) -> NDArray[np.float64]:
-        result: NDArray[np.float64] = ((features @ v.astype(features.dtype)) @ features).astype(np.float64)
-        return result
+        return ((features @ v.astype(features.dtype)) @ features).astype(np.float64)
 
     operator = LinearOperator((columns, columns), matvec=apply, dtype=np.float64)
     start = generator(0, "largest eigenvalue").standard_normal((columns,))

@@ -9,9 +9,8 @@ import numpy as np
 
 from fenchel.common.arrays import Vector
 from fenchel.common.optim import gradient, lbfgs, newton, stochastic
-from fenchel.common.optim.choice import chosen
+from fenchel.common.optim.choice import check_fit, chosen
 from fenchel.common.optim.problem import Solved, Tilted
-from fenchel.common.optim.stopping import gradient_steps
 from fenchel.common.settings.solver import (
     AdamSolver,
     GradientSolver,
@@ -22,7 +21,7 @@ from fenchel.common.settings.solver import (
     Solver,
 )
 
-__all__ = ["Solved", "Tilted", "chosen", "gradient_steps", "solve"]
+__all__ = ["Solved", "Tilted", "chosen", "solve"]
 
 
 def solve(problem: Tilted, start: Vector, settings: Solver, random: np.random.Generator) -> Solved:
@@ -34,16 +33,18 @@ def solve(problem: Tilted, start: Vector, settings: Solver, random: np.random.Ge
         environment (:mod:`fenchel.common.environment`); only sgd and adam draw from it.
     """
     w = start.astype(problem.objective.dtype)
-    match chosen(settings, problem.objective):
-        case GradientSolver() as given:
-            return gradient.gradient_descent(problem, w, given)
-        case NewtonSolver() as given:
-            return newton.newton(problem, w, given)
-        case NewtonCgSolver() as given:
-            return newton.newton_cg(problem, w, given)
-        case LbfgsSolver() as given:
-            return lbfgs.lbfgs(problem, w, given)
-        case AdamSolver() as given:
-            return stochastic.adam(problem, w, given, random)
-        case SgdSolver() as given:
-            return stochastic.sgd(problem, w, given, random)
+    solver = chosen(settings, problem.objective)
+    check_fit(solver, problem.objective, lambda: problem.strong_convexity, lambda: problem.smoothness)
+    match solver:
+        case GradientSolver():
+            return gradient.gradient_descent(problem, w, solver)
+        case NewtonSolver():
+            return newton.newton(problem, w, solver)
+        case NewtonCgSolver():
+            return newton.newton_cg(problem, w, solver)
+        case LbfgsSolver():
+            return lbfgs.lbfgs(problem, w, solver)
+        case AdamSolver():
+            return stochastic.adam(problem, w, solver, random)
+        case SgdSolver():
+            return stochastic.sgd(problem, w, solver, random)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.objectives.linear import LinearObjective
@@ -49,40 +50,61 @@ def chosen(settings: Solver, objective: Objective) -> DefiniteSolver:
 def check_solver(settings: Solver, objective: Objective) -> None:
     """Refuse a solver or a stopping rule that does not fit an objective, as far as that does not depend on data."""
     solver = chosen(settings, objective)
+    check_fit(solver, objective, lambda: strong_convexity(objective), lambda: smoothness(objective))
+
+
+def check_fit(
+    solver: DefiniteSolver, objective: Objective, alpha: Callable[[], float | None], beta: Callable[[], float | None]
+) -> None:
+    """Raise a ``SettingsError`` if a solver cannot solve a problem, or cannot keep its stopping rule.
+
+    alpha, beta: give strong convexity and smoothness of the problem where they matter; ``None``: not known yet.
+    """
+    stop, kind = solver.stop, solver.kind
     if isinstance(solver, NewtonSolver) and objective.dimension > LARGEST_HESSIAN:
-        raise hessian_too_large(objective.dimension)
-    if isinstance(solver, NewtonSolver | NewtonCgSolver) and not has_hessian(objective):
         raise SettingsError(
-            f"{solver.kind} needs second derivatives, which {type(objective).__name__} does not have; use sgd, adam "
-            "or lbfgs",
+            f"newton would build a Hessian with {objective.dimension:,} rows, of {LARGEST_HESSIAN:,} at most; use "
+            "newton-cg, which builds none",
             key="solver.kind",
         )
-    if isinstance(solver, GradientSolver) and solver.step_size == "1/beta" and smoothness(objective) == math.inf:
-        raise no_step_size()
-    check_rule(solver)
-    from_both = isinstance(solver, GradientSolver) and solver.step_size == "2/(alpha+beta)"
-    if solver.stop.accuracy is None and not from_both:
-        return
-    alpha = strong_convexity(objective)
-    if alpha is not None and alpha <= 0:
-        raise not_strongly_convex()
-    if smoothness(objective) == math.inf:
-        raise not_smooth()
-
-
-def check_rule(solver: DefiniteSolver) -> None:
-    """Raise a ``SettingsError`` if a solver cannot keep its stopping rule, whatever it solves."""
-    stop, kind = solver.stop, solver.kind
-    if isinstance(solver, SgdSolver | AdamSolver):
-        if stop.accuracy is not None or stop.gradient is not None:
-            rule = "accuracy" if stop.accuracy is not None else "gradient"
+    if isinstance(solver, NewtonSolver | NewtonCgSolver) and type(objective).hessian_vector is Objective.hessian_vector:
+        raise SettingsError(
+            f"{kind} needs second derivatives, which {type(objective).__name__} does not have; use sgd, adam or lbfgs",
+            key="solver.kind",
+        )
+    if not isinstance(solver, SgdSolver | AdamSolver):
+        if stop.epochs is not None:
             raise SettingsError(
-                f"{kind} cannot tell how exact it is; give solver.stop.epochs or steps, or use another solver, such "
-                "as newton-cg",
-                key=f"solver.stop.{rule}",
+                f"{kind} uses all samples in every step; give solver.stop.steps instead", key="solver.stop.epochs"
             )
-    elif stop.epochs is not None:
-        raise no_passes(kind)
+    elif rule := next((rule for rule in ("accuracy", "gradient") if getattr(stop, rule) is not None), None):
+        raise SettingsError(
+            f"{kind} cannot tell how exact it is; give solver.stop.epochs or steps, or use another solver, such as "
+            "newton-cg",
+            key=f"solver.stop.{rule}",
+        )
+    step_size = solver.step_size if isinstance(solver, GradientSolver) else None
+    if step_size == "1/beta" and beta() == math.inf:
+        raise SettingsError(
+            "1/beta needs a smooth objective, which this one is not known to be; give a number, or use solver.kind: "
+            "sgd",
+            key="solver.step_size",
+        )
+    if stop.accuracy is None and step_size != "2/(alpha+beta)":
+        return
+    convexity = alpha()
+    if convexity is not None and not convexity > 0:
+        raise SettingsError(
+            "needs a strongly convex objective, which this one is not known to be; give a linear model objective.l2 "
+            "above 0, or use solver.stop.steps, epochs or gradient",
+            key="solver.stop.accuracy",
+        )
+    if beta() == math.inf:
+        raise SettingsError(
+            "needs a smooth objective, which this one is not known to be; use smoothed-hinge or squared-hinge for "
+            "hinge, or solver.kind: sgd with solver.stop.epochs",
+            key="solver.stop.accuracy",
+        )
 
 
 def strong_convexity(objective: Objective) -> float | None:
@@ -97,50 +119,3 @@ def smoothness(objective: Objective) -> float | None:
     if isinstance(objective, LinearObjective):
         return None if math.isfinite(objective.score_loss.smoothness) else math.inf
     return None if type(objective).smoothness is not Objective.smoothness else math.inf
-
-
-def has_hessian(objective: Objective) -> bool:
-    """Return whether an objective has second derivatives."""
-    return type(objective).hessian_vector is not Objective.hessian_vector
-
-
-def no_passes(kind: str) -> SettingsError:
-    """Return the error of a solver that does not go through the samples in batches."""
-    return SettingsError(
-        f"{kind} uses all samples in every step; give solver.stop.steps instead", key="solver.stop.epochs"
-    )
-
-
-def hessian_too_large(dimension: int) -> SettingsError:
-    """Return the error of a solver that would build too large a matrix."""
-    return SettingsError(
-        f"newton would build a Hessian with {dimension:,} rows, of {LARGEST_HESSIAN:,} at most; use newton-cg, which "
-        "builds none",
-        key="solver.kind",
-    )
-
-
-def no_step_size() -> SettingsError:
-    """Return the error of a solver whose step size is to follow from a bound that nobody knows."""
-    return SettingsError(
-        "1/beta needs a smooth objective, which this one is not known to be; give a number, or use solver.kind: sgd",
-        key="solver.step_size",
-    )
-
-
-def not_strongly_convex() -> SettingsError:
-    """Return the error of a stopping rule that needs strong convexity."""
-    return SettingsError(
-        "needs a strongly convex objective, which this one is not known to be; give a linear model objective.l2 above "
-        "0, or use solver.stop.steps, epochs or gradient",
-        key="solver.stop.accuracy",
-    )
-
-
-def not_smooth() -> SettingsError:
-    """Return the error of a stopping rule that needs smoothness."""
-    return SettingsError(
-        "needs a smooth objective, which this one is not known to be; use smoothed-hinge or squared-hinge for hinge, "
-        "or solver.kind: sgd with solver.stop.epochs",
-        key="solver.stop.accuracy",
-    )

@@ -12,17 +12,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from fenchel.common.arrays import Vector
-from fenchel.common.optim.choice import no_step_size
-from fenchel.common.optim.problem import Oracle, Point, Solved, Tilted
-from fenchel.common.optim.stopping import NOT_OURS, StoppingCriterion, constants, goal_of, too_long
+from fenchel.common.optim.problem import Point, Solved, Tilted
+from fenchel.common.optim.stopping import NOT_OURS, StoppingCriterion, goal_of, too_long
 from fenchel.common.settings.solver import GradientSolver
 
 
 def gradient_descent(problem: Tilted, start: Vector, settings: GradientSolver) -> Solved:
     """Minimise by gradient descent from ``start``, shape (d,)."""
-    oracle = Oracle(problem)
     s = _step_size(problem, settings)
-    first = oracle.at(start)
+    first = Point.of(problem, start)
     goal = goal_of(settings.stop, settings.kind, first, cure=_cure(problem, settings))
     with np.errstate(over="ignore", invalid="ignore"):
         return _accelerated(first, s, goal) if settings.accelerated else _plain(first, s, goal)
@@ -32,10 +30,8 @@ def _step_size(problem: Tilted, settings: GradientSolver) -> float:
     if isinstance(settings.step_size, float):
         return settings.step_size
     if settings.step_size == "2/(alpha+beta)":
-        return 2 / sum(constants(problem))
+        return 2 / (problem.strong_convexity + problem.smoothness)
     beta = problem.smoothness
-    if not math.isfinite(beta):
-        raise no_step_size()
     return 1 / beta if beta else 1.0
 
 
@@ -52,7 +48,7 @@ def _plain(point: Point, s: float, goal: StoppingCriterion) -> Solved:
     """``w <- w - s grad phi(w)``."""
     done = 0
     while done < goal.limit and not goal.reached(point):
-        point = point.oracle.at(_stepped(point, s))
+        point = Point.of(point.problem, _stepped(point, s))
         done += 1
     return goal.solved(point, done)
 
@@ -69,9 +65,9 @@ def _accelerated(point: Point, s: float, goal: StoppingCriterion) -> Solved:
         w, before = _stepped(v, s), w
         done += 1
         if done == goal.limit:
-            v = v.oracle.at(w)
+            v = Point.of(v.problem, w)
             break
-        v = v.oracle.at(w + m * (w - before))
+        v = Point.of(v.problem, w + m * (w - before))
     return goal.solved(v, done)
 
 
@@ -87,5 +83,4 @@ def _momenta(sigma: float) -> Iterator[float]:
 
 
 def _stepped(point: Point, s: float) -> Vector:
-    result: Vector = point.w - s * point.gradient
-    return result
+    return point.w - s * point.gradient

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import OptimizeResult, minimize
 
 from fenchel.common.arrays import Vector
-from fenchel.common.optim.problem import Oracle, Point, Solved, Tilted
+from fenchel.common.optim.problem import Point, Solved, Tilted
 from fenchel.common.optim.stopping import StoppingCriterion, goal_of
 from fenchel.common.settings.solver import LbfgsSolver
 
@@ -28,7 +28,7 @@ def lbfgs(problem: Tilted, start: Vector, settings: LbfgsSolver) -> Solved:
     ended, as the trapezoidal rule gives it from the gradients: exact for a quadratic function, and free of
     that error.
     """
-    first = Oracle(problem).at(start)
+    first = Point.of(problem, start)
     goal = goal_of(settings.stop, settings.kind, first)
     point, done = _search(first, lambda trial: trial.value, goal, goal.limit)
     while done < goal.limit and not goal.reached(point):
@@ -68,7 +68,7 @@ def _search(first: Point, value: Callable[[Point], float], goal: StoppingCriteri
         for known in (last, first):
             if np.array_equal(w, known.w):
                 return known
-        return first.oracle.at(w)
+        return Point.of(first.problem, w)
 
     def evaluate(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         nonlocal last

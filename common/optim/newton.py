@@ -14,8 +14,7 @@ import scipy.linalg
 import scipy.sparse as sp
 
 from fenchel.common.arrays import Dense, Vector
-from fenchel.common.optim.choice import LARGEST_HESSIAN, hessian_too_large
-from fenchel.common.optim.problem import LinearPoint, Oracle, Point, Solved, Tilted
+from fenchel.common.optim.problem import LinearPoint, Point, Solved, Tilted
 from fenchel.common.optim.stopping import StoppingCriterion, goal_of
 from fenchel.common.settings.solver import NewtonCgSolver, NewtonSolver
 
@@ -30,15 +29,13 @@ _PRODUCTS = 1000  # Hessian-vector products in one step of newton-cg at most
 
 def newton(problem: Tilted, start: Vector, settings: NewtonSolver) -> Solved:
     """Minimise from ``start``, shape (d,), by steps ``-H^{-1} g``."""
-    if problem.dimension > LARGEST_HESSIAN:
-        raise hessian_too_large(problem.dimension)
-    first = Oracle(problem).at(start)
+    first = Point.of(problem, start)
     return _descend(first, _cholesky_step, goal_of(settings.stop, settings.kind, first))
 
 
 def newton_cg(problem: Tilted, start: Vector, settings: NewtonCgSolver) -> Solved:
     """Minimise from ``start``, shape (d,), solving ``H p = -g`` more exactly the smaller the gradient g is."""
-    first = Oracle(problem).at(start)
+    first = Point.of(problem, start)
     goal = goal_of(settings.stop, settings.kind, first)
 
     def step(point: Point) -> Vector:
@@ -71,7 +68,7 @@ def _backtrack(point: Point, p: Vector) -> Point | None:
         return None
     length = 1.0
     for _ in range(HALVINGS):
-        trial = point.oracle.at(point.w + length * p)
+        trial = Point.of(point.problem, point.w + length * p)
         promised = -length * slope
         if promised <= point.blur:
             return trial if trial.norm < point.norm else None
@@ -118,8 +115,7 @@ def _cholesky_step(point: Point) -> Vector:
             break
         except scipy.linalg.LinAlgError:
             shift = 10 * shift or largest * math.sqrt(float(np.finfo(matrix.dtype).eps))
-    step: Vector = -scipy.linalg.cho_solve(factor, point.gradient)
-    return step
+    return -scipy.linalg.cho_solve(factor, point.gradient)
 
 
 def _hessian(point: Point) -> Dense:
@@ -152,5 +148,4 @@ def _hessian_of_linear(point: LinearPoint) -> Dense:
             hessian[here, there] = block
             hessian[there, here] = block.T
     hessian[np.diag_indices_from(hessian)] += objective.l2 + point.problem.proximal
-    point.oracle.evaluations += outputs * (outputs + 1) / 2 * width / 2
     return hessian

@@ -15,7 +15,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from fenchel.common.arrays import Dense, Indices, Vector
-from fenchel.common.errors import SettingsError
 from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.objectives.objective import Objective
 
@@ -73,12 +72,7 @@ class Tilted:
 
     def hessian_vector(self, w: Vector, v: Vector) -> Vector:
         """Return the Hessian of phi at ``w`` times ``v``, all of shape (d,)."""
-        try:
-            curved = self.objective.hessian_vector(w, v)
-        except NotImplementedError as error:
-            raise SettingsError(
-                f"Newton's methods need second derivatives, and {error}; use sgd, adam or lbfgs", key="solver.kind"
-            ) from None
+        curved = self.objective.hessian_vector(w, v)
         return curved + self.proximal * v if self.proximal else curved
 
     def terms(self, w: Vector) -> tuple[float, float]:
@@ -93,8 +87,7 @@ class Tilted:
         """Return the gradient at ``w`` of the terms that were added to the objective, shape (d,)."""
         if self.anchor is None:
             return -self.tilt
-        result: Vector = self.proximal * (w - self.anchor) - self.tilt
-        return result
+        return self.proximal * (w - self.anchor) - self.tilt
 
 
 @dataclass(frozen=True)
@@ -105,36 +98,24 @@ class Solved:
     iterations: int  # iterations done, counted as :class:`fenchel.common.settings.solver.Stopping` says
     gradient_norm: float
     """Euclidean norm of the gradient of phi at ``w``; not a number for sgd and adam, which do not look."""
-    evaluations: float  # work, in gradients over the whole shard
-    converged: bool
-    """Whether the stopping rule was met; false if ``steps`` or the limits of rounding ended the solve."""
-
-
-class Oracle:
-    """Answers what phi is at a point, and counts the work."""
-
-    def __init__(self, problem: Tilted) -> None:
-        self.problem = problem
-        self.evaluations = 0.0  # work so far, in gradients over the whole shard: two passes over the data
-
-    def at(self, w: Vector) -> Point:
-        """Return what can be known of phi at ``w``, shape (d,), which must not change any more."""
-        if isinstance(self.problem.objective, LinearObjective):
-            return LinearPoint(self, w, self.problem.objective)
-        return Point(self, w)
 
 
 class Point:
     """phi at one point: nothing is computed before it is asked for, nor twice."""
 
-    def __init__(self, oracle: Oracle, w: Vector) -> None:
-        self.oracle, self.problem = oracle, oracle.problem
-        self.w = w
+    def __init__(self, problem: Tilted, w: Vector) -> None:
+        self.problem, self.w = problem, w
+
+    @staticmethod
+    def of(problem: Tilted, w: Vector) -> Point:
+        """Return what can be known of phi at ``w``, shape (d,), which must not change any more."""
+        if isinstance(problem.objective, LinearObjective):
+            return LinearPoint(problem, w, problem.objective)
+        return Point(problem, w)
 
     @cached_property
     def own_value(self) -> float:
         """f(w): the objective without the terms that were added to it."""
-        self.oracle.evaluations += 0.5
         return self.problem.objective.value(self.w)
 
     @cached_property
@@ -151,7 +132,6 @@ class Point:
     @cached_property
     def gradient(self) -> Vector:
         """The gradient of phi, shape (d,)."""
-        self.oracle.evaluations += 1
         return self.problem.gradient(self.w)
 
     @cached_property
@@ -166,22 +146,20 @@ class Point:
 
     def hessian_vector(self, v: Vector) -> Vector:
         """Return the Hessian of phi times ``v``, both of shape (d,); see :meth:`Tilted.hessian_vector`."""
-        self.oracle.evaluations += 1.5
         return self.problem.hessian_vector(self.w, v)
 
 
 class LinearPoint(Point):
     """A point of a linear model. The scores are kept: with them a Hessian-vector product is two passes."""
 
-    def __init__(self, oracle: Oracle, w: Vector, objective: LinearObjective) -> None:
-        super().__init__(oracle, w)
+    def __init__(self, problem: Tilted, w: Vector, objective: LinearObjective) -> None:
+        super().__init__(problem, w)
         self.objective = objective
 
     @cached_property
     def scores(self) -> Dense:
         """Scores of all samples, shape (n,) or (n, K)."""
         Objective.require(self.objective.samples)
-        self.oracle.evaluations += 0.5
         return self.objective.scores(self.objective.features, self.w)
 
     @cached_property
@@ -198,7 +176,6 @@ class LinearPoint(Point):
     @cached_property
     def gradient(self) -> Vector:
         """The gradient of phi, shape (d,)."""
-        self.oracle.evaluations += 0.5
         own = self.objective.combine(self.objective.features, self.slopes.copy(), self.w)
         return own + self.problem.slant(self.w)
 
@@ -212,7 +189,6 @@ class LinearPoint(Point):
 
     def hessian_vector(self, v: Vector) -> Vector:
         """Return the Hessian of phi times ``v``, both of shape (d,)."""
-        self.oracle.evaluations += 1
         features, targets = self.objective.features, self.objective.targets
         direction = self.objective.scores(features, v)
         curved = self.objective.score_loss.curve(self.scores, targets, direction)

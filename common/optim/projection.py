@@ -37,5 +37,4 @@ def onto_simplex(x: NDArray[np.float64]) -> NDArray[np.float64]:
     excess = np.cumsum(descending) - 1
     count = np.arange(1, x.size + 1)
     last = int(np.flatnonzero(descending - excess / count > 0)[-1])
-    projected: NDArray[np.float64] = np.maximum(shifted - excess[last] / (last + 1), 0.0)
-    return projected
+    return np.maximum(shifted - excess[last] / (last + 1), 0.0)

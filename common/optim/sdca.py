@@ -26,7 +26,7 @@ import scipy.sparse as sp
 from fenchel.common.arrays import Indices, Matrix, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError, SettingsError
-from fenchel.common.objectives.coordinate import conjugate_curvature, feasible, scalar_step
+from fenchel.common.objectives.coordinate import feasible, scalar_step
 from fenchel.common.objectives.losses import MarginLoss, Targets
 from fenchel.common.randomness import generator
 
@@ -89,8 +89,7 @@ class DualProblem:
 
     def primal(self, dual: Vector) -> Vector:
         """Return ``w(alpha)``, shape (m,)."""
-        result: Vector = (self.weighted(dual) @ self.features) / (self.l2 * self.samples)
-        return result
+        return (self.weighted(dual) @ self.features) / (self.l2 * self.samples)
 
     def weighted(self, values: Vector) -> Vector:
         """Return ``c_i`` times the value of each sample, shape (N,)."""
@@ -178,7 +177,7 @@ def settle(problem: DualProblem, dual: Vector) -> Vector:
 
     Returns: Shape (N,), in the domain, with a dual objective that is not lower.
     """
-    s = conjugate_curvature(problem.loss)
+    s = problem.loss.conjugate_curvature
     low, high = problem.loss.domain
     b = problem.targets * dual
     free = np.flatnonzero((b > low) & (b < high))

@@ -53,12 +53,11 @@ def descend(
 
     Returns: Shape (m,), dtype of ``start``; the caller owns it.
     """
-    samples = _samples(objective.features)
     iterate = _Iterate(start.copy(), anchor if pull else None)
     shrink, shift = 1 - step_size * (objective.l2 + pull), step_size * pull
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in batches:
-            batch = samples.take(rows)
+            batch = _batch(objective.features, rows)
             slopes = objective.score_loss.derivative(iterate.scores(batch), objective.targets[rows])
             iterate.contract(shrink, shift)
             iterate.subtract(batch, slopes * (step_size / rows.size))
@@ -71,11 +70,6 @@ class _Batch(Protocol):
 
     def subtract_from(self, v: Vector, weights: Vector) -> None:
         """Do ``v -= X_B^T weights``, weights of shape (b,)."""
-
-
-class _SampleRows(Protocol):
-    def take(self, rows: Indices) -> _Batch:
-        """Return some rows of X."""
 
 
 class _Iterate:
@@ -106,16 +100,13 @@ class _Iterate:
         return v if self.c is None else v + self.r * self.c
 
 
-def _samples(features: Matrix) -> _SampleRows:
-    return _SparseSamples(features) if isinstance(features, sp.csr_array) else _DenseSamples(features)
-
-
-@dataclass(frozen=True)
-class _DenseSamples:
-    features: Dense
-
-    def take(self, rows: Indices) -> _Batch:
-        return _DenseBatch(self.features[rows])
+def _batch(features: Matrix, rows: Indices) -> _Batch:
+    if not isinstance(features, sp.csr_array):
+        return _DenseBatch(features[rows])
+    if rows.size > 1:
+        return _SparseBatch(features[rows])
+    start, end = features.indptr[rows[0] : rows[0] + 2]
+    return _SparseSample(features.indices[start:end], features.data[start:end])
 
 
 @dataclass(frozen=True)
@@ -123,22 +114,10 @@ class _DenseBatch:
     x: Dense
 
     def scores(self, v: Vector) -> Vector:
-        scores: Vector = self.x @ v
-        return scores
+        return self.x @ v
 
     def subtract_from(self, v: Vector, weights: Vector) -> None:
         v -= weights @ self.x
-
-
-@dataclass(frozen=True)
-class _SparseSamples:
-    features: sp.csr_array
-
-    def take(self, rows: Indices) -> _Batch:
-        if rows.size > 1:
-            return _SparseBatch(self.features[rows])
-        start, end = self.features.indptr[rows[0] : rows[0] + 2]
-        return _SparseSample(self.features.indices[start:end], self.features.data[start:end])
 
 
 @dataclass(frozen=True)
@@ -146,8 +125,7 @@ class _SparseBatch:
     x: sp.csr_array
 
     def scores(self, v: Vector) -> Vector:
-        scores: Vector = self.x @ v
-        return scores
+        return self.x @ v
 
     def subtract_from(self, v: Vector, weights: Vector) -> None:
         # Two samples may have a feature in common, so v[columns] -= ... would lose one of them.

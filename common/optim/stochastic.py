@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from fenchel.common.arrays import Indices, Vector
-from fenchel.common.optim.choice import check_rule
 from fenchel.common.optim.problem import Solved, Tilted
 from fenchel.common.optim.stopping import diverged, too_long
 from fenchel.common.settings.solver import AdamSolver, SgdSolver
@@ -20,15 +19,15 @@ _EPSILON = 1e-8  # added to the root of the mean of squared gradients, as Kingma
 
 def sgd(problem: Tilted, start: Vector, settings: SgdSolver, random: np.random.Generator) -> Solved:
     """Do steps ``w <- w - step_size g`` from ``start``, shape (d,), with g the gradient on a mini-batch."""
-    w, done, seen = start.copy(), 0, 0
+    w, done = start.copy(), 0
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in _batches(problem, settings, random):
             w -= settings.step_size * problem.batch_gradient(w, rows)
-            done, seen = done + 1, seen + rows.size
+            done += 1
             if done % _LOOK == 0:
                 _check(w, settings)
     _check(w, settings)
-    return Solved(w, done, math.nan, seen / problem.objective.samples, converged=True)
+    return Solved(w, done, math.nan)
 
 
 def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random.Generator) -> Solved:
@@ -36,13 +35,13 @@ def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random
 
     Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, Algorithm 1.
     """
-    w, t, seen = start.copy(), 0, 0
+    w, t = start.copy(), 0
     m, v = np.zeros_like(w), np.zeros_like(w)
     beta1, beta2 = settings.betas
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in _batches(problem, settings, random):
             g = problem.batch_gradient(w, rows)
-            t, seen = t + 1, seen + rows.size
+            t += 1
             m = beta1 * m + (1 - beta1) * g
             v = beta2 * v + (1 - beta2) * g**2
             unbiased_m, unbiased_v = m / (1 - beta1**t), v / (1 - beta2**t)
@@ -50,7 +49,7 @@ def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random
             if t % _LOOK == 0:
                 _check(w, settings)
     _check(w, settings)
-    return Solved(w, t, math.nan, seen / problem.objective.samples, converged=True)
+    return Solved(w, t, math.nan)
 
 
 def _check(w: Vector, settings: SgdSolver | AdamSolver) -> None:
@@ -60,7 +59,6 @@ def _check(w: Vector, settings: SgdSolver | AdamSolver) -> None:
 
 
 def _batches(problem: Tilted, settings: SgdSolver | AdamSolver, random: np.random.Generator) -> Iterator[Indices]:
-    check_rule(settings)
     stop = settings.stop
     epochs = stop.epochs if stop.steps is None else None
     return problem.objective.batches(random, steps=stop.steps, epochs=epochs, batch_size=settings.batch_size)

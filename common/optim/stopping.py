@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import DivergedError
-from fenchel.common.optim.choice import no_passes, not_smooth, not_strongly_convex
-from fenchel.common.optim.problem import Point, Solved, Tilted
+from fenchel.common.optim.problem import Point, Solved
 from fenchel.common.settings.solver import Stopping
 
 NOT_OURS = (
@@ -37,7 +35,6 @@ class StoppingCriterion:
     """floor, floor_per_norm: the smallest norm worth waiting for is ``floor + floor_per_norm ||w||``; below, rounding
     rules."""
     floor_per_norm: float = 0.0
-    fixed: bool = False  # whether ``limit`` is itself the rule
     kind: str = ""  # the solver's name, for errors
     cure: str = NOT_OURS  # what to do if the iterates leave the range of numbers, for errors
 
@@ -56,8 +53,8 @@ class StoppingCriterion:
 
     def solved(self, point: Point, iterations: int) -> Solved:
         """Return the point as a solver's result; SettingsError as for :meth:`reached`."""
-        reached = self.reached(point)
-        return Solved(point.w, iterations, point.norm, point.oracle.evaluations, self.fixed or reached)
+        self.reached(point)
+        return Solved(point.w, iterations, point.norm)
 
 
 def diverged(kind: str, cure: str) -> DivergedError:
@@ -79,14 +76,12 @@ def goal_of(stop: Stopping, kind: str, first: Point, *, cure: str = NOT_OURS) ->
     first: where the solver starts.
     cure: what to do if the iterates leave the range of numbers, for errors.
     """
-    if stop.epochs is not None:
-        raise no_passes(kind)
     limit = stop.steps or LIMIT
     if stop.gradient is not None:
         return StoppingCriterion(limit, stop.gradient, kind=kind, cure=cure)
     if stop.accuracy is None:
-        return StoppingCriterion(limit, fixed=True, kind=kind, cure=cure)
-    alpha, beta = constants(first.problem)
+        return StoppingCriterion(limit, kind=kind, cure=cure)
+    alpha, beta = first.problem.strong_convexity, first.problem.smoothness
     epsilon = float(np.finfo(first.w.dtype).eps)
     return StoppingCriterion(
         limit,
@@ -96,33 +91,3 @@ def goal_of(stop: Stopping, kind: str, first: Point, *, cure: str = NOT_OURS) ->
         kind=kind,
         cure=cure,
     )
-
-
-def constants(problem: Tilted) -> tuple[float, float]:
-    """Return alpha and beta of a problem that is to be solved to an accuracy."""
-    alpha = problem.strong_convexity
-    if not alpha > 0:
-        raise not_strongly_convex()
-    beta = problem.smoothness
-    if not math.isfinite(beta):
-        raise not_smooth()
-    return alpha, beta
-
-
-def gradient_steps(
-    delta: float, alpha: float, beta: float, step: Literal["1/beta", "2/(alpha+beta)"] = "1/beta"
-) -> int:
-    """Return how many steps of gradient descent ensure an accuracy, before any is done.
-
-    delta: the squared distance to the solution is to shrink by this factor, in (0, 1).
-    alpha, beta: strong convexity and smoothness, 0 < alpha <= beta.
-
-    Returns: ``ceil(beta/(2 alpha) ln(1/delta))``, or ``ceil(ln(1/delta) / (2 ln((beta+alpha)/(beta-alpha))))``; at
-    least 1.
-    """
-    logarithm = math.log(1 / delta)
-    if step == "1/beta":
-        return max(math.ceil(beta / (2 * alpha) * logarithm), 1)
-    if alpha == beta:
-        return 1
-    return max(math.ceil(logarithm / (2 * math.log((beta + alpha) / (beta - alpha)))), 1)

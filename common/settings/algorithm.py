@@ -18,32 +18,18 @@ SMALLEST_STEP = 2.0**-126
 
 
 class AlgorithmSettings(Section):
-    """Base of the settings of all algorithms; a subclass adds the parameters of its paper.
+    """Base of the settings of all algorithms; a subclass adds the parameters of its paper."""
 
-    Attributes
-    ----------
-    splits_features
-        Whether the algorithm works where clients hold different features of the same samples.
-    treats_regularizer
-        Whether the algorithm minimises h too, the term ``objective.regularizer``.
-    treats_nonconvex
-        Whether the algorithm works with nothing but gradients of the clients' objectives, so that a term that
-        is not convex (``objective.nonconvex``) does no harm.
-    uses_uplink
-        Whether clients send their vectors through the uplink, and take the model from the downlink.
-    phases
-        Phases that the client half answers, where it cannot be asked: the halves of HyFDCA lie apart, because a server
-        must not import what decrypts.
-    other_problem
-        What the algorithm minimises where :meth:`minimises` has no name for it; empty: it does not say.
-    """
-
-    splits_features: ClassVar[bool] = False
-    uses_uplink: ClassVar[bool] = False
-    treats_regularizer: ClassVar[bool] = False
+    splits_features: ClassVar[bool] = False  # whether clients may hold different features of the same samples
+    uses_uplink: ClassVar[bool] = False  # whether vectors are sent through the uplink, the model through the downlink
+    treats_regularizer: ClassVar[bool] = False  # whether it minimises h too, the term ``objective.regularizer``
     treats_nonconvex: ClassVar[bool] = False
+    """Whether it takes nothing but gradients of the clients' objectives, which ``objective.nonconvex`` does no harm."""
     phases: ClassVar[tuple[str, ...]] = ()
+    """Phases that the client half answers, where it cannot be asked: the halves of HyFDCA lie apart, because a server
+    must not import what decrypts."""
     other_problem: ClassVar[str] = ""
+    """What the algorithm minimises where :meth:`minimises` has no name for it; empty: it does not say."""
 
     name: str = Field(description="the algorithm")
 
@@ -65,28 +51,17 @@ class AlgorithmSettings(Section):
     def minimises(self, sampler: Sampler) -> Weighting | None:
         """Return how the clients' mean losses are weighted in the sum that the algorithm minimises.
 
-        Parameters
-        ----------
-        sampler
-            How cohorts are drawn: who is drawn more often may count for more.
+        sampler: how cohorts are drawn: who is drawn more often may count for more.
 
-        Returns
-        -------
-        Weighting or None
-            ``"samples"``: each sample counts alike; ``"uniform"``: each client does; ``None``: it minimises
-            something else, or does not say what.
+        Returns: ``None``: it minimises something else, or does not say what.
         """
         return None
 
     def link_problem(self, uplink: Uplink, *, noisy: bool) -> str | None:
         """Say why the algorithm does not work if its vectors are changed on their way so; ``None``: it does.
 
-        Parameters
-        ----------
-        uplink
-            What is done to what clients send.
-        noisy
-            Whether noise is added, for differential privacy or not.
+        uplink: what is done to what clients send.
+        noisy: whether noise is added, for differential privacy or not.
         """
         return None
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from fenchel.common.settings.section import Section
 
@@ -18,6 +19,13 @@ Scaling: TypeAlias = Literal["unit-interval", "standard", "unit-rows"]
 
 ClassName: TypeAlias = int | str
 """A class as the data file writes it: ``3``, ``-1`` or ``"malignant"``."""
+
+
+def _without(value: Any, former: Mapping[str, Any]) -> Any:
+    """Leave out settings that the folders of earlier runs have, where they say what is done now in any case."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: each for key, each in value.items() if (key, each) not in former.items()}
 
 
 class IidPartition(Section):
@@ -117,23 +125,14 @@ class ClassGroupsPartition(Section):
 
     kind: Literal["class-groups"] = Field(
         description="A group of positive and a group of negative classes for each client (CODASCA). No class is on two "
-        "clients, unless one side has fewer classes than there are clients, which then share them, or positive_shares "
-        "deals the positive samples. Which classes are positive is said in objective.positive."
-    )
-    order: Literal["shuffled", "in-order"] = Field(
-        "shuffled", description="The order in which classes are dealt, one after the other to clients 0, 1, and so on."
-    )
-    positive_shares: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)] | None = Field(
-        None,
-        description="One relative number for each client: the positive samples, of whatever class, are dealt in these "
-        "shares. null: in groups of classes, as the negative ones are.",
+        "clients, unless one side has fewer classes than there are clients, which then share them. Which classes are "
+        "positive is said in objective.positive."
     )
 
-    @model_validator(mode="after")
-    def _some_share(self) -> Self:
-        if self.positive_shares is not None and not any(self.positive_shares):
-            raise ValueError("positive_shares: all are 0, but somebody must hold the positive samples")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, value: Any) -> Any:
+        return _without(value, {"order": "shuffled", "positive_shares": None})
 
 
 class SiteSettings(Section):
@@ -194,20 +193,20 @@ Partition: TypeAlias = Annotated[
 
 
 class ImbalanceSettings(Section):
-    """Remove positive samples at random until they are rare; negative samples and the test set stay as they are."""
+    """Remove positive samples of each client at random until they are rare; negative ones and the test set stay."""
 
     imratio: float = Field(
         gt=0,
         lt=1,
-        description="Part of the samples that is positive afterwards (positives / all), rounded down to whole samples. "
-        "Which classes are positive is said in objective.positive.",
+        description="Part of each client's samples that is positive afterwards (positives / all), rounded down to "
+        "whole samples; a client that has fewer positives keeps them. Which classes are positive is said in "
+        "objective.positive.",
     )
-    of: Literal["client", "whole"] = Field(
-        "client",
-        description="client: of each client's samples, after the partition; a client that has fewer positives keeps "
-        "them. whole: of the training set, from each positive class in proportion, before the partition, so that "
-        "clients may differ.",
-    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, value: Any) -> Any:
+        return _without(value, {"of": "client"})
 
 
 class BinariseSettings(Section):
@@ -349,140 +348,89 @@ class DataSettings(Section):
             return f"data.partition.samples: {self.partition.samples}"
         if isinstance(self.partition, SitesPartition):
             return "data.partition.kind: sites"
-        if self.imbalance is not None and self.imbalance.of == "client":
+        if self.imbalance is not None:
             return f"data.imbalance.imratio: {self.imbalance.imratio}"
         return ""
 
     @model_validator(mode="after")
-    def _one_source(self) -> Self:
+    def _consistent(self) -> Self:
+        if problem := next(self._contradictions(), None):
+            raise ValueError(problem)
+        return self
+
+    def _contradictions(self) -> Iterator[str]:
+        kind = self.partition.kind
+        no_whole_samples = isinstance(self.partition, GridPartition | RaggedPartition)
         if (self.name is None) == (self.file is None):
             given = "both" if self.name is not None else "neither"
-            raise ValueError(f"name, file: exactly one is needed, {given} given")
+            yield f"name, file: exactly one is needed, {given} given"
         if self.name is not None and self.label is not None:
-            raise ValueError(f"label: {self.label!r} given, but a named data set knows its label; only with file")
-        return self
-
-    @model_validator(mode="after")
-    def _columns_of_own_files(self) -> Self:
+            yield f"label: {self.label!r} given, but a named data set knows its label; only with file"
         if self.columns is not None and self.name != "own":
-            raise ValueError("columns: only allowed with name: own, where clients bring files of their own")
-        if isinstance(self.columns, tuple):
-            repeated = [name for name, times in Counter(self.columns).items() if times > 1]
-            if repeated:
-                raise ValueError(f"columns: {repeated[0]!r} is listed twice, but each feature may occur only once")
-        return self
-
-    @model_validator(mode="after")
-    def _steps_differ(self) -> Self:
-        steps = self.scalings
-        if len(set(steps)) < len(steps):
-            raise ValueError(f"scale: {list(steps)} given, but each step may occur only once")
+            yield "columns: only allowed with name: own, where clients bring files of their own"
+        for key, values in (("columns", self.columns), ("scale", self.scalings), ("classes", self.classes)):
+            if isinstance(values, tuple) and (repeated := _repeated(values)):
+                yield f"{key}: {repeated!r} is listed twice, but may occur only once"
         if self.bias == 0:
-            raise ValueError("bias: 0 given, but a feature that is always 0 has no effect; use null or a number")
-        return self
-
-    @model_validator(mode="after")
-    def _classes_are_classes(self) -> Self:
+            yield "bias: 0 given, but a feature that is always 0 has no effect; use null or a number"
         if self.task == "regression":
-            for key in ("classes", "binarise"):
-                if getattr(self, key) is not None:
-                    raise ValueError(f"{key}: not allowed with task: regression, whose labels are numbers")
-            by_class = isinstance(self.partition, ClassesPartition | DirichletPartition) or (
-                isinstance(self.partition, ZipfPartition) and self.partition.alpha is not None
-            )
-            if by_class:
-                raise ValueError(
-                    f"partition.kind: {self.partition.kind} divides classes, which task: regression does "
-                    "not have; allowed are iid, label-shards, zipf without alpha, column, grid, ragged"
-                )
-            if self.asks_for_positives:
-                raise ValueError(
-                    f"{self.asks_for_positives.removeprefix('data.')} needs positive classes, which task: regression "
-                    "does not have"
-                )
-        if self.classes is not None:
-            names = [str(name) for name in self.classes]
-            if len(set(names)) < len(names):
-                raise ValueError(f"classes: {names} given, but each class may occur only once")
-        return self
-
-    @model_validator(mode="after")
-    def _imbalance_of_whole_samples(self) -> Self:
-        if self.imbalance is None:
-            return self
-        if isinstance(self.partition, SitesPartition):
-            raise ValueError(
-                "imbalance: each site of partition.kind: sites has an imratio of its own; leave imbalance out"
-            )
-        if self.imbalance.of == "client" and isinstance(self.partition, GridPartition | RaggedPartition):
-            raise ValueError(
-                f"imbalance.of: with partition.kind: {self.partition.kind} several clients hold the same samples; only "
-                "whole is allowed"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _nobody_divides_own_files(self) -> Self:
+            yield from self._classes_wanted()
+        if self.imbalance is not None and isinstance(self.partition, SitesPartition):
+            yield "imbalance: each site of partition.kind: sites has an imratio of its own; leave imbalance out"
+        if self.imbalance is not None and no_whole_samples:
+            yield f"imbalance: with partition.kind: {kind} several clients hold the same samples; leave it out"
         if self.name == "own" and self.asks_for_positives:
-            raise ValueError(
+            yield (
                 f"{self.asks_for_positives.removeprefix('data.')}: with name: own each client brings its own file, and "
                 "all of it is its shard; leave it out"
             )
         if self.file is None and isinstance(self.partition, ColumnPartition):
-            raise ValueError(
+            yield (
                 f"partition.column: {self.partition.column!r} given, but only a file has such a column; give file "
                 "instead of name"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _holdout_of_whole_samples(self) -> Self:
-        if self.holdout and isinstance(self.partition, GridPartition | RaggedPartition):
-            raise ValueError(
-                f"holdout: {self.holdout} given, but with partition.kind: {self.partition.kind} no client "
-                "holds whole samples to test on; only 0 is allowed"
-            )
-        if self.holdout and self.columns is not None:
-            raise ValueError(
-                f"holdout: {self.holdout} given, but with columns no client holds whole samples to test on; "
-                "only 0 is allowed"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _features_of_whole_images(self) -> Self:
-        if self.extractor is None:
-            return self
-        wrong = [step for step in self.scalings if step != "unit-rows"]
-        if wrong:
-            raise ValueError(
+        if self.extractor is not None and (wrong := [step for step in self.scalings if step != "unit-rows"]):
+            yield (
                 f"scale: {wrong[0]} given, but with an extractor the pixels are scaled as its network expects, "
                 "and what it makes of them only sample by sample: use none or unit-rows"
             )
-        if self.columns is not None or isinstance(self.partition, GridPartition | RaggedPartition):
-            key = "columns" if self.columns is not None else f"partition.kind: {self.partition.kind}"
-            raise ValueError(f"extractor: a network needs whole images, which clients do not hold with {key}")
-        return self
-
-    @model_validator(mode="after")
-    def _one_test_set_each(self) -> Self:
-        if self.client_tests == "none":
-            return self
-        if self.holdout:
-            raise ValueError(
+        if self.columns is not None or no_whole_samples:
+            split = f"partition.kind: {kind}" if no_whole_samples else "columns"
+            if self.holdout:
+                yield f"holdout: {self.holdout} given, but with {split} no client holds whole samples to test on; use 0"
+            if self.client_tests != "none":
+                yield f"client_tests: with {split} no client holds whole samples; only none is allowed"
+            if self.extractor is not None:
+                yield f"extractor: a network needs whole images, which clients do not hold with {split}"
+        if self.client_tests != "none" and self.holdout:
+            yield (
                 f"client_tests, holdout: both given ({self.client_tests}, {self.holdout}), but a client tests on "
                 "one set; choose one"
             )
-        if self.name == "own":
-            raise ValueError(
+        if self.client_tests != "none" and self.name == "own":
+            yield (
                 "client_tests: with name: own nobody has a test set to divide; use holdout, with which each client "
                 "keeps back samples of its own file"
             )
-        if self.task == "regression":
-            raise ValueError("client_tests: divides classes, which task: regression does not have; use holdout")
-        if isinstance(self.partition, GridPartition | RaggedPartition):
-            raise ValueError(
-                f"client_tests: with partition.kind: {self.partition.kind} no client holds whole samples; only none "
-                "is allowed"
+
+    def _classes_wanted(self) -> Iterator[str]:
+        """Yield the settings that divide or name classes, which regression does not have."""
+        for key in ("classes", "binarise"):
+            if getattr(self, key) is not None:
+                yield f"{key}: not allowed with task: regression, whose labels are numbers"
+        drawn = isinstance(self.partition, ZipfPartition) and self.partition.alpha is not None
+        if drawn or isinstance(self.partition, ClassesPartition | DirichletPartition):
+            yield (
+                f"partition.kind: {self.partition.kind} divides classes, which task: regression does "
+                "not have; allowed are iid, label-shards, zipf without alpha, column, grid, ragged"
             )
-        return self
+        if self.asks_for_positives:
+            key = self.asks_for_positives.removeprefix("data.")
+            yield f"{key} needs positive classes, which task: regression does not have"
+        if self.client_tests != "none":
+            yield "client_tests: divides classes, which task: regression does not have; use holdout"
+
+
+def _repeated(values: tuple[ClassName, ...]) -> str | None:
+    """Return the first value that occurs more than once, as text."""
+    return next((name for name, times in Counter(map(str, values)).items() if times > 1), None)

@@ -14,7 +14,6 @@ from pydantic import (
     GetJsonSchemaHandler,
     NonNegativeFloat,
     PositiveFloat,
-    ValidationError,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -22,7 +21,8 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from fenchel.common.errors import SettingsError
-from fenchel.common.settings.section import Section, settings_error
+from fenchel.common.settings.reading import validated
+from fenchel.common.settings.section import Section
 
 PresetName: TypeAlias = Literal["none", "hyfdca-257ms", "hyfdca-800ms", "lte", "broadband", "datacentre"]
 
@@ -194,7 +194,4 @@ def parse_link(values: Mapping[str, Any], source: str) -> Link:
 
     source: where they came from, for the error.
     """
-    try:
-        return Link.model_validate(dict(values))
-    except ValidationError as error:
-        raise settings_error(error, values, source) from None
+    return validated(Link, values, source)

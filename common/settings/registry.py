@@ -17,6 +17,7 @@ import importlib
 import inspect
 import pkgutil
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -50,9 +51,10 @@ def algorithm_settings(name: str) -> type[AlgorithmSettings]:
     home = _builtin().get(name)
     own = home and _settings_in(importlib.import_module(home.settings), name)
     if not own:
+        alike = get_close_matches(name, names(), n=1, cutoff=0.8)
         raise ValueError(
-            f"there is no algorithm {name!r}; known: {', '.join(names())}; "
-            "one of your own is named package.module:Class"
+            f"there is no algorithm {name!r}{f': did you mean {alike[0]}?' if alike else ''}; "
+            f"known: {', '.join(names())}; one of your own is named package.module:Class"
         )
     return own
 

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import (
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    SerializeAsAny,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PositiveFloat, PositiveInt, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.algorithm import AlgorithmSettings
@@ -27,8 +19,9 @@ from fenchel.common.settings.link import Links
 from fenchel.common.settings.objective import ObjectiveSettings
 from fenchel.common.settings.participation import Cyclic, FixedSize, Participation, Weighted
 from fenchel.common.settings.privacy import DifferentialPrivacy
+from fenchel.common.settings.reading import read_mapping, validated
 from fenchel.common.settings.registry import algorithm_settings, asked_phases, builtin_settings, is_outside
-from fenchel.common.settings.section import RUN_NAME, Section, settings_error, yaml_value
+from fenchel.common.settings.section import RUN_NAME, Section, yaml_value
 from fenchel.common.settings.uplink import Downlink, Uplink
 
 _USUAL_GROUP = 5  # samples that share a range of scores at least
@@ -174,145 +167,118 @@ class RunSettings(Section):
         return value.model_copy(update={"histograms": _USUAL_GROUP})
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
-        clients = self.clients
-        if isinstance(clients, int):
-            sampler = self.participation.sampler
-            repeats = isinstance(sampler, Weighted) and sampler.replacement
-            if isinstance(sampler, FixedSize | Weighted) and sampler.size > clients and not repeats:
-                raise ValueError(f"participation.sampler.size is {sampler.size}, but there are only {clients} clients")
-            if isinstance(sampler, Cyclic) and sampler.groups > clients:
-                raise ValueError(
-                    f"participation.sampler.groups is {sampler.groups}, but there are only {clients} clients"
-                )
-            key, replies = self.participation.most_replies()
-            if replies > clients:
-                raise ValueError(f"{key} is {replies}, but there are only {clients} clients")
+    def _consistent(self) -> Self:
+        contradictions = chain(
+            self._participation_problems(), self._link_problems(), self._objective_problems(), self._training_problems()
+        )
+        if problem := next(filter(None, contradictions), None):
+            raise ValueError(problem)
+        return self
+
+    def _participation_problems(self) -> Iterator[str | None]:
+        clients, sampler, partition = self.clients, self.participation.sampler, self.data.partition
+        needed = [self.participation.most_replies()]
+        if isinstance(sampler, FixedSize) or (isinstance(sampler, Weighted) and not sampler.replacement):
+            needed.append(("participation.sampler.size", sampler.size))
+        if isinstance(sampler, Cyclic):
+            needed.append(("participation.sampler.groups", sampler.groups))
+        for key, count in needed:
+            if isinstance(clients, int) and count > clients:
+                yield f"{key} is {count}, but there are only {clients} clients"
         if self.participation.phases:
-            asked = asked_phases(self.algorithm)
-            if problem := self.participation.phases_problem(self.algorithm.name, asked):
-                raise ValueError(problem)
-        if problem := self.algorithm.participation_problem(self.participation):
-            raise ValueError(problem)
-        if problem := self.algorithm.rounds_problem(self.rounds, clients if isinstance(clients, int) else None):
-            raise ValueError(problem)
-        return self
-
-    @model_validator(mode="after")
-    def _mirrors_can_begin(self) -> Self:
-        if self.objective.initial is not None and self.algorithm.mirrors_initial:
-            raise ValueError(
-                "objective.initial: with aggregator: stale, or error feedback, clients begin from "
-                "the initial model, too, "
-                "and cannot read that file; leave it out, or use aggregator: hybrid or sampled"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _links_are_used(self) -> Self:
-        if self.algorithm.uses_uplink:
-            noisy = self.differential_privacy is not None or self.uplink.noise is not None
-            if problem := self.algorithm.link_problem(self.uplink, noisy=noisy):
-                raise ValueError(f"algorithm: {self.algorithm.name}: {problem}")
-            if self.claims_privacy and self.evaluation.clients:
-                raise ValueError(
-                    "evaluation.clients: true has the clients tell exact sums over their samples, to which no noise is "
-                    "added, so differential_privacy would mean nothing; leave it out (where the "
-                    "server can load the data "
-                    "itself, in a simulation, evaluation.training: true gives the training objective)"
+            yield self.participation.phases_problem(self.algorithm.name, asked_phases(self.algorithm))
+        yield self.algorithm.participation_problem(self.participation)
+        yield self.algorithm.rounds_problem(self.rounds, clients if isinstance(clients, int) else None)
+        if isinstance(partition, GridPartition | RaggedPartition):
+            groups = partition.sample_groups, partition.feature_groups
+            if isinstance(clients, int) and clients != groups[0] * groups[1]:
+                yield (
+                    f"data.partition: {groups[0]} sample groups times {groups[1]} feature groups are "
+                    f"{groups[0] * groups[1]} clients, but clients is {clients}"
                 )
-            if self.differential_privacy is not None and (self.uplink.noise or self.uplink.clip):
-                raise ValueError(
-                    "uplink.noise and uplink.clip are for experiments without a claim; under differential_privacy, "
-                    "which sets both, leave them out"
+            if groups[1] > 1 and not self.algorithm.splits_features:
+                yield (
+                    f"data.partition.feature_groups is {groups[1]}, but {self.algorithm.name} needs clients that hold "
+                    "whole samples; use feature_groups: 1, or an algorithm for data that is split by features"
                 )
-            return self
-        given = [
-            name
-            for name, plain in (
-                ("uplink", self.uplink.is_plain),
-                ("downlink", self.downlink.is_plain),
-                ("differential_privacy", self.differential_privacy is None),
-            )
-            if not plain
-        ]
-        if given:
-            raise ValueError(
-                f"{', '.join(given)}: {self.algorithm.name} does not send vectors that could be changed on their way: "
-                "leave it out, or use an algorithm that does, such as fedavg, scaffold or fedpdm"
-            )
-        return self
 
-    @model_validator(mode="after")
-    def _features_fit(self) -> Self:
-        partition = self.data.partition
-        if not isinstance(partition, GridPartition | RaggedPartition):
-            return self
-        groups = partition.sample_groups, partition.feature_groups
-        if isinstance(self.clients, int) and self.clients != groups[0] * groups[1]:
-            raise ValueError(
-                f"data.partition: {groups[0]} sample groups times {groups[1]} feature groups are "
-                f"{groups[0] * groups[1]} clients, but clients is {self.clients}"
+    def _link_problems(self) -> Iterator[str | None]:
+        name, private = self.algorithm.name, self.differential_privacy is not None
+        if not self.algorithm.uses_uplink:
+            changed = {
+                "uplink": not self.uplink.is_plain,
+                "downlink": not self.downlink.is_plain,
+                "differential_privacy": private,
+            }
+            if any(changed.values()):
+                yield (
+                    f"{', '.join(key for key, given in changed.items() if given)}: {name} does not send vectors that "
+                    "could be changed on their way: leave it out, or use an algorithm that does, such as fedavg, "
+                    "scaffold or fedpdm"
+                )
+            return
+        if problem := self.algorithm.link_problem(self.uplink, noisy=private or self.uplink.noise is not None):
+            yield f"algorithm: {name}: {problem}"
+        if self.claims_privacy and self.evaluation.clients:
+            yield (
+                "evaluation.clients: true has the clients tell exact sums over their samples, to which no noise is "
+                "added, so differential_privacy would mean nothing; leave it out (where the server can load the data "
+                "itself, in a simulation, evaluation.training: true gives the training objective)"
             )
-        if groups[1] > 1 and not self.algorithm.splits_features:
-            raise ValueError(
-                f"data.partition.feature_groups is {groups[1]}, but {self.algorithm.name} needs clients that hold "
-                "whole samples; use feature_groups: 1, or an algorithm for data that is split by features"
+        if private and (self.uplink.noise or self.uplink.clip):
+            yield (
+                "uplink.noise and uplink.clip are for experiments without a claim; under differential_privacy, "
+                "which sets both, leave them out"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _objective_fits(self) -> Self:
+    def _objective_problems(self) -> Iterator[str | None]:
         name, h = self.algorithm.name, self.objective.regularizer
+        if self.objective.initial is not None and self.algorithm.mirrors_initial:
+            yield (
+                "objective.initial: with aggregator: stale, or error feedback, clients begin from the initial model, "
+                "too, and cannot read that file; leave it out, or use aggregator: hybrid or sampled"
+            )
         beta = getattr(self.objective, "nonconvex", 0.0)
         if beta and not self.algorithm.treats_nonconvex:
-            raise ValueError(
+            yield (
                 f"objective.nonconvex is {beta:g}, but {name} is for convex objectives; use 0, or "
                 "an algorithm that takes gradients only, such as fedavg"
             )
-        if not h.present:
-            return self
-        if not self.algorithm.treats_regularizer:
-            raise ValueError(
+        if h.present and not self.algorithm.treats_regularizer:
+            yield (
                 f"objective.regularizer.kind is {h.kind}, but {name} cannot treat such a term; use none, or an "
                 "algorithm that can, such as fedavg"
             )
-        if self.algorithm.takes_subgradient and not h.has_slope:
-            raise ValueError(
+        if h.present and self.algorithm.takes_subgradient and not h.has_slope:
+            yield (
                 f"objective.regularizer.kind is {h.kind}, which has no subgradients to step along, as {name} does; "
                 "use an algorithm that takes its proximal operator, such as fedavg with regularizer_step: prox"
             )
         penalty = self.algorithm.prox_penalty
         if penalty is not None and h.least_penalty and penalty <= h.least_penalty:
-            raise ValueError(
+            yield (
                 f"objective.regularizer: {h.kind} needs a penalty rho above 1/theta = {h.least_penalty:g}, but with "
                 f"these settings of {name} rho is {penalty:g}; use a larger theta or a larger penalty"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _training_is_at_hand(self) -> Self:
-        if self.evaluation.training and self.own_data:
-            raise ValueError(
+    def _training_problems(self) -> Iterator[str | None]:
+        if not self.evaluation.training:
+            return
+        if self.own_data:
+            yield (
                 "evaluation.training: true given, but with data.name: own only the clients have training samples; "
                 "use null or false"
             )
-        if self.evaluation.training and self.data.holdout:
-            raise ValueError(
-                f"evaluation.training: true given, but with data.holdout: {self.data.holdout} not all samples are "
-                "trained on; use null or false, and the clients will evaluate on their shards"
+        others = self.data.leaves_out
+        if self.data.client_tests != "none":
+            others = f"data.client_tests: {self.data.client_tests}"
+        if self.data.holdout:
+            others = f"data.holdout: {self.data.holdout}"
+        if others:
+            yield (
+                f"evaluation.training: true given, but with {others} the clients evaluate, on the samples that they "
+                "train on; use null or false"
             )
-        if self.evaluation.training and self.data.client_tests != "none":
-            raise ValueError(
-                f"evaluation.training: true given, but with data.client_tests: {self.data.client_tests} the clients "
-                "evaluate, on their shards too; use null or false"
-            )
-        if self.evaluation.training and self.data.leaves_out:
-            raise ValueError(
-                f"evaluation.training: true given, but with {self.data.leaves_out} clients do not train on just these "
-                "samples; use null or false, and the clients will evaluate on their shards"
-            )
-        return self
 
     @property
     def claims_privacy(self) -> bool:
@@ -352,10 +318,7 @@ class RunSettings(Section):
 def outside_code(values: Mapping[str, Any]) -> list[str]:
     """Return what settings name of code from outside the project, as ``package.module:Class``.
 
-    Parameters
-    ----------
-    values
-        Settings as a mapping, not validated: validating them imports that code.
+    values: settings as a mapping, not validated: validating them imports that code.
     """
     sections = (values.get("algorithm"), values.get("objective"))
     names = [section.get("name") for section in sections if isinstance(section, Mapping)]
@@ -363,38 +326,17 @@ def outside_code(values: Mapping[str, Any]) -> list[str]:
 
 
 def validate(values: Mapping[str, Any], source: str = "settings") -> RunSettings:
-    """Validate settings given as a mapping.
-
-    Raises
-    ------
-    SettingsError
-        Naming each key that is wrong, what was given and what is allowed.
-    """
-    try:
-        return RunSettings.model_validate(dict(values))
-    except ValidationError as error:
-        raise settings_error(error, values, source) from None
+    """Validate settings given as a mapping; a ``SettingsError`` names each key that is wrong."""
+    return validated(RunSettings, values, source)
 
 
 def from_json(text: str) -> RunSettings:
-    """Read settings that :meth:`RunSettings.to_json` wrote.
-
-    Raises
-    ------
-    SettingsError
-        They are not JSON, or cannot be accepted.
-    """
+    """Read settings that :meth:`RunSettings.to_json` wrote."""
     return validate(raw(text))
 
 
 def raw(text: str) -> dict[str, Any]:
-    """Read settings in JSON without validating them.
-
-    Raises
-    ------
-    SettingsError
-        They are not a JSON object.
-    """
+    """Read settings in JSON without validating them."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -413,21 +355,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
         YAML; or the name of an experiment that comes with Fenchel, such as ``quickstart`` or ``hyfdca/mnist``.
     overrides
         ``key=value`` pairs of the command line: dotted keys, values in YAML.
-
-    Raises
-    ------
-    SettingsError
-        The file cannot be read or parsed, or its contents cannot be accepted.
     """
-    try:
-        values = yaml_value(shipped_or_own(path).read_text())
-    except OSError as error:
-        raise SettingsError(f"cannot be read ({error.strerror})", source=path) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"not valid YAML: {error}", source=path) from None
-    if not isinstance(values, dict):
-        found = "nothing" if values is None else "a list" if isinstance(values, list) else "a single value"
-        raise SettingsError(f"expected a mapping of settings, found {found}", source=path)
+    values = read_mapping(shipped_or_own(path))
     for override in overrides:
         _override(values, override)
     return validate(values, str(path))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -147,6 +148,24 @@ def _expected(problem: ErrorDetails) -> str:
             return problem["msg"].removeprefix("Input should be ")
 
 
+def _meant(place: tuple[int | str, ...], values: Mapping[str, Any]) -> str:
+    """Return which key a misspelt one may stand for; empty if none is like it in a section with its neighbours."""
+    *path, wrong = place
+    section: Any = values
+    for part in path:
+        if isinstance(section, Mapping):
+            section = section.get(part, section)  # parts that name a kind of section are no keys
+    sections, known = [Section], set[str]()
+    while sections:
+        each = sections.pop()
+        sections += each.__subclasses__()
+        kinds = {key: get_args(field.annotation) for key, field in each.model_fields.items() if key in ("name", "kind")}
+        if isinstance(section, Mapping) and all(section.get(key) in kind for key, kind in kinds.items() if kind):
+            known |= each.model_fields.keys()
+    alike = get_close_matches(str(wrong)[:64], known, n=1, cutoff=0.7)
+    return f"did you mean {alike[0]}?" if alike else ""
+
+
 def settings_error(error: ValidationError, values: Mapping[str, Any], source: str) -> SettingsError:
     """Word a validation error for the person who wrote the settings.
 
@@ -161,8 +180,9 @@ def settings_error(error: ValidationError, values: Mapping[str, Any], source: st
         key, given = _place(problem["loc"], values), problem["input"]
         details = problem.get("ctx", {})
         if problem["type"] == "extra_forbidden":
+            meant = _meant(problem["loc"], values)
             remedy = "check its spelling and its place (docs/settings.md has all keys)"
-            lines.append((key, f"unknown key (given {_given(given)}); {remedy}"))
+            lines.append((key, f"unknown key (given {_given(given)}); {meant or remedy}"))
         elif problem["type"] == "missing":
             lines.append((key, "required, but not given"))
         elif problem["type"] == "value_error":

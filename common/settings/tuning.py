@@ -15,13 +15,13 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     Tag,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
 from fenchel.common.errors import SettingsError
-from fenchel.common.settings.section import RUN_NAME, Section, settings_error, yaml_value
+from fenchel.common.settings.reading import read_mapping, validated
+from fenchel.common.settings.section import RUN_NAME, Section
 
 Bounds: TypeAlias = tuple[float, float]
 
@@ -176,22 +176,12 @@ class TuningSettings(Section):
 
 def load_tuning(path: Path) -> TuningSettings:
     """Read a tuning file; the settings file that it names is then found from anywhere."""
-    try:
-        values = yaml_value(path.read_text())
-    except OSError as error:
-        raise SettingsError(f"cannot be read ({error.strerror})", source=path) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"not valid YAML: {error}", source=path) from None
-    if not isinstance(values, dict):
-        raise SettingsError(f"expected a mapping of settings, found {type(values).__name__}", source=path)
+    values = read_mapping(path)
     if "algorithm" in values and "parameters" not in values:
         raise SettingsError(
             "these are the settings of a run; a tuning file names such a file (settings: FILE) and says what "
             "varies (parameters)",
             source=path,
         )
-    try:
-        tuning = TuningSettings.model_validate(values)
-    except ValidationError as error:
-        raise settings_error(error, values, str(path)) from None
+    tuning = validated(TuningSettings, values, str(path))
     return tuning.model_copy(update={"settings": path.parent / tuning.settings})

@@ -13,6 +13,16 @@ BEGINS = "a server begins to conduct this run"
 """What the log says when one does: at the start, and again after each resumption."""
 
 
+class _Part:
+    """A file or folder of a run, by its path in the run's folder."""
+
+    def __init__(self, inside: str) -> None:
+        self._inside = inside
+
+    def __get__(self, folder: RunFolder, kind: type) -> Path:
+        return folder.path / self._inside
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """The folder of one run."""
@@ -40,67 +50,17 @@ class RunFolder:
         """The run's id."""
         return self.path.name
 
-    @property
-    def settings(self) -> Path:
-        """The validated settings, defaults included."""
-        return self.path / "settings.yaml"
-
-    @property
-    def metrics(self) -> Path:
-        """A row a round (Parquet; ``.arrows`` beside it while the run goes on)."""
-        return self.path / "metrics.parquet"
-
-    @property
-    def calls(self) -> Path:
-        """A row an instruction (Parquet; ``.arrows`` beside it while the run goes on)."""
-        return self.path / "calls.parquet"
-
-    @property
-    def clients(self) -> Path:
-        """A row a client and round, for algorithms with figures of each client; else it is not there."""
-        return self.path / "clients.parquet"
-
-    @property
-    def model(self) -> Path:
-        """The final model (NPZ, array ``model``)."""
-        return self.path / "model.npz"
-
-    @property
-    def checkpoint(self) -> Path:
-        """The server's checkpoint."""
-        return self.path / "checkpoint" / "latest"
-
-    @property
-    def previous_checkpoint(self) -> Path:
-        """The checkpoint before it, for when that one is damaged."""
-        return self.path / "checkpoint" / "previous"
-
-    @property
-    def journals(self) -> Path:
-        """Journals of clients that run on this machine."""
-        return self.path / "journals"
-
-    @property
-    def log(self) -> Path:
-        """What happened, a JSON object a line."""
-        return self.path / "log.jsonl"
-
-    @property
-    def summary(self) -> Path:
-        """How the run ended (JSON)."""
-        return self.path / "summary.json"
-
-    @property
-    def disclosures(self) -> Path:
-        """What each party could see (JSON)."""
-        return self.path / "disclosures.json"
-
-    @property
-    def environments(self) -> Path:
-        """What each party computes with (JSON)."""
-        return self.path / "environments.json"
-
-    @property
-    def report(self) -> Path:
-        """The page for people."""
-        return self.path / "report.html"
+    settings = _Part("settings.yaml")  # the validated settings, defaults included
+    metrics = _Part("metrics.parquet")  # a row a round (Parquet; ``.arrows`` beside it while the run goes on)
+    calls = _Part("calls.parquet")  # a row an instruction (Parquet; ``.arrows`` beside it while the run goes on)
+    clients = _Part("clients.parquet")
+    """A row a client and round, for algorithms with figures of each client; else it is not there."""
+    model = _Part("model.npz")  # the final model (NPZ, array ``model``)
+    checkpoint = _Part("checkpoint/latest")  # the server's checkpoint
+    previous_checkpoint = _Part("checkpoint/previous")  # the checkpoint before it, for when that one is damaged
+    journals = _Part("journals")  # journals of clients that run on this machine
+    log = _Part("log.jsonl")  # what happened, a JSON object a line
+    summary = _Part("summary.json")  # how the run ended (JSON)
+    disclosures = _Part("disclosures.json")  # what each party could see (JSON)
+    environments = _Part("environments.json")  # what each party computes with (JSON)
+    report = _Part("report.html")  # the page for people

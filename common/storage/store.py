@@ -122,6 +122,21 @@ def write_text(path: Path, text: str, *, sync: bool = False) -> None:
             settle(path.parent)
 
 
+def write_private(path: Path, content: bytes) -> None:
+    """Write a client's file, at no moment half written nor readable by others; the disk has it on return."""
+    temporary = path.with_name(path.name + ".new")
+    with writing(path, "client"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        settle(path.parent)
+
+
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 

@@ -81,9 +81,17 @@ class Credentials:
 
         Each connection is made with the files as they are then.
         """
+        current = self
+
+        def renewed() -> grpc.ServerCertificateConfiguration | None:
+            """Return what the next connection is made with; ``None``: the same as the last."""
+            nonlocal current
+            before, current = current, current.renewed()
+            return None if current is before else current._shown()
+
         return grpc.dynamic_ssl_server_credentials(
             self._shown(),
-            _Renewing(self).configuration,  # type: ignore[arg-type]  # gRPC takes None for: as before
+            renewed,  # type: ignore[arg-type]  # gRPC takes None for: as before
             require_client_authentication=True,
         )
 
@@ -95,21 +103,6 @@ class Credentials:
     def for_channel(self) -> grpc.ChannelCredentials:
         """Return what a client dials with."""
         return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
-
-
-@dataclass
-class _Renewing:
-    """A server's credentials, looked at anew for each connection."""
-
-    credentials: Credentials
-
-    def configuration(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what the next connection is made with; ``None``: the same as the last."""
-        latest = self.credentials.renewed()
-        if latest is self.credentials:
-            return None
-        self.credentials = latest
-        return latest._shown()
 
 
 def _fit(folder: Path) -> bool:

@@ -80,6 +80,11 @@ def _signed(revoked: x509.CertificateRevocationList, authority: x509.Certificate
         return False
 
 
+def refusal_of(certificate: bytes, folder: Path | None) -> str:
+    """Say why a certificate (PEM) was revoked, by the list that is in a folder now; empty if it was not."""
+    return "" if folder is None else Revocations(folder).refusal(certificate)
+
+
 @dataclass
 class Revocations:
     """The list as it is now, while a server runs."""

@@ -38,7 +38,7 @@ def options(keepalive: float) -> Options:
         ("grpc.http2.min_recv_ping_interval_without_data_ms", min(milliseconds, 5000) // 2),
         ("grpc.max_receive_message_length", FRAME_BYTES + 1024),
         ("grpc.max_send_message_length", FRAME_BYTES + 1024),
-        # When a lost server is dialled again is this project's decision (client/backoff.py), not gRPC's.
+        # When a lost server is dialled again is this project's decision (client/connection.py), not gRPC's.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 5000),
         ("grpc.max_reconnect_backoff_ms", 5000),

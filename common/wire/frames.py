@@ -247,7 +247,7 @@ class Assembly:
 
     size: bytes of the body, which a check has allowed.
     received: bytes that are not wanted, because nobody waits for this body any more.
-    recycler: where the memory comes from.
+    buffer_pool: where the memory comes from.
     spans: where the body holds floating-point numbers. They are looked at chunk by chunk, while they are in the
         processor's cache: a second pass over the whole body would take as long as copying it.
     """
@@ -260,7 +260,7 @@ class Assembly:
         self._looked_at = 0
         self._suspicious = False
         self.received = received
-        self._recycler = buffer_pool or BufferPool()
+        self._buffer_pool = buffer_pool or BufferPool()
         self._buffer: memoryview | None = None
         self._unwanted = False
 
@@ -306,7 +306,7 @@ class Assembly:
     def _memory(self) -> memoryview:
         # The operating system gives pages when bytes arrive, so a liar costs address space only.
         try:
-            return self._recycler.take(self.size)
+            return self._buffer_pool.take(self.size)
         except MemoryError:
             raise WireError(
                 f"there is no memory for a message of {self.size:,} bytes; give this process more, or begin a new run "

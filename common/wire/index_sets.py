@@ -186,7 +186,7 @@ def seeded_support(seed: int, size: int, count: int, excluded: Indices | None = 
         bound = min(int(wanted / admissible * (1 << 31)) + 1, 1 << 31) << 33
         indices, hashes = _hashed_below(bound, seed, size)
         if len(taken):
-            free = ~_contained(indices, taken)
+            free = ~np.isin(indices, taken, assume_unique=True)
             indices, hashes = indices[free], hashes[free]
         if len(indices) >= count:
             # No two hashes are equal, because splitmix64 is one to one.
@@ -245,13 +245,6 @@ def _mix(h: NDArray[np.uint64], spare: NDArray[np.uint64]) -> None:
 def _finished(h: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Take the last step of :func:`splitmix64`."""
     return h ^ h >> np.uint64(31)
-
-
-def _contained(indices: Indices, others: Indices) -> NDArray[np.bool_]:
-    """Tell of each index whether it is among the others, which are in ascending order."""
-    places = np.minimum(np.searchsorted(others, indices), len(others) - 1)
-    contained: NDArray[np.bool_] = others[places] == indices
-    return contained
 
 
 def _width(size: int) -> int:

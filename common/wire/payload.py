@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from fenchel.common.crypto.ciphertexts import Buffer
 from fenchel.common.errors import PayloadError
-from fenchel.common.wire import index_sets
 from fenchel.common.wire.codecs import encode_value
-from fenchel.common.wire.values import ALIGNMENT, Array, SparseVector, Values
+from fenchel.common.wire.values import ALIGNMENT, Values
 from fenchel.proto import fenchel_pb2 as pb
 
 
@@ -56,22 +55,6 @@ def encode(values: Values) -> Encoded:
             append(piece)
     descriptor.body_bytes = size
     return Encoded(descriptor, tuple(segments), size)
-
-
-def payload_bits(value: Array | SparseVector, encoding: index_sets.Encoding | None = None) -> int:
-    """Return the bits of an array's values and, of a sparse vector, of its support, without padding and framing.
-
-    These are the payload sizes of docs/specifications/fedpdm.md, sections 2.1 and 8. Values whose support the receiver
-    knows already can travel as a dense array, and then cost their own bits only.
-
-    value: a dense array or a sparse vector.
-    encoding: of a sparse vector's support; default: the one in which it travels, which is the smallest.
-    """
-    if not isinstance(value, SparseVector):
-        return 8 * value.nbytes
-    if encoding is None:
-        encoding = index_sets.smallest(value.indices, value.size, seeded=value.seed is not None)
-    return 8 * value.values.nbytes + index_sets.bits(encoding, value.indices, value.size)
 
 
 def digest(*parts: str | Values) -> bytes:

@@ -63,24 +63,12 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class CipherSpec:
-    """An encrypted vector wanted.
+    """An encrypted vector wanted."""
 
-    Attributes
-    ----------
-    key
-        The public key that it must be under.
-    layout
-        Exactly this one.
-    count
-        How many values it must hold.
-    additions
-        Of how many fresh vectors it may be the sum; no more.
-    """
-
-    key: PublicKey
-    layout: Layout
-    count: int
-    additions: int = 1
+    key: PublicKey  # that it must be under
+    layout: Layout  # exactly this one
+    count: int  # of values that it must hold
+    additions: int = 1  # of how many fresh vectors it may be the sum; no more
 
 
 @dataclass(frozen=True)
@@ -108,23 +96,11 @@ Expectation: TypeAlias = Mapping[str, Expected]
 
 
 def check(values: Values, expectation: Expectation, *, finite: bool = False, **place: Unpack[Place]) -> None:
-    """Raise unless ``values`` are what was asked for.
+    """Raise a PayloadError that names the first difference, unless ``values`` are what was asked for.
 
-    Parameters
-    ----------
-    values
-        A decoded payload.
-    expectation
-        Wanted names and kinds; no others are accepted.
-    finite
-        True if the arrays are known to be finite (:class:`fenchel.common.wire.frames.Assembly`).
-    **place
-        Round, phase and client, for the error.
-
-    Raises
-    ------
-    PayloadError
-        Naming the first difference.
+    expectation: wanted names and kinds; no others are accepted.
+    finite: True if the arrays are known to be finite (:class:`fenchel.common.wire.frames.Assembly`).
+    place: round, phase and client, for the error.
     """
     if values.keys() != expectation.keys():
         raise PayloadError(
@@ -139,46 +115,32 @@ def check(values: Values, expectation: Expectation, *, finite: bool = False, **p
             raise payload_error(problem, **place)
 
 
-def largest_body(expectation: Expectation) -> int | None:
-    """Return how many bytes a payload can have that is as expected; ``None`` where a length has no bound.
+def body_bounds(expectation: Expectation) -> tuple[int, int | None]:
+    """Return how many bytes a payload that is as expected has, at least and at most; ``None``: no bound.
 
     A sender chooses the smallest encoding of a sparse vector's indices, so that they take a bit an entry at most.
     """
-    size = 0
+    least, most, bounded = 0, 0, True
     for expected in expectation.values():
         if isinstance(expected, CipherSpec):
-            size += _encrypted_bytes(expected)
+            size = _aligned(expected.layout.ciphertexts(expected.count) * expected.key.ciphertext_bytes)
+            least, most = least + size, most + size
         elif isinstance(expected, ArraySpec | np.ndarray):
-            most = expected.most if isinstance(expected, ArraySpec) else None
-            entries = 1
-            for side in expected.shape:
-                longest = most if side is None else side
-                if longest is None:
-                    return None
-                entries *= longest
-            given = entries
-            if isinstance(expected, ArraySpec) and expected.sparse:
-                size += _aligned(-(-entries // 8))
-                given = entries if expected.count is None else expected.count
-            size += _aligned(given * np.dtype(expected.dtype).itemsize)
-    return size
-
-
-def smallest_body(expectation: Expectation) -> int:
-    """Return how many bytes a payload has at least that is as expected."""
-    size = 0
-    for expected in expectation.values():
-        if isinstance(expected, CipherSpec):
-            size += _encrypted_bytes(expected)
-        elif isinstance(expected, ArraySpec) and expected.sparse:
-            size += (expected.count or 0) * np.dtype(expected.dtype).itemsize
-        elif isinstance(expected, ArraySpec | np.ndarray):
-            size += math.prod(side or 0 for side in expected.shape) * np.dtype(expected.dtype).itemsize
-    return size
-
-
-def _encrypted_bytes(expected: CipherSpec) -> int:
-    return _aligned(expected.layout.ciphertexts(expected.count) * expected.key.ciphertext_bytes)
+            spec = expected if isinstance(expected, ArraySpec) else ArraySpec(expected.dtype, expected.shape)
+            itemsize = np.dtype(spec.dtype).itemsize
+            longest = [
+                side for side in (spec.most if side is None else side for side in spec.shape) if side is not None
+            ]
+            bounded = bounded and len(longest) == len(spec.shape)
+            entries = math.prod(longest)
+            if spec.sparse:
+                given = entries if spec.count is None else spec.count
+                least += (spec.count or 0) * itemsize
+                most += _aligned(-(-entries // 8)) + _aligned(given * itemsize)
+            else:
+                least += math.prod(side or 0 for side in spec.shape) * itemsize
+                most += _aligned(entries * itemsize)
+    return least, most if bounded else None
 
 
 def _aligned(length: int) -> int:

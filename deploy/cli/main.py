@@ -10,14 +10,17 @@ import asyncio
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
+from fenchel.common.defects import outside
 from fenchel.common.errors import FenchelError
+from fenchel.common.version import software
 from fenchel.deploy.launch import grpc_engine
 from fenchel.deploy.launch.logs import log_to_terminal
 
@@ -56,7 +59,7 @@ def application() -> typer.Typer:
 
     app = typer.Typer(
         name="fenchel",
-        help="Federated primal-dual learning over a real network.",
+        callback=_whole,
         no_args_is_help=True,
         add_completion=True,
         pretty_exceptions_enable=False,
@@ -77,6 +80,20 @@ def application() -> typer.Typer:
     return app
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(software())  # noqa: T201
+        raise typer.Exit
+
+
+def _whole(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Federated primal-dual learning over a real network."""
+
+
 def main() -> NoReturn:
     """Run the command line and exit."""
     set_up_process()
@@ -91,11 +108,14 @@ def main() -> NoReturn:
     except (typer.Abort, KeyboardInterrupt, asyncio.CancelledError):
         code = INTERRUPTED
     except Exception as error:
-        # typer's own usage errors know how to show themselves.
-        if not hasattr(error, "show"):
+        if hasattr(error, "show"):  # typer's own usage errors know how to show themselves
+            error.show()
+            code = 2
+        elif (own := outside(error)) is not None:  # its author looks for the lines there
+            traceback.print_exception(type(error), error, own)
+            code = 1
+        else:
             raise
-        error.show()
-        code = 2
     if code == INTERRUPTED:  # of a Ctrl-C typer tells only the code
         _complain("interrupted")
     sys.exit(code or 0)

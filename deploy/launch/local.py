@@ -111,6 +111,10 @@ class LocalLauncher:
         try:
             summary = await self._bring_up()
             completed = True
+        except RunStoppedError:
+            if trace := _first_trace(self._logs):
+                self.say(trace)
+            raise
         finally:
             if completed or not self.folder.checkpoint.exists():
                 shutil.rmtree(self._keys, ignore_errors=True)  # no run can go on with them
@@ -247,6 +251,18 @@ class LocalLauncher:
         if self.settings.evaluation.histograms is not None:
             words += ["--least-group", str(self.settings.evaluation.histograms)]
         return words
+
+
+def _first_trace(logs: Path) -> str:
+    """Return the first traceback in the clients' logs, of code from outside Fenchel; empty if there is none."""
+    for log in sorted(logs.glob("*.log")):
+        lines = log.read_text(errors="replace").splitlines()
+        begins = [number for number, line in enumerate(lines) if line.startswith("Traceback ")]
+        if begins:
+            first = begins[0]
+            ends = next((n for n in range(first + 1, len(lines)) if not lines[n].startswith(" ")), len(lines) - 1)
+            return "\n".join([f"in {log.stem}:", *lines[first : ends + 1]])
+    return ""
 
 
 def _split(names: Sequence[str], groups: int) -> list[Sequence[str]]:

@@ -9,13 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fenchel.common.storage.call_columns import STAGES
 from fenchel.report import columns, summary
 from fenchel.report.curves import Curves, curves_of_all, known_figures
 from fenchel.report.formatting import plain
 from fenchel.report.latency import histograms
 from fenchel.report.render.output import output_at
 from fenchel.report.run import Run
-from fenchel.report.stages import STAGES, stages_of
+from fenchel.report.stages import stages_of
 from fenchel.report.traffic import LAYERS, carried_by
 from fenchel.report.waiting import waiting_of
 from fenchel.report.wall_time import wall_of
@@ -60,7 +61,7 @@ def write_tables(runs: Sequence[Run], folder: Path, optima: Sequence[float | Non
         "time-by-client": (
             (
                 *("run", "client", "phase", "answered_calls"),
-                *(f"mean_{stage}" for stage in STAGES),
+                *(f"mean_{stage.column}" for stage in STAGES),
                 *("mean_remainder_s", "mean_whole_s"),
             ),
             (row for name, run in named for row in _stages(name, run)),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from fenchel.common.errors import CheckpointError
+from fenchel.common.storage.call_columns import CLIENT_STAGES
 from fenchel.report.render.output import output_at
 from fenchel.report.run import Run
 
@@ -27,15 +28,7 @@ _Row: TypeAlias = Mapping[str, Any]
 _SERVER = 1
 _ROUNDS, _CHECKPOINTS, _FIRST_CLIENT = 1, 2, 3  # tracks of the server
 _HANDLING = 1  # the track of a client
-_STAGES = (
-    ("decode", "client_decode_s"),
-    ("decrypt", "decrypt_s"),
-    ("compute", "compute_s"),
-    ("encrypt", "encrypt_s"),
-    ("encode", "client_encode_s"),
-    ("journal", "journal_s"),
-    ("hand over", "handover_s"),
-)
+_STAGES = tuple(stage for stage in CLIENT_STAGES if stage.column != "client_queue_s")
 
 
 def events(run: Run) -> Iterator[Event]:
@@ -160,7 +153,7 @@ class _Line:
         offset = {name: row[name] for name in ("clock_offset_s", "clock_error_s")}
         yield from self._waiting(process, _HANDLING, "queued", queued + row["arrived_s"], begun)
         yield _slice(process, _HANDLING, row["phase"], begun, replied, about | offset)
-        durations = {name: row[column] for name, column in _STAGES}
+        durations = {stage.timing: row[stage.column] for stage in _STAGES}
         yield from _stages(process, _HANDLING, begun, replied, durations)
 
     def _waiting(self, process: int, track: int, name: str, begun: float, ended: float) -> Iterator[Event]:

@@ -60,6 +60,8 @@ class ClientRecord:
     queue: asyncio.Queue[int | pb.Farewell] | None = None
     """Feeds the stream that is open now, with numbers of instructions: of what is settled before it could be sent,
     nothing is kept. ``None`` while the client is away."""
+    farewell: pb.Farewell | None = None
+    """What ends the client's part, once that is said."""
     serving: asyncio.Task[None] | None = None
     """Converses on the client's latest stream."""
     overdue: dict[int, Call] = field(default_factory=dict)
@@ -98,6 +100,8 @@ class ClientRecord:
         for call in self.outstanding.values():
             queue.put_nowait(call.sequence)
             call.missed(self._left_ns)
+        if self.farewell is not None:  # said while the stream was being opened
+            queue.put_nowait(self.farewell)
         self.queue, self.changed_unix = queue, time.time()
         self.streams += 1
 
@@ -206,6 +210,7 @@ class ClientRecord:
         self.spent = reason
 
     def say_farewell(self, farewell: pb.Farewell) -> None:
-        """End the client's part, if it is connected."""
+        """End the client's part, now or as soon as it is connected."""
+        self.farewell = farewell
         if self.queue is not None:
             self.queue.put_nowait(farewell)

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from fenchel.common.errors import SettingsError
-from fenchel.common.wire.schema import Expectation, largest_body, smallest_body
+from fenchel.common.wire.schema import Expectation, body_bounds
 
 _CONTAINER = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -43,7 +43,7 @@ class Size:
     @classmethod
     def of(cls, expectation: Expectation) -> Size:
         """Return that of a reply that is as expected."""
-        return cls(smallest_body(expectation), largest_body(expectation))
+        return cls(*body_bounds(expectation))
 
 
 class Reservation:

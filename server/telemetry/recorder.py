@@ -11,12 +11,13 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from fenchel.common.objectives.metrics import FIGURES
+from fenchel.common.storage.call_columns import CLIENT_STAGES
 from fenchel.common.storage.round_columns import COUNTS, PARTS, SOCKETS, TIMES
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.tables import TableLog
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.fleet.calls import Call
-from fenchel.server.telemetry.time_breakdown import CallBreakdown, split
+from fenchel.server.telemetry.time_breakdown import CLIENT_NS, CallBreakdown, split
 
 _CALLS = pa.schema(
     [
@@ -42,16 +43,9 @@ _CALLS = pa.schema(
         ("serialisation_s", pa.float64()),
         ("propagation_s", pa.float64()),
         ("client_receive_s", pa.float64()),
-        ("client_queue_s", pa.float64()),
-        ("client_decode_s", pa.float64()),
-        ("compute_s", pa.float64()),
-        ("encrypt_s", pa.float64()),
-        ("decrypt_s", pa.float64()),
+        *((stage.column, pa.float64()) for stage in CLIENT_STAGES),
         ("encryptions", pa.int64()),
         ("decryptions", pa.int64()),
-        ("journal_s", pa.float64()),
-        ("client_encode_s", pa.float64()),
-        ("handover_s", pa.float64()),
         ("receive_s", pa.float64()),
         ("held_s", pa.float64()),
         ("decode_s", pa.float64()),
@@ -97,16 +91,9 @@ def _row(call: Call) -> tuple[Any, ...]:
         costs.serialisation,
         costs.propagation,
         timing.receive_ns / 1e9,
-        timing.queue_ns / 1e9,
-        timing.decode_ns / 1e9,
-        timing.compute_ns / 1e9,
-        timing.encrypt_ns / 1e9,
-        timing.decrypt_ns / 1e9,
+        *(ns / 1e9 for ns in CLIENT_NS(timing)),
         min(timing.encryptions, _MOST),
         min(timing.decryptions, _MOST),
-        timing.journal_ns / 1e9,
-        timing.encode_ns / 1e9,
-        timing.handover_ns / 1e9,
         _seconds(call.first_received_ns, call.last_received_ns),
         call.held_ns / 1e9,
         _seconds(call.last_received_ns, call.decoded_ns),

@@ -11,8 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 
+from fenchel.common.storage.call_columns import CLIENT_STAGES
+from fenchel.common.storage.round_columns import PARTS
 from fenchel.server.fleet.calls import Call, OpenRequest
+
+CLIENT_NS = attrgetter(*(f"{stage.timing}_ns" for stage in CLIENT_STAGES))
+"""Nanoseconds of the client's stages, of a ``proto.Timing``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +47,12 @@ class CallBreakdown:
         timing = call.timing
         if timing is None or not call.last_received_ns:
             return cls(*[math.nan] * len(fields(cls)))
-        encryption_ns = timing.encrypt_ns + timing.decrypt_ns
-        coding_ns = timing.decode_ns + timing.journal_ns + timing.encode_ns
-        queue_ns = timing.queue_ns + timing.handover_ns
+        spent = dict.fromkeys(PARTS, 0)
+        for stage, ns in zip(CLIENT_STAGES, CLIENT_NS(timing), strict=True):
+            spent[stage.part] += ns
+        encryption_ns, coding_ns, queue_ns = spent["encryption"], spent["coding"], spent["queueing"]
         # The work can be older than the answer, which was sent a second time.
-        client_ns = max(timing.answer_ns, queue_ns + timing.compute_ns + encryption_ns + coding_ns)
+        client_ns = max(timing.answer_ns, sum(spent.values()))
         decode_ns = max(call.decoded_ns - call.last_received_ns, 0)
         way_ns = call.last_received_ns - call.first_sent_ns - call.held_ns - client_ns
         # Who has lost its stream may have worked meanwhile, which is no absence.
@@ -54,7 +61,7 @@ class CallBreakdown:
         serialisation = min(call.serialisation, network)
         return cls(
             total=(call.last_received_ns + decode_ns - call.queued_ns) / 1e9,
-            compute=timing.compute_ns / 1e9,
+            compute=spent["compute"] / 1e9,
             encryption=encryption_ns / 1e9,
             coding=(coding_ns + decode_ns) / 1e9,
             serialisation=serialisation,

@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection
 
 from fenchel.common.errors import IdentityInUseError, JoinRefusedError, UnreachableError, WireError
 from fenchel.common.tls.credentials import Credentials
-from fenchel.common.tls.revocation import Revocations
+from fenchel.common.tls.revocation import Revocations, refusal_of
 from fenchel.common.tls.roles import no_participant
 from fenchel.common.untrusted_text import plain
 from fenchel.common.wire.buffer_pool import KEPT_BYTES, keep_freed_memory
@@ -179,8 +179,6 @@ async def listening(
     limits = coordinator.limits
     folder = None if credentials is None else credentials.folder
     revocations = None if folder is None else Revocations(folder)
-    if revocations is not None:
-        coordinator.revoked = revocations.refusal
     revocation_check = RevocationCheck(revocations)
     service = Service(
         coordinator,
@@ -236,12 +234,13 @@ async def serve(
     from threadpoolctl import threadpool_limits  # its import changes the environment of the process
 
     keepalive = coordinator.settings.network.keepalive
+    folder = None if credentials is None else credentials.folder
     keep_freed_memory(2 * KEPT_BYTES)  # beside the buffers of replies: what a round takes for models and frames
     # One thread for linear algebra: sums must not depend on the machine's cores.
     with threadpool_limits(1):
         async with listening(coordinator, address, credentials, keepalive) as port:
             on_listening(port)
             try:
-                return await coordinator.conduct()
+                return await coordinator.conduct(lambda certificate: refusal_of(certificate, folder))
             finally:
                 await coordinator.farewells()

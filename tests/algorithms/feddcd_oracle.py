@@ -22,18 +22,10 @@ Minimisers: TypeAlias = Callable[[Dense], Dense]
 
 @dataclass(frozen=True)
 class Quadratics:
-    """f_i(w) = (1/2) (w - m_i)^T A_i (w - m_i), for which everything is known in closed form.
+    """f_i(w) = (1/2) (w - m_i)^T A_i (w - m_i), for which everything is known in closed form."""
 
-    Attributes
-    ----------
-    curvatures
-        A_i, positive definite, shape (N, d, d).
-    centers
-        m_i, shape (N, d).
-    """
-
-    curvatures: Dense
-    centers: Dense
+    curvatures: Dense  # A_i, positive definite, shape (N, d, d)
+    centers: Dense  # m_i, shape (N, d)
 
     @classmethod
     def random(
@@ -184,11 +176,3 @@ def safe_participation(tau: int, scales: Sequence[float]) -> float:
     return min(
         share * total / (a + b + (tau - 2) / (n - 2) * (total - a - b)) for a, b in itertools.combinations(scales, 2)
     )
-
-
-def projection(active: Sequence[int], scales: Vector) -> Dense:
-    """G_I = P_I Lambda^{-1} of section 1.4, shape (N, N)."""
-    members = membership(active, len(scales))
-    weights = members * scales
-    result: Dense = np.diag(weights) - np.outer(weights, weights) / weights.sum()
-    return result

@@ -26,10 +26,7 @@ NEWTON = {"kind": "newton", "stop": {"steps": 1}}
 class Quadratic(Objective):
     """f(w) = (1/2) (w - m)^T A (w - m); the shard's features are A, its labels m.
 
-    Parameters
-    ----------
-    strong_convexity, smoothness
-        What to say of the constants in place of the extreme eigenvalues of A.
+    The constants, if given, are told in place of the extreme eigenvalues of A.
     """
 
     def __init__(

@@ -109,9 +109,7 @@ class Tap:
     client: str
     heard: list[Message]
     tamper: Tamper | None = None
-    twice: bool = False
     _phases: dict[int, tuple[str, int]] = field(default_factory=dict)
-    _stale: list[bytes] = field(default_factory=list)
 
     async def read(self) -> bytes | None:
         frame = await self.inner.read()
@@ -140,11 +138,6 @@ class Tap:
             head = parsed.head
         self._note(upward=True, sequence=head.sequence, payload=head.payload, chunk=parsed.chunk)
         await self.inner.write(frame)
-        if self.twice:
-            await self.inner.write(frame)
-            for old in self._stale[-8:]:
-                await self.inner.write(old)
-            self._stale.append(frame)
 
     def _note(self, *, upward: bool, sequence: int, payload: pb.Payload, chunk: memoryview) -> None:
         phase, t = self._phases[sequence]
@@ -206,20 +199,15 @@ class Laboratory:
     secrets: Secrets
 
     def run(
-        self,
-        settings: RunSettings,
-        *,
-        tampers: Mapping[str, Tamper] | None = None,
-        twice: Sequence[str] = (),
-        secrets: Secrets | None = None,
+        self, settings: RunSettings, *, tampers: Mapping[str, Tamper] | None = None, secrets: Secrets | None = None
     ) -> Run:
-        """Do a run; a client may tamper with its replies, or send everything twice, old replies too."""
+        """Do a run; a client may tamper with its replies."""
         run = Run(settings, RunFolder.create(self.parent, "run"))
 
         class Tapped(Worker):
             async def work(self, stream: Stream) -> pb.Farewell | None:
                 name = self.session.client
-                tap = Tap(stream, name, run.heard, (tampers or {}).get(name), name in twice)
+                tap = Tap(stream, name, run.heard, (tampers or {}).get(name))
                 return await super().work(tap)
 
         with patch("fenchel.deploy.launch.in_process.Worker", Tapped):

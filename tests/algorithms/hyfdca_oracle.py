@@ -17,46 +17,22 @@ from fenchel.common.arrays import Dense, Indices, Vector
 
 @dataclass(frozen=True)
 class Party:
-    """What one client holds.
+    """What one client holds."""
 
-    Attributes
-    ----------
-    rows
-        Numbers of its samples, I_k, shape (N_k,).
-    columns
-        Numbers of its features, M_k, shape (M_k,).
-    x
-        Its part of the matrix, shape (N_k, M_k); cells that it lacks are 0.
-    """
-
-    rows: Indices
-    columns: Indices
-    x: Dense
+    rows: Indices  # numbers of its samples, I_k, shape (N_k,)
+    columns: Indices  # numbers of its features, M_k, shape (M_k,)
+    x: Dense  # its part of the matrix, shape (N_k, M_k); cells that it lacks are 0
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A regularised linear problem whose matrix is spread over parties.
+    """A regularised linear problem whose matrix is spread over parties."""
 
-    Attributes
-    ----------
-    parties
-        By name. Every sample 0..N-1 is held by somebody.
-    y
-        Targets, shape (N,).
-    loss
-        hinge, smoothed-hinge, squared-hinge, logistic or squared.
-    l2
-        lambda.
-    smoothing
-        s of the smoothed hinge.
-    """
-
-    parties: Mapping[str, Party]
-    y: Vector
-    loss: str
-    l2: float
-    smoothing: float = 1.0
+    parties: Mapping[str, Party]  # by name; every sample 0..N-1 is held by somebody
+    y: Vector  # targets, shape (N,)
+    loss: str  # hinge, smoothed-hinge, squared-hinge, logistic or squared
+    l2: float  # lambda
+    smoothing: float = 1.0  # s of the smoothed hinge
 
     @property
     def samples(self) -> int:
@@ -160,34 +136,19 @@ class Problem:
 
 @dataclass
 class Hybrid:
-    """Algorithm 1.
-
-    Attributes
-    ----------
-    problem, preset, averaging, trust
-        As in the settings; preset is one of linesearch, safe, exact, paper, theory.
-    sparse
-        Whether inner products are refreshed for picked samples only.
-    alpha_0, w_0
-        The server's, shapes (N,) and (M,).
-    alpha, what, ip
-        Of each party, in the order of its rows and columns.
-    synced
-        Who has done the last PrimalAggregation.
-    """
+    """Algorithm 1; preset, averaging and trust are as in the settings."""
 
     problem: Problem
-    preset: str
+    preset: str  # linesearch, safe, exact, paper or theory
     averaging: str = "all"
     trust: str = "full"
-    sparse: bool = False
-    alpha_0: Vector = field(init=False)
+    sparse: bool = False  # whether inner products are refreshed for picked samples only
+    alpha_0: Vector = field(init=False)  # alpha_0, w_0: the server's, shapes (N,) and (M,)
     w_0: Vector = field(init=False)
-    alpha: dict[str, Vector] = field(init=False)
+    alpha: dict[str, Vector] = field(init=False)  # alpha, what, ip: of each party, in the order of its rows and columns
     what: dict[str, Vector] = field(init=False)
     ip: dict[str, Vector] = field(init=False)
-    synced: set[str] = field(init=False)
-    outer_step: float = 1.0
+    synced: set[str] = field(init=False)  # who has done the last PrimalAggregation
 
     def __post_init__(self) -> None:
         parties = self.problem.parties
@@ -270,5 +231,4 @@ class Hybrid:
             np.mean(delta * (problem.y - problem.bend * self.alpha_0)) - problem.l2 * problem.primal(self.alpha_0) @ v
         )
         bend = problem.bend * np.mean(delta**2) + problem.l2 * v @ v
-        self.outer_step = float(np.clip(rise / bend, 0, 1)) if bend > 0 else float(rise > 0)
-        return self.outer_step
+        return float(np.clip(rise / bend, 0, 1)) if bend > 0 else float(rise > 0)

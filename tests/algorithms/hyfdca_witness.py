@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext
 from fenchel.algorithms.hyfdca.client import HyFDCAClient
 from fenchel.algorithms.hyfdca.server import HyFDCA
-from fenchel.algorithms.hyfdca.settings import HyFDCASettings, entries_of, picked_units
+from fenchel.algorithms.hyfdca.settings import HyFDCASettings, sampled
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.client.local_data import LocalData
 from fenchel.client.session import ClientData, Session
@@ -159,10 +159,9 @@ class Witness:
 
     def picks(self, name: str, t: int) -> Indices:
         """D_k as positions among the client's rows, as it draws them."""
-        state, settings = self.clients[name].state, self.algorithm
-        groups = state.groups if settings.picks_blocks else np.repeat(state.groups, state.sizes)
-        units = picked_units(settings, self.settings.seed, name, t, groups, state.quotas.tolist())
-        picked: Indices = state.order[entries_of(state.sizes, units) if settings.picks_blocks else units]
+        state, seed = self.clients[name].state, self.settings.seed
+        drawn = sampled(self.algorithm, seed, name, t, state.groups, state.sizes, state.quotas.tolist())
+        picked: Indices = state.order[drawn.entries]
         return picked
 
     def simulation(self) -> Iterator[tuple[Moment, Hybrid]]:

@@ -25,10 +25,11 @@ from threadpoolctl import threadpool_limits
 from fenchel.algorithms.registry import server_half
 from fenchel.client.local_data import LocalData
 from fenchel.client.session import ClientData
-from fenchel.common.arrays import Vector
+from fenchel.common.arrays import Indices, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.objectives.objective import Objective
+from fenchel.common.randomness import generator
 from fenchel.common.settings.objective import LinearSettings
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage import store
@@ -40,6 +41,9 @@ from fenchel.testing import Faults, Federation
 
 SETS = ((0, 1), (2, 3), (0, 2), (1, 3))
 """The cohorts of the reproducible run, one a round, by number of client; then from the beginning again."""
+
+BATCHES = {"local_epochs": 2, "batch_size": 3, "step_size": 0.2}
+"""Local steps: of the reproducible run, four for the clients with 4, 5 and 6 samples, six for the one with 7."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +207,21 @@ class Run:
             states.append(vector)
         assert len(states) == self.settings.clients
         return states
+
+
+def drawn(problem: Problem, i: int, t: int) -> list[Indices]:
+    """Return the batches of :data:`BATCHES` that client i draws in round t; the seed is 3."""
+    draws, samples = generator(3, f"client-00{i}", t, "batches"), problem.objectives[i].samples
+    orders = [draws.permutation(samples) for _ in range(2)]
+    return [order[start : start + 3] for order in orders for start in range(0, samples, 3)]
+
+
+def locally(problem: Problem, i: int, t: int, x: Vector, eta: float = 0.2, mu: float = 0.0) -> tuple[Vector, int]:
+    """Return where the local steps of :data:`BATCHES`, pulled to x by mu, lead client i in round t; and how many."""
+    w, batches = x, drawn(problem, i, t)
+    for batch in batches:
+        w = w - eta * (problem.objectives[i].batch_gradient(w, batch) + mu * (w - x))
+    return w, len(batches)
 
 
 def train(

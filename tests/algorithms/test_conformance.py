@@ -76,6 +76,8 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "fedprox": {"algorithm": LOCAL, **SOME},
     "fednova": {"algorithm": LOCAL, **SOME},
+    "fedopt": {"algorithm": LOCAL, **SOME},
+    "robust-aggregation": {"algorithm": LOCAL},
     "scaffold": {"algorithm": LOCAL, **SOME},
     "scaffold, changed": {
         "algorithm": LOCAL | {"weighting": "uniform"},

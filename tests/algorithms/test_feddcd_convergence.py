@@ -46,10 +46,11 @@ def rounds_to(problem: Problem, run: Run) -> list[float]:
     [
         pytest.param({"name": "feddcd"}, (109,), id="feddcd"),
         pytest.param({"name": "feddcd"}, (109, 284, 455), id="feddcd, all", marks=LONG),
-        pytest.param({"name": "feddcd", "step_size": 1.9}, (61, 143), id="eta 1.9"),
+        pytest.param({"name": "feddcd", "step_size": 1.9}, (61,), id="eta 1.9"),
         pytest.param({"name": "feddcd", "step_size": 1.9}, (61, 143, 242), id="eta 1.9, all", marks=LONG),
-        pytest.param({"name": "acc-feddcd"}, (27, 90, 155), id="one cohort"),
-        pytest.param({"name": "acc-feddcd", "cohorts": 2}, (30, 88), id="two cohorts"),
+        pytest.param({"name": "acc-feddcd"}, (27, 90), id="one cohort"),
+        pytest.param({"name": "acc-feddcd"}, (27, 90, 155), id="one cohort, all", marks=LONG),
+        pytest.param({"name": "acc-feddcd", "cohorts": 2}, (30,), id="two cohorts"),
         pytest.param({"name": "acc-feddcd", "cohorts": 2}, (30, 88, 153), id="two cohorts, all", marks=LONG),
     ],
 )
@@ -73,62 +74,25 @@ def test_an_accuracy_of_a_quarter_is_as_good_as_exact(tmp_path: Path) -> None:
     }.items():
         (parent := tmp_path / name).mkdir()
         algorithm = {"name": "feddcd", "step_size": 1.9, "solver": solver}
-        models.append(learn(problem, parent, algorithm, 60).models)
+        models.append(learn(problem, parent, algorithm, 30).models)
     exact, quarter = ([problem.gap(model) for model in of[9::10]] for of in models)
     np.testing.assert_allclose(quarter, exact, rtol=0.1)
-    assert exact[-1] < 0.1 * exact[0]
-
-
-def test_acceleration_beats_the_plain_method(tmp_path: Path) -> None:
-    problem = reproducible()
-    gaps = {}
-    for name in ("feddcd", "acc-feddcd"):
-        (parent := tmp_path / name).mkdir()
-        pairs = {"sampler": {"kind": "fixed", "size": 2}}
-        run = learn(problem, parent, {"name": name}, 60, participation=pairs)
-        gaps[name] = problem.gap(run.model)
-    assert gaps["acc-feddcd"] < 0.1 * gaps["feddcd"]
+    assert exact[-1] < 0.5 * exact[0]
 
 
 def test_a_step_beyond_the_limit_diverges(tmp_path: Path) -> None:
     # Pixels that are empty on a client have curvature alpha, no more: there the limit is 2.
-    problem, spreads = digits(), {}
-    for eta in (1.9, 2.1):
-        (parent := tmp_path / str(eta)).mkdir()
-        everybody = {"sampler": {"kind": "all"}}
-        run = learn(problem, parent, {"name": "feddcd", "step_size": eta}, 40, participation=everybody)
-        spreads[eta] = [run.states[t].figures["spread"] for t in (20, 40)]
-    assert spreads[1.9][0] > 2 * spreads[1.9][1]
-    assert 2 * spreads[2.1][0] < spreads[2.1][1]
+    algorithm, everybody = {"name": "feddcd", "step_size": 2.2}, {"sampler": {"kind": "all"}}
+    run = learn(digits(), tmp_path, algorithm, 20, participation=everybody)
+    assert 2 * run.states[10].figures["spread"] < run.states[20].figures["spread"]
 
 
 def test_cohorts_that_never_mix_do_not_find_the_optimum(tmp_path: Path) -> None:
     problem = reproducible()
     pairs = {"sampler": {"kind": "fixed", "size": 2}}
-    (apart := tmp_path / "apart").mkdir()
-    (mixed := tmp_path / "mixed").mkdir()
-    sets = [(0, 1), (2, 3)] * 10
-    stuck = learn(problem, apart, {"name": "feddcd"}, 200, cohorts=sets, participation=pairs)
+    stuck = learn(problem, tmp_path, {"name": "feddcd"}, 100, cohorts=[(0, 1), (2, 3)], participation=pairs)
     assert problem.gap(stuck.model) > 0.01
     # Each reaches its own optimum.
     gradients = [problem.objectives[i].gradient(stuck.models[-2]) for i in (0, 1)]
     assert np.linalg.norm(np.sum(gradients, axis=0)) < 1e-6
     assert np.abs(np.sum(stuck.client_states("dual")[:2], axis=0)).max() < 1e-13
-    run = learn(problem, mixed, {"name": "feddcd"}, 600, cohorts=[*sets, (1, 2)], participation=pairs)
-    assert problem.gap(run.model) < 0.2 * problem.gap(stuck.model)
-
-
-def test_averaging_stalls_where_the_dual_method_does_not(tmp_path: Path) -> None:
-    problem = reproducible()
-    pairs = {"sampler": {"kind": "fixed", "size": 2}}
-    gaps = {}
-    algorithms: dict[str, dict[str, Any]] = {
-        "fedavg": {"name": "fedavg", "local_steps": 5, "batch_size": None, "step_size": 0.2},
-        "feddcd": {"name": "feddcd"},
-    }
-    for name, algorithm in algorithms.items():
-        (parent := tmp_path / name).mkdir()
-        run = learn(problem, parent, algorithm, 200, participation=pairs)
-        gaps[name] = max(problem.gap(model) for model in run.models[-20:])
-    assert gaps["feddcd"] < 1e-6
-    assert gaps["fedavg"] > 1e-3

@@ -13,9 +13,9 @@ import pytest
 
 from fenchel.algorithms.feddcd.acc_feddcd import AccFedDCDClient
 from fenchel.algorithms.feddcd.feddcd import FedDCDClient
-from fenchel.common.arrays import Dense, Vector
+from fenchel.common.arrays import Vector
 from fenchel.testing import Faults
-from tests.algorithms.mlr import Problem, Run, reproducible, train
+from tests.algorithms.mlr import Run, reproducible, train
 
 SOLVER = {"kind": "newton-cg", "stop": {"gradient": 1e-13}}
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -63,21 +63,16 @@ class Deadly(random.Random):
         return super().getrandbits(k)  # so that other draws do not rest on random()
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("deadly", [False, True], ids=["broken streams", "killed clients"])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_lost_messages_and_killed_processes_change_nothing(
-    name: str, deadly: bool, seed: int, calm: dict[str, Run], tmp_path: Path
-) -> None:
+def test_killed_processes_change_nothing(name: str, calm: dict[str, Run], tmp_path: Path) -> None:
     # Streams break before and after uploads, clients and the server restart from what they wrote down.
-    chance = (Deadly if deadly else random.Random)(f"{name} {seed}")
-    faults = Faults(chance, breaks=3, kills=2, frames=20, lag=2)
+    faults = Faults(Deadly(name), breaks=3, kills=2, frames=20, lag=2)
     run = train(reproducible(), tmp_path, algorithm_of(name), rounds=ROUNDS, participation=PAIRS, faults=faults)
     federation = run.federation
     assert federation is not None
     assert federation.killed == 2
     assert federation.broken >= 1
-    assert not deadly or federation.rebuilt == federation.broken
+    assert federation.rebuilt == federation.broken
     assert run.model.tobytes() == calm[name].model.tobytes()
     for vector, values in vectors(run).items():
         expected = vectors(calm[name])[vector]
@@ -136,38 +131,3 @@ def test_a_straggler_is_as_one_that_was_not_asked(name: str, tmp_path: Path, mon
             assert value.tobytes() == other.tobytes()
     if name == "feddcd":
         assert imbalance(run) < 1e-15
-
-
-def test_a_promise_that_is_broken_shifts_the_optimum_by_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Which is why none ever is: a client that skips one step leaves the sum of the duals at s for good.
-    problem, original = reproducible(), FedDCDClient.shift_dual
-
-    def shift_dual(self: FedDCDClient, center: Vector) -> None:
-        if (self.client, self.round) != ("client-002", 3):
-            original(self, center)
-
-    shift_dual.answers_phase = "shift_dual"  # type: ignore[attr-defined]
-    monkeypatch.setattr(FedDCDClient, "shift_dual", shift_dual)
-    run = train(
-        problem,
-        tmp_path,
-        algorithm_of("feddcd") | {"weighting": "uniform", "step_size": 1.9},
-        rounds=250,
-        participation=PAIRS,
-    )
-    missing = np.sum(run.client_states("dual"), axis=0)
-    shift = run.model - problem.optimum
-    assert np.linalg.norm(missing) > 1e-2
-    # The limit is the minimiser of F(w) - <s, w>; to first order it is off by H^{-1} s.
-    np.testing.assert_allclose(problem.gradient(run.model), missing, rtol=0, atol=1e-7)
-    predicted = np.linalg.solve(_hessian(problem), missing)
-    np.testing.assert_allclose(shift, predicted, rtol=0, atol=0.05 * float(np.linalg.norm(shift)))
-    assert np.linalg.norm(shift) <= np.linalg.norm(missing) / (4 * 0.1)
-
-
-def _hessian(problem: Problem) -> Dense:
-    unit = np.eye(problem.optimum.size)
-    products = [[f.hessian_vector(problem.optimum, e) for e in unit] for f in problem.objectives]
-    return np.asarray(np.sum(products, axis=0))

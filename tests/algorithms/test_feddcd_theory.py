@@ -5,26 +5,11 @@ That the runs of the real thing are the same is shown in ``test_feddcd_quadratic
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fenchel.common.arrays import Dense, Vector
-from tests.algorithms.feddcd_oracle import (
-    Momentum,
-    Quadratics,
-    accelerated_round,
-    center_of,
-    direction,
-    feddcd_round,
-    idle_rounds,
-    membership,
-    memberships,
-    projection,
-)
+from tests.algorithms.feddcd_oracle import Momentum, Quadratics, accelerated_round, center_of, feddcd_round, memberships
 
 ALPHA, BETA = 1.0, 12.0
 RUNS, ROUNDS = 1500, 40
@@ -136,36 +121,3 @@ def test_the_printed_theorem_on_acceleration_lacks_a_factor() -> None:
         ratios.append(float(problem.gap(y) / problem.gap(problem.zeros)) / (1 - momentum.a) ** t)
     assert ratios[6] == pytest.approx(1.29, abs=0.005)
     assert max(ratios) <= 2
-
-
-@pytest.mark.parametrize("size", [2, 3, 5, 6])
-def test_sampling_as_the_scales_say_gives_a_share_of_the_whole_projection(size: int) -> None:
-    scales = np.array([0.3, 1.0, 2.0, 0.7, 1.5, 4.0])
-    sets = list(itertools.combinations(range(6), size))
-    law = np.array([scales[list(members)].sum() for members in sets])
-    law /= law.sum()
-    mean = sum(p * projection(members, scales) for p, members in zip(law, sets, strict=True))
-    np.testing.assert_allclose(mean, (size - 1) / 5 * projection(range(6), scales), rtol=0, atol=1e-14)
-
-
-@given(st.integers(0, 2**32 - 1), st.sets(st.integers(0, 5), min_size=2, max_size=6), st.floats(0.1, 10.0))
-def test_directions_are_the_projection_and_sum_to_zero(seed: int, cohort: set[int], spread: float) -> None:
-    chance = np.random.default_rng(seed)
-    w, scales = chance.standard_normal((6, 3)), spread ** chance.uniform(-1, 1, 6)
-    active = membership(cohort, 6)
-    step = direction(w, center_of(w, active, scales), active, scales)
-    np.testing.assert_allclose(step, projection(sorted(cohort), scales) @ w, rtol=0, atol=1e-12)
-    assert np.abs(step.sum(axis=0)).max() < 1e-12
-    assert not step[[i for i in range(6) if i not in cohort]].any()
-
-
-@given(st.floats(0.01, 1.0), st.floats(1e-4, 1.0), st.integers(0, 200), st.floats(-10, 10), st.floats(-10, 10))
-def test_idle_rounds_have_a_closed_form(r: float, conditioning: float, k: int, y: float, z: float) -> None:
-    momentum = Momentum(r, conditioning)
-    a, b = momentum.a, momentum.b
-    decay = a**2 * (1 - a) / (a**2 + b)
-    assert 0 <= decay < 1
-    stepped = idle_rounds(np.array([y]), np.array([z]), k, momentum)
-    closed = y + a * (z - y) * (1 - decay**k) / (1 - decay)
-    assert stepped[0][0] == pytest.approx(closed, rel=1e-12, abs=1e-12)
-    assert stepped[1][0] == pytest.approx(closed + decay**k * (z - y), rel=1e-12, abs=1e-12)

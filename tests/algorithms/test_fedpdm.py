@@ -25,7 +25,6 @@ from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.uplink import Uplink, UplinkSparsifier
-from fenchel.common.wire.payload import payload_bits
 from fenchel.common.wire.values import SparseVector
 from fenchel.server.fleet.cohort import Reduced
 from fenchel.server.fleet.uplink import Aggregate, ServerUplink
@@ -36,6 +35,7 @@ from tests.algorithms.fedpdm_runs import COHORTS, EVERYBODY, SEED, Solve, real, 
 from tests.algorithms.latecomers import federation
 from tests.algorithms.mlr import Problem, Run, reproducible, train
 from tests.messages import raises
+from tests.payload_sizes import payload_bits
 
 LAST = len(COHORTS)
 START = np.array([0.3, -0.1, 0.0, 0.2, 0.05, -0.4, 0.0, 0.15, -0.2])

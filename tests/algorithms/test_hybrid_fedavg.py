@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from sklearn.svm import LinearSVC
 
-from fenchel.algorithms.hybrid.hybrid_fedavg import averaged_by_feature, checked_positions
+from fenchel.algorithms.hybrid.hybrid_fedavg import averaged_by_feature
 from fenchel.common.arrays import Vector
 from fenchel.common.data.source import DataSource
-from fenchel.common.errors import PayloadError, SettingsError
+from fenchel.common.errors import SettingsError
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.randomness import generator
@@ -139,12 +139,6 @@ def test_features_whose_holders_are_away_keep_their_weights(make_settings: MakeS
     assert sorted(map(sorted, changed)) == [[*range(10)], [*range(10, 20)], [*range(20, 30)]]
 
 
-@pytest.mark.parametrize("features", [[], [-1, 2], [0, 30], [3, 3], [4, 2]])
-def test_the_server_refuses_features_that_cannot_be(features: list[int]) -> None:
-    with raises(PayloadError, client="client-5"):
-        checked_positions(np.array(features, np.int64), 30, "client-5")
-
-
 def test_a_model_with_several_scores_a_sample_is_refused(make_settings: MakeSettings, tmp_path: Path) -> None:
     settings = make_settings(algorithm={"name": "hybrid-fedavg"})
     with raises(SettingsError, key="objective.kind"):
@@ -166,20 +160,12 @@ def optimum(settings: RunSettings) -> float:
     [
         {"name": "hybrid-fedavg", "local_steps": 2, "step_size": 0.178, "step_offset": 12.05},
         {"name": "hyfem-like", "local_steps": 2, "step_size": 0.0774, "step_offset": 0.242, "proximity": 0.349},
-        pytest.param(
-            {"name": "hybrid-fedavg", "local_steps": 19, "step_size": 0.00785, "step_offset": 0.000477},
-            marks=pytest.mark.faults,  # long; make faults
-        ),
-        pytest.param(
-            {"name": "hyfem-like", "local_steps": 6, "step_size": 0.031, "step_offset": 3.93, "proximity": 0.0213},
-            marks=pytest.mark.faults,  # long; make faults
-        ),
     ],
 )
 def test_averaging_stays_far_from_the_optimum_where_features_are_split(
     algorithm: dict[str, Any], make_settings: MakeSettings, tmp_path: Path
 ) -> None:
-    """These are the best of 40 random settings (27 %, 28 %, 28 % and 31 %); HyFDCA comes within 1.4e-5."""
+    """These are the best of 40 random settings (27 % and 28 %); HyFDCA comes within 1.4e-5."""
     rest: dict[str, Any] = {"objective": HINGE, "rounds": 300, "seed": 0, "evaluation": {"every": 300}}
     split = make_settings(**grid(3, 3), algorithm=algorithm, **rest)
     best = optimum(split)

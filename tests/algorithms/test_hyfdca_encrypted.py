@@ -38,35 +38,6 @@ from tests.algorithms.hybrid import (
 
 
 @pytest.mark.parametrize(
-    "algorithm",
-    [
-        pytest.param({"preset": "exact", "picks": 15}, id="exact"),
-        pytest.param({"preset": "linesearch"}, id="line search", marks=pytest.mark.faults),  # long; make faults
-    ],
-)
-def test_two_hundred_encrypted_rounds_end_where_plaintext_ones_do(
-    algorithm: dict[str, Any], laboratory: Laboratory
-) -> None:
-    encrypted = laboratory.run(hybrid_settings(200, samples=100, **algorithm))
-    plain = laboratory.run(hybrid_settings(200, samples=100, privacy="none", **algorithm))
-    assert distance(encrypted.duals, plain.duals) <= 1e-10
-    assert np.abs(encrypted.model - plain.model).max() <= 1e-10
-    assert len(np.unique(np.concatenate(list(plain.duals.values())))) > 8, "and not all at an end of their interval"
-
-
-@pytest.mark.parametrize("preset", ["exact", "linesearch"])
-def test_fewer_bits_give_the_precision_that_they_have(preset: str, laboratory: Laboratory) -> None:
-    algorithm: dict[str, Any] = {"preset": preset, "picks": 15}
-    plain = laboratory.run(hybrid_settings(20, privacy="none", **algorithm))
-    errors = {}
-    for bits in (16, 32):
-        settings = hybrid_settings(20, encryption={"fraction_bits": bits}, **algorithm)
-        errors[bits] = distance(laboratory.run(settings).duals, plain.duals)
-    assert errors[32] <= 1e-6
-    assert errors[16] > 1e-5, "so the rounding is there, and the comparison sees it"
-
-
-@pytest.mark.parametrize(
     ("algorithm", "loss"),
     [
         ({"preset": "linesearch", "protect_primal": True}, "hinge"),

@@ -15,6 +15,7 @@ from fenchel.common.arrays import Vector
 from fenchel.common.data.own_file import load_own
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import ContradictingLabelsError
+from fenchel.common.settings.data import DataSettings
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from tests.algorithms.latecomers import Federation
@@ -73,6 +74,7 @@ def model(folder: Path, writer: Writer, *, seed: int | None, identified: bool = 
     folder.mkdir()
     rows, labels = problem()
     columns: Any = COLUMNS if writer is as_csv else FEATURES
+    data = DataSettings.model_validate({"name": "own", "classes": [0, 1], "columns": columns})
     shards: dict[str, Shard] = {}
     for position, (name, of) in enumerate(HOLDERS.items()):
         order = np.arange(SAMPLES)
@@ -80,14 +82,14 @@ def model(folder: Path, writer: Writer, *, seed: int | None, identified: bool = 
             order = np.random.default_rng([seed, position]).permutation(order)
         ids = [f"P-{sample * 7919 % 1000:03d}" for sample in order.tolist()]
         file, identifier = writer(folder / name, rows[order], labels[order], ids, of)
-        shards[name] = load_own(file, identifier=identifier, classes=[0, 1], columns=columns)
+        shards[name] = load_own(file, data, identifier=identifier)
         if not identified:
             shards[name] = Shard(*(getattr(shards[name], field) for field in _ALL_BUT_IDS))
     settings = validate(
         {
             "rounds": 4,
             "clients": len(shards),
-            "data": {"name": "own", "classes": [0, 1], "columns": columns},
+            "data": data,
             "objective": {"kind": "logistic", "l2": 0.05},
             "algorithm": {"name": "hyfdca", "privacy": "none"},
             "evaluation": {"server": False, "clients": False},

@@ -121,7 +121,7 @@ def test_a_run_ends_before_its_budget_is_exceeded(tmp_path: Path) -> None:
     rows = pq.read_table(folder.metrics).to_pydict()
     assert 0 < len(rows["round"]) < 12
     assert max(rows["epsilon_pld"]) <= 0.15
-    spent = [ledger.epsilon(1e-4) for ledger in ledgers(folder).values()]
+    spent = [epsilon(ledger.releases, 1e-4) for ledger in ledgers(folder).values()]
     assert max(spent) <= 0.15
     assert '"completed": true' in folder.summary.read_text()
     assert "differential_privacy.budget is 0.15" in folder.summary.read_text()

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.cluster.federation import Federation
+from tests.cluster.onlooker import Onlooker, onlooker
 
-MakeFederation = Callable[..., Federation]
+MakeFederation = Callable[..., Any]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -26,14 +27,28 @@ def hear_interrupts() -> None:
 
 
 @pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Onlooker]:
+    """Where processes that are started meanwhile send their traces."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
+    with onlooker() as found:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", found.collector)
+        yield found
+
+
+@pytest.fixture
 def federate(tmp_path: Path) -> Iterator[MakeFederation]:
     """Return a function that makes a federation of some settings."""
     made: list[Federation] = []
 
-    def make(settings: Mapping[str, Any], allow: str | None = None) -> Federation:
-        federation = Federation(tmp_path, settings, allow)
-        made.append(federation)
-        return federation
+    def make(
+        settings: Mapping[str, Any],
+        allow: str | None = None,
+        kind: type[Federation] = Federation,
+        folder: Path = tmp_path,
+        **more: Any,
+    ) -> Any:
+        made.append(kind(folder, settings, allow, **more))
+        return made[-1]
 
     yield make
     for federation in made:

@@ -140,9 +140,9 @@ class Federation:
         words += ["--state", str(self.folder / "state" / name)]
         return words + (["--allow", self.allow] if self.allow else [])
 
-    def start_client(self, name: str) -> None:
-        """Start a client, or start it again where it was killed."""
-        self.clients[name] = self.process(name, *self.client_words(name))
+    def start_client(self, name: str, *words: str) -> None:
+        """Start a client, perhaps with more options, or start it again where it was killed."""
+        self.clients[name] = self.process(name, *self.client_words(name), *words)
 
     def start(self) -> None:
         """Start everybody."""

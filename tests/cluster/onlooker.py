@@ -13,31 +13,32 @@ from typing import Any
 
 import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span
 
 _EVERY = 0.2  # seconds
 
 
 @dataclass
 class Onlooker(trace_service_pb2_grpc.TraceServiceServicer):
-    """Takes spans by OTLP, and asks for pages as long as it looks.
+    """Takes spans by OTLP, and asks for pages as long as it looks."""
 
-    Attributes
-    ----------
-    collector
-        Where spans are sent.
-    seen
-        What was answered, by address.
-    spans
-        What was sent.
-    """
-
-    collector: str = ""
-    seen: dict[str, set[bytes]] = field(default_factory=dict)
-    spans: list[bytes] = field(default_factory=list)
+    collector: str = ""  # where spans are sent
+    seen: dict[str, set[bytes]] = field(default_factory=dict)  # what was answered, by address
+    sent: list[ResourceSpans] = field(default_factory=list)  # by whom, and what
 
     def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
-        self.spans.append(request.SerializeToString())
+        self.sent += request.resource_spans
         return trace_service_pb2.ExportTraceServiceResponse()
+
+    def spans(self, service: str) -> list[Span]:
+        """Return what a service has sent."""
+        return [
+            span
+            for each in self.sent
+            if service in [named.value.string_value for named in each.resource.attributes]
+            for scope in each.scope_spans
+            for span in scope.spans
+        ]
 
     @contextmanager
     def looking(self, addresses: Sequence[str]) -> Iterator[None]:

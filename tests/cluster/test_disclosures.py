@@ -7,18 +7,15 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
-from concurrent import futures
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
 from fenchel.client.secrets.shared import Secrets
 from tests.algorithms.wire import Frame, account_of, check_account, entries, messages
-from tests.cluster.federation import Federation, Process, free_port, wait_until
+from tests.cluster.conftest import MakeFederation
+from tests.cluster.federation import Federation, Process, free_port
+from tests.cluster.onlooker import Onlooker
 from tests.cluster.test_secrets import VAULT, kept, settings
 from tests.cluster.test_secrets import traces as traces_of
 from tests.cluster.wiretap import FILE
@@ -52,65 +49,10 @@ class Tapped(Federation):
         ]
 
 
-class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """Takes spans by OTLP, and keeps what a server sent."""
-
-    def __init__(self) -> None:
-        self.heard: list[bytes] = []
-
-    def Export(self, request: Any, context: grpc.ServicerContext) -> Any:
-        spans = (each.SerializeToString() for each in request.resource_spans)
-        self.heard += [each for each in spans if b"fenchel-server" in each]
-        return trace_service_pb2.ExportTraceServiceResponse()
-
-
-@pytest.fixture
-def collector() -> Iterator[tuple[Collector, str]]:
-    """A collector of traces, and its address."""
-    found = Collector()
-    server = grpc.server(futures.ThreadPoolExecutor(2))
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(found, server)  # type: ignore[no-untyped-call]
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield found, f"http://127.0.0.1:{port}"
-    server.stop(0).wait()
-
-
-@pytest.fixture
-def tapped(tmp_path: Path) -> Iterator[Any]:
-    made: list[Federation] = []
-
-    def make(chosen: dict[str, Any], allow: str | None = None) -> Tapped:
-        made.append(Tapped(tmp_path, chosen, allow))
-        return made[-1]  # type: ignore[return-value]
-
-    yield make
-    for federation in made:
-        federation.end()
-
-
-def test_fedavg_over_tls_is_listed_as_it_crossed(tapped: Any) -> None:
-    federation = tapped(
-        {
-            "name": "account",
-            "rounds": 4,
-            "clients": 2,
-            "data": {"name": "digits", "samples": 90},
-            "objective": {"kind": "softmax"},
-            "algorithm": {"name": "fedavg"},
-        }
-    )
+def test_sealed_boxes_are_listed_as_such_and_hold_nothing_that_can_be_read(federate: MakeFederation) -> None:
+    federation = federate(settings(rounds=30, nap=0.05), VAULT, Tapped)
     federation.start()
-    account = account_of(federation.finish())
-    heard = list(messages(federation.heard()))
-    assert {message.phase for message in heard} == {"train", "fenchel.evaluate"}
-    check_account(account, heard)
-
-
-def test_sealed_boxes_are_listed_as_such_and_hold_nothing_that_can_be_read(tapped: Any) -> None:
-    federation = tapped(settings(rounds=30, nap=0.05), VAULT)
-    federation.start()
-    wait_until(lambda: "round 2 " in federation.says("server"), "round 2")
+    federation.wait_for_round(2)
     secrets = Secrets.load(kept(federation, federation.names[0], "clients.secret"))
     account = account_of(federation.finish())
     frames = federation.heard()
@@ -130,18 +72,15 @@ def test_sealed_boxes_are_listed_as_such_and_hold_nothing_that_can_be_read(tappe
 
 
 def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(
-    tapped: Any, collector: tuple[Collector, str], monkeypatch: pytest.MonkeyPatch
+    federate: MakeFederation, collector: Onlooker
 ) -> None:
     """Held against all that left the server by these ways."""
-    traces, endpoint = collector
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
-    federation = tapped(settings(rounds=30, nap=0.05), VAULT)
+    federation = federate(settings(rounds=30, nap=0.05), VAULT, Tapped)
     metrics, page = free_port(), free_port()
     federation.start_server("--metrics", f"127.0.0.1:{metrics}", "--dashboard-at", f"127.0.0.1:{page}")
     for name in federation.names:
         federation.start_client(name)
-    wait_until(lambda: "round 2 " in federation.says("server"), "round 2")
+    federation.wait_for_round(2)
     secrets = Secrets.load(kept(federation, federation.names[0], "clients.secret"))
 
     def fetched(port: int, path: str) -> bytes:
@@ -150,12 +89,14 @@ def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(
 
     shown = {"metrics": fetched(metrics, "/metrics"), "live page": fetched(page, "/fleet") + fetched(page, "/")}
     account = account_of(federation.finish())
-    shown["traces"] = b"".join(traces.heard)
+    shown["traces"] = b"".join(
+        each.SerializeToString() for each in collector.sent if b"fenchel-server" in each.SerializeToString()
+    )
     listed = {each["exporter"]: each for each in account["exporters"]}
     assert {name: each["address"] for name, each in listed.items()} == {
         "metrics": f"http://127.0.0.1:{metrics}/metrics",
         "live page": f"http://127.0.0.1:{page}/",
-        "traces": endpoint,
+        "traces": collector.collector,
     }
     for name, each in listed.items():
         has_names = any(client.encode() in shown[name] for client in federation.names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import resource
 import signal
 from pathlib import Path
@@ -14,12 +13,13 @@ from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.server import checkpoint as checkpoints
-from tests.cluster.federation import Federation, Process, digest, wait_until
+from tests.cluster.conftest import MakeFederation
+from tests.cluster.federation import Federation, Process, digest
 from tests.cluster.ledger_runs import LEDGER, settings, undisturbed
 
 pytestmark = pytest.mark.cluster
 
-ROUNDS = 60
+ROUNDS = 40
 FULL = 12  # exit code of a StorageError
 ROOM = 5000  # bytes: enough for what a process says, not for journal, tables and checkpoint
 
@@ -37,70 +37,35 @@ def limit_files(process: Process, size: int) -> None:
 
 
 @pytest.fixture
-def federation(tmp_path: Path) -> Federation:
-    return Federation(tmp_path, settings(ROUNDS, nap=0.05), allow=LEDGER)
+def federation(federate: MakeFederation) -> Federation:
+    made: Federation = federate(settings(ROUNDS, nap=0.05), LEDGER)
+    return made
 
 
 @pytest.mark.timeout(300)
 def test_a_full_disk_stops_a_client_which_goes_on_when_there_is_room(federation: Federation, tmp_path: Path) -> None:
-    try:
-        federation.start()
-        wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
-        victim = federation.names[1]
-        limit_files(federation.clients[victim], ROOM)
-        assert federation.clients[victim].wait(60) == FULL
-        said = federation.says(victim)
-        assert "cannot be written" in said
-        assert "Make room on this client's disk" in " ".join(said.split())
-        assert "Traceback" not in said
-        federation.restart(victim)
-        run = federation.finish()
-    finally:
-        federation.end()
-    assert digest(run / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.faults  # long; make faults
-def test_a_full_disk_stops_the_server_which_is_resumed_when_there_is_room(
-    federation: Federation, tmp_path: Path
-) -> None:
-    try:
-        federation.start()
-        wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
-        assert federation.server is not None
-        limit_files(federation.server, ROOM)
-        assert federation.server.wait(60) == FULL
-        said = federation.says("server")
-        assert "cannot be written" in said
-        assert "Traceback" not in said
-        # What failed first is what the command ends with.
-        first, *_, last = re.findall(r"(?:ERROR|error:) (\S+): cannot be written", said)
-        assert first == last, said
-        # Clients hear that the run has stopped, and end; all of them are started again.
-        for name in federation.names:
-            assert federation.clients[name].wait(60) == 0
-            heard = " ".join(federation.says(name).split())
-            assert "ended early: the server cannot write its files (File too large); start this" in heard
-            assert str(federation.run_folder) not in heard
-        federation.start()
-        run = federation.finish()
-    finally:
-        federation.end()
+    federation.start()
+    federation.wait_for_round(5)
+    victim = federation.names[1]
+    limit_files(federation.clients[victim], ROOM)
+    assert federation.clients[victim].wait(60) == FULL
+    said = federation.says(victim)
+    assert "cannot be written" in said
+    assert "Make room on this client's disk" in " ".join(said.split())
+    assert "Traceback" not in said
+    federation.restart(victim)
+    run = federation.finish()
     assert digest(run / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
 
 
 @pytest.mark.timeout(300)
 def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before_it(federation: Federation, tmp_path: Path) -> None:
-    try:
-        federation.start()
-        wait_until(lambda: "round 20 " in federation.says("server"), "round 20")
-        federation.kill("server")
-        flip(federation.run_folder / "checkpoint/latest")
-        federation.restart("server")
-        run = federation.finish()
-    finally:
-        federation.end()
+    federation.start()
+    federation.wait_for_round(15)
+    federation.kill("server")
+    flip(federation.run_folder / "checkpoint/latest")
+    federation.restart("server")
+    run = federation.finish()
     assert "checksum is wrong" in federation.says("server")
     assert "going on from the checkpoint before the last one" in federation.says("server")
     assert (run / "checkpoint/damaged").exists()
@@ -109,44 +74,41 @@ def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before_it(federation
 
 @pytest.mark.timeout(300)
 @pytest.mark.faults  # long; make faults
-def test_a_damaged_journal_stops_the_run_which_can_go_back_behind_it(tmp_path: Path) -> None:
+def test_a_damaged_journal_stops_the_run_which_can_go_back_behind_it(federate: MakeFederation, tmp_path: Path) -> None:
     """All that one client did after the checkpoint before the last one is gone, but what is older is there.
 
     Everybody takes part in each round: otherwise the others could do rounds before the client is missed.
     """
     everybody = settings(ROUNDS, nap=0.05) | {"participation": {"deadline": 120.0}}
-    federation = Federation(tmp_path, everybody, allow=LEDGER)
-    try:
-        federation.start()
-        wait_until(lambda: "round 20 " in federation.says("server"), "round 20")
-        assert federation.server is not None
-        federation.server.send_signal(signal.SIGTERM)
-        federation.server.wait(60)
-        for name in federation.names:
-            federation.clients[name].wait(60)
-        folder = RunFolder(federation.run_folder)
-        latest, before = (checkpoints.load(path).members for path in (folder.checkpoint, folder.previous_checkpoint))
-        victim = next(name for name in latest if latest[name]["base"] > before[name]["base"])
-        spoilt = [
-            entry
-            for entry in (federation.folder / "state" / victim).rglob("*.state")
-            if int(entry.stem) > before[victim]["base"]
-        ]
-        for entry in spoilt:
-            flip(entry)
-        federation.start()
-        assert federation.server.wait(60) == 7
-        said = federation.says("server")
-        assert "journal" in said
-        assert "--previous" in said
-        assert all(entry.name in federation.says(victim) for entry in spoilt)
-        federation.start_server("--previous")
-        for name in federation.names:
-            federation.kill(name)  # those that did not hear of the end try to reach it still
-            federation.start_client(name)
-        run = federation.finish()
-    finally:
-        federation.end()
+    federation = federate(everybody, LEDGER)
+    federation.start()
+    federation.wait_for_round(15)
+    assert federation.server is not None
+    federation.server.send_signal(signal.SIGTERM)
+    federation.server.wait(60)
+    for name in federation.names:
+        federation.clients[name].wait(60)
+    folder = RunFolder(federation.run_folder)
+    latest, before = (checkpoints.load(path).members for path in (folder.checkpoint, folder.previous_checkpoint))
+    victim = next(name for name in latest if latest[name]["base"] > before[name]["base"])
+    spoilt = [
+        entry
+        for entry in (federation.folder / "state" / victim).rglob("*.state")
+        if int(entry.stem) > before[victim]["base"]
+    ]
+    for entry in spoilt:
+        flip(entry)
+    federation.start()
+    assert federation.server.wait(60) == 7
+    said = federation.says("server")
+    assert "journal" in said
+    assert "--previous" in said
+    assert all(entry.name in federation.says(victim) for entry in spoilt)
+    federation.start_server("--previous")
+    for name in federation.names:
+        federation.kill(name)  # those that did not hear of the end try to reach it still
+        federation.start_client(name)
+    run = federation.finish()
     reference = RunFolder.create(tmp_path / "reference", "undisturbed")
     asyncio.run(run_in_process(validate(everybody), reference))
     assert digest(run / "model.npz") == digest(reference.model)

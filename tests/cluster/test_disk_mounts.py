@@ -20,13 +20,14 @@ from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from tests.algorithms.test_private_runs import REPEATABLE, private
+from tests.cluster.conftest import MakeFederation
 from tests.cluster.disk import Disk, NoDiskError
-from tests.cluster.federation import Federation, digest, wait_until
+from tests.cluster.federation import Federation, digest
 from tests.cluster.ledger_runs import LEDGER, settings, undisturbed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-ROUNDS = 60
+ROUNDS = 40
 PRIVATE_ROUNDS = 200
 CANNOT_WRITE = 12  # exit code of a StorageError
 SMALL = "3m"  # for journals; and
@@ -46,10 +47,9 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 @pytest.fixture
-def federation(disk: Disk) -> Iterator[Federation]:
-    made = Federation(disk.folder, settings(ROUNDS, nap=0.05), allow=LEDGER, within=disk.within)
-    yield made
-    made.end()
+def federation(disk: Disk, federate: MakeFederation) -> Federation:
+    made: Federation = federate(settings(ROUNDS, nap=0.05), LEDGER, folder=disk.folder, within=disk.within)
+    return made
 
 
 @dataclass(frozen=True)
@@ -77,70 +77,50 @@ def fails(federation: Federation, who: str) -> str:
     return last
 
 
-def meanwhile(federation: Federation, t: int) -> None:
-    federation.start()
-    wait_until(lambda: f"round {t} " in federation.says("server"), f"round {t}")
-
-
-@pytest.mark.parametrize("trouble", [FROZEN, pytest.param(FULL, marks=pytest.mark.faults)], ids=["frozen", "full"])
 def test_a_client_that_cannot_write_its_journal_goes_on_later(
-    disk: Disk, federation: Federation, tmp_path: Path, trouble: Trouble
+    disk: Disk, federation: Federation, tmp_path: Path
 ) -> None:
     victim = federation.names[1]
     state = federation.folder / "state" / victim
     disk.mount(state, SMALL)
-    meanwhile(federation, 5)
-    trouble.begin(disk, state)
-    last = fails(federation, victim)
-    assert "make room" in last.lower()
-    assert "nothing that counted is lost" in last
-    assert str(federation.folder / "state") not in federation.says("server")
-    trouble.end(disk, state)
-    federation.restart(victim)
-    assert digest(federation.finish() / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
-
-
-@pytest.mark.faults  # long; make faults
-def test_a_client_may_begin_with_a_folder_that_cannot_be_written(
-    disk: Disk, federation: Federation, tmp_path: Path
-) -> None:
-    victim = federation.names[1]
-    state = federation.folder / "state" / victim
-    state.mkdir(parents=True)
-    disk.freeze(state)
+    disk.freeze(state)  # a client may begin so
     federation.start()
     assert "Read-only file system" in fails(federation, victim)
     disk.thaw(state)
     federation.restart(victim)
+    for t, trouble in ((5, FROZEN), (10, FULL)):
+        federation.wait_for_round(t)
+        (federation.folder / f"{victim}.log").write_text("")
+        trouble.begin(disk, state)
+        last = fails(federation, victim)
+        assert "make room" in last.lower()
+        assert "nothing that counted is lost" in last
+        assert str(federation.folder / "state") not in federation.says("server")
+        trouble.end(disk, state)
+        federation.restart(victim)
     assert digest(federation.finish() / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
 
 
 @pytest.mark.faults  # long; make faults
-@pytest.mark.parametrize("trouble", [FROZEN, FULL], ids=["frozen", "full"])
-def test_a_server_that_cannot_write_is_resumed_later(
-    disk: Disk, federation: Federation, tmp_path: Path, trouble: Trouble
-) -> None:
+def test_a_server_that_cannot_write_is_resumed_later(disk: Disk, federation: Federation, tmp_path: Path) -> None:
     runs = federation.folder / "runs"
     disk.mount(runs, LARGE)
-    meanwhile(federation, 5)
-    place = runs if trouble is FULL else federation.run_folder / "checkpoint"
-    trouble.begin(disk, place)
-    last = fails(federation, "server")
-    assert f"cannot be written ({trouble.reason})" in last
-    assert "--resume" in last
-    for name in federation.names:  # clients hear that the run has stopped, and end
-        assert federation.clients[name].wait(60) == 0
-    trouble.end(disk, place)
     federation.start()
-    assert digest(federation.finish() / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
+    for t, trouble in ((5, FROZEN), (15, FULL)):
+        federation.wait_for_round(t)
+        (federation.folder / "server.log").write_text("")
+        place = runs if trouble is FULL else federation.run_folder / "checkpoint"
+        trouble.begin(disk, place)
+        last = fails(federation, "server")
+        assert f"cannot be written ({trouble.reason})" in last
+        assert "--resume" in last
+        for name in federation.names:  # clients hear that the run has stopped, and end
+            assert federation.clients[name].wait(60) == 0
+        trouble.end(disk, place)
+        federation.start()
 
-
-@pytest.mark.faults  # long; make faults
-def test_a_run_is_not_resumed_in_a_folder_that_cannot_be_written(
-    disk: Disk, federation: Federation, tmp_path: Path
-) -> None:
-    """Not even where the last checkpoint is damaged and would be put aside; once writable, the run goes on."""
-    meanwhile(federation, 10)
+    # Not even where the last checkpoint is damaged and would be put aside is a run resumed in a frozen folder.
+    federation.wait_for_round(25)
     assert federation.server is not None
     federation.server.send_signal(signal.SIGTERM)
     federation.server.wait(60)
@@ -177,7 +157,7 @@ def test_a_folder_in_which_no_run_can_begin_is_refused_at_once(
 @pytest.mark.faults  # long; make faults
 @pytest.mark.parametrize("trouble", [FROZEN, FULL], ids=["frozen", "full"])
 def test_a_client_that_cannot_write_its_ledger_sends_nothing_and_spends_nothing(
-    disk: Disk, tmp_path: Path, trouble: Trouble
+    disk: Disk, federate: MakeFederation, tmp_path: Path, trouble: Trouble
 ) -> None:
     given: dict[str, Any] = private(REPEATABLE).model_dump(mode="json") | {
         "rounds": PRIVATE_ROUNDS,
@@ -185,26 +165,24 @@ def test_a_client_that_cannot_write_its_ledger_sends_nothing_and_spends_nothing(
         "evaluation": {"server": False, "clients": False},
         "participation": {"sampler": {"kind": "fixed", "size": 2}, "deadline": 120.0},
     }
-    federation = Federation(disk.folder, given, within=disk.within)
+    federation = federate(given, folder=disk.folder, within=disk.within)
     victim = federation.names[1]
     state = federation.folder / "state" / victim
     disk.mount(state, SMALL)
-    try:
-        meanwhile(federation, 3)
-        trouble.begin(disk, state)
-        last = fails(federation, victim)
-        if trouble is FROZEN:
-            assert "privacy.ledger: the privacy ledger cannot be written (Read-only file system)" in last
-            assert "nothing is sent and no budget spent" in last
-        assert str(federation.folder / "state") not in federation.says("server")
-        assert "failed" not in federation.says("server")
-        (ledger,) = state.rglob("privacy.ledger")
-        trouble.end(disk, state)
-        federation.restart(victim)
-        run = federation.finish()
-        spent = Ledger(ledger, victim).releases
-    finally:
-        federation.end()
+    federation.start()
+    federation.wait_for_round(3)
+    trouble.begin(disk, state)
+    last = fails(federation, victim)
+    if trouble is FROZEN:
+        assert "privacy.ledger: the privacy ledger cannot be written (Read-only file system)" in last
+        assert "nothing is sent and no budget spent" in last
+    assert str(federation.folder / "state") not in federation.says("server")
+    assert "failed" not in federation.says("server")
+    (ledger,) = state.rglob("privacy.ledger")
+    trouble.end(disk, state)
+    federation.restart(victim)
+    run = federation.finish()
+    spent = Ledger(ledger, victim).releases
     reference = RunFolder.create(tmp_path / "reference", "undisturbed")
     asyncio.run(run_in_process(validate(given), reference))
     assert digest(run / "model.npz") == digest(reference.model)

@@ -7,21 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fenchel.algorithms.fedpdm import FedPDM
 from fenchel.common.compression.uplink import ClientUplink, Sent
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.common.wire.payload import payload_bits
 from fenchel.common.wire.values import ALIGNMENT, SparseVector
 from fenchel.deploy.launch.in_process import run_in_process
-from fenchel.server import checkpoint as checkpoints
 from fenchel.server.fleet.downlink import ServerDownlink
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import digest
+from tests.payload_sizes import payload_bits
 
 pytestmark = pytest.mark.cluster
 
@@ -118,19 +115,3 @@ def test_sparse_messages_give_the_bits_of_the_in_process_fleet_and_cost_what_the
         # Heads and frames come on top, about a hundred bytes a message.
         assert call["bytes_up"] < call["wire_up"] < call["bytes_up"] + 200
         assert call["bytes_down"] < call["wire_down"] < call["bytes_down"] + 200
-
-
-@pytest.mark.timeout(300)
-def test_killed_clients_and_a_killed_server_change_no_bit_and_the_mean_of_the_duals_is_kept(
-    federate: MakeFederation, tmp_path: Path
-) -> None:
-    given = settings(60, "random", aggregator="hybrid")
-    federation = federate(given)
-    victims = dict(zip((5, 15, 30, 40), (*federation.names, "server"), strict=True))
-    run = federation.finish_through_kills(victims)
-    reference, _, _ = in_process(given, tmp_path)
-    assert digest(run / "model.npz") == digest(reference.model)
-    duals = [np.asarray(kept["state/dual"]) for kept in federation.kept(run)]
-    mean = checkpoints.load(RunFolder(run).checkpoint).state(FedPDM.State).mean_dual
-    assert np.abs(duals).max() > 1e-3
-    np.testing.assert_allclose(mean, np.mean(duals, axis=0), rtol=0, atol=1e-13)

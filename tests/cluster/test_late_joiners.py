@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from scipy.optimize import minimize
 
 from fenchel.algorithms.feddcd.feddcd import FedDCDClient
 from fenchel.common.arrays import Vector
-from fenchel.common.errors import JoinRefusedError, SettingsError
+from fenchel.common.errors import JoinRefusedError
 from fenchel.common.storage.state import thaw
 from fenchel.common.storage.tables import read
 from fenchel.deploy.certificates.making import make_client
+from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, wait_until
 from tests.cluster.patient import NAME
 
@@ -96,10 +97,6 @@ class Hospitals(Federation):
             self.start_hospital(client)
         self.wait_for_round(5)
 
-    def admitted(self) -> None:
-        """Wait until the last one is in the fleet."""
-        wait_until(lambda: "4 of 4 clients ready" in self.says("server"), "the admission")
-
     def goes_on(self) -> None:
         """Wait for some more rounds."""
         seen = self.says("server").count("round ")
@@ -114,16 +111,8 @@ class Hospitals(Federation):
 
 
 @pytest.fixture
-def hospitals(tmp_path: Path) -> Iterator[Any]:
-    made: list[Hospitals] = []
-
-    def make(rounds: int, **sections: Any) -> Hospitals:
-        made.append(Hospitals(tmp_path, settings(rounds, **sections)))
-        return made[-1]
-
-    yield make
-    for federation in made:
-        federation.end()
+def hospitals(federate: MakeFederation) -> Callable[..., Hospitals]:
+    return lambda rounds, **sections: federate(settings(rounds, **sections), kind=Hospitals)
 
 
 def fleet_sizes(run: Path) -> list[int]:
@@ -140,22 +129,21 @@ def duals(federation: Hospitals, run: Path) -> np.ndarray:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "killed",
-    [
-        pytest.param(False, id="undisturbed", marks=pytest.mark.faults),  # the other proves this, too
-        pytest.param(True, id="server killed after the admission"),
-    ],
-)
-def test_a_hospital_that_joins_later_counts_as_the_others(killed: bool, hospitals: Any) -> None:
-    federation: Hospitals = hospitals(rounds=500)
+def test_a_hospital_that_joins_later_counts_as_the_others_also_after_a_kill(
+    hospitals: Callable[..., Hospitals],
+) -> None:
+    federation = hospitals(rounds=500)
     federation.begin()
-    federation.start_hospital(3)
-    federation.admitted()
-    if killed:
-        federation.goes_on()
-        federation.kill("server")
-        federation.start_server()
+    federation.start_hospital(3, features=4)
+    assert federation.clients[LATE].wait(60) == JoinRefusedError.exit_code
+    said = federation.says(LATE)
+    assert "Traceback" not in said
+    assert "has features 4, but client client-000 has 5; all clients need the same" in said
+    federation.start_hospital(3)  # its file is mended
+    wait_until(lambda: "4 of 4 clients ready" in federation.says("server"), "the admission")
+    federation.goes_on()
+    federation.kill("server")
+    federation.start_server()
     run = federation.finish()
     sizes = fleet_sizes(run)
     assert sizes == sorted(sizes)
@@ -172,23 +160,8 @@ def test_a_hospital_that_joins_later_counts_as_the_others(killed: bool, hospital
 
 
 @pytest.mark.timeout(300)
-def test_one_whose_file_has_other_columns_is_refused_mends_it_and_takes_part(hospitals: Any) -> None:
-    federation: Hospitals = hospitals(rounds=10_000)
-    federation.begin()
-    federation.start_hospital(3, features=4)
-    assert federation.clients[LATE].wait(60) == JoinRefusedError.exit_code
-    said = federation.says(LATE)
-    assert "Traceback" not in said
-    assert "has features 4, but client client-000 has 5; all clients need the same" in said
-    federation.start_hospital(3)
-    federation.admitted()
-    federation.goes_on_and_is_ended()
-    assert set(fleet_sizes(federation.run_folder)) == {3, 4}
-
-
-@pytest.mark.timeout(300)
-def test_one_that_fails_when_it_is_taken_in_hears_why_and_the_run_goes_on(hospitals: Any) -> None:
-    federation: Hospitals = hospitals(rounds=10_000, failing=LATE)
+def test_one_that_fails_when_it_is_taken_in_hears_why_and_the_run_goes_on(hospitals: Callable[..., Hospitals]) -> None:
+    federation = hospitals(rounds=10_000, failing=LATE)
     federation.begin()
     federation.start_hospital(3)
     assert federation.clients[LATE].wait(60) == JoinRefusedError.exit_code
@@ -198,25 +171,3 @@ def test_one_that_fails_when_it_is_taken_in_hears_why_and_the_run_goes_on(hospit
     assert "its disk is full" in said
     federation.goes_on_and_is_ended()
     assert set(fleet_sizes(federation.run_folder)) == {3}
-
-
-@pytest.mark.timeout(300)
-def test_without_the_setting_a_newcomer_is_refused_and_told_which_it_is(hospitals: Any) -> None:
-    federation: Hospitals = hospitals(rounds=10_000, late_joiners="refuse")
-    federation.begin()
-    federation.start_hospital(3)
-    assert federation.clients[LATE].wait(60) == JoinRefusedError.exit_code
-    assert "participation.late_joiners: admit" in federation.says(LATE)
-    federation.goes_on_and_is_ended()
-    assert "clients" not in read(federation.run_folder / "metrics.parquet").column_names
-
-
-def test_settings_under_which_nobody_could_come_later_are_refused_at_once(hospitals: Any) -> None:
-    federation: Hospitals = hospitals(rounds=5)
-    words = ["--listen", f"127.0.0.1:{federation.port}", "--certs", str(federation.folder / "certs/server")]
-    words += ["--set", "algorithm={name: hyfdca, privacy: none}"]
-    server = federation.process("server", "server", str(federation.folder / "settings.yaml"), *words)
-    assert server.wait(60) == SettingsError.exit_code
-    said = federation.says("server")
-    assert "Traceback" not in said
-    assert "with hyfdca it is settled at the start" in said

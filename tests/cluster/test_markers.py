@@ -19,9 +19,10 @@ import pytest
 
 from fenchel.client.secrets.shared import Secrets
 from fenchel.deploy.certificates.keys import make_keys
+from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, free_port, wait_until
 from tests.cluster.gated import NAME
-from tests.cluster.onlooker import onlooker
+from tests.cluster.onlooker import Onlooker
 from tests.cluster.test_secrets import traces
 
 pytestmark = pytest.mark.cluster
@@ -158,34 +159,34 @@ def loose() -> Iterator[None]:
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["fails", "hyfdca"])
 def test_no_file_or_word_holds_what_its_owner_must_not_have(
-    encrypted: bool, tmp_path: Path, loose: None, monkeypatch: pytest.MonkeyPatch
+    encrypted: bool,
+    federate: MakeFederation,
+    tmp_path: Path,
+    loose: None,
+    collector: Onlooker,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clinics = Clinics(tmp_path, hyfdca(tmp_path) if encrypted else settings(tmp_path), NAME)
+    clinics = federate(hyfdca(tmp_path) if encrypted else settings(tmp_path), NAME, Clinics)
     if encrypted:
         make_keys(tmp_path / "keys", 2048)
         clinics.secrets = Secrets.load(tmp_path / "keys/clients.secret")
     clinics.write_files()
     clinics.watched = {who: free_port() for who in ("server", "page", *clinics.names)}
     (tmp_path / "2.closed").touch()
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
-    try:
-        with onlooker() as watching, watching.looking(clinics.pages()):
-            monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", watching.collector)
-            clinics.start()
-            wait_until(lambda: "round 1 " in clinics.says("server"), "round 1")
-            held = clinics.clients["client-002"]
-            if encrypted:  # there are no gates
-                held.send_signal(signal.SIGSTOP)
-            else:
-                check_modes(tmp_path)
-            watching.seen.clear()
-            silent = {clinics.page("client-002")} if encrypted else set()
-            wait_until(lambda: watching.seen.keys() >= set(clinics.pages()) - silent, "all pages")
-            held.send_signal(signal.SIGCONT)
-            (tmp_path / "2.closed").unlink()
-            run = clinics.finish()
-    finally:
-        clinics.end()
+    with collector.looking(clinics.pages()):
+        clinics.start()
+        clinics.wait_for_round(1)
+        held = clinics.clients["client-002"]
+        if encrypted:  # there are no gates
+            held.send_signal(signal.SIGSTOP)
+        else:
+            check_modes(tmp_path)
+        collector.seen.clear()
+        silent = {clinics.page("client-002")} if encrypted else set()
+        wait_until(lambda: collector.seen.keys() >= set(clinics.pages()) - silent, "all pages")
+        held.send_signal(signal.SIGCONT)
+        (tmp_path / "2.closed").unlink()
+        run = clinics.finish()
     monkeypatch.delenv("OTEL_TRACES_EXPORTER")
     trace = subprocess.run([sys.executable, "-m", "fenchel", "trace", str(run)], capture_output=True, check=False)
     assert trace.returncode == 0
@@ -213,9 +214,9 @@ def test_no_file_or_word_holds_what_its_owner_must_not_have(
         assert "unexpected ValueError" in (run / "log.jsonl").read_text()
     check_modes(tmp_path)
     # Metrics of both roles and traces: nothing. The live page: what the settings say, as the report.
-    for address, answers in watching.seen.items():
+    for address, answers in collector.seen.items():
         assert shown(answers, markers) <= ({"class names"} if address.endswith(("/", "/data")) else set()), address
-    spans = b"".join(watching.spans)
+    spans = b"".join(each.SerializeToString() for each in collector.sent)
     assert all(word in spans for word in (b"fenchel-server", b"fenchel-client", b"client-000")), "they were sent"
     assert shown([spans], markers) == set()
 
@@ -229,9 +230,9 @@ def check_modes(folder: Path) -> None:
     assert any(path.parent.name == "checkpoint" for path in private)
 
 
-def test_a_client_that_dies_of_a_defect_leaves_no_data_behind(tmp_path: Path) -> None:
+def test_a_client_that_dies_of_a_defect_leaves_no_data_behind(federate: MakeFederation, tmp_path: Path) -> None:
     """Before the run begins, where no algorithm catches anything, and with all of its memory."""
-    clinics = Clinics(tmp_path, settings(tmp_path), NAME)
+    clinics = federate(settings(tmp_path), NAME, Clinics)
     clinics.write_files()
     (tmp_path / "1.closed").touch()
     broken = (
@@ -243,20 +244,17 @@ def test_a_client_that_dies_of_a_defect_leaves_no_data_behind(tmp_path: Path) ->
         "from fenchel.deploy.cli.main import main\n"
         "main()\n"
     )
-    try:
-        clinics.start_server()
-        for name in clinics.names:
-            clinics.start_client(name)
-        victim = clinics.clients["client-000"]
-        limits = Path(f"/proc/{victim.pid}/limits")
-        wait_until(lambda: "working for run" in clinics.says("client-000"), "a client at work")
-        (line,) = (line for line in limits.read_text().splitlines() if line.startswith("Max core file size"))
-        assert line.split()[4] == "0", "its memory holds its data, and is written nowhere when it crashes"
-        clinics.kill("client-000")
-        words = clinics.client_words("client-000")
-        died = subprocess.run([sys.executable, "-c", broken, *words], capture_output=True, check=False, timeout=60)
-    finally:
-        clinics.end()
+    clinics.start_server()
+    for name in clinics.names:
+        clinics.start_client(name)
+    victim = clinics.clients["client-000"]
+    limits = Path(f"/proc/{victim.pid}/limits")
+    wait_until(lambda: "working for run" in clinics.says("client-000"), "a client at work")
+    (line,) = (line for line in limits.read_text().splitlines() if line.startswith("Max core file size"))
+    assert line.split()[4] == "0", "its memory holds its data, and is written nowhere when it crashes"
+    clinics.kill("client-000")
+    words = clinics.client_words("client-000")
+    died = subprocess.run([sys.executable, "-c", broken, *words], capture_output=True, check=False, timeout=60)
     assert died.returncode == 1
     assert b"unexpected RuntimeError" in died.stderr
     assert b"in describe" in died.stderr

@@ -34,10 +34,6 @@ ALLOWED = 6
 MOST = 1.01 * epsilon({Release(2.0, 10 / SAMPLES): ALLOWED}, DELTA)
 
 
-def start_client(federation: Federation, name: str, *words: str) -> None:
-    federation.clients[name] = federation.process(name, *federation.client_words(name), *words)
-
-
 def begin_anew(federation: Federation) -> None:
     """Start a server that knows nothing of the run before."""
     runs = federation.folder / "runs"
@@ -65,13 +61,13 @@ def test_a_policy_counts_all_runs_of_a_server_that_begins_anew(federate: MakeFed
     for sent in (4, ALLOWED):
         begin_anew(federation)
         for name in NAMES:
-            start_client(federation, name, *words[name])
+            federation.start_client(name, *words[name])
         federation.finish()  # in the second run without the first client, once its policy is spent
         assert uploads(state, NAMES[0]) == sent
     assert "has spent its privacy budget" in federation.says("server")
     begin_anew(federation)
     for name in NAMES:
-        start_client(federation, name, *words[name])
+        federation.start_client(name, *words[name])
     assert federation.clients[NAMES[0]].wait(60) == BudgetSpentError.exit_code
     assert uploads(state, NAMES[0]) == ALLOWED
     assert len((state / POLICY_LEDGER).read_bytes().splitlines()) == 1 + ALLOWED
@@ -83,13 +79,13 @@ def test_clients_do_not_follow_a_server_into_another_run(federate: MakeFederatio
     del slow["differential_privacy"]
     federation = federate(slow)
     begin_anew(federation)
-    start_client(federation, NAMES[0])
-    start_client(federation, NAMES[1], "--any-run")
+    federation.start_client(NAMES[0])
+    federation.start_client(NAMES[1], "--any-run")
     federation.wait_for_round(2)
     federation.kill("server")
     begin_anew(federation)
     assert federation.clients[NAMES[0]].wait(60) == AnotherRunError.exit_code
-    start_client(federation, NAMES[0])  # a new start
+    federation.start_client(NAMES[0])  # a new start
     wait_until(lambda: Counter(federation.says("server").split())["listening"] == 2, "the second server")
     said = len(federation.says("server"))
     wait_until(lambda: "round 3 " in federation.says("server")[said:], "the second run")
@@ -104,10 +100,10 @@ def test_a_client_with_secrets_refuses_plaintext_unless_it_may(federate: MakeFed
     given = ("--secrets", str(federation.folder / "keys" / CLIENTS))
     begin_anew(federation)
     for name in NAMES:
-        start_client(federation, name, *given)
+        federation.start_client(name, *given)
     for name in NAMES:
         assert federation.clients[name].wait(60) == SettingsError.exit_code
     shutil.rmtree(federation.folder / "state", ignore_errors=True)
     for name in NAMES:
-        start_client(federation, name, *given, "--allow-plaintext")
+        federation.start_client(name, *given, "--allow-plaintext")
     federation.finish()

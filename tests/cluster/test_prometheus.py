@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import free_port, wait_until
-from tests.cluster.test_monitoring import MakeFederation, answers, fetched, settings, started
+from tests.cluster.test_monitoring import answers, fetched, settings, started
 
 pytestmark = [
     pytest.mark.cluster,

@@ -59,77 +59,50 @@ def stopped(federation: Federation, how: signal.Signals) -> float:
 
 
 @pytest.mark.timeout(300)
-def test_a_run_waits_for_a_client_that_is_away_and_goes_on_with_the_same_bits(
+def test_a_run_that_waits_has_saved_all_and_goes_on_with_the_same_bits_also_after_a_stop_and_a_kill(
     federate: MakeFederation, tmp_path: Path
-) -> None:
-    federation = federate(settings(), allow=LEDGER)
-    federation.start()
-    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
-    gone = time.monotonic()
-    federation.kill(AWAY)
-    wait_until(lambda: waits(federation, 2), "the run to say twice that it waits")
-    said = " ".join(federation.says("server").split())
-    assert f"it needs 2 (participation.min_replies). The run waits for 1 more, of {AWAY} (away)" in said
-    assert "Ctrl-C or SIGTERM stops the run, and --resume goes on from there" in said
-    absent = time.monotonic() - gone
-    federation.restart(AWAY)
-    run = federation.finish()
-    assert digest(run / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
-    metrics = read(run / "metrics.parquet").to_pandas()
-    assert metrics["away_s"].max() >= absent - 0.5, "a round waited for a client, and says so"
-    others = metrics["network_s"] + metrics["queueing_s"]
-    assert others.max() < 0.5 * absent
-
-
-@pytest.mark.timeout(300)
-def test_a_run_that_waits_can_be_stopped_and_resumed_with_the_same_bits(
-    federate: MakeFederation, tmp_path: Path
-) -> None:
-    federation = federate(settings() | {"checkpoint": {"every": 3}}, allow=LEDGER)
-    federation.start()
-    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
-    federation.kill(AWAY)
-    wait_until(lambda: waits(federation), "the run to wait")
-    assert stopped(federation, signal.SIGTERM) < 10
-    assert '"reason": "interrupted"' in (federation.run_folder / "summary.json").read_text()
-    for name in federation.names:
-        assert name == AWAY or federation.clients[name].wait(30) == 0
-    federation.start()
-    run = federation.finish()
-    assert digest(run / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.faults),  # as the test before this, nearly
-        pytest.param(signal.SIGKILL, id="SIGKILL"),
-    ],
-)
-def test_a_run_that_waits_has_saved_all_rounds_before(
-    how: signal.Signals, federate: MakeFederation, tmp_path: Path
 ) -> None:
     """Regular checkpoints are none: they would come after the end of the run."""
     federation = federate(settings() | {"checkpoint": {"every": 10 * ROUNDS}}, allow=LEDGER)
     federation.start()
-    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+    federation.wait_for_round(5)
     federation.kill(AWAY)
-    wait_until(lambda: waits(federation), "the run to wait")
-    done = rounds_done(federation)
-    assert done[-1] >= 5
-    assert checkpoints.load(RunFolder(federation.run_folder).checkpoint).round == done[-1]
-    assert f"Everything up to round {done[-1]} is saved" in " ".join(federation.says("server").split())
-    if how == signal.SIGKILL:
-        federation.kill("server")
-        federation.restart("server")
-        federation.restart(AWAY)
-    else:
-        stopped(federation, how)
-        federation.start()
+    wait_until(lambda: waits(federation, 2), "the run to say twice that it waits")
+    done = check_saved(federation)
+    said = " ".join(federation.says("server").split())
+    assert f"it needs 2 (participation.min_replies). The run waits for 1 more, of {AWAY} (away)" in said
+    assert "Ctrl-C or SIGTERM stops the run, and --resume goes on from there" in said
+    assert stopped(federation, signal.SIGTERM) < 10
+    assert '"reason": "interrupted"' in (federation.run_folder / "summary.json").read_text()
+    for name in federation.names:
+        assert name == AWAY or federation.clients[name].wait(30) == 0
+
+    federation.start()
+    federation.wait_for_round(done + 5)
+    gone = time.monotonic()
+    federation.kill(AWAY)
+    told = federation.says("server").count("The run waits for")
+    wait_until(lambda: waits(federation, told + 1), "the run to wait again")
+    assert check_saved(federation) > done
+    federation.kill("server")
+    federation.restart("server")
+    wait_until(lambda: waits(federation, told + 2), "the resumed run to wait")
+    absent = time.monotonic() - gone
+    federation.restart(AWAY)
     run = federation.finish()
     assert rounds_done(federation) == list(range(1, ROUNDS + 1)), "no round is done twice"
     assert digest(run / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
+    metrics = read(run / "metrics.parquet").to_pandas()
+    assert metrics["away_s"].max() >= 1.0, "a round waited for a client, and says so"
+    assert (metrics["network_s"] + metrics["queueing_s"]).max() < 0.5 * absent
+
+
+def check_saved(federation: Federation) -> int:
+    """Check that all rounds that were done are saved, and that the server says so; return the last."""
+    last = rounds_done(federation)[-1]
+    assert checkpoints.load(RunFolder(federation.run_folder).checkpoint).round == last
+    assert f"Everything up to round {last} is saved" in " ".join(federation.says("server").split())
+    return last
 
 
 @pytest.mark.timeout(300)
@@ -140,7 +113,7 @@ def test_a_federation_of_one_command_with_a_frozen_client_can_be_stopped_and_res
     federation.server = federation.process(
         "server", "up", str(tmp_path / "settings.yaml"), "--runs", str(tmp_path / "runs")
     )
-    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+    federation.wait_for_round(5)
     frozen = next(
         process
         for process in psutil.Process(federation.server.pid).children(recursive=True)
@@ -162,7 +135,7 @@ def test_a_frozen_client_costs_as_many_deadlines_as_the_run_is_patient(federate:
     without["algorithm"] |= {"check": False}  # the duals of the frozen client are not among those that are shown
     federation = federate(without, allow=LEDGER)
     federation.start()
-    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+    federation.wait_for_round(5)
     federation.clients[AWAY].send_signal(signal.SIGSTOP)
     assert federation.server is not None
     assert federation.server.wait(120) == 0, federation.says("server")
@@ -194,11 +167,11 @@ def test_a_client_that_is_away_for_good_leaves_its_place_in_cohorts_to_others(fe
     without["algorithm"] |= {"check": False}
     federation = federate(without, allow=LEDGER)
     federation.start()
-    wait_until(lambda: "round 5 " in federation.says("server"), "round 5")
+    federation.wait_for_round(5)
     federation.kill(AWAY)
     wait_until(lambda: said in federation.says("server"), "it to be left out")
     wait_until(lambda: is_saved_as_away(federation), "a checkpoint that knows of it")
-    wait_until(lambda: "round 25 " in federation.says("server"), "round 25")
+    federation.wait_for_round(25)
     federation.kill("server")
     federation.restart("server")
     assert federation.server is not None

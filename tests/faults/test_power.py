@@ -48,14 +48,13 @@ from fenchel.server.fleet.client_record import ClientRecord
 from tests.conftest import MakeSettings
 from tests.faults.power import Recording, Tree, lay_out, recording
 from tests.messages import raises
-from tests.unit.client.tally import NAME
-from tests.unit.client.test_session import add, holding
+from tests.unit.client.tally import NAME, add, holding
 
 Read = Callable[[Path, list[Any]], None]
 """Opens what is left in a folder, and checks it against what was promised."""
 
 
-def try_everything(found: Recording, read: Read, folder: Path, draws: int | None = None) -> int:
+def try_everything(found: Recording, read: Read, draws: int | None = None) -> int:
     """Have everything read that a loss of power may leave, at any moment; return how many states these are.
 
     Where these are too many, ``draws`` of each moment are tried.
@@ -71,14 +70,21 @@ def try_everything(found: Recording, read: Read, folder: Path, draws: int | None
             about = hashlib.sha256(repr(sorted(tree.items())).encode()).hexdigest(), len(promises)
             if about not in seen:
                 seen.add(about)
-                read(lay_out(tree, folder / f"power-{next(numbers)}"), promises)
+                read(lay_out(tree, found.root.parent / f"power-{next(numbers)}"), promises)
     return len(seen)
 
 
-def try_kills(found: Recording, read: Read, folder: Path) -> None:
+def try_kills(found: Recording, read: Read) -> None:
     """Have read what a kill leaves, at any moment."""
     for prefix in range(len(found.calls) + 1):
-        read(lay_out(found.after_kill(prefix), folder / f"kill-{prefix}"), found.promises(prefix))
+        read(lay_out(found.after_kill(prefix), found.root.parent / f"kill-{prefix}"), found.promises(prefix))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """A folder whose power may go."""
+    (folder := tmp_path / "disk").mkdir()
+    return folder
 
 
 # The model
@@ -221,13 +227,12 @@ def read_any_checkpoint(folder: RunFolder) -> int | None:
     return found.epoch
 
 
-def test_a_synced_checkpoint_survives_the_loss_of_power(tmp_path: Path) -> None:
-    (root := tmp_path / "disk").mkdir()
-    with recording(root) as found:
+def test_a_synced_checkpoint_survives_the_loss_of_power(disk: Path) -> None:
+    with recording(disk) as found:
         run_until_resumed(found, sync=True)
     assert len(found.promises(len(found.calls))) == 5
-    assert try_everything(found, read_checkpoint, tmp_path) > 50
-    try_kills(found, read_checkpoint, tmp_path)
+    assert try_everything(found, read_checkpoint) > 50
+    try_kills(found, read_checkpoint)
 
 
 @given(places=st.lists(st.integers(0, 10_000), min_size=1, max_size=4), chance=st.randoms())
@@ -255,17 +260,16 @@ def test_power_may_go_again_and_again(
     read_checkpoint(lay_out(tree, folder / "at-last"), promises + found.promises(len(found.calls)))
 
 
-def test_without_sync_a_checkpoint_is_an_earlier_one_whole_or_refused(tmp_path: Path) -> None:
+def test_without_sync_a_checkpoint_is_an_earlier_one_whole_or_refused(disk: Path) -> None:
     def read(root: Path, promises: list[Any]) -> None:
         begun = max((epoch for epoch, _ in promises), default=0)
         for folder in folders(root):
             epoch = read_any_checkpoint(folder)
             assert epoch is None or epoch >= begun, "numbers would be given out twice"
 
-    (root := tmp_path / "disk").mkdir()
-    with recording(root) as found:
+    with recording(disk) as found:
         run_until_resumed(found, sync=False)
-    assert try_everything(found, read, tmp_path, draws=100) > 200
+    assert try_everything(found, read, draws=100) > 200
 
 
 async def test_a_server_that_is_started_again_syncs_its_new_epoch_whatever_the_settings_say(
@@ -291,14 +295,13 @@ async def test_a_server_that_is_started_again_syncs_its_new_epoch_whatever_the_s
     assert checkpoints.load(folder.checkpoint).epoch == 1
 
 
-def test_without_sync_something_can_be_lost(tmp_path: Path) -> None:
+def test_without_sync_something_can_be_lost(disk: Path) -> None:
     """Or the tests above would show nothing."""
-    (root := tmp_path / "disk").mkdir()
-    with recording(root) as found:
-        checkpoints.save(RunFolder.create(root / "runs", "run"), taken(0, 1), sync=False)
+    with recording(disk) as found:
+        checkpoints.save(RunFolder.create(disk / "runs", "run"), taken(0, 1), sync=False)
         found.promise((0, 1))
     with pytest.raises((CheckpointError, ValueError)):
-        try_everything(found, read_checkpoint, tmp_path)
+        try_everything(found, read_checkpoint)
 
 
 # Journals
@@ -317,7 +320,7 @@ def answer(found: Recording, *, sync: bool) -> None:
     for sequence in range(1, 6):
         if sequence == 5:
             journal = Journal(FIRST, folder, sync=sync)  # it has been started again
-        journal.forget_before(sequence - 2)
+        journal.forget(sequence - 2, sequence - 1, sequence)
         found.promise(("forgotten", sequence - 2))
         journal.record(sequence, Model(np.full(3, float(sequence))), reply_of(sequence))
         found.promise(("sent", sequence))
@@ -341,31 +344,28 @@ def read_journal(root: Path, promises: list[Any], *, sync: bool = True) -> None:
         assert reply["samples"] == sequence
 
 
-def test_a_synced_journal_knows_every_reply_that_was_sent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (root := tmp_path / "disk").mkdir()
-    with recording(root) as found:
+def test_a_synced_journal_knows_every_reply_that_was_sent(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with recording(disk) as found:
         answer(found, sync=True)
-    assert try_everything(found, read_journal, tmp_path) > 50
-    try_kills(found, read_journal, tmp_path)
+    assert try_everything(found, read_journal) > 50
+    try_kills(found, read_journal)
     assert not caplog.records, "nothing was damaged"
 
 
 def test_without_sync_a_journal_says_what_is_damaged_and_knows_nothing_wrong(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (root := tmp_path / "disk").mkdir()
-    with recording(root) as found:
+    with recording(disk) as found:
         answer(found, sync=False)
-    assert try_everything(found, partial(read_journal, sync=False), tmp_path, draws=100) > 500
+    assert try_everything(found, partial(read_journal, sync=False), draws=100) > 500
     assert any("cannot go back to its state after instruction" in text for text in caplog.messages)
 
 
 def test_a_client_gives_the_reply_again_that_it_sent_before_the_power_went(
-    tmp_path: Path, make_settings: MakeSettings
+    disk: Path, make_settings: MakeSettings
 ) -> None:
     """A whole session, whose settings ask for it: what has left it is in every state of its disk from then on."""
     settings = make_settings(algorithm={"name": NAME}, objective={"kind": "logistic"}, checkpoint={"sync": True})
-    (root := tmp_path / "disk").mkdir()
 
     def begun(folder: Path) -> Session:
         return Session("a", settings, holding(), folder / "run-1" / "a", (NAME,))
@@ -378,12 +378,12 @@ def test_a_client_gives_the_reply_again_that_it_sent_before_the_power_went(
         after = len(promises) + 1  # perhaps handled already, and not yet answered
         assert add(session, float(after), sequence=after, base=after - 1) == sum(range(after + 1))
 
-    with recording(root) as found:
-        session = begun(root)
+    with recording(disk) as found:
+        session = begun(disk)
         for sequence in (1, 2, 3):
             found.promise((sequence, add(session, float(sequence), sequence, base=sequence - 1)))
-    assert try_everything(found, read, tmp_path) > 20
-    try_kills(found, read, tmp_path)
+    assert try_everything(found, read) > 20
+    try_kills(found, read)
 
 
 # Ledgers
@@ -418,11 +418,16 @@ def read_ledger(root: Path, promises: list[Any]) -> None:
     assert Ledger(path, "a").uploads == ledger.uploads
 
 
-def test_a_ledger_has_all_that_left_or_is_refused(tmp_path: Path) -> None:
-    (root := tmp_path / "disk").mkdir()
-    with recording(root) as found:
+def test_a_ledger_has_all_that_left_or_is_refused(disk: Path) -> None:
+    with recording(disk) as found:
         charge(found)
-    assert try_everything(found, read_ledger, tmp_path) > 20
+    assert try_everything(found, read_ledger) > 20
+
+    def read_after_a_kill(root: Path, promises: list[Any]) -> None:
+        read_ledger(root, promises)
+        Ledger(root / "state" / "run-1" / "a" / "ledger", "a")  # it can be gone on with
+
+    try_kills(found, read_after_a_kill)
 
 
 def account_in(root: Path) -> Account:
@@ -453,22 +458,10 @@ def read_policy(root: Path, promises: list[Any]) -> None:
     assert ledger.uploads == policy.uploads
 
 
-def test_a_kill_between_two_ledgers_loses_no_charge(tmp_path: Path) -> None:
-    (root := tmp_path / "disk").mkdir()
-    with recording(root) as found:
+def test_a_kill_between_two_ledgers_loses_no_charge(disk: Path) -> None:
+    with recording(disk) as found:
         charge_policy(found)
-    try_kills(found, read_policy, tmp_path)
-
-
-def test_a_kill_leaves_a_ledger_that_can_be_gone_on_with(tmp_path: Path) -> None:
-    def read(root: Path, promises: list[Any]) -> None:
-        read_ledger(root, promises)
-        Ledger(root / "state" / "run-1" / "a" / "ledger", "a")
-
-    (root := tmp_path / "disk").mkdir()
-    with recording(root) as found:
-        charge(found)
-    try_kills(found, read, tmp_path)
+    try_kills(found, read_policy)
 
 
 # Settings
@@ -490,12 +483,11 @@ def read_settings(root: Path, promises: list[Any]) -> None:
     assert len(promises) < 2 or written == promises[-1]
 
 
-def test_the_settings_of_a_run_are_the_old_or_the_new_ones(tmp_path: Path) -> None:
-    (root := tmp_path / "disk").mkdir()
-    with recording(root) as found:
+def test_the_settings_of_a_run_are_the_old_or_the_new_ones(disk: Path) -> None:
+    with recording(disk) as found:
         settle_settings(found)
-    assert try_everything(found, read_settings, tmp_path) > 5
-    try_kills(found, read_settings, tmp_path)
+    assert try_everything(found, read_settings) > 5
+    try_kills(found, read_settings)
 
 
 # Certificates
@@ -536,12 +528,11 @@ def read_certificates(root: Path, promises: list[Any]) -> None:
             assert int(describe(root / "certs" / name)["serial"], 16) in known, "it cannot be revoked by its name"
 
 
-def test_a_list_that_was_copied_for_the_server_stays_there(tmp_path: Path) -> None:
-    (root := tmp_path / "disk").mkdir()
-    authority, server = root / "certs" / "authority", root / "certs" / "server"
-    make_all(root / "certs", ["localhost"], ["a", "b"])
+def test_a_list_that_was_copied_for_the_server_stays_there(disk: Path) -> None:
+    authority, server = disk / "certs" / "authority", disk / "certs" / "server"
+    make_all(disk / "certs", ["localhost"], ["a", "b"])
     revoke_by_command(authority, names=["a"], to=[server])
-    with recording(root) as found:
+    with recording(disk) as found:
         revoke_by_command(authority, names=["b"], to=[server])
         found.promise("copied")
 
@@ -549,14 +540,13 @@ def test_a_list_that_was_copied_for_the_server_stays_there(tmp_path: Path) -> No
         revoked = read_revoked(left / "certs" / "server")
         assert len(revoked) == 2 if promises else len(revoked) in (1, 2), "what was revoked is accepted again"
 
-    assert try_everything(found, read_copy, tmp_path) > 5
-    try_kills(found, read_copy, tmp_path)
+    assert try_everything(found, read_copy) > 5
+    try_kills(found, read_copy)
 
 
-def test_what_was_revoked_stays_so_and_who_was_certified_can_be_revoked(tmp_path: Path) -> None:
-    (root := tmp_path / "disk").mkdir()
-    make_all(root / "certs", ["localhost"], ["a", "b"])
-    with recording(root) as found:
+def test_what_was_revoked_stays_so_and_who_was_certified_can_be_revoked(disk: Path) -> None:
+    make_all(disk / "certs", ["localhost"], ["a", "b"])
+    with recording(disk) as found:
         certify(found)
-    assert try_everything(found, read_certificates, tmp_path, draws=40) > 20
-    try_kills(found, read_certificates, tmp_path)
+    assert try_everything(found, read_certificates, draws=40) > 20
+    try_kills(found, read_certificates)

@@ -150,8 +150,8 @@ def test_a_half_written_file_of_secrets_is_refused(disk: Path) -> None:
     with recording(disk) as found:
         SECRETS.save(disk / CLIENTS)
         found.promise("saved")
-    assert try_everything(found, read, disk.parent) >= 5
-    try_kills(found, read, disk.parent)
+    assert try_everything(found, read) >= 5
+    try_kills(found, read)
 
 
 def test_the_secret_of_the_noise_stays_the_same(disk: Path) -> None:
@@ -162,8 +162,8 @@ def test_the_secret_of_the_noise_stays_the_same(disk: Path) -> None:
 
     with recording(disk) as found:
         found.promise(PrivateRandomness.kept_in(disk / "state" / "a").secret)
-    assert try_everything(found, read, disk.parent) >= 5
-    try_kills(found, read, disk.parent)
+    assert try_everything(found, read) >= 5
+    try_kills(found, read)
 
 
 def test_an_exchange_goes_on_after_a_kill_and_after_the_loss_of_power(disk: Path) -> None:
@@ -186,8 +186,8 @@ def test_an_exchange_goes_on_after_a_kill_and_after_the_loss_of_power(disk: Path
         found.promise(offer(secret_exchange))
         secret_exchange._keep(SECRETS)
         found.promise("kept")
-    assert try_everything(found, read, disk.parent) > 10
-    try_kills(found, read, disk.parent)
+    assert try_everything(found, read) > 10
+    try_kills(found, read)
 
 
 def test_files_are_laid_out_for_their_owner(disk: Path) -> None:

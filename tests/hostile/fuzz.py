@@ -77,19 +77,7 @@ class Count:
 
 
 def fuzz(parser: Parser, inputs: int, seed: int, patience: float = float("inf")) -> Count:
-    """Throw inputs at one parser.
-
-    Parameters
-    ----------
-    parser
-        The target.
-    inputs
-        How many.
-    seed
-        Of all draws.
-    patience
-        Seconds after which no more are thrown, beyond :data:`LEAST`.
-    """
+    """Throw inputs at one parser: so many, but beyond :data:`LEAST` only for as many seconds as ``patience`` has."""
     chance = random.Random(f"{seed} {parser.name}")
     seeds = list(parser.seeds)
     kept: list[bytes] = []

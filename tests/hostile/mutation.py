@@ -44,17 +44,7 @@ def varint(number: int) -> bytes:
 
 
 def damaged(chance: random.Random, content: bytes, others: Sequence[bytes]) -> bytes:
-    """Change an input in one to six places.
-
-    Parameters
-    ----------
-    chance
-        Source of all draws.
-    content
-        What to change.
-    others
-        Inputs that pieces are taken from.
-    """
+    """Change an input in one to six places, also by pieces of others."""
     changed = bytearray(content)
     for _ in range(chance.choice((1, 1, 1, 2, 3, 6))):
         chance.choice(_WAYS)(chance, changed, others)

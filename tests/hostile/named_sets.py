@@ -47,13 +47,13 @@ def named_sets(folder: Path) -> Iterator[Parser]:
         "adult.data": "\n".join([*rows, *rows]).encode(),
         "adult.test": ("|1x3 Cross validator\n" + ".\n".join(rows) + ".\n").encode(),
     }
-    yield _several("data, Adult", folder / "adult", adult, readers.read_adult, 15)
+    yield several("data, Adult", folder / "adult", adult, readers.read_adult, 15)
     forests = "\n".join(",".join(map(str, [*range(n, n + 54), n])) for n in (1, 2, 3)).encode()
-    yield _several("data, Covertype", folder / "covtype", {"covtype.data": forests}, readers.read_covtype, 10)
+    yield several("data, Covertype", folder / "covtype", {"covtype.data": forests}, readers.read_covtype, 10)
     words = {"news20.binary": b"+1 1:0.5 1355191:2\n-1 2:1e-3\n"}
-    yield _several("data, news20", folder / "news20", words, readers.read_news20, 10)
+    yield several("data, news20", folder / "news20", words, readers.read_news20, 10)
     news = {"rcv1_train.binary": b"+1 1:0.5 47236:2\n-1 2:1e-3\n", "rcv1_test.binary": b"-1 2:0.25\n1 3:1\n"}
-    yield _several("data, rcv1", folder / "rcv1", news, readers.read_rcv1, 10)
+    yield several("data, rcv1", folder / "rcv1", news, readers.read_rcv1, 10)
     subset = io.BytesIO()
     np.savez(
         subset,
@@ -62,7 +62,7 @@ def named_sets(folder: Path) -> Iterator[Parser]:
         indptr=np.array([0, 2, 3, 4]),
         y=np.array([1, 0, 1], np.int8),
     )
-    yield _several(
+    yield several(
         "data, subset",
         folder / "subset",
         {"rcv1.npz": subset.getvalue()},
@@ -74,7 +74,7 @@ def named_sets(folder: Path) -> Iterator[Parser]:
         yield weights(folder / "weights")
 
 
-def _several(
+def several(
     name: str, folder: Path, whole: Mapping[str, bytes], read: Callable[[Mapping[str, Path]], object], weight: int
 ) -> Parser:
     folder.mkdir()

@@ -14,32 +14,14 @@ Change = Callable[[random.Random, bytes, Sequence[bytes]], bytes]
 
 @dataclass(frozen=True)
 class Parser:
-    """One target.
-
-    Attributes
-    ----------
-    name
-        For people.
-    seeds
-        Inputs that are right.
-    parse
-        Reads an input, as the program would.
-    refusals
-        What it may raise.
-    weight
-        Its share of all inputs.
-    memory
-        Bytes by which one input may raise what the process takes.
-    change
-        Damages an input.
-    """
+    """One target."""
 
     name: str
-    seeds: tuple[bytes, ...]
-    parse: Callable[[bytes], None]
-    refusals: tuple[type[FenchelError], ...]
-    weight: int
-    memory: int = 64 << 20
+    seeds: tuple[bytes, ...]  # inputs that are right
+    parse: Callable[[bytes], None]  # reads an input, as the program would
+    refusals: tuple[type[FenchelError], ...]  # what it may raise
+    weight: int  # its share of all inputs
+    memory: int = 64 << 20  # bytes by which one input may raise what the process takes
     change: Change = field(default=damaged)
 
 

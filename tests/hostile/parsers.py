@@ -114,7 +114,7 @@ from fenchel.server.transport.client_stream import ClientStream
 from fenchel.server.transport.interceptor import RefusedError
 from fenchel.server.transport.service import Service
 from tests.hostile.mutation import BOMB, damaged, disturbed, rearranged
-from tests.hostile.named_sets import named_sets
+from tests.hostile.named_sets import named_sets, several
 from tests.hostile.parser import Parser, void
 
 LIMIT = 1 << 16
@@ -126,6 +126,16 @@ def parsers(folder: Path, loop: asyncio.AbstractEventLoop) -> list[Parser]:
     logging.getLogger("fenchel").addHandler(logging.NullHandler())
     logging.getLogger("fenchel").propagate = False
     return [*_wire(folder, loop), *_settings(folder), *_data(folder), *_credentials(folder), *_state(folder)]
+
+
+def reading(path: Path, read: Callable[[Path], object]) -> Callable[[bytes], None]:
+    """Return what reads bytes from a file."""
+
+    def parse(data: bytes) -> None:
+        path.write_bytes(data)
+        void(read(path))
+
+    return parse
 
 
 # What comes over the network
@@ -289,6 +299,7 @@ def _read_ciphertexts(data: bytes) -> None:
     wire = ENCRYPTED.to_wire()
     vector = Ciphertexts(wire.key_id, LAYOUT, data[0], data[1] % 8, wire.ciphertext_bytes, data[2:])
     found = CipherVector.from_wire(vector, KEY_PAIR)
+    assert all(0 < ciphertext < KEY_PAIR.n_squared for ciphertext in found.ciphertexts)
     assert bytes(found.to_wire().data) == data[2:]
 
 
@@ -563,20 +574,13 @@ def _settings(folder: Path) -> Iterator[Parser]:
     yield Parser("settings, JSON", seeds, read_json, (SettingsError,), 40, change=changed)
     path = folder / "settings.yaml"
 
-    def written(read: Callable[[Path], object]) -> Callable[[bytes], None]:
-        def parse(data: bytes) -> None:
-            path.write_bytes(data)
-            read(path)
-
-        return parse
-
     shared = b"rounds: &n 2\nclients: *n\ndata: &d {name: digits}\nobjective: {<<: *d, kind: softmax}\nalgorithm: *d\n"
     seeds = (*(yaml.safe_dump(run).encode() for run in _RUNS), shared, BOMB)
-    yield Parser("settings, YAML", seeds, written(load), (SettingsError,), 10)
+    yield Parser("settings, YAML", seeds, reading(path, load), (SettingsError,), 10)
     policy = b"maximum_epsilon: 5\nmechanisms: [contractive]\nsupports: [dense]\ndelta: 1.0e-6\n"
-    yield Parser("policies", (policy,), written(load_policy), (SettingsError,), 8)
+    yield Parser("policies", (policy,), reading(path, load_policy), (SettingsError,), 8)
     tuning = Path("experiments/tune-fedavg-digits.yaml").read_bytes()
-    yield Parser("tunings", (tuning,), written(load_tuning), (SettingsError,), 8)
+    yield Parser("tunings", (tuning,), reading(path, load_tuning), (SettingsError,), 8)
     short = (b"lbfgs", b"{kind: gradient, accelerated: true, stop: {steps: 30}}")
 
     def read_solver(data: bytes) -> None:
@@ -587,7 +591,7 @@ def _settings(folder: Path) -> Iterator[Parser]:
         b"frequency: 1.0e+9\ncycles_per_mac: 2\ntransmit_power: 0.2\n",
         b"clients: {client-000: {frequency: 5.0e+8}, client-001: {receive_power: 0.1}}\n",
     )
-    yield Parser("devices", devices, written(lambda path: read_devices([str(path)])), (SettingsError,), 8)
+    yield Parser("devices", devices, reading(path, lambda path: read_devices([str(path)])), (SettingsError,), 8)
     links = (b"preset=hyfdca-257ms", b"rtt=40ms\njitter=1.5ms\nupload=10Mbit\ndownload=1e6\ncut_every=2 min")
 
     def read_link(data: bytes) -> None:
@@ -608,10 +612,7 @@ def _settings(folder: Path) -> Iterator[Parser]:
     logistic = {"kind": "logistic", "initial": {"file": str(path_of_model)}}
     objective = validate(_RUNS[1] | {"algorithm": {"name": "fedavg"}, "objective": logistic, "uplink": {}}).objective
 
-    def read_model(data: bytes) -> None:
-        path_of_model.write_bytes(data)
-        initial_model(objective, 3, 2, 1)
-
+    read_model = reading(path_of_model, lambda path: initial_model(objective, 3, 2, 1))
     yield Parser("initial models", (model.getvalue(),), read_model, (SettingsError,), 15)
 
 
@@ -639,12 +640,7 @@ def _data(folder: Path) -> Iterator[Parser]:
     images = struct.pack(">HBB3I", 0, 8, 3, 4, 3, 3) + bytes(range(36))
     marks = struct.pack(">HBBI", 0, 8, 1, 4) + bytes(4)
     (folder / "y-idx1-ubyte").write_bytes(marks)
-
-    def read_idx(data: bytes) -> None:
-        path = folder / "x-idx3-ubyte"
-        path.write_bytes(data)
-        read_files([path, folder / "y-idx1-ubyte"])
-
+    read_idx = reading(folder / "x-idx3-ubyte", lambda path: read_files([path, folder / "y-idx1-ubyte"]))
     yield Parser("data, IDX", (images, marks), read_idx, (DataError,), 30)
     yield _file(folder, "x.csv.gz", (gzip.compress(csv, mtime=0), gzip.compress(bytes(4000), mtime=0)), 10)
     yield _identifiers(folder)
@@ -671,44 +667,22 @@ def _identifiers(folder: Path) -> Parser:
 
 
 def _mammography(folder: Path) -> Parser:
-    path = folder / "mammography.csv"
-
-    def read(data: bytes) -> None:
-        path.write_bytes(data)
-        read_mammography({path.name: path})
-
+    read = reading(folder / "mammography.csv", lambda path: read_mammography({path.name: path}))
     seeds = (b"0.5,1,2,3,4,5,'-1'\n-0.5,1,2,3,4,5,'1'\n", b"1,-1\n2,1\n")
     return Parser("data, mammography", seeds, read, (DataError,), 10)
 
 
 def _cifar_differences(folder: Path) -> Parser:
-    """Return the reader of a part of CIFAR in several files: the first byte of an input says which one is its rest."""
-    own = folder / "cifar"
-    own.mkdir()
     marks, train, test = io.BytesIO(), io.BytesIO(), io.BytesIO()
     np.savez(marks, train2_y=np.arange(2), test1_y=np.arange(1))
     np.save(train, np.arange(3 * 2 * 32 * 32, dtype=np.uint8).reshape(3, 2, 32, 32))
     np.save(test, np.zeros((3, 1, 32, 32), np.uint8))
     whole = {"labels.npz": marks.getvalue(), "train2_x.npy": train.getvalue(), "test1_x.npy": test.getvalue()}
-
-    def read(data: bytes) -> None:
-        place = data[0] % len(whole) if data else 0
-        for number, (name, content) in enumerate(whole.items()):
-            (own / name).write_bytes(data[1:] if number == place else content)
-        read_cifar_differences({name: own / name for name in whole})
-
-    seeds = tuple(bytes([place]) + content for place, content in enumerate(whole.values()))
-    return Parser("data, differences", seeds, read, (DataError,), 15)
+    return several("data, differences", folder / "cifar", whole, read_cifar_differences, 15)
 
 
 def _file(folder: Path, name: str, seeds: tuple[bytes, ...], weight: int) -> Parser:
-    path = folder / name
-
-    def read(data: bytes) -> None:
-        path.write_bytes(data)
-        void(read_file(path))
-
-    kind = name.removeprefix("x.")
+    kind, read = name.removeprefix("x."), reading(folder / name, read_file)
     return Parser(f"data, {kind}", seeds, read, (DataError,), weight, memory=256 << 20)
 
 
@@ -870,12 +844,7 @@ def _issued(folder: Path) -> Parser:
     own = folder / "issuer"
     own.mkdir()
     text = (folder / "certs" / "authority" / ISSUED).read_bytes()
-
-    def read(data: bytes) -> None:
-        (own / ISSUED).write_bytes(data)
-        for each in issued(own):
-            void((each.serial, each.name == "a"))
-
+    read = reading(own / ISSUED, lambda path: [(each.serial, each.name == "a") for each in issued(own)])
     return Parser("issued certificates", (text,), read, (CredentialError,), 8, change=_changed_lines)
 
 
@@ -924,12 +893,7 @@ def _state(folder: Path) -> Iterator[Parser]:
     checkpoint.save(run, checkpoint.take("run", 3, 1, state, {"a": member}), sync=False)
     saved = run.checkpoint.read_bytes()
 
-    def read_store(data: bytes) -> None:
-        path.write_bytes(data)
-        store.read(path)
-
-    def read_checkpoint(data: bytes) -> None:
-        path.write_bytes(data)
+    def read_checkpoint(path: Path) -> None:
         found = checkpoint.load(path)
         found.restore()
         found.state(_State)
@@ -937,28 +901,23 @@ def _state(folder: Path) -> Iterator[Parser]:
     entry = folder / "journal" / f"{7:020d}.state"
     entry.parent.mkdir()
 
-    def read_journal(data: bytes) -> None:
-        entry.write_bytes(data)
+    def read_journal(entry: Path) -> None:
         kept = Journal(state, entry.parent)
         kept.state_after(7)
         kept.reply_to(7)
 
     refusals = (CheckpointError,)
-    yield Parser("store", (journal, saved), read_store, refusals, 40, change=_changed_store)
-    yield Parser("checkpoints", (saved,), read_checkpoint, refusals, 30, change=_changed_store)
-    yield Parser("journals", (journal,), read_journal, (*refusals, LostStateError), 30, change=_changed_store)
+    yield Parser("store", (journal, saved), reading(path, store.read), refusals, 40, change=_changed_store)
+    yield Parser("checkpoints", (saved,), reading(path, read_checkpoint), refusals, 30, change=_changed_store)
+    read_entry = reading(entry, read_journal)
+    yield Parser("journals", (journal,), read_entry, (*refusals, LostStateError), 30, change=_changed_store)
     yield _ledgers(folder)
     yield from _folders(folder)
     table = pa.table({"client": ["a", "b"], "bytes": [1, 2]})
     growing = io.BytesIO()
     with pa.ipc.new_stream(growing, table.schema) as writer:
         writer.write_table(table)
-    rows = folder / "rows.parquet"
-
-    def read_table(data: bytes) -> None:
-        rows.with_suffix(".arrows").write_bytes(data)
-        void(tables.read(rows).to_pydict())
-
+    read_table = reading(folder / "rows.arrows", lambda path: tables.read(path.with_suffix(".parquet")).to_pydict())
     yield Parser("tables", (growing.getvalue(),), read_table, refusals, 10)
 
 
@@ -1006,39 +965,36 @@ def _folders(folder: Path) -> Iterator[Parser]:
     account.received("a", answer, outline(answer.payload, LIMIT), None)
     account.save()
 
-    def read_account(data: bytes) -> None:
-        run.disclosures.write_bytes(data)
+    def read_account(path: Path) -> None:
         found = load_disclosures(run.path)
         void((disclosure_rows(found), head_rows(found), noise_rows(found), exporter_rows(found)))
         DisclosureRecord(run.disclosures, run.id).resume(["a"])
 
     refusals = (CheckpointError,)
     changed = _changed_tree
-    yield Parser("accounts", (run.disclosures.read_bytes(),), read_account, refusals, 10, change=changed)
+    yield Parser(
+        "accounts",
+        (run.disclosures.read_bytes(),),
+        reading(run.disclosures, read_account),
+        refusals,
+        10,
+        change=changed,
+    )
     summary = b'{"completed": true, "rounds": 2, "figures": {"objective": 0.5}, "reason": null}'
 
-    def read_summary(data: bytes) -> None:
-        run.summary.write_bytes(data)
+    def read_summary(path: Path) -> object:
         found = Run(run.path)
-        void((found.state, found.reason, found.figures))
+        return found.state, found.reason, found.figures
 
-    yield Parser("summaries", (summary,), read_summary, refusals, 8, change=changed)
+    yield Parser("summaries", (summary,), reading(run.summary, read_summary), refusals, 8, change=changed)
     model = io.BytesIO()
     np.savez(model, model=np.arange(3.0))
-
-    def read_model(data: bytes) -> None:
-        run.model.write_bytes(data)
-        void(Run(run.path).model)
-
+    read_model = reading(run.model, lambda path: Run(run.path).model)
     yield Parser("models", (model.getvalue(),), read_model, refusals, 15)
     tuning = TuningFolder(folder / "tuning")
     tuning.trials.mkdir(parents=True)
     record = b'{"trial": 0, "parameters": {"algorithm.step_size": 0.1}, "run": "x", "error": null}\n' * 2
-
-    def read_record(data: bytes) -> None:
-        tuning.record.write_bytes(data)
-        void(_recorded(tuning))
-
+    read_record = reading(tuning.record, lambda path: _recorded(tuning))
     yield Parser("records of trials", (record,), read_record, refusals, 8, change=_changed_lines)
 
 

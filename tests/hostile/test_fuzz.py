@@ -7,7 +7,6 @@ import contextlib
 import gzip
 import io
 import os
-import random
 import tarfile
 import tracemalloc
 import zipfile
@@ -15,20 +14,22 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fenchel.common.errors import FenchelError, PayloadError
-from fenchel.proto import fenchel_pb2 as pb
+from fenchel.common.errors import PayloadError, WireError
+from fenchel.common.wire.frames import Assembly
 from tests.complexity import FACTOR, LINEAR, growth
 from tests.hostile.fuzz import fuzz
 from tests.hostile.memory import peak, resident
-from tests.hostile.mutation import BOMB, WIDE, damaged, disturbed, rearranged, varint
+from tests.hostile.mutation import BOMB
 from tests.hostile.parser import Parser
-from tests.hostile.parsers import LIMIT, parsers
+from tests.hostile.parsers import parsers
 from tests.messages import raises
 
-INPUTS = 40_000
-PATIENCE = 3.0  # seconds for one parser
+INPUTS = 15_000
+PATIENCE = 1.0  # seconds for one parser
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +144,14 @@ FOUND: dict[str, tuple[str, bytes]] = {
 def test_what_was_found_is_refused(what: str, targets: dict[str, Parser]) -> None:
     name, data = FOUND[what]
     target = targets[name]
-    with raises(FenchelError) as caught:
-        target.parse(data)
-    assert isinstance(caught.value, target.refusals)
+    if what not in LONG:  # which takes its time under this watch
+        tracemalloc.start()
+    try:
+        with raises(target.refusals, snapshot=what not in LONG):
+            target.parse(data)
+        assert tracemalloc.get_traced_memory()[1] < target.memory, "what is only claimed takes no memory"
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("what", LONG)
@@ -161,28 +167,18 @@ def test_what_is_long_takes_no_more_than_its_share_of_time(what: str, targets: d
     assert growth(parse, size // FACTOR) < LINEAR
 
 
-def test_time_that_grows_with_the_square_of_the_size_is_found_out() -> None:
-    text = "9" * 80_000
-
-    def pairs(n: int) -> None:
-        for i in range(n):
-            text.count("9", 0, i)
-
-    assert growth(pairs, 250) > LINEAR
-    assert growth(lambda n: text[:n].count("9"), 5_000) < LINEAR
-
-
-@pytest.mark.parametrize("what", [what for what in FOUND if "memory" in what or "claims" in what or "tera" in what])
-def test_what_is_only_claimed_takes_no_memory(what: str, targets: dict[str, Parser]) -> None:
-    name, data = FOUND[what]
-    target = targets[name]
-    tracemalloc.start()
-    try:
-        with raises(target.refusals):
-            target.parse(data)
-        assert tracemalloc.get_traced_memory()[1] < target.memory
-    finally:
-        tracemalloc.stop()
+@given(size=st.integers(0, 50), pieces=st.lists(st.tuples(st.sampled_from("adr"), st.binary(max_size=30)), max_size=8))
+def test_an_assembly_takes_chunks_in_any_manner_or_refuses_them(size: int, pieces: list[tuple[str, bytes]]) -> None:
+    assembly = Assembly(size)
+    with contextlib.suppress(WireError):
+        for action, piece in pieces:
+            if action == "a":
+                assembly.add(memoryview(piece))
+            elif action == "r":
+                assembly.rewind(len(piece))
+            if assembly.complete:
+                assert len(assembly.body()) == size
+                break
 
 
 def test_a_parser_that_fails_is_found_out() -> None:
@@ -200,7 +196,8 @@ def test_a_parser_that_fails_is_found_out() -> None:
 
 
 @pytest.mark.parametrize("what", ["hang", "time", "memory"])
-def test_a_parser_that_takes_too_much_is_found_out(what: str) -> None:
+def test_a_parser_that_takes_too_much_is_found_out(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.hostile.fuzz.HANGS", 1.0)
     held: list[bytearray] = []
 
     def parse(data: bytes) -> None:
@@ -215,25 +212,3 @@ def test_a_parser_that_takes_too_much_is_found_out(what: str) -> None:
 
     count = fuzz(Parser("x", (b"slow",), parse, (PayloadError,), 1, memory=64 << 20), 2, seed=1)
     assert [each.what.partition(" ")[0] for each in count.findings] == ["took"]
-
-
-def test_damage_is_damage_and_follows_from_the_seed() -> None:
-    seed = b"a message of 12 words, {1: [2.5, 3]}"
-    made = [damaged(random.Random(7), seed, [seed]) for _ in range(2)]
-    assert made[0] == made[1]
-    chance = random.Random(0)
-    several = [damaged(chance, seed, [seed, b"other"]) for _ in range(2000)]
-    assert len(set(several)) > 1500
-    assert min(map(len, several)) == 0
-    assert max(map(len, several)) > 2 * len(seed)
-    assert any(varint(2**64 - 1) in each for each in several)
-    tree = {"a": {"b": [1, 2, {"c": "d"}]}, "e": 3}
-    assert len({str(rearranged(chance, tree, [tree])) for _ in range(300)}) > 30
-    assert tree == {"a": {"b": [1, 2, {"c": "d"}]}, "e": 3}
-    sizes = set()
-    for _ in range(3000):
-        message = pb.Payload(arrays=[pb.Array(name="x", dense=pb.Dense(dtype=pb.FLOAT64, shape=[4]))])
-        disturbed(chance, message)
-        sizes |= {side for array in message.arrays for side in array.dense.shape}
-    assert sizes >= set(WIDE), "every extreme is reached"
-    assert LIMIT in WIDE

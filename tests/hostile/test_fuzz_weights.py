@@ -21,7 +21,7 @@ def test_damaged_weights_are_read_or_refused(tmp_path: Path) -> None:
     target = weights(tmp_path / "weights")
     for seed in target.seeds:
         target.parse(seed)
-    count = fuzz(target, 600, seed=0, patience=5.0)
+    count = fuzz(target, 300, seed=0, patience=2.0)
     assert not count.findings, "\n\n".join(f"{each.data!r}\n{each.what}" for each in count.findings[:3])
     assert count.inputs > 20
     assert count.reasons > 5

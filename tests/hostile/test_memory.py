@@ -7,8 +7,7 @@ model is known.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from fenchel.common.wire.values import SparseVector
 from fenchel.proto import fenchel_pb2 as pb
 from tests.cluster.federation import Federation, wait_until
 from tests.hostile.memory import peak, resident
+from tests.hostile.relay import relaying
 from tests.hostile.test_siege import HONEST, OFFENDER, Call, Offender, declared, dense, described, thin
 
 pytestmark = pytest.mark.cluster
@@ -167,7 +167,7 @@ async def test_few_bytes_that_stand_for_a_gigabyte_stay_few(federate: Callable[.
 
 async def test_what_a_client_never_reads_is_not_kept_for_it(federate: Callable[..., Federation]) -> None:
     """Each round has 16 MiB for it, of which 4 MiB may be sent ahead."""
-    rounds = 14
+    rounds = 12
 
     async def never_reading(siege: Siege, offender: Offender, channel: grpc.aio.Channel) -> None:
         siege.answering.set()
@@ -180,36 +180,7 @@ async def test_what_a_client_never_reads_is_not_kept_for_it(federate: Callable[.
         assert siege.growth(before) < MEMORY
 
     federation = federate(rounds=rounds, deadline=3.0, patience=1)
-    taken = [0]
-    async with counted(federation.port, taken) as port:
-        await besieged(federation, LARGE, never_reading, port)
+    async with relaying(federation.port) as relay:
+        await besieged(federation, LARGE, never_reading, relay.port)
     assert f"client {OFFENDER} did not answer" in federation.says("server")
-    assert 1 << 20 < taken[0] < 8 * LARGE, "flow control has held, in the middle of the first model"
-
-
-@contextlib.asynccontextmanager
-async def counted(server: int, taken: list[int]) -> AsyncIterator[int]:
-    """Stand between a client and the server, and count what the client takes; yield the port."""
-
-    async def passed(source: asyncio.StreamReader, to: asyncio.StreamWriter, down: bool) -> None:
-        with contextlib.suppress(ConnectionError), contextlib.closing(to):
-            while data := await source.read(1 << 16):
-                taken[0] += len(data) * down
-                to.write(data)
-                await to.drain()
-
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner, outer = await asyncio.open_connection("127.0.0.1", server)
-        await asyncio.gather(passed(reader, outer, False), passed(inner, writer, True))
-
-    relays: set[asyncio.Task[None]] = set()
-
-    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        relays.add(asyncio.ensure_future(relay(reader, writer)))
-
-    listening = await asyncio.start_server(begin, "127.0.0.1")
-    try:
-        yield listening.sockets[0].getsockname()[1]
-    finally:
-        listening.close()
-        await asyncio.gather(*relays, return_exceptions=True)
+    assert 1 << 20 < sum(map(len, relay.down)) < 8 * LARGE, "flow control has held, in the middle of the first model"

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
@@ -28,10 +27,13 @@ from fenchel.client.session import Session
 from fenchel.client.trust_limits import TrustLimits
 from fenchel.common.accounting.accountant import Release, epsilon
 from fenchel.common.errors import AnotherRunError, BudgetSpentError, CheckpointError, SettingsError
+from fenchel.common.tls.credentials import Credentials
 from fenchel.common.wire.frames import Body, frames, parse
 from fenchel.common.wire.outline import Received, outline
 from fenchel.common.wire.payload import encode
+from fenchel.deploy.certificates.making import make_all
 from fenchel.proto import fenchel_pb2 as pb
+from tests.hostile.test_untrusted_server import Impostor
 from tests.messages import raises
 
 DELTA = 1e-4
@@ -112,27 +114,13 @@ def uploads_until_spent(client: Callable[[], Connection], runs: int) -> int:
     return answered
 
 
-def test_sixty_renamed_runs_cost_no_more_than_one_may(data: Path, tmp_path: Path) -> None:
-    most = affordable()
-    assert 1 < most < 30, "the attack would go beyond"
+@pytest.mark.parametrize("runs", [60, 20], ids=["one client process", "a new start for each run"])
+def test_renamed_runs_cost_no_more_than_one_may(runs: int, data: Path, tmp_path: Path) -> None:
+    """So it is with restart: on-failure, too, and a server that ends the client again and again."""
+    assert 1 < affordable() < 20, "the attack would go beyond"
     one = connection(data, tmp_path / "state")
-    assert uploads_until_spent(lambda: one, 60) == most
-
-
-def test_a_new_start_for_each_run_changes_nothing(data: Path, tmp_path: Path) -> None:
-    """So it is with restart: on-failure, and a server that ends the client again and again."""
-    assert uploads_until_spent(lambda: connection(data, tmp_path / "state"), 20) == affordable()
-
-
-def test_an_honest_server_that_begins_anew_twice_shares_the_budget(data: Path, tmp_path: Path) -> None:
-    sent = 0
-    for run in ("first", "second", "third"):
-        try:
-            session = joined(connection(data, tmp_path / "state"), run)
-        except BudgetSpentError:
-            continue
-        sent += sum(not asked(session, t).failure for t in range(1, 4))
-    assert sent == affordable() < 9
+    client = (lambda: one) if runs == 60 else (lambda: connection(data, tmp_path / "state"))
+    assert uploads_until_spent(client, runs) == affordable()
 
 
 def test_a_ledger_that_the_policy_names_counts_other_state_folders(data: Path, tmp_path: Path) -> None:
@@ -304,23 +292,21 @@ for number in range(first, first + 50):
 
 
 @dataclass
-class Renaming:
+class Renaming(Impostor):
     """A server that asks one upload of each run, and then has another run."""
 
-    shown: list[str] = field(default_factory=list)
     replies: list[pb.Reply] = field(default_factory=list)
     asks: bool = True
 
     async def _join(self, request: pb.JoinRequest, context: object) -> pb.JoinReply:
-        self.shown.append(f"run-{len(self.shown)}")
-        assignment = pb.Assignment(index=0, clients=1)
-        return pb.JoinReply(run=self.shown[-1], settings=json.dumps(SETTINGS), assignment=assignment)
+        self.run = f"run-{len(self.joined)}"
+        return await super()._join(request, context)
 
     async def _work(self, incoming: Any, context: Any) -> None:
         await context.read()
         await context.write(next(frames(pb.Welcome())))
         if not self.asks:
-            if len(self.shown) == 3:
+            if len(self.joined) == 3:
                 await context.write(next(frames(pb.Farewell(completed=True))))
             return
         head = pb.Instruction(sequence=1, phase="train", round=1, kind=pb.ASK)
@@ -330,54 +316,57 @@ class Renaming:
         assert isinstance(reply, pb.Reply)
         self.replies.append(reply)
 
-    async def attack(self, data: Path, state: Path, trust_limits: TrustLimits) -> pb.Farewell:
+    async def attack(self, data: Path, certificate: Path, state: Path, **limits: Any) -> pb.Farewell:
         """Have a client of a policy take part."""
-        server = grpc.aio.server()
-        calls = {
-            "Join": grpc.unary_unary_rpc_method_handler(
-                self._join, pb.JoinRequest.FromString, pb.JoinReply.SerializeToString
-            ),
-            "Work": grpc.stream_stream_rpc_method_handler(self._work),
-        }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("fenchel.v1.Coordinator", calls),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        who = Participant(
-            "north",
-            f"127.0.0.1:{port}",
-            None,
-            LocalData(OwnFile(data)),
-            state,
-            trust_limits,
-            retry_for=20.0,
-            policy=POLICY,
-        )
-        try:
+        async with self.listening() as port:
+            who = Participant(
+                "north",
+                f"localhost:{port}",
+                Credentials.load(certificate),
+                LocalData(OwnFile(data)),
+                state,
+                TrustLimits(**limits),
+                retry_for=20.0,
+                policy=POLICY,
+            )
             with ThreadPoolExecutor(1) as executor:
                 async with asyncio.timeout(60):
                     return await Connection(who, executor).take_part()
-        finally:
-            await server.stop(None)
 
 
-async def test_a_client_that_has_worked_for_a_run_follows_the_server_into_no_other(data: Path, tmp_path: Path) -> None:
-    server = Renaming()
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    make_all(tmp_path / "certs", ["localhost"], ["north"])
+    return tmp_path / "certs"
+
+
+@pytest.fixture
+def server(certificates: Path) -> Renaming:
+    return Renaming(Credentials.load(certificates / "server"), json.dumps(SETTINGS))
+
+
+async def test_a_client_that_has_worked_for_a_run_follows_the_server_into_no_other(
+    server: Renaming, data: Path, certificates: Path, tmp_path: Path
+) -> None:
     with raises(AnotherRunError) as caught:
-        await server.attack(data, tmp_path / "state", TrustLimits())
+        await server.attack(data, certificates / "north", tmp_path / "state")
     assert (caught.value.joined, caught.value.shown) == ("run-0", "run-1")
     assert caught.value.exit_code == 5
     assert [bool(reply.failure) for reply in server.replies] == [False]
 
 
-async def test_with_any_run_it_follows_until_its_policy_is_spent(data: Path, tmp_path: Path) -> None:
-    server = Renaming()
+async def test_with_any_run_it_follows_until_its_policy_is_spent(
+    server: Renaming, data: Path, certificates: Path, tmp_path: Path
+) -> None:
     with raises(BudgetSpentError):
-        await server.attack(data, tmp_path / "state", TrustLimits(any_run=True))
+        await server.attack(data, certificates / "north", tmp_path / "state", any_run=True)
     assert [bool(reply.failure) for reply in server.replies] == [False] * affordable()
 
 
-async def test_a_run_that_has_asked_nothing_binds_nobody(data: Path, tmp_path: Path) -> None:
+async def test_a_run_that_has_asked_nothing_binds_nobody(
+    server: Renaming, data: Path, certificates: Path, tmp_path: Path
+) -> None:
     """A server that dies before its first checkpoint begins another run."""
-    server = Renaming(asks=False)
-    assert (await server.attack(data, tmp_path / "state", TrustLimits())).completed
-    assert len(server.shown) == 3
+    server.asks = False
+    assert (await server.attack(data, certificates / "north", tmp_path / "state")).completed
+    assert len(server.joined) == 3

@@ -38,6 +38,7 @@ from fenchel.server.metering.limits import Limits
 from fenchel.server.transport.service import serve
 from fenchel.testing import Faults, Federation, load_model
 from tests.cluster.ledger import Ledger
+from tests.hostile.relay import relaying
 from tests.messages import raises
 
 PARROT = "client-001"
@@ -70,21 +71,11 @@ def undisturbed(settings: RunSettings, tmp_path_factory: pytest.TempPathFactory)
 
 @dataclass
 class Recording:
-    """What one client has sent.
+    """What one client has sent."""
 
-    Attributes
-    ----------
-    stream
-        All frames of its first stream.
-    replies
-        The replies of all streams, of a frame each.
-    repeated
-        How many of them were sent again.
-    """
-
-    stream: list[bytes] = field(default_factory=list)
-    replies: list[bytes] = field(default_factory=list)
-    repeated: int = 0
+    stream: list[bytes] = field(default_factory=list)  # all frames of its first stream
+    replies: list[bytes] = field(default_factory=list)  # of all streams, of a frame each
+    repeated: int = 0  # how many of them were sent again
 
 
 @dataclass
@@ -227,51 +218,6 @@ def test_a_stream_of_another_run_is_refused(settings: RunSettings, undisturbed: 
     assert "has not joined this run" in federation.refused
 
 
-@dataclass
-class Wire:
-    """Carries the parrot's connections to the server, and keeps what it sent on the first of them.
-
-    Attributes
-    ----------
-    port
-        The server's.
-    sent
-        The bytes, as they were on the wire.
-    """
-
-    port: int
-    sent: bytearray = field(default_factory=bytearray)
-    _passing: list[asyncio.Task[None]] = field(default_factory=list)
-
-    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection."""
-        sent = bytearray() if self._passing else self.sent
-        there, back = await asyncio.open_connection("127.0.0.1", self.port)
-        up = asyncio.create_task(_pass(reader, back, sent))
-        down = asyncio.create_task(_pass(there, writer, bytearray()))
-        self._passing += up, down
-        await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (up, down):
-            task.cancel()
-        await asyncio.gather(up, down, return_exceptions=True)
-        for end in (writer, back):
-            end.transport.abort()
-
-    async def end(self) -> None:
-        """Leave no connection behind."""
-        for task in self._passing:
-            task.cancel()
-        await asyncio.sleep(0.1)  # transports close in a later turn of the event loop
-
-
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, copy: bytearray) -> None:
-    with contextlib.suppress(ConnectionError):
-        while data := await reader.read(1 << 16):
-            copy += data
-            writer.write(data)
-            await writer.drain()
-
-
 async def sent_again(port: int, data: bytes) -> None:
     """Send bytes on a connection of their own, and wait until the server ends it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -287,47 +233,39 @@ async def sent_again(port: int, data: bytes) -> None:
 async def over_tls(
     settings: RunSettings, folder: RunFolder, certificates: Path, recorded: bytes = b""
 ) -> tuple[bytes, int]:
-    """Let a run take place in which recorded bytes are sent again, its own if none are given.
-
-    Returns
-    -------
-    tuple
-        What the parrot has sent, and how many streams of it the server had.
-    """
+    """Let a run take place in which recorded bytes are sent again, its own if none are given; return what the parrot
+    has sent, and how many streams of it the server had."""
     folder.settings.write_text(settings.to_yaml())
     coordinator = Coordinator(settings, folder, limits=Limits(strays_per_second=10_000.0))
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     own = Credentials.load(certificates / "server")
     serving = asyncio.create_task(serve(coordinator, "127.0.0.1:0", own, listening.set_result))
-    wire = Wire(await listening)
-    tapped = await asyncio.start_server(wire.carry, "127.0.0.1", 0)
-    ports = {PARROT: tapped.sockets[0].getsockname()[1]}
-    participants = [
-        Participant(
-            name,
-            f"localhost:{ports.get(name, wire.port)}",
-            Credentials.load(certificates / name),
-            LocalData(),
-            trust_limits=TrustLimits(code=[LEDGER]),
-        )
-        for name in client_names(3)
-    ]
-    working = asyncio.create_task(host(participants, on_event=lambda words: None))
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while PARROT not in coordinator.admission.members or coordinator.admission.members[PARROT].base < 4:
-                await asyncio.sleep(0.01)
-            await sent_again(wire.port, recorded or bytes(wire.sent))
-            assert not serving.done(), "the run went on meanwhile"
-            assert all(farewell.completed for farewell in await working)
-            assert (await serving).completed
-    finally:
-        for task in (working, serving):
-            task.cancel()
-        await asyncio.gather(working, serving, return_exceptions=True)
-        tapped.close()
-        await wire.end()
-    return bytes(wire.sent), coordinator.admission.members[PARROT].streams
+    async with relaying(await listening) as relay:
+        ports = {PARROT: relay.port}
+        participants = [
+            Participant(
+                name,
+                f"localhost:{ports.get(name, relay.server)}",
+                Credentials.load(certificates / name),
+                LocalData(),
+                trust_limits=TrustLimits(code=[LEDGER]),
+            )
+            for name in client_names(3)
+        ]
+        working = asyncio.create_task(host(participants, on_event=lambda words: None))
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while PARROT not in coordinator.admission.members or coordinator.admission.members[PARROT].base < 4:
+                    await asyncio.sleep(0.01)
+                await sent_again(relay.server, recorded or bytes(relay.up[0]))
+                assert not serving.done(), "the run went on meanwhile"
+                assert all(farewell.completed for farewell in await working)
+                assert (await serving).completed
+        finally:
+            for task in (working, serving):
+                task.cancel()
+            await asyncio.gather(working, serving, return_exceptions=True)
+    return bytes(relay.up[0]), coordinator.admission.members[PARROT].streams
 
 
 def test_bytes_of_a_connection_are_of_no_use_in_another_one_nor_in_another_run(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -14,20 +16,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from fenchel.common.errors import FenchelError, JoinRefusedError, WireError
-from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.version import PROTOCOL
 from fenchel.common.wire.frames import CHUNK_BYTES, FRAME_BYTES, Body, frames, parse
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.values import SparseVector, Values
 from fenchel.deploy.launch.in_process import MemoryStream
+from fenchel.deploy.launch.names import client_names
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.coordinator import Coordinator
 from fenchel.testing import Federation, load_model
 from tests.conftest import MakeSettings
 from tests.messages import raises
 
-OFFENDER = "client-002"
+HONEST = ("client-000", "client-001")
 LIMIT = 4 << 20
 MODEL = np.zeros(640)
 GOOD: Values = {"model": MODEL, "samples": 40}
@@ -144,30 +146,36 @@ HARMLESS: dict[str, Attack] = {
 
 @dataclass
 class Siege(Federation):
-    """A federation one of whose clients attacks when it is asked for the first time."""
+    """A federation whose last clients attack when they are asked for the first time, each in a way of its own."""
 
-    attack: Attack = field(default=lambda asked: iter(()))
+    attacks: Mapping[str, Attack] = field(default_factory=dict)  # by what they are called
     then_answer: bool = False
-    attacked: int = 0
-    end: BaseException | None = None
+    attacked: Counter[str] = field(default_factory=Counter)
+    ends: dict[str, BaseException | None] = field(default_factory=dict)
+
+    @property
+    def offenders(self) -> dict[str, str]:
+        """What each of the last clients does, by its name."""
+        return dict(zip(client_names(len(HONEST) + len(self.attacks))[len(HONEST) :], self.attacks, strict=True))
 
     async def _client(self, coordinator: Coordinator, name: str, death: asyncio.Event) -> None:
-        if name != OFFENDER:
+        if name in HONEST:
             await super()._client(coordinator, name, death)
             return
+        what = self.offenders[name]
         joining = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=b"offender")
         await coordinator.admission.join(joining)
         pair = MemoryStream()
         serving = asyncio.create_task(coordinator.admission.work(name, b"offender", pair.other_side()))
-        besieging = asyncio.create_task(self._besiege(pair))
+        besieging = asyncio.create_task(self._besiege(pair, what))
         await asyncio.wait({serving, besieging}, return_when=asyncio.FIRST_COMPLETED)
         for task in (serving, besieging):
             task.cancel()
-        self.end, broken = await asyncio.gather(serving, besieging, return_exceptions=True)
+        self.ends[what], broken = await asyncio.gather(serving, besieging, return_exceptions=True)
         if isinstance(broken, Exception):
             raise broken
 
-    async def _besiege(self, stream: MemoryStream) -> None:
+    async def _besiege(self, stream: MemoryStream, what: str) -> None:
         shard = pb.ShardDescription(samples=40, features=64, classes=10, features_held=64)
         for frame in frames(pb.Hello(shard=shard, stateless=True)):
             await stream.write(frame)
@@ -176,83 +184,98 @@ class Siege(Federation):
             if isinstance(head, pb.Farewell):
                 return
             if isinstance(head, pb.Instruction):
-                self.attacked += 1
-                for frame in self.attack(head):
+                self.attacked[what] += 1
+                for frame in self.attacks[what](head):
                     await stream.write(frame)
                 if self.then_answer:
                     for frame in reply(head.sequence):
                         await stream.write(frame)
 
+    def outcomes(self) -> dict[str, set[str]]:
+        """What became of the questions to each client: by its name, or by what it does."""
+        found: dict[str, set[str]] = {}
+        for row in pq.read_table(self.folder.calls).to_pylist():
+            found.setdefault(self.offenders.get(row["client"], row["client"]), set()).add(row["outcome"])
+        return found
+
 
 @pytest.fixture
-def settings(make_settings: MakeSettings) -> RunSettings:
-    return make_settings(
-        rounds=2,
-        network={"max_message_bytes": LIMIT},
-        participation={"deadline": 0.5},
-        evaluation={"server": False, "clients": False},
-    )
+def besieged(make_settings: MakeSettings, tmp_path: Path) -> Callable[..., Siege]:
+    """Return a function that has a run attacked in many ways at once, and returns it with its model."""
+
+    def run(attacks: Mapping[str, Attack], *, then_answer: bool = False) -> Siege:
+        settings = make_settings(
+            clients=len(HONEST) + len(attacks),
+            network={"max_message_bytes": LIMIT},
+            participation={"deadline": 1.0},
+            evaluation={"server": False, "clients": False},
+        )
+        siege = Siege(settings, RunFolder.create(tmp_path, "siege"), attacks=attacks, then_answer=then_answer)
+        siege.run()
+        return siege
+
+    return run
 
 
-def besieged(settings: RunSettings, parent: Path, attack: Attack, *, then_answer: bool = False) -> Siege:
-    siege = Siege(settings, RunFolder.create(parent, "siege"), attack=attack, then_answer=then_answer)
-    siege.run()
-    assert siege.attacked
-    return siege
-
-
-def outcomes(siege: Siege) -> set[tuple[str, str]]:
-    calls = pq.read_table(siege.folder.calls)
-    return set(zip(calls["client"].to_pylist(), calls["outcome"].to_pylist(), strict=True))
-
-
-HONEST = {("client-000", "counted"), ("client-001", "counted")}
-
-
-@pytest.fixture(scope="module")
-def without_offender(make_settings: MakeSettings, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The model of the others: each holds its third of the data, and the third one fails."""
-    attack = REFUSED["a failure of its own"][0]
-    siege = besieged(make_settings(rounds=2), tmp_path_factory.mktemp("reference"), attack)
+def model_of(siege: Siege) -> bytes:
     return load_model(siege.folder).tobytes()
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_reply_that_was_not_asked_for_so_fails_its_client_alone(
-    name: str, settings: RunSettings, without_offender: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+COUNTED = {client: {"counted"} for client in HONEST}
+
+
+def failing(attacks: Mapping[str, object]) -> dict[str, Attack]:
+    """As many clients that fail honestly: their model is the one of the others."""
+    return dict.fromkeys(attacks, REFUSED["a failure of its own"][0])
+
+
+def test_replies_that_were_not_asked_for_so_fail_their_clients_alone(
+    besieged: Callable[..., Siege], caplog: pytest.LogCaptureFixture
 ) -> None:
-    attack, told = REFUSED[name]
     with caplog.at_level(logging.WARNING, logger="fenchel.server"):
-        siege = besieged(settings, tmp_path, attack)
-    assert siege.attacked == 2
-    assert not isinstance(siege.end, Exception)
-    assert outcomes(siege) == HONEST | {(OFFENDER, "failed")}
-    assert load_model(siege.folder).tobytes() == without_offender
-    named = [record.message for record in caplog.records if f"client {OFFENDER} failed" in record.message]
-    assert len(named) == 2
-    assert all(told in message for message in named)
+        siege = besieged({what: attack for what, (attack, _) in REFUSED.items()})
+    assert siege.attacked == Counter(dict.fromkeys(REFUSED, 2)), "their streams stay"
+    assert not [end for end in siege.ends.values() if isinstance(end, Exception)]
+    assert siege.outcomes() == COUNTED | {what: {"failed"} for what in REFUSED}
+    for client, what in siege.offenders.items():
+        said = [record.message for record in caplog.records if f"client {client} failed" in record.message]
+        assert len(said) == 2
+        assert all(REFUSED[what][1] in message for message in said), what
+    assert model_of(siege) == model_of(besieged(failing(REFUSED)))
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_what_is_no_message_ends_the_stream_of_its_client_alone(
-    name: str, settings: RunSettings, without_offender: bytes, tmp_path: Path
-) -> None:
-    siege = besieged(settings, tmp_path, BROKEN[name])
-    assert siege.attacked == 1
-    assert isinstance(siege.end, WireError), siege.end
-    assert not outcomes(siege) & {(OFFENDER, "counted")}
-    assert outcomes(siege) >= HONEST
-    assert load_model(siege.folder).tobytes() == without_offender
+def test_what_is_no_message_ends_the_stream_of_its_client_alone(besieged: Callable[..., Siege]) -> None:
+    siege = besieged(BROKEN)
+    assert siege.attacked == Counter(dict.fromkeys(BROKEN, 1))
+    assert {what for what, end in siege.ends.items() if isinstance(end, WireError)} == set(BROKEN), siege.ends
+    found = siege.outcomes()
+    assert not [what for what in BROKEN if "counted" in found[what]]
+    assert {client: found[client] for client in HONEST} == COUNTED
+    assert model_of(siege) == model_of(besieged(failing(BROKEN)))
 
 
-@pytest.mark.parametrize("name", HARMLESS)
-def test_what_nobody_asked_for_is_dropped(name: str, settings: RunSettings, tmp_path: Path) -> None:
-    siege = besieged(settings, tmp_path, HARMLESS[name], then_answer=True)
-    assert siege.attacked == 2
-    assert not isinstance(siege.end, Exception)
-    assert outcomes(siege) == HONEST | {(OFFENDER, "counted")}
-    quiet = besieged(settings, tmp_path, lambda asked: iter(()), then_answer=True)
-    assert load_model(siege.folder).tobytes() == load_model(quiet.folder).tobytes()
+def test_what_nobody_asked_for_is_dropped(besieged: Callable[..., Siege]) -> None:
+    siege = besieged(HARMLESS, then_answer=True)
+    assert siege.attacked == Counter(dict.fromkeys(HARMLESS, 2))
+    assert not [end for end in siege.ends.values() if isinstance(end, Exception)]
+    assert siege.outcomes() == COUNTED | {what: {"counted"} for what in HARMLESS}
+    quiet = besieged(dict.fromkeys(HARMLESS, lambda asked: iter(())), then_answer=True)
+    assert model_of(siege) == model_of(quiet)
+
+
+@contextlib.asynccontextmanager
+async def gathered(make_settings: MakeSettings, tmp_path: Path) -> AsyncIterator[Coordinator]:
+    """A run whose clients have joined."""
+    coordinator = Coordinator(make_settings(), RunFolder.create(tmp_path, "gathered"))
+    conducting = asyncio.create_task(coordinator.conduct())
+    joins = [pb.JoinRequest(protocol=PROTOCOL, client=f"client-{i}", instance=b"i") for i in range(3)]
+    await asyncio.gather(*(coordinator.admission.join(request) for request in joins))
+    while not coordinator.admission.members:
+        await asyncio.sleep(0)
+    yield coordinator
+    conducting.cancel()
+    (end,) = await asyncio.gather(conducting, return_exceptions=True)
+    assert isinstance(end, asyncio.CancelledError | FenchelError)
 
 
 @pytest.mark.parametrize(
@@ -261,34 +284,19 @@ def test_what_nobody_asked_for_is_dropped(name: str, settings: RunSettings, tmp_
     ids=["nothing", "garbage", "a reply", "a farewell", "a chunk"],
 )
 async def test_a_stream_that_does_not_begin_with_a_hello_is_ended(
-    first: bytes, settings: RunSettings, tmp_path: Path
+    first: bytes, make_settings: MakeSettings, tmp_path: Path
 ) -> None:
-    coordinator = Coordinator(settings, RunFolder.create(tmp_path, "hello"))
-    conducting = asyncio.create_task(coordinator.conduct())
-    joins = [pb.JoinRequest(protocol=PROTOCOL, client=f"client-{i}", instance=b"i") for i in range(3)]
-    await asyncio.gather(*(coordinator.admission.join(request) for request in joins))
-    while not coordinator.admission.members:
-        await asyncio.sleep(0)
-    stream = MemoryStream()
-    await stream.write(first)
-    with raises(WireError):
-        await coordinator.admission.work("client-0", b"i", stream.other_side())
-    conducting.cancel()
-    await asyncio.gather(conducting, return_exceptions=True)
+    async with gathered(make_settings, tmp_path) as coordinator:
+        stream = MemoryStream()
+        await stream.write(first)
+        with raises(WireError):
+            await coordinator.admission.work("client-0", b"i", stream.other_side())
 
 
 @pytest.mark.parametrize(("client", "instance"), [("client-9", b"i"), ("client-0", b"other")])
 async def test_a_stream_belongs_to_who_joined(
-    client: str, instance: bytes, settings: RunSettings, tmp_path: Path
+    client: str, instance: bytes, make_settings: MakeSettings, tmp_path: Path
 ) -> None:
-    coordinator = Coordinator(settings, RunFolder.create(tmp_path, "stranger"))
-    conducting = asyncio.create_task(coordinator.conduct())
-    joins = [pb.JoinRequest(protocol=PROTOCOL, client=f"client-{i}", instance=b"i") for i in range(3)]
-    await asyncio.gather(*(coordinator.admission.join(request) for request in joins))
-    while not coordinator.admission.members:
-        await asyncio.sleep(0)
-    with raises(JoinRefusedError):
-        await coordinator.admission.work(client, instance, MemoryStream().other_side())
-    conducting.cancel()
-    end = (await asyncio.gather(conducting, return_exceptions=True))[0]
-    assert isinstance(end, asyncio.CancelledError | FenchelError)
+    async with gathered(make_settings, tmp_path) as coordinator:
+        with raises(JoinRefusedError):
+            await coordinator.admission.work(client, instance, MemoryStream().other_side())

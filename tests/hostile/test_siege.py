@@ -1,4 +1,4 @@
-"""A client of the fleet attacks a real server over TLS: the run of the others ends with the right bits."""
+"""Clients of the fleet attack a real server over TLS: the run of the others ends with the right bits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,10 +25,11 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.tls.credentials import Credentials
 from fenchel.common.version import PROTOCOL
 from fenchel.common.wire.channel import CLIENT_KEY, INSTANCE_KEY, options
-from fenchel.common.wire.frames import CHUNK_BYTES, SMALLEST_PIECE, Body, frames, parse
+from fenchel.common.wire.frames import SMALLEST_PIECE, Body, frames, parse
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.values import SparseVector, Values
 from fenchel.deploy.certificates.making import make_all
+from fenchel.deploy.launch.names import client_names
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 from fenchel.server.coordinator import Coordinator
@@ -50,7 +51,6 @@ SETTINGS: dict[str, Any] = {
     "name": "siege",
     "seed": 7,
     "rounds": 1,
-    "clients": 3,
     "data": {"name": "digits", "samples": 120, "scale": "unit-interval"},
     "objective": {"kind": "softmax", "l2": 1e-3},
     "algorithm": {"name": "fedavg", "local_steps": 1, "batch_size": None, "step_size": 0.5},
@@ -136,15 +136,21 @@ def dense(entries: int) -> pb.Payload:
     return pb.Payload(body_bytes=8 * entries, arrays=[array])
 
 
-def saying(values: Values) -> Attack:
+def answering(answer: Callable[[int], Iterable[bytes]]) -> Attack:
+    """Answer the first question by these frames, by its number, and then keep silent."""
+
     async def attack(offender: Offender, channel: grpc.aio.Channel) -> None:
         call = await offender.introduced(channel)
         asked = await offender.asked(call)
-        for frame in frames(pb.Reply(sequence=asked.sequence), Body(encode(values))):
+        for frame in answer(asked.sequence):
             await call.write(frame)
         await asyncio.sleep(3600)
 
     return attack
+
+
+def saying(values: Values) -> Attack:
+    return answering(lambda sequence: frames(pb.Reply(sequence=sequence), Body(encode(values))))
 
 
 def thin(size: int, encoding: pb.SupportEncoding.ValueType, sequence: int) -> bytes:
@@ -158,28 +164,11 @@ def thin(size: int, encoding: pb.SupportEncoding.ValueType, sequence: int) -> by
 
 
 def sparse(size: int, encoding: pb.SupportEncoding.ValueType) -> Attack:
-    async def attack(offender: Offender, channel: grpc.aio.Channel) -> None:
-        call = await offender.introduced(channel)
-        asked = await offender.asked(call)
-        await call.write(thin(size, encoding, asked.sequence))
-        await asyncio.sleep(3600)
-
-    return attack
+    return answering(lambda sequence: [thin(size, encoding, sequence)])
 
 
-async def silence(offender: Offender, channel: grpc.aio.Channel) -> None:
-    await offender.asked(await offender.introduced(channel))
-    await asyncio.sleep(3600)
-
-
-async def gigabytes(offender: Offender, channel: grpc.aio.Channel) -> None:
-    call = await offender.introduced(channel)
-    asked = await offender.asked(call)
-    await call.write(declared(dense(1 << 28), asked.sequence))
-    chunk = pb.Frame(chunk=bytes(CHUNK_BYTES)).SerializeToString()
-    for _ in range(600):
-        await call.write(chunk)
-    await asyncio.sleep(3600)
+failure = answering(lambda sequence: frames(pb.Reply(sequence=sequence, failure="no idea"), Body(encode({}))))
+silence = answering(lambda sequence: [])
 
 
 async def drops(offender: Offender, channel: grpc.aio.Channel) -> None:
@@ -272,7 +261,7 @@ def calling(what: Callable[[grpc.aio.Channel, Offender], Any], parallel: int) ->
 
 async def another_id(offender: Offender, channel: grpc.aio.Channel) -> None:
     await offender.introduced(channel)
-    for name in (*HONEST, "client-007"):
+    for name in (*HONEST, "client-099"):
         await offender.tried(CoordinatorStub(channel).Join(offender.request(name)))
         await offender.tried(_ended(offender.work(channel, name)))
     assert offender.refused == [grpc.StatusCode.PERMISSION_DENIED] * 6
@@ -350,9 +339,7 @@ async def another_shape_first(offender: Offender, channel: grpc.aio.Channel) -> 
     await silence(offender, channel)
 
 
-ATTACKS: dict[str, tuple[Attack, str]] = {
-    "a gigabyte where five kilobytes were asked for": (gigabytes, "what was asked for has 5,120 at most"),
-    "drops without end": (drops, "in the middle of a message"),
+QUIET: dict[str, tuple[Attack, str]] = {
     "not a number": (saying({"model": np.full(640, np.nan), "samples": 40}), "not finite"),
     "a long sparse vector": (
         saying({"model": SparseVector(np.array([2**40 - 1]), np.ones(1), 2**40), "samples": 40}),
@@ -362,80 +349,82 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "a bomb of a list": (sparse(2**40, pb.INDEX_LIST), "got values named"),
     "a bomb of a seed": (sparse(2**40, pb.SEEDED), "supports that follow from seeds"),
     "a bomb of all entries": (sparse(2**40, pb.EVERY_ENTRY), "do not fit a vector"),
+    "a value's name of a megabyte": (saying({"A" * 900_000: 1.0}), "got values named"),
+    "a state that never was": (a_state_that_never_was, "did not answer"),
+    "another shape of the data": (another_shape_first, "is refused: "),
+    "the ids of others": (another_id, "did not answer"),
+    "connections that say nothing": (half_open, "did not answer"),
+}
+"""What some do once, and what the server's log says of it."""
+
+FLOODS: dict[str, tuple[Attack, str]] = {
+    "drops": (drops, "in the middle of a message"),
     "replies of another run": (strays, "many replies that nobody waits for"),
     "ten thousand values that nobody asked for": (many_values, "a reply to no question has 10,000 values"),
     "bodies of other runs": (bodies, "replies that nobody waits for"),
     "streams that are cancelled at once": (cancelled, "begins more calls than it may"),
-    "health checks without end": (
-        calling(lambda channel, offender: health_check(channel), 15),
-        "begins more calls than it may",
-    ),
+    "health checks": (calling(lambda channel, offender: health_check(channel), 15), "begins more calls than it may"),
     "names of classes of a megabyte": (names_of_megabytes, "names of classes"),
     "environments of megabytes": (environments_of_megabytes, "computes with kernel"),
-    "a value's name of a megabyte": (saying({"A" * 900_000: 1.0}), "got values named"),
-    "two errors in turn without end": (two_errors_in_turn, "did not begin with a hello"),
-    "a state that never was": (a_state_that_never_was, f"client {OFFENDER} did not answer"),
-    "another shape of the data": (another_shape_first, "is refused: "),
+    "two errors in turn": (two_errors_in_turn, "did not begin with a hello"),
     "a thousand streams": (a_thousand_streams, "calls open and is refused more"),
-    "joins without end": (
+    "joins": (
         calling(lambda channel, offender: CoordinatorStub(channel).Join(offender.request()), 15),
         "calls open and is refused more",
     ),
-    "probes without end": (
+    "probes": (
         calling(lambda channel, offender: CoordinatorStub(channel).Probe(pb.ProbeRequest(reply_bytes=1 << 20)), 15),
         "begins more probes than it may",
     ),
-    "the ids of others": (another_id, f"client {OFFENDER} did not answer"),
-    "connections that say nothing": (half_open, f"client {OFFENDER} did not answer"),
 }
-"""What the offender does, and what the server's log says of it."""
+"""What some do without end."""
+
+GROUPS = [list(QUIET), *(list(FLOODS)[start::4] for start in range(4))]
+"""Attacks that one run has at the same time."""
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificates")
-    make_all(folder, ["localhost"], [*HONEST, OFFENDER])
+    make_all(folder, ["localhost"], client_names(len(HONEST) + len(QUIET)))
     return folder
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> bytes:
-    """The model of the honest clients, where the third only keeps silent."""
-    return attacked(silence, tmp_path_factory.mktemp("reference"), certificates)
-
-
-def attacked(attack: Attack, folder: Path, certificates: Path) -> bytes:
-    """Return the model of a run that is attacked."""
+def attacked(attacks: Sequence[Attack], folder: Path, certificates: Path) -> bytes:
+    """Return the model of a run that is attacked by as many clients."""
     run = RunFolder.create(folder, "siege")
-    asyncio.run(_life(validate(SETTINGS), run, attack, certificates))
+    settings = validate(SETTINGS | {"clients": len(HONEST) + len(attacks)})
+    asyncio.run(_life(settings, run, attacks, certificates))
     return load_model(run).tobytes()
 
 
-async def _life(settings: RunSettings, run: RunFolder, attack: Attack, certificates: Path) -> None:
+async def _life(settings: RunSettings, run: RunFolder, attacks: Sequence[Attack], certificates: Path) -> None:
     run.settings.write_text(settings.to_yaml())
     coordinator = Coordinator(settings, run, limits=LIMITS)
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    own = Credentials.load(certificates / "server")
-    serving = asyncio.create_task(serve(coordinator, "127.0.0.1:0", own, listening.set_result))
+    names = client_names(len(HONEST) + len(attacks))
+    credentials = {name: Credentials.load(certificates / name) for name in ("server", *names)}
+    serving = asyncio.create_task(serve(coordinator, "127.0.0.1:0", credentials["server"], listening.set_result))
     port = await listening
     local_data = LocalData()
-    honest = [
-        Participant(name, f"localhost:{port}", Credentials.load(certificates / name), local_data) for name in HONEST
-    ]
+    honest = [Participant(name, f"localhost:{port}", credentials[name], local_data) for name in HONEST]
     working = asyncio.create_task(host(honest, on_event=lambda words: None))
-    offending = asyncio.create_task(_offend(Offender(port, Credentials.load(certificates / OFFENDER)), attack))
+    offending = [
+        asyncio.create_task(_offend(Offender(port, credentials[name], name), attack))
+        for name, attack in zip(names[len(HONEST) :], attacks, strict=True)
+    ]
     try:
         async with asyncio.timeout(90):
-            await asyncio.wait({serving, offending}, return_when=asyncio.FIRST_COMPLETED)
-            if offending.done() and isinstance(offending.exception(), AssertionError):
-                offending.result()
             farewells = await working
             assert all(farewell.completed for farewell in farewells)
             assert (await serving).completed
+        for offence in offending:
+            if offence.done():
+                offence.result()
     finally:
-        for task in (offending, working, serving):
+        for task in (*offending, working, serving):
             task.cancel()
-        await asyncio.gather(offending, working, serving, return_exceptions=True)
+        await asyncio.gather(*offending, working, serving, return_exceptions=True)
 
 
 async def _offend(offender: Offender, attack: Attack) -> None:
@@ -445,27 +434,21 @@ async def _offend(offender: Offender, attack: Attack) -> None:
             await attack(offender, channel)
 
 
-LONG = {
-    "a long sparse vector",
-    "a bomb of a list",
-    "a bomb of a seed",
-    "probes without end",
-    "health checks without end",
-    "streams that are cancelled at once",
-    "the ids of others",
-}
-"""Much like others, and left to ``make faults``."""
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.faults] * (name in LONG)) for name in ATTACKS])
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group[0])
 def test_the_run_of_the_others_ends_with_the_right_bits(
-    name: str, reference: bytes, certificates: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    group: list[str], certificates: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    attack, told = ATTACKS[name]
+    attacks = [(QUIET | FLOODS)[name] for name in group]
     with caplog.at_level(logging.WARNING, logger="fenchel.server"), growth() as memory:
-        assert attacked(attack, tmp_path, certificates) == reference
+        model = attacked([attack for attack, _ in attacks], tmp_path, certificates)
     assert memory.most < MEMORY, f"{memory.start:,} bytes at the start, {memory.most:,} more at most"
     said = [record.getMessage() for record in caplog.records if record.name == "fenchel.server"]
-    assert [line for line in said if told in line and OFFENDER in line], said
-    assert len(said) < 30, "an attack does not fill the log"
-    assert sum(map(len, said)) < 20_000
+    offenders = client_names(len(HONEST) + len(group))[len(HONEST) :]
+    for offender, (_, told) in zip(offenders, attacks, strict=True):
+        lines = [line for line in said if offender in line]
+        assert [line for line in lines if told in line], (told, lines)
+        assert len(lines) < 30, "an attack does not fill the log"
+        assert sum(map(len, lines)) < 20_000
+    # The same clients hold the same data where the others fail at once.
+    failing = [failure] * len(group)
+    assert model == attacked(failing, tmp_path, certificates)

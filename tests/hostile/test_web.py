@@ -211,7 +211,7 @@ def test_a_page_whose_name_was_given_an_address_of_this_machine_reads_nothing(en
 
 def test_no_path_leads_to_a_file(endpoint: Endpoint) -> None:
     for out in OUT:
-        for file in (*FILES, "etc/passwd", ""):
+        for file in (FILES[-1], "etc/passwd", ""):
             for path in (
                 f"/{out}/{file}",
                 f"/{out}/" * 6 + file,
@@ -245,7 +245,7 @@ def test_a_request_inside_a_body_is_not_answered(endpoint: Endpoint) -> None:
 
 def test_who_asks_in_drops_does_not_keep_the_others_out(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slowloris: each of them is never silent for long, and never done."""
-    monkeypatch.setattr(web, "_PATIENCE", 1.0)
+    monkeypatch.setattr(web, "_PATIENCE", 0.5)
     slow = [endpoint.dial() for _ in range(16)]
     for connection in slow:
         connection.sendall(b"GET / HTTP/1.1\r\n")
@@ -271,7 +271,7 @@ def test_who_asks_in_drops_does_not_keep_the_others_out(endpoint: Endpoint, monk
 def test_who_does_not_take_the_answer_does_not_keep_the_others_out(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "_PATIENCE", 1.0)
+    monkeypatch.setattr(web, "_PATIENCE", 0.5)
     request = f"GET {PATHS[5]} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     slow = []
     for _ in range(16):
@@ -293,7 +293,7 @@ def test_thousands_of_connections_take_no_more_than_sixteen_threads(endpoint: En
     held: list[socket.socket] = []
     most = 0
     try:
-        for number in range(3000):
+        for number in range(1000):
             connection = endpoint.dial()
             held.append(connection)
             if number % 10 == 0:
@@ -309,15 +309,15 @@ def test_thousands_of_connections_take_no_more_than_sixteen_threads(endpoint: En
 
 
 def test_a_flood_of_requests_leaves_nothing_behind(endpoint: Endpoint) -> None:
-    """Two thousand of them, damaged in every way."""
+    """Many of them, damaged in every way."""
     chance = random.Random(3)
     good = f'GET {endpoint.path} HTTP/1.1\r\nHost: localhost\r\nIf-None-Match: "x"\r\n\r\n'.encode()
     seeds = [good, *MALFORMED.values()]
     short = [seed for seed in seeds if len(seed) < 4000]
-    for _ in range(200):
+    for _ in range(100):
         endpoint.says(damaged(chance, chance.choice(short), short))
     memory = resident()
-    codes = {status(endpoint.says(damaged(chance, chance.choice(short), short))) for _ in range(2000)}
+    codes = {status(endpoint.says(damaged(chance, chance.choice(short), short))) for _ in range(600)}
     assert codes <= {0, 200, 304, 400, 404, 405, 414, 421, 431, 501, 503, 505}
     assert {200, 400, 421} <= codes
     assert resident() - memory < 16 << 20

@@ -144,7 +144,7 @@ def test_every_section_of_a_specification_that_is_referred_to_exists() -> None:
             for place in re.findall(r"[EO]\d+|\d+(?:\.\d+)*", places):
                 assert place in known, f"{name}: {page}, section {place}"
                 checked += 1
-    assert checked > 100
+    assert checked > 80
 
 
 # Commands

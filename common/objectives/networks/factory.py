@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from typing import Literal, TypeAlias
+
 import torch
 from numpy.typing import DTypeLike
-from torch import nn
 
 from fenchel.common.data.shard import Shard
+from fenchel.common.errors import SettingsError
 from fenchel.common.objectives.losses import require_classes
 from fenchel.common.objectives.networks.architectures import cnn, densenet121, mlp, resnet20
-from fenchel.common.objectives.networks.device import DeviceName, find_device
 from fenchel.common.objectives.networks.flat import FlatNetwork
 from fenchel.common.objectives.networks.objective import NetworkObjective
 from fenchel.common.objectives.networks.scorer import NetworkScorer
@@ -21,6 +23,8 @@ from fenchel.common.settings.objective import (
     MlpSettings,
     ResNetScorer,
 )
+
+DeviceName: TypeAlias = Literal["cpu", "cuda", "auto"]
 
 
 def build_network(settings: MlpSettings | CnnSettings, shard: Shard) -> NetworkObjective:
@@ -42,10 +46,7 @@ def build_network(settings: MlpSettings | CnnSettings, shard: Shard) -> NetworkO
 
 
 def build_scorer(
-    settings: MlpScorer | CnnScorer | ResNetScorer | DenseNetScorer,
-    features: int,
-    dtype: DTypeLike,
-    device: DeviceName = "cpu",
+    settings: MlpScorer | CnnScorer | ResNetScorer | DenseNetScorer, features: int, dtype: DTypeLike, device: DeviceName
 ) -> NetworkScorer:
     """Return the network with one output that the settings describe.
 
@@ -53,17 +54,32 @@ def build_scorer(
     """
     found = find_device(device)
     with torch.device("meta"):
-        network = _scoring(settings, features)
+        match settings:
+            case MlpScorer():
+                network = mlp(features, settings.hidden, 1, biases=settings.biases)
+            case CnnScorer():
+                network = cnn(features, 1)
+            case ResNetScorer():
+                network = resnet20(features)
+            case DenseNetScorer():
+                network = densenet121(features)
     return NetworkScorer(FlatNetwork(network, dtype, found))
 
 
-def _scoring(settings: MlpScorer | CnnScorer | ResNetScorer | DenseNetScorer, features: int) -> nn.Sequential:
-    match settings:
-        case MlpScorer():
-            return mlp(features, settings.hidden, 1, biases=settings.biases)
-        case CnnScorer():
-            return cnn(features, 1)
-        case ResNetScorer():
-            return resnet20(features)
-        case DenseNetScorer():
-            return densenet121(features)
+def find_device(name: DeviceName) -> torch.device:
+    """Return the device that the settings name, and set torch up so that equal input gives equal bits on it."""
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        built = "is built without CUDA" if torch.version.cuda is None else "finds no GPU with a driver"
+        raise SettingsError(
+            f"cuda given, but torch {torch.__version__} on this machine {built}; use cpu, or auto, "
+            "which takes a GPU where there is one",
+            key="objective.device",
+        )
+    # Read when CUDA starts: without it the products of matrices may differ from call to call.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cudnn.allow_tf32 = False  # which would round the factors of convolutions to 11 bits
+    return torch.device("cuda")

@@ -25,7 +25,6 @@ class FlatNetwork:
 
     network: only its parameters' shapes matter, not their values; it must have no buffers and draw no random numbers.
     device: where it is computed.
-    device: as given.
     chunk: samples that go through it at once, ``CHUNK``.
     head: how many of its last numbers belong to the last layer.
     """
@@ -80,5 +79,4 @@ class FlatNetwork:
 
 def dense(features: Matrix) -> Matrix:
     """Return features as an array that torch takes, shape (n, m)."""
-    result: Matrix = features.toarray() if sp.issparse(features) else np.ascontiguousarray(features)
-    return result
+    return features.toarray() if sp.issparse(features) else np.ascontiguousarray(features)

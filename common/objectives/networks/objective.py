@@ -33,6 +33,8 @@ class NetworkObjective(Objective):
     device: where it is computed.
     """
 
+    least_loss = 0.0  # no cross-entropy is below
+
     def __init__(
         self,
         network: nn.Module,
@@ -84,11 +86,6 @@ class NetworkObjective(Objective):
                 outputs = self._network.outputs(flat, features)
                 total += float(nn.functional.cross_entropy(outputs, targets, reduction="sum"))
         return total / rows.size
-
-    @property
-    def least_loss(self) -> float:
-        """No cross-entropy is below 0."""
-        return 0.0
 
     def penalty(self, w: Vector) -> float:
         """Return ``(l2/2) ||w||^2``."""

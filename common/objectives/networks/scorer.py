@@ -42,8 +42,7 @@ class NetworkScorer:
 
             def at_once(slopes: Vector) -> Vector:
                 wanted = torch.from_numpy(slopes).to(self._network.device)
-                gradient: Vector = torch.autograd.grad(outputs, flat, wanted)[0].numpy(force=True)
-                return gradient
+                return torch.autograd.grad(outputs, flat, wanted)[0].numpy(force=True)
 
             return outputs.numpy(force=True), at_once
 
@@ -52,7 +51,6 @@ class NetworkScorer:
             total = torch.zeros_like(flat)
             for chunk, piece in zip(self._network.chunks(features), wanted, strict=True):
                 total += torch.autograd.grad(self._network.outputs(flat, chunk)[:, 0], flat, piece)[0]
-            gradient: Vector = total.numpy(force=True)
-            return gradient
+            return total.numpy(force=True)
 
         return self.scores(w, features), by_chunks

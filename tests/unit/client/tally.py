@@ -1,4 +1,4 @@
-"""An algorithm of one number, whose client half notes how often it computes and fails on demand."""
+"""An algorithm of one number, whose client half notes how often it computes and fails on demand; and its sessions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ import numpy as np
 
 from fenchel.algorithms.client_half import ClientAlgorithm, answers
 from fenchel.algorithms.server_half import Algorithm
+from fenchel.client.session import Answer, ClientData, Session
 from fenchel.common.arrays import Vector
+from fenchel.common.data.shard import Shard
 from fenchel.common.settings.algorithm import AlgorithmSettings
-from fenchel.common.wire.values import Values
+from fenchel.common.wire.outline import Received, outline
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.values import Value, Values
+from fenchel.proto import fenchel_pb2 as pb
 
 NAME = "tests.unit.client.tally:Tally"
 
@@ -70,3 +75,42 @@ class Elsewhere:
 
 class ElsewhereClient:
     """No client half."""
+
+
+def holding() -> ClientData:
+    features = np.arange(8.0).reshape(4, 2)
+    return ClientData(Shard(features, np.array([0, 1, 1, 0]), 2, 2, np.arange(4)))
+
+
+def handled(
+    session: Session,
+    phase: str,
+    sequence: int,
+    base: int,
+    *,
+    kind: pb.Kind.ValueType = pb.ASK,
+    reach: int = 0,
+    t: int = 1,
+    **values: Value,
+) -> Answer:
+    encoded = encode(values)
+    instruction = pb.Instruction(
+        payload=encoded.descriptor, phase=phase, round=t, kind=kind, sequence=sequence, base=base, reach=reach
+    )
+    answer = session.handle(instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing())
+    assert answer.head.sequence == sequence
+    return answer
+
+
+def values_of(answer: Answer) -> Values:
+    assert not answer.head.failure, answer.head.failure
+    assert answer.body is not None
+    descriptor = pb.Payload.FromString(answer.body.payload)
+    return outline(descriptor, 1 << 20).decode(answer.body.content())
+
+
+def add(session: Session, amount: float, sequence: int, base: int, reach: int = 0) -> float:
+    answer = values_of(handled(session, "add", sequence, base, reach=reach, amount=amount))
+    total = answer["total"]
+    assert isinstance(total, np.ndarray)
+    return float(total[0])

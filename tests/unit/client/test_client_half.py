@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
 from fenchel.algorithms.registry import client_half
-from fenchel.client.backoff import Backoff
+from fenchel.client.connection import Backoff
 from fenchel.common.arrays import Indices, Vector
+from fenchel.common.crypto.ciphertexts import Ciphertexts
+from fenchel.common.crypto.packing import Layout
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import PayloadError, PhaseError, SettingsError
 from fenchel.common.objectives.objective import Objective
@@ -44,6 +46,10 @@ class Half(ClientAlgorithm):
     ) -> Values:
         return {"name": name, "round": self.round}
 
+    @answers("open")
+    def open(self, dual: Ciphertexts, extra: Ciphertexts | None = None, anything: Any = 0) -> Values:
+        return {"count": dual.count}
+
     @answers("nothing")
     def nothing(self) -> None:
         return None
@@ -60,14 +66,8 @@ class Half(ClientAlgorithm):
         """Answers nothing."""
 
 
-class Unfilled(ClientAlgorithm):
-    @dataclass
-    class State:
-        steps: int
-
-
 @pytest.fixture
-def half(monkeypatch: pytest.MonkeyPatch) -> Half:
+def half() -> Half:
     class Stub:
         dimension = 3
         dtype = np.dtype("float32")
@@ -77,6 +77,7 @@ def half(monkeypatch: pytest.MonkeyPatch) -> Half:
     )
 
 
+DUAL = Ciphertexts(bytes(16), Layout(40, 20, 6, 30), 13, 1, 64, bytes(3 * 64))
 COMPLETE: Mapping[str, Value] = {
     "model": np.zeros(3),
     "rows": np.zeros(2, np.int64),
@@ -132,28 +133,19 @@ def test_a_model_that_came_sparse_gets_its_zeros_back(half: Half) -> None:
     assert kept is thin, "a handler that wants it sparse gets it so"
 
 
-@pytest.mark.parametrize("change", [{"unknown": 1.0}, {"self": 1.0}])
-def test_a_value_that_a_handler_does_not_take_is_refused(half: Half, change: dict[str, Value]) -> None:
-    with raises(PayloadError, phase="everything"):
-        half.answer("everything", 1, {**COMPLETE, **change})
-
-
-@pytest.mark.parametrize("missing", COMPLETE)
-def test_a_value_that_is_missing_is_noticed(half: Half, missing: str) -> None:
-    values = {name: value for name, value in COMPLETE.items() if name != missing}
+@pytest.mark.parametrize("change", [{"unknown": 1.0}, {"self": 1.0}, *({name: None} for name in COMPLETE)])
+def test_values_that_a_handler_does_not_take_and_missing_ones_are_refused(
+    half: Half, change: dict[str, Value | None]
+) -> None:
+    values = {name: value for name, value in {**COMPLETE, **change}.items() if value is not None}
     with raises(PayloadError, phase="everything"):
         half.answer("everything", 1, values)
 
 
-@pytest.mark.parametrize("phase", ["helper", "answer", "__init__", ""])
-def test_only_what_is_marked_answers(half: Half, phase: str) -> None:
+@pytest.mark.parametrize("phase", ["helper", "answer", "__init__", "", "list"])
+def test_only_what_is_marked_answers_and_with_named_values(half: Half, phase: str) -> None:
     with raises(PhaseError):
         half.answer(phase, 1, {})
-
-
-def test_a_handler_must_return_named_values(half: Half) -> None:
-    with raises(PhaseError):
-        half.answer("list", 1, {})
 
 
 def test_a_state_of_vectors_starts_from_zeros_of_the_model(half: Half) -> None:
@@ -163,27 +155,16 @@ def test_a_state_of_vectors_starts_from_zeros_of_the_model(half: Half) -> None:
     assert not half.stateless()
 
 
-def test_a_state_of_something_else_must_be_filled_by_its_algorithm() -> None:
-    unfilled = Unfilled(
-        ClientContext("client-0", 7, AlgorithmSettings(name="x"), cast(Objective, None), cast(Shard, None))
-    )
-    unfilled.objective = cast(Objective, type("Stub", (), {"dimension": 1, "dtype": np.dtype("f8")}))
-    with pytest.raises(TypeError):
-        unfilled.initial_state()
+def test_a_handler_takes_ciphertexts(half: Half) -> None:
+    assert half.answer("open", 1, {"dual": DUAL, "extra": DUAL, "anything": DUAL}) == {"count": 13}
 
 
-def test_random_numbers_depend_on_client_round_and_purpose(half: Half) -> None:
-    def drawn(t: int, purpose: str) -> float:
-        half.round = t
-        return float(half.generator(purpose).random())
-
-    assert drawn(1, "batches") == drawn(1, "batches")
-    assert len({drawn(t, purpose) for t in (1, 2) for purpose in ("batches", "noise")}) == 4
-
-
-def test_an_algorithm_that_this_version_does_not_have_is_named() -> None:
-    with raises(SettingsError, key="algorithm.name"):
-        client_half("fedfuture")
+@pytest.mark.parametrize("value", [1.0, "x", np.ones(3), SparseVector(np.array([0]), np.ones(1), 2), float("nan")])
+def test_a_handler_of_ciphertexts_takes_nothing_else(half: Half, value: Value) -> None:
+    with raises(PayloadError, phase="open", array="dual"):
+        half.answer("open", 1, {"dual": value})
+    with raises(PayloadError, phase="open", array="extra"):
+        half.answer("open", 1, {"dual": DUAL, "extra": value})
 
 
 @pytest.mark.parametrize(
@@ -201,7 +182,3 @@ def test_waits_grow_up_to_a_bound_and_start_again_after_a_success() -> None:
         assert bound / 2 <= backoff.next() <= bound
     backoff.reset()
     assert backoff.next() <= 0.1
-
-
-def test_clients_that_lost_the_same_server_do_not_return_together() -> None:
-    assert len({Backoff().next() for _ in range(50)}) > 40

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from fenchel.algorithms.hyfdca.client_vectors import Clear, Encrypted, Envelope, entries
+from fenchel.algorithms.hyfdca.client_vectors import Clear, Encrypted
 from fenchel.client.paillier.blinding import BlindingFactors
 from fenchel.client.paillier.cipher import Paillier
 from fenchel.client.paillier.key import generate
@@ -30,7 +30,7 @@ def paillier(which: int = 0) -> Paillier:
     return Paillier(key, BlindingFactors(key, window=4))
 
 
-def envelopes(sizes: Indices = SIZES) -> list[Envelope]:
+def envelopes(sizes: Indices = SIZES) -> list[Clear]:
     return [Clear(sizes), Encrypted(sizes, LAYOUT, paillier())]
 
 
@@ -41,12 +41,13 @@ def test_values_come_back_whatever_blocks_are_sent(sizes: list[int], data: st.Da
     chosen = data.draw(st.none() | st.sets(st.integers(0, len(sizes) - 1)))
     blocks = None if chosen is None else np.array(sorted(chosen), np.int64)
     whole = np.arange(float(own.sum())) / 8 - 1.5
-    values = whole[entries(own, blocks)]
+    sent = np.repeat([blocks is None or block in blocks for block in range(len(sizes))], own)
     for envelope in envelopes(own):
-        opened = envelope.open(envelope.seal(values, blocks), blocks)
-        np.testing.assert_array_equal(opened, values)
-        opened += 1  # it may be written to
-    sealed = Encrypted(own, LAYOUT, paillier()).seal(values, blocks)
+        for others in (None, whole + 1):
+            opened = envelope.open(envelope.seal(whole, blocks), blocks, others)
+            np.testing.assert_array_equal(opened, np.where(sent, whole, 0 if others is None else others))
+            opened += 1  # it may be written to
+    sealed = Encrypted(own, LAYOUT, paillier()).seal(whole, blocks)
     assert isinstance(sealed, Ciphertexts)
     # One ciphertext a block, zeros among them: the number of messages says nothing of the values.
     assert sealed.count == 5 * (len(sizes) if blocks is None else len(blocks))
@@ -73,7 +74,7 @@ def test_plain_and_encrypted_runs_do_not_take_each_others_messages() -> None:
 def test_another_number_of_blocks_is_refused() -> None:
     some = np.array([0, 2])
     for envelope in envelopes():
-        sealed = envelope.seal(np.ones(7), some)
+        sealed = envelope.seal(np.ones(15), some)
         with raises(PayloadError):
             envelope.open(sealed)
         with raises(PayloadError):
@@ -111,9 +112,3 @@ def test_a_value_where_no_sample_is_shows_an_overflow() -> None:
     full = Encrypted(np.array([5, 5, 5, 3]), LAYOUT, paillier()).seal(np.ones(18))
     with raises(EncryptionError):
         Encrypted(SIZES, LAYOUT, paillier()).open(full)
-
-
-def test_places_of_blocks() -> None:
-    everything = entries(SIZES, None)
-    assert np.arange(15)[everything].tolist() == list(range(15))
-    assert np.arange(15)[entries(SIZES, np.array([1, 2]))].tolist() == [5, 6, 7, 8, 9, 10, 11]

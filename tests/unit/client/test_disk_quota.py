@@ -75,13 +75,6 @@ def test_a_tenth_of_what_is_free_without_journals_stays_free(disk: dict[str, int
     room.admit(folder, 1)
 
 
-def test_whoever_names_a_number_has_it(disk: dict[str, int]) -> None:
-    disk["free"] = 0
-    assert entries(DiskQuota(1_000_000), 100) == 1_000_000 // BLOCK
-    assert entries(DiskQuota(BLOCK - 1), 1) == 0
-    assert entries(DiskQuota(1 << 62), 64 << 20) == 30_000
-
-
 def test_journals_of_other_runs_take_from_the_same_room() -> None:
     room = DiskQuota(10 * BLOCK)
     assert entries(room, BLOCK, Path("first")) == 10

@@ -68,10 +68,6 @@ def test_a_server_cannot_choose_sealed_keys_that_can_be_broken(given: str, bits:
         TrustLimits().check_encryption(settings, given)
 
 
-def test_a_client_with_secrets_takes_part_where_they_are_used(secrets: Secrets) -> None:
-    assert joined(HYFDCA, secrets=secrets).client == "north"
-
-
 def with_key(bits: int = 3072, **changes: Any) -> HyFDCASettings:
     return HyFDCASettings.model_validate({"encryption": {"key_bits": bits}, **changes})
 
@@ -115,15 +111,6 @@ def test_a_policy_of_encryption_wants_no_noise_and_any_other_does() -> None:
     assert Policy(least_picks=10).wants_noise, "that alone encrypts nothing"
     assert Policy(encryption="required", maximum_epsilon=1.0).wants_noise
     assert Policy(ledger=Path("ledger")).wants_noise
-
-
-def test_a_client_is_warned_as_the_server_is(secrets: Secrets) -> None:
-    (warning,) = joined(PLAIN).warnings
-    assert warning == joined(PLAIN).settings.algorithm.warnings[0]
-    assert len(joined(HYFDCA, secrets=secrets).warnings) == 1, "the key is short"
-    shown = HYFDCA | {"algorithm": HYFDCA["algorithm"] | {"picks": 1}}
-    assert len(joined(shown, secrets=secrets).warnings) == 2, "and contributions are rows"
-    assert joined(FEDAVG).warnings == []
 
 
 def test_a_ledger_is_found_beside_the_policy_that_names_it(tmp_path: Path) -> None:

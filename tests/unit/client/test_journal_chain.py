@@ -80,8 +80,7 @@ class Federation:
 
     def _handle(self, call: Call) -> None:
         head = call.head(self.member.reach)
-        self.journal.forget_before(head.reach)
-        self.journal.forget_between(head.base, head.sequence)
+        self.journal.forget(head.reach, head.base, head.sequence)
         if self.journal.reply_to(head.sequence) is None:
             done = self.journal.state_after(head.base).done
             self.journal.record(head.sequence, State(np.append(done, head.sequence)), {})
@@ -206,14 +205,3 @@ def test_every_checkpoint_finds_its_state_and_what_never_counted_is_dropped(
             event(federation)
             federation.reaches_back()
         federation.answer()
-
-
-def test_a_client_that_is_always_late_keeps_a_few_entries(tmp_path: Path) -> None:
-    federation = Federation(tmp_path)
-    federation.answer()
-    for _ in range(100):
-        federation.late()
-        federation.save()
-        assert len(federation.journal.snapshots) == len(list(tmp_path.iterdir())) == 2
-    federation.resume_previous()
-    federation.answer()

@@ -103,14 +103,6 @@ def test_the_last_bits_of_an_upload_tell_nothing() -> None:
     assert abs(told_apart(upload, trials) - trials / 2) < 3 * np.sqrt(trials) / 2
 
 
-def test_an_upload_lies_on_a_grid_that_looks_at_no_data() -> None:
-    for values in (ONE, OTHER, np.zeros(COUNT), 1e5 * ONE):
-        sent = upload(values, 3)
-        spacings = sent / SPACING
-        assert np.array_equal(spacings, np.rint(spacings))
-        assert np.gcd.reduce(spacings.astype(np.int64)) == 1, "and on no coarser one"
-
-
 @pytest.mark.parametrize("support", [None, "random", "shared-random", "public-top-k"])
 @pytest.mark.parametrize("model", [np.float64, np.float32])
 @pytest.mark.parametrize("wire", ["float64", "float32"])

@@ -29,13 +29,3 @@ def test_both_are_told_and_the_trace_is_that_of_the_one_who_traces() -> None:
         *(("a", "train", 7, 80), ("b", "train", 7, 80)),
         *(("a", "closed", "c"), ("b", "closed", "c")),
     ]
-
-
-def test_round_trips_are_measured_only_for_somebody_who_wants_them() -> None:
-    took: list[float] = []
-    measuring = ClientObserver(round_trip=lambda client, seconds: took.append(seconds))
-    assert ClientObserver().beside(ClientObserver()).round_trip is None
-    for observer in (measuring.beside(ClientObserver()), ClientObserver().beside(measuring)):
-        assert observer.round_trip is not None
-        observer.round_trip("c", 0.5)
-    assert took == [0.5, 0.5]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fenchel.client.paillier.blinding import BlindingFactors
 from fenchel.client.paillier.cipher import Paillier
-from fenchel.client.paillier.key import PrivateKey, generate
+from fenchel.client.paillier.key import generate
 from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
@@ -63,13 +63,6 @@ def test_multiples_are_exact(numerator: int, shift: int, seed: int) -> None:
     x = values(7, seed)
     scaled = paillier().encrypt(x, layout_of(additions=10**6)).times(numerator, shift)
     np.testing.assert_array_equal(paillier().decrypt(scaled), x * numerator / 2**shift)
-
-
-def test_what_crossed_the_wire_is_decrypted_by_another_client() -> None:
-    x = values(100)
-    wire = paillier().encrypt(x, layout_of()).to_wire()
-    other = Paillier(PrivateKey.from_fields(key_of().to_fields(), "key"), source(256))
-    np.testing.assert_array_equal(other.decrypt(CipherVector.from_wire(wire, key_of().public)), x)
 
 
 def test_a_key_as_used_in_earnest() -> None:

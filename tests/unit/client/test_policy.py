@@ -24,10 +24,6 @@ def refused(policy: Policy, support: Support = "dense", **given: Any) -> str | N
     return policy.refusal(settings, settings.noise_multiplier or 0.0, support)
 
 
-def test_the_usual_policy_takes_a_sound_run() -> None:
-    assert refused(Policy()) is None
-
-
 def test_a_run_without_privacy_is_refused() -> None:
     words = Policy().refusal(None, 0.0, "dense")
     assert words is not None
@@ -57,20 +53,6 @@ def test_less_protection_than_wanted_is_refused(
     found = refused(Policy.model_validate(policy), support, **given)
     assert found is not None
     assert words in found
-
-
-def test_more_protection_than_wanted_is_taken() -> None:
-    strict = Policy(
-        minimum_noise_multiplier=1.0, maximum_clip_gradient=2.0, maximum_clip_update=1.0, maximum_epsilon=5.0
-    )
-    assert refused(strict, budget=4.0) is None
-    assert refused(strict) is None  # without a budget of the run the ledger stops at the policy's
-
-
-def test_every_point_is_named() -> None:
-    found = refused(Policy(minimum_noise_multiplier=9.0, maximum_clip_gradient=0.1), "top-k")
-    assert found is not None
-    assert found.count("the policy wants") == 3
 
 
 def test_a_policy_is_read_from_a_file(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import random
 
 import numpy as np
 from hypothesis import given
@@ -25,31 +24,6 @@ def test_a_pseudonym_is_the_hmac_of_the_identifier() -> None:
     assert found.dtype == np.uint8
     for row, name in zip(found, ["patient 7", "Müller"], strict=True):
         assert row.tobytes() == hmac.new(KEY, b"sample\x00" + name.encode(), hashlib.sha256).digest()
-
-
-def test_nothing_to_name() -> None:
-    none = np.empty(0, np.int64)
-    assert pseudonyms(KEY, []).shape == (0, 32)
-    assert cell_pseudonyms(KEY, [], none, none, none).shape == (0, 16)
-
-
-@given(IDENTIFIERS, st.randoms())
-def test_the_same_identifier_has_the_same_pseudonym_at_every_client(
-    identifiers: list[str], shuffler: random.Random
-) -> None:
-    elsewhere = list(identifiers)
-    shuffler.shuffle(elsewhere)
-    here = dict(zip(identifiers, map(bytes, pseudonyms(KEY, identifiers)), strict=True))
-    there = dict(zip(elsewhere, map(bytes, pseudonyms(KEY, elsewhere)), strict=True))
-    assert here == there
-    assert len(set(here.values())) == len(identifiers)
-
-
-def test_another_key_gives_other_pseudonyms() -> None:
-    names = [f"patient {i}" for i in range(100)]
-    here = {bytes(row) for row in pseudonyms(KEY, names)}
-    there = {bytes(row) for row in pseudonyms(KEY[::-1], names)}
-    assert not here & there
 
 
 def test_a_repeated_identifier_is_refused_by_rows_and_not_told() -> None:

@@ -9,18 +9,16 @@ import pytest
 
 from fenchel.client.secrets.secret_exchange import SecretExchange
 from fenchel.client.secrets.shared import Secrets
-from fenchel.client.session import ClientData, Session
-from fenchel.common.data.shard import Shard
+from fenchel.client.session import Session
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.run import RunSettings
-from fenchel.common.wire.outline import Received, outline
-from fenchel.common.wire.payload import encode
 from fenchel.common.wire.phases import OFFER, SEAL
 from fenchel.common.wire.values import Value, Values
 from fenchel.proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
 from tests.messages import raises
 from tests.unit.client.identities import identities
+from tests.unit.client.tally import handled, holding, values_of
 
 VAULT = "tests.cluster.vault:Vault"
 BITS = 512
@@ -31,20 +29,11 @@ def settings(make: MakeSettings, source: str, bits: int = BITS) -> RunSettings:
     return make(algorithm={"name": VAULT, "bits": bits}, objective={"kind": "logistic"}, secrets={"source": source})
 
 
-def holding() -> ClientData:
-    return ClientData(Shard(np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0]), 2, 2, np.arange(4)))
-
-
 def asked(session: Session, phase: str, kind: pb.Kind.ValueType = pb.ASK, **values: Value) -> Values | str:
     """What a session replies; a failure is a text."""
-    encoded = encode(values)
-    instruction = pb.Instruction(payload=encoded.descriptor, phase=phase, kind=kind, sequence=1, round=1)
-    answer = session.handle(instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing())
+    answer = handled(session, phase, 1, 0, kind=kind, **values)  # type: ignore[arg-type]
     session._last = None  # the next instruction of the test has the same number
-    if answer.body is None:
-        return answer.head.failure
-    descriptor = pb.Payload.FromString(answer.body.payload)
-    return outline(descriptor, 1 << 20).decode(answer.body.content())
+    return answer.head.failure if answer.body is None else values_of(answer)
 
 
 def test_an_algorithm_gets_the_secrets_that_its_client_was_given(make_settings: MakeSettings) -> None:
@@ -54,19 +43,14 @@ def test_an_algorithm_gets_the_secrets_that_its_client_was_given(make_settings: 
     assert reply["fingerprint"] == SECRETS.private_key.public.fingerprint
 
 
-def test_a_client_without_the_secrets_that_it_needs_is_told_what_to_do(make_settings: MakeSettings) -> None:
+@pytest.mark.parametrize(
+    ("source", "bits", "secrets"), [("file", BITS, None), ("file", 3072, SECRETS), ("sealed", BITS, None)]
+)
+def test_a_client_without_the_secrets_or_the_certificate_that_it_needs_is_told_what_to_do(
+    make_settings: MakeSettings, source: str, bits: int, secrets: Secrets | None
+) -> None:
     with raises(SettingsError):
-        Session("client-0", settings(make_settings, "file"), holding(), None, [VAULT])
-
-
-def test_a_key_of_another_length_is_refused(make_settings: MakeSettings) -> None:
-    with raises(SettingsError):
-        Session("client-0", settings(make_settings, "file", 3072), holding(), None, [VAULT], secrets=SECRETS)
-
-
-def test_a_client_without_a_certificate_cannot_seal(make_settings: MakeSettings) -> None:
-    with raises(SettingsError):
-        Session("client-0", settings(make_settings, "sealed"), holding(), None, [VAULT])
+        Session("client-0", settings(make_settings, source, bits), holding(), None, [VAULT], secrets=secrets)
 
 
 def test_an_exchange_that_nobody_expects_is_refused(make_settings: MakeSettings) -> None:

@@ -118,12 +118,12 @@ def test_a_text_that_holds_something_else_is_refused(text: str) -> None:
     assert str(caught.value).startswith("clients/secrets.json: ")
 
 
+def test_a_key_of_pseudonyms_of_another_length_is_refused() -> None:
+    with raises(CredentialError, key="secrets"):
+        Secrets(made().private_key, bytes(16))
+
+
 def test_bytes_that_are_no_text_are_refused(path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with raises(CredentialError):
         Secrets.load(path)
-
-
-def test_a_key_of_pseudonyms_of_another_length_is_refused() -> None:
-    with raises(CredentialError, key="secrets"):
-        Secrets(made().private_key, bytes(16))

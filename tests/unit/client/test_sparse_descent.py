@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -80,30 +78,3 @@ def test_thousands_of_shrinking_steps_neither_underflow_nor_lose_digits(dtype: s
     assert result.dtype == dtype
     np.testing.assert_allclose(result, expected, atol=50 * float(np.finfo(dtype).eps))
     assert np.abs(expected).max() > 0.01
-
-
-def test_steps_that_diverge_end_in_values_that_are_not_finite() -> None:
-    objective = objective_on(Squared(), 1.0, sparse=False)
-    batches = list(objective.batches(np.random.default_rng(1), steps=1000, batch_size=1))
-    assert not np.isfinite(descend(objective, np.ones(FEATURES), batches, step_size=10.0)).all()
-
-
-def test_a_step_costs_the_values_of_its_sample_not_the_features() -> None:
-    features, steps = 1_000_000, 1000
-    chance = np.random.default_rng(0)
-    columns = np.sort(chance.choice(features, (50, 100), replace=False))
-    x = sp.csr_array(
-        (chance.standard_normal(columns.size), columns.ravel(), np.arange(0, columns.size + 1, 100)),
-        shape=(50, features),
-    )
-    shard = Shard(x, chance.integers(0, 2, 50), 2, features, np.arange(50))
-    objective = LinearObjective(Logistic(), shard, l2=0.1)
-    batches = list(objective.batches(chance, steps=steps, batch_size=1))
-    start, anchor = np.zeros(features), np.ones(features)
-    began = time.process_time()
-    descend(objective, start, batches, step_size=0.1, pull=0.1, anchor=anchor)
-    lazy = time.process_time() - began
-    began = time.process_time()
-    for _ in range(20):
-        start -= 0.1 * anchor
-    assert lazy / steps < (time.process_time() - began) / 20 / 5  # one pass over all the weights

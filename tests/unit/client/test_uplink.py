@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from fenchel.common.arrays import Vector
 from fenchel.common.compression.shared_index_sets import uplink_support
-from fenchel.common.compression.sparsification import kept, public_top_k, top_k
+from fenchel.common.compression.sparsification import kept, top_k
 from fenchel.common.compression.uplink import ClientUplink
 from fenchel.common.randomness import generator
 from fenchel.common.settings.uplink import Uplink
 from fenchel.common.wire.index_sets import seeded_support
-from fenchel.common.wire.payload import encode, payload_bits
+from fenchel.common.wire.payload import encode
 from fenchel.common.wire.values import SparseVector
 
 SEED, CLIENT, D = 7, "client-001", 40
@@ -62,7 +62,7 @@ def test_each_support_sends_what_it_says(support: str) -> None:
         # The server knows the coordinates: values travel alone.
         assert isinstance(sent.wire, np.ndarray)
         assert sent.wire.shape == (k,)
-        assert payload_bits(sent.wire) == 64 * k
+        assert sent.wire.nbytes == 8 * k
         assert coordinates.tolist() == uplink_support(uplink_of(support), X0, SEED, 3).tolist()
     else:
         assert isinstance(sent.wire, SparseVector)
@@ -78,41 +78,6 @@ def test_each_support_sends_what_it_says(support: str) -> None:
 
 def uplink_of(support: str) -> Any:
     return Uplink.model_validate({"sparsify": sparsify(support)}).sparsify
-
-
-@pytest.mark.parametrize("support", SUPPORTS)
-def test_who_shares_a_support_and_when_it_changes(support: str) -> None:
-    def coordinates(client: str, t: int, vector: Vector = VECTOR, seed: int = SEED) -> list[int]:
-        sent = uplink(client, seed, sparsify=sparsify(support)).send(vector, t, around=X0)
-        return [int(j) for j in np.arange(D)[sent.coordinates]]
-
-    own = coordinates(CLIENT, 1)
-    assert own == coordinates(CLIENT, 1)
-    shared = support in ("shared-random", "public-top-k")
-    assert (own == coordinates("client-002", 1)) == (shared or support == "top-k")
-    assert (own == coordinates(CLIENT, 2)) == (support == "top-k")
-    assert (own == coordinates(CLIENT, 1, seed=8)) == (support == "top-k")
-    assert (own == coordinates(CLIENT, 1, -VECTOR[::-1].copy())) == (support != "top-k"), "seen from outside"
-
-
-def test_the_public_support_follows_from_the_model_that_everybody_was_sent() -> None:
-    settings = uplink_of("public-top-k")
-    one, other = (uplink_support(settings, around, SEED, 1) for around in (X0, -X0[::-1].copy()))
-    assert one.tolist() != other.tolist()
-    sent = uplink(sparsify=sparsify("public-top-k")).send(VECTOR, 1, around=-X0[::-1].copy())
-    assert np.arange(D)[sent.coordinates].tolist() == other.tolist()
-    assert public_top_k(X0, D, 0).tolist() == list(range(D))
-
-
-def test_of_equal_entries_the_first_are_sent_and_one_is_enough() -> None:
-    ties = np.array([1.0, -2.0, 2.0, 0.0, 2.0])
-    for keep, expected in ((0.2, [1]), (0.4, [1, 2]), (0.6, [1, 2, 4]), (0.8, [0, 1, 2, 4]), (1.0, [0, 1, 2, 3, 4])):
-        sent = uplink(sparsify=sparsify("top-k", keep)).send(ties, 1, around=np.zeros(5))
-        assert np.arange(5)[sent.coordinates].tolist() == expected
-        assert sent.values.tolist() == ties[expected].tolist()
-    nothing = uplink(sparsify=sparsify("top-k", 1e-9)).send(np.zeros(5), 1, around=np.zeros(5))
-    assert np.arange(5)[nothing.coordinates].tolist() == [0]
-    assert nothing.values.tolist() == [0.0], "a zero inside the support is sent"
 
 
 @given(bound=st.floats(1e-3, 20), scale=st.floats(0, 10))
@@ -182,15 +147,6 @@ def test_a_retry_gives_the_same_bytes_and_another_round_does_not(support: str | 
     assert wire_bytes(named.wire) != first, "two vectors of one round have different noise"
 
 
-def test_the_vector_itself_is_left_alone() -> None:
-    vector, before = VECTOR.copy(), VECTOR.tobytes()
-    vector.setflags(write=False)
-    X0.setflags(write=False)
-    for support in (None, *SUPPORTS):
-        uplink(clip=0.1, noise=0.1, sparsify=sparsify(support) if support else None).send(vector, 1, around=X0)
-    assert vector.tobytes() == before
-
-
 @pytest.mark.parametrize("support", [None, "random"])
 def test_noise_has_the_statistics_that_it_is_said_to_have(support: str | None) -> None:
     sigma, draws, keep = 0.3, 3000, 0.25
@@ -213,10 +169,3 @@ def test_noise_has_the_statistics_that_it_is_said_to_have(support: str | None) -
     following = noise["client-001"][1:] * noise["client-001"][:-1]
     following = following[np.isfinite(following)]
     assert abs(following.mean()) < 5 * sigma**2 / np.sqrt(following.size), "and so are two rounds"
-
-
-def test_float32_models_get_float32_noise() -> None:
-    vector, around = VECTOR.astype(np.float32), X0.astype(np.float32)
-    sent = uplink(noise=0.1, clip=0.5).send(vector, 1, around=around)
-    assert isinstance(sent.wire, np.ndarray)
-    assert sent.wire.dtype == sent.values.dtype == np.float32

@@ -13,19 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fenchel.client.session import ClientData, Session
+from fenchel.client.session import Session
 from fenchel.client.worker import Worker
-from fenchel.common.data.shard import Shard
 from fenchel.common.wire.frames import CHUNK_BYTES, Body, frames, parse
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.values import Values
 from fenchel.deploy.launch.in_process import MemoryStream
 from fenchel.proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
-from tests.unit.client.tally import NAME, TallyClient
+from tests.unit.client.tally import NAME, TallyClient, holding
 
 WELCOME = next(frames(pb.Welcome()))
-FAREWELL = next(frames(pb.Farewell(completed=True)))
 LARGE: Values = {"amount": np.zeros(CHUNK_BYTES // 4)}
 
 
@@ -39,9 +37,8 @@ def instruction(
 @pytest.fixture
 def worker(make_settings: MakeSettings) -> Worker:
     settings = make_settings(algorithm={"name": NAME}, objective={"kind": "logistic"})
-    shard = Shard(np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0]), 2, 2, np.arange(4))
     TallyClient.computed.clear()
-    return Worker(Session("client-0", settings, ClientData(shard), None, [NAME]))
+    return Worker(Session("client-0", settings, holding(), None, [NAME]))
 
 
 async def conversed(worker: Worker, *sent: bytes, answers: int) -> tuple[pb.Hello, list[pb.Reply]]:
@@ -79,12 +76,6 @@ async def test_an_instruction_that_broke_off_goes_on_after_those_that_come_again
     assert [reply.sequence for reply in replies] == [1, 2]
     assert "is a ndarray, expected a float" in replies[1].failure
     assert TallyClient.computed == ["double"]
-
-
-async def test_an_instruction_that_broke_off_may_start_again_from_its_beginning(worker: Worker) -> None:
-    await conversed(worker, WELCOME, *list(instruction(1, "add", LARGE))[:2], answers=0)
-    _, replies = await conversed(worker, WELCOME, *instruction(1, "add", LARGE), answers=1)
-    assert "is a ndarray, expected a float" in replies[0].failure
 
 
 class Slow(ThreadPoolExecutor):
@@ -149,44 +140,6 @@ async def test_phases_that_have_been_short_so_far_need_no_other_thread(
     assert [reply.failure for reply in replies] == [""] * 6
     assert TallyClient.computed == ["add", "double"] * 3
     assert executor.count == in_another_thread
-
-
-async def test_a_phase_that_took_long_goes_back_to_the_other_thread(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Counting() as executor:
-        worker.executor, worker.short_here = executor, True
-        for sequence, short in enumerate([10**12, 10**12, 0, 0], start=1):
-            monkeypatch.setattr("fenchel.client.worker._SHORT_NS", short)
-            asked = instruction(sequence, "add", {"amount": 1.0}, base=sequence - 1)
-            await conversed(worker, WELCOME, *asked, answers=1)
-    assert executor.count == 3
-
-
-async def test_an_answer_that_was_stored_does_not_make_a_phase_short(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fenchel.client.worker._SHORT_NS", 10**12)
-    asked = [*instruction(1, "add", {"amount": 1.0})]
-    await conversed(worker, WELCOME, *asked, answers=1)
-    session, again = worker.session, Worker(worker.session, short_here=True)
-    session._last = None  # as after a restart: the answer comes from the journal
-    with Counting() as executor:
-        again.executor = executor
-        await conversed(again, WELCOME, *asked, answers=1)
-        await conversed(again, WELCOME, *instruction(2, "add", {"amount": 1.0}, base=1), answers=1)
-    assert TallyClient.computed == ["add", "add"]
-    assert executor.count == 2
-
-
-async def test_a_farewell_ends_the_work(worker: Worker) -> None:
-    stream = MemoryStream()
-    for frame in (WELCOME, FAREWELL):
-        await stream.other_side().write(frame)
-    async with asyncio.timeout(20):
-        farewell = await worker.work(stream)
-    assert farewell is not None
-    assert farewell.completed
 
 
 async def test_who_is_cancelled_while_its_stream_breaks_ends(worker: Worker) -> None:

@@ -39,17 +39,11 @@ def test_a_term_with_corners_is_refused_by_those_who_would_leave_it_out(name: st
     else:
         with raises(SettingsError, source="settings"):
             composed({"name": name}, regularizer=L1)
-
-
-@pytest.mark.parametrize("name", ["feddcd", "acc-feddcd", "hyfdca", "hybrid-fedavg", "hyfem-like"])
-def test_what_rests_on_convexity_refuses_the_term_that_is_not_convex(name: str) -> None:
-    with raises(SettingsError, source="settings"):
+    if name in TREAT_CORNERS or builtin_settings()[name].treats_nonconvex:
         composed({"name": name}, nonconvex=0.5)
-
-
-@pytest.mark.parametrize("name", sorted(TREAT_CORNERS))
-def test_what_takes_gradients_only_takes_the_term_that_is_not_convex(name: str) -> None:
-    composed({"name": name}, nonconvex=0.5)
+    else:
+        with raises(SettingsError, source="settings"):
+            composed({"name": name}, nonconvex=0.5)
 
 
 @pytest.mark.parametrize("term", [BOX, {"kind": "l0", "weight": 1}], ids=["box", "l0"])

@@ -14,7 +14,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fenchel.common.errors import WireError
-from fenchel.common.wire import frames as module
 from fenchel.common.wire.buffer_pool import BufferPool
 from fenchel.common.wire.frames import CHUNK_BYTES, FRAME_BYTES, Assembly, Body, Head, frames, parse
 from fenchel.common.wire.payload import Encoded, encode
@@ -129,20 +128,6 @@ def test_what_protobuf_writes_is_read(head: Head, chunk: bytes, values: dict[str
     assert bytes(parsed.chunk) == chunk
 
 
-def test_a_frame_may_be_exactly_one_mebibyte() -> None:
-    room = FRAME_BYTES - len(pb.Frame(chunk=bytes(1 << 20)).SerializeToString()) + (1 << 20)
-    full = pb.Frame(chunk=bytes(room)).SerializeToString()
-    assert len(full) == FRAME_BYTES
-    assert len(parse(full).chunk) == room
-    with raises(WireError):
-        parse(full + b"\0")
-
-
-def test_a_small_body_travels_in_the_first_frame() -> None:
-    assert len(list(frames(pb.Reply(sequence=1), Body(encoded_of(JOINED))))) == 1
-    assert len(list(frames(pb.Reply(sequence=1), Body(encoded_of(JOINED + 8))))) == 2
-
-
 @pytest.mark.parametrize(
     "received", [1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES]
 )
@@ -153,15 +138,6 @@ def test_a_resumed_message_goes_on_at_the_last_whole_chunk(received: int) -> Non
     assert isinstance(head, pb.Reply)
     assert head.resume == kept
     assert rest == encoded.joined()[kept:]
-
-
-def test_a_message_sent_again_from_its_beginning_announces_no_resumption() -> None:
-    head, body = pb.Reply(sequence=1), Body(encoded_of(2 * CHUNK_BYTES))
-    list(frames(head, body, CHUNK_BYTES))
-    again, content = assembled(list(frames(head, body)), pb.Reply)
-    assert isinstance(again, pb.Reply)
-    assert again.resume == 0
-    assert len(content) == 2 * CHUNK_BYTES
 
 
 def test_all_receivers_of_a_broadcast_get_the_identical_frames() -> None:
@@ -187,16 +163,6 @@ def test_a_body_whose_frames_are_kept_lets_go_of_its_arrays() -> None:
     assert list(body.frames()) == sent
 
 
-def test_the_frames_of_a_very_large_body_are_made_anew_for_each_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_KEPT_BYTES", CHUNK_BYTES)
-    encoded = encoded_of(2 * CHUNK_BYTES)
-    body = Body(encoded)
-    once, twice = list(body.frames()), list(body.frames())
-    assert once == twice
-    assert once[0] is not twice[0]
-    assert body.content() == encoded.joined()
-
-
 def test_a_head_too_large_for_a_frame_is_refused_when_it_is_sent() -> None:
     with raises(WireError):
         list(frames(pb.Reply(failure="x" * FRAME_BYTES)))
@@ -213,14 +179,6 @@ def test_an_assembly_gives_back_what_was_cut_anywhere(cuts: list[int]) -> None:
         assembly.add(memoryview(content)[start:stop])
     assert assembly.complete
     assert bytes(assembly.body()) == content
-
-
-def test_a_body_that_came_in_one_piece_is_not_copied() -> None:
-    content = np.arange(100, dtype=np.uint8)
-    assembly = Assembly(100)
-    assert assembly.fits(content.data)
-    assembly.add(content.data)
-    assert np.shares_memory(np.frombuffer(assembly.body(), np.uint8), content)
 
 
 def test_more_bytes_than_declared_are_refused() -> None:
@@ -299,19 +257,6 @@ def test_a_message_beyond_all_memory_is_refused() -> None:
         Assembly(1 << 60).add(memoryview(b"x"))
 
 
-def test_a_body_is_not_overwritten_by_the_one_after_it() -> None:
-    buffer_pool = BufferPool()
-
-    def received(fill: int) -> np.ndarray:
-        assembly = Assembly(1000, buffer_pool=buffer_pool)
-        for _ in range(10):
-            assembly.add(memoryview(bytes([fill]) * 100))
-        return np.frombuffer(assembly.body(), np.uint8)
-
-    bodies = [received(fill) for fill in range(4)]
-    assert [set(body.tolist()) for body in bodies] == [{0}, {1}, {2}, {3}]
-
-
 @given(order=st.lists(st.integers(0, 2), max_size=30))
 def test_a_view_that_is_still_alive_is_never_overwritten(order: list[int]) -> None:
     buffer_pool, stamps = BufferPool(), count(1)
@@ -327,3 +272,12 @@ def test_a_view_that_is_still_alive_is_never_overwritten(order: list[int]) -> No
         del buffer
         for kept, expected in alive:
             assert (kept == expected).all()
+
+
+def test_a_frame_may_be_exactly_one_mebibyte() -> None:
+    room = FRAME_BYTES - len(pb.Frame(chunk=bytes(1 << 20)).SerializeToString()) + (1 << 20)
+    full = pb.Frame(chunk=bytes(room)).SerializeToString()
+    assert len(full) == FRAME_BYTES
+    assert len(parse(full).chunk) == room
+    with raises(WireError):
+        parse(full + b"\0")

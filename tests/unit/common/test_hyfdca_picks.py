@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fenchel.algorithms.hyfdca.settings import HyFDCASettings, entries_of, layout_numbers, layout_of, picked_units
+from fenchel.algorithms.hyfdca.settings import HyFDCASettings, entries_of, picked_units
 from fenchel.common.arrays import Indices
-from fenchel.common.crypto.packing import Layout
 
 NO_GROUPS = np.zeros(12, np.int64)
 
@@ -87,26 +86,6 @@ def test_common_picks_of_a_group_are_the_same_for_all_its_holders() -> None:
 def counts(picked: Indices, groups: Indices) -> dict[int, int]:
     numbers, times = np.unique(groups[picked], return_counts=True)
     return dict(zip(numbers.tolist(), times.tolist(), strict=True))
-
-
-def test_a_quota_for_each_group() -> None:
-    with pytest.raises(ValueError):
-        picked_units(settings_of(picks=6, picking="common"), 1, "a", 1, np.repeat([0, 2], 5), [2])
-
-
-def test_layouts_travel_as_numbers() -> None:
-    layout = Layout.fit(512, 40, 3.0, 7, 5)
-    assert layout_of(layout_numbers(layout)) == layout
-
-
-def test_outer_step_sizes() -> None:
-    sizes = {
-        decay: [settings_of(step_size=0.5, step_decay=decay).step_size_at(t) for t in (1, 4, 9)]
-        for decay in ("constant", "inverse-sqrt", "inverse")
-    }
-    assert sizes["constant"] == [0.5, 0.5, 0.5]
-    assert sizes["inverse-sqrt"] == pytest.approx([0.5, 0.25, 0.5 / 3])
-    assert sizes["inverse"] == pytest.approx([0.5, 0.125, 0.5 / 9])
 
 
 @pytest.mark.parametrize(

@@ -70,13 +70,6 @@ def test_a_support_comes_back_and_its_bits_are_those_of_the_definition(
     assert index_sets.bits(encoding, np.array(indices, np.int64), size) == len(text)
 
 
-@pytest.mark.parametrize("size", [1 << 20, 3_000_001, (1 << 63) - 1])
-@pytest.mark.parametrize("encoding", [pb.DELTA_VARINT, pb.INDEX_LIST])
-def test_long_supports_of_long_vectors_come_back(encoding: index_sets.Encoding, size: int) -> None:
-    indices = np.unique(np.random.default_rng(1).integers(0, size, 20_001)).tolist()
-    assert there_and_back(encoding, [*indices[:-1], size - 1], size) == [*indices[:-1], size - 1]
-
-
 def test_every_entry_needs_no_index() -> None:
     assert there_and_back(pb.EVERY_ENTRY, list(range(9)), 9) == list(range(9))
     assert index_sets.bits(pb.EVERY_ENTRY, np.arange(9), 9) == 0
@@ -94,22 +87,6 @@ def test_the_smallest_encoding_is_taken(support: tuple[int, list[int]], seeded: 
     chosen = index_sets.smallest(indices, size, seeded=seeded)
     assert chosen in possible
     assert index_sets.bits(chosen, indices, size) == least
-
-
-@pytest.mark.parametrize(
-    ("indices", "size", "encoding"),
-    [
-        (range(0, 10_000, 100), 10_000, pb.DELTA_VARINT),
-        (range(0, 7_800, 400), 7_850, pb.INDEX_LIST),
-        (range(0, 1_000, 2), 1_000, pb.BITMAP),
-        (range(999), 1_000, pb.BITMAP),
-        (range(1_000), 1_000, pb.EVERY_ENTRY),
-        (range(0), 0, pb.EVERY_ENTRY),
-        (range(0), 1_000, pb.DELTA_VARINT),
-    ],
-)
-def test_each_encoding_has_its_place(indices: range, size: int, encoding: index_sets.Encoding) -> None:
-    assert index_sets.smallest(np.array(indices, np.int64), size) == encoding
 
 
 def test_a_vector_too_long_for_a_receiver_to_draw_from_is_not_sent_as_a_seed() -> None:
@@ -185,15 +162,6 @@ def test_a_seeded_support_holds_the_admissible_indices_of_smallest_hash(
     assert seeded_support(seed, size, count, public).tolist() == expected
     if not len(public):
         assert seeded_support(seed, size, count).tolist() == expected
-
-
-@pytest.mark.parametrize("count", [1, 500, 40_000, 99_999])
-def test_a_long_vector_is_looked_at_block_by_block(count: int) -> None:
-    size = 100_000
-    start = splitmix64(77)
-    hashes = [splitmix64((start + j) % (1 << 64)) for j in range(size)]
-    expected = sorted(sorted(range(size), key=hashes.__getitem__)[:count])
-    assert seeded_support(77, size, count).tolist() == expected
 
 
 def test_hashes_that_are_not_as_uniform_as_expected_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

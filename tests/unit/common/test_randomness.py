@@ -26,12 +26,6 @@ def test_a_stream_is_philox_whose_numbers_do_not_depend_on_the_machine() -> None
     np.testing.assert_array_equal(draw.permutation(10), [2, 0, 4, 1, 5, 8, 3, 9, 6, 7])
 
 
-def test_the_same_key_gives_the_same_stream_whatever_was_drawn_before() -> None:
-    first = generator(1, "a", 1).random(4)
-    generator(1, "b", 1).random(100)
-    np.testing.assert_array_equal(generator(1, "a", 1).random(4), first)
-
-
 def test_streams_of_different_keys_differ() -> None:
     keys: list[tuple[int, tuple[str | int, ...]]] = [
         (1, ()),

@@ -14,7 +14,6 @@ from fenchel.common.tls.revocation import REVOKED, Revocations, read_revoked
 from fenchel.deploy.certificates.description import describe
 from fenchel.deploy.certificates.issued import issued
 from fenchel.deploy.certificates.making import make_all, make_client, renew
-from fenchel.deploy.certificates.pairs import check_pair
 from fenchel.deploy.certificates.revocation import revoke
 from tests.messages import raises
 
@@ -109,20 +108,6 @@ def test_a_name_that_was_never_issued_cannot_be_revoked(made: Path) -> None:
     with raises(SettingsError):
         revoke(made / "authority", names=["nroth"])
     assert not (made / "authority" / REVOKED).exists()
-
-
-def test_renewed_certificates_keep_their_names_and_fit(made: Path) -> None:
-    before = {name: describe(made / name) for name in ("server", "north")}
-    for name in before:
-        renew(made / "authority", made / name)
-        check_pair(Credentials.load(made / name))
-        after = describe(made / name)
-        assert after["serial"] != before[name]["serial"]
-        for same in ("subject", "role", "authority_sha256"):
-            assert after[same] == before[name][same]
-        assert set(after["hosts"]) == set(before[name]["hosts"])
-    with raises(CredentialError):
-        renew(made / "authority", made / "authority")
 
 
 def test_credentials_are_taken_up_when_they_are_whole_and_fit(made: Path) -> None:

@@ -106,3 +106,20 @@ def test_what_is_shown_of_a_value_takes_no_longer_for_a_large_one(depth: int, tm
     with raises(SettingsError) as refusal:
         load(path)
     assert all(len(line) < 250 for line in str(refusal.value).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("rouds=3", "rouds"),
+        ("objectiv.l2=3", "objectiv"),
+        ("algorithm.step_sise=1", "algorithm.step_sise"),
+        ("algorithm.name=fedavgg", "algorithm"),
+        ("participation.samler={kind: all}", "participation.samler"),
+        ("data.partition={kind: dirichlet, alpha: 1, min_sample: 1}", "data.partition.min_sample"),
+        ("wombat=1", "wombat"),
+    ],
+)
+def test_a_misspelt_key_or_name_is_told_what_was_meant(override: str, key: str) -> None:
+    with raises(SettingsError, key=key):
+        load(Path("quickstart"), [override])

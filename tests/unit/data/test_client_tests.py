@@ -91,23 +91,6 @@ def test_a_client_without_any_test_sample_is_named() -> None:
         source(test_fraction=0).holdout(0, 2)
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"holdout": 0.1},
-        {"name": "own"},
-        {"task": "regression"},
-        {"partition": {"kind": "grid", "sample_groups": 3, "feature_groups": 1}},
-    ],
-    ids=str,
-)
-def test_where_there_is_nothing_to_divide_settings_are_refused(
-    keys: dict[str, Any], make_settings: MakeSettings
-) -> None:
-    with raises(SettingsError, key="data", source="settings"):
-        make_settings(data=OWN | keys)
-
-
 def test_the_server_does_not_evaluate_alone_where_clients_have_tests(make_settings: MakeSettings) -> None:
     with raises(SettingsError, source="settings"):
         make_settings(data=OWN, evaluation={"training": True})

@@ -18,7 +18,7 @@ from fenchel.common.data.npz import write_npz
 from fenchel.common.data.samples import DataSet, Samples
 from fenchel.common.data.shard import Shard
 from fenchel.common.data.source import DataSource
-from fenchel.common.errors import ChecksumError, DataError, MissingDependencyError, SettingsError
+from fenchel.common.errors import ChecksumError, DataError, MissingDependencyError
 from fenchel.common.settings.data import DataSettings, ExtractorSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
@@ -277,24 +277,6 @@ def test_what_are_no_images_is_refused(weights: Path, tmp_path: Path) -> None:
         source(weights, name="breast_cancer")
     with raises(DataError, source="x.npz", key="data.extractor"):
         Extractor.of(ExtractorSettings(file=weights), (4, 8, 8), 255.0, "x.npz")
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"scale": "standard"},
-        {"scale": ["unit-rows", "unit-interval"]},
-        {"partition": {"kind": "grid", "sample_groups": 1, "feature_groups": 3}},
-        {"name": "own", "columns": 5},
-    ],
-    ids=str,
-)
-def test_settings_that_do_not_go_with_an_extractor_are_refused(
-    keys: dict[str, Any], make_settings: MakeSettings
-) -> None:
-    basis = {"name": "digits", "extractor": {"file": "x.pth"}}
-    with raises(SettingsError):
-        make_settings(data=basis | keys, algorithm={"name": "hybrid-fedavg"})
 
 
 def test_a_clients_own_images_become_features(weights: Path, tmp_path: Path, make_settings: MakeSettings) -> None:

@@ -54,12 +54,8 @@ def test_a_libsvm_file_is_read_as_scikit_learn_wrote_it_however_compressed(tmp_p
     part = read_file(path, features=12).train
     np.testing.assert_allclose(dense(part), features.toarray(), rtol=1e-12)
     np.testing.assert_array_equal(part.labels, labels)
-
-
-def test_a_libsvm_file_is_known_by_its_first_line_when_its_suffix_says_nothing(tmp_path: Path) -> None:
-    part = read_file(written(tmp_path, "a9a.t", "-1 3:1 11:0.5 # note\n\n+1 5:1 \n")).train
-    assert part.features.shape == (2, 11)
-    assert part.labels.tolist() == [-1.0, 1.0]
+    part = read_file(written(tmp_path, "a9a.t", "-1 3:1 11:0.5 # note\n\n+1 5:1 \n")).train  # known by its first line
+    assert (part.features.shape, part.labels.tolist()) == ((2, 11), [-1.0, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -85,23 +81,20 @@ def test_a_bad_libsvm_line_is_named(tmp_path: Path, content: str, row: int | Non
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_a_csv_header_names_the_label(tmp_path: Path, suffix: str) -> None:
-    content = COMPRESS[suffix](b"sick,age,size\nyes,30,1.5\nno,40,2\n")
-    part = read_file(written(tmp_path, f"h.csv{suffix}", content), label="sick").train
+@pytest.mark.parametrize(
+    ("content", "label"),
+    [
+        ("kind,a,b\nyes,30,1.5\nno,40,2\n", "kind"),  # the header names the label
+        ("30,1.5,yes\n40,2,no\n", None),  # the last column
+        ("label;a;b\nyes;30;1.5\nno;40;2\n", None),  # wherever it stands
+    ],
+)
+def test_a_csv_file_is_read_with_a_header_or_without(
+    tmp_path: Path, suffix: str, content: str, label: str | None
+) -> None:
+    part = read_file(written(tmp_path, f"h.csv{suffix}", COMPRESS[suffix](content.encode())), label=label).train
     assert part.labels.tolist() == ["yes", "no"]
     np.testing.assert_array_equal(part.features, [[30, 1.5], [40, 2]])
-
-
-def test_without_a_header_the_last_column_is_the_label(tmp_path: Path) -> None:
-    part = read_file(written(tmp_path, "iris.csv", "5.1,3.5,setosa\n6.2,2.9,virginica\n")).train
-    assert part.labels.tolist() == ["setosa", "virginica"]
-    assert part.features.shape == (2, 2)
-
-
-def test_a_column_called_label_is_the_label_wherever_it_stands(tmp_path: Path) -> None:
-    part = read_file(written(tmp_path, "x.csv", "label;a;b\n1;2;3\n0;4;5\n")).train
-    assert part.labels.tolist() == [1, 0]
-    np.testing.assert_array_equal(part.features, [[2, 3], [4, 5]])
 
 
 @pytest.mark.parametrize(
@@ -134,18 +127,8 @@ def test_parquet_columns_keep_their_names_and_single_precision(tmp_path: Path) -
     part = read_file(path, label="outcome").train
     assert part.labels.tolist() == ["b", "a", "b"]
     assert part.features.dtype == np.float32
-
-
-def test_a_parquet_column_of_dates_is_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
     pyarrow.parquet.write_table(pa.table({"born": pa.array([1], pa.date32()), "y": [1]}), path)
     with raises(DataError, row=1, column="born"):
-        read_file(path)
-
-
-def test_what_is_not_parquet_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path, "x.parquet", b"PAR1 but not really")
-    with raises(DataError, source=path):
         read_file(path)
 
 
@@ -291,16 +274,10 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         read_files([test])
 
 
-@pytest.mark.parametrize("name", ["x.gz", "x.csv.bz2", "x.libsvm.xz", "x.npz"])
-def test_a_damaged_archive_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    path = written(tmp_path, name, b"not compressed at all")
-    with raises(DataError, source=path):
-        read_file(path)
-
-
-def test_a_missing_file_and_an_unknown_form_say_so(tmp_path: Path) -> None:
-    with raises(DataError, source=tmp_path / "gone.csv"):
-        read_file(tmp_path / "gone.csv")
-    path = written(tmp_path, "x.doc", "Dear Sir or Madam")
+@pytest.mark.parametrize("name", ["x.gz", "x.csv.bz2", "x.libsvm.xz", "x.npz", "x.parquet", "x.doc"])
+def test_a_missing_or_damaged_file_and_one_of_no_known_form_are_refused(tmp_path: Path, name: str) -> None:
+    with raises(DataError, source=tmp_path / name):
+        read_file(tmp_path / name)
+    path = written(tmp_path, name, b"PAR1 but not compressed at all")
     with raises(DataError, source=path):
         read_file(path)

@@ -11,15 +11,21 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import scipy.sparse as sp
-from pydantic import ValidationError
 
-from fenchel.common.data.own_file import load_own
+from fenchel.common.data import own_file
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError
 from fenchel.common.settings.data import DataSettings
 from tests.messages import raises
 
 COLUMNS = ("age", "dose", "weight", "marker")
+
+
+def load_own(
+    path: Path, label: str | None = None, *, identifier: str | None = None, dtype: Any = np.float64, **keys: Any
+) -> Shard:
+    settings = DataSettings.model_validate({"name": "own"} | keys)
+    return own_file.load_own(path, settings, label=label, identifier=identifier, dtype=dtype)
 
 
 def dense(shard: Shard) -> Any:
@@ -45,12 +51,6 @@ def test_identifiers_are_text_as_written_and_no_feature(laboratory: Path) -> Non
     assert shard.sample_ids == shard.identifiers == ("007", "12", "B-3")
     np.testing.assert_array_equal(dense(shard), [[40, 10], [41, 11], [42, 12]])
     assert (shard.total_features, shard.features_held) == (2, None)
-
-
-def test_without_identifiers_samples_are_known_by_their_row(laboratory: Path) -> None:
-    shard = load_own(written(laboratory.parent, "x.csv", "a,y\n1,0\n2,1\n"))
-    assert shard.sample_ids is None
-    assert shard.identifiers == ("0", "1")
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())])
@@ -122,14 +122,9 @@ def test_a_file_of_identifiers_that_cannot_be_used_is_refused(tmp_path: Path, li
     with raises(DataError, source=beside, key="--id", row=row) as refusal:
         load_own(path, identifier=str(beside))
     assert "anna" not in str(refusal.value)
-
-
-def test_the_name_of_a_column_is_no_file_of_identifiers(tmp_path: Path) -> None:
-    path = written(tmp_path, "x.libsvm", SPARSE)
-    with raises(DataError, key="--id", source=tmp_path / "patient"):
-        load_own(path, identifier=str(tmp_path / "patient"))
-    with raises(DataError, key="--id", source=path):
-        load_own(path, identifier=str(path))
+    for no_list in (tmp_path / "patient", path):  # the name of a column, or the data
+        with raises(DataError, key="--id", source=no_list):
+            load_own(path, identifier=str(no_list))
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "CSR"])
@@ -177,7 +172,7 @@ def test_a_file_may_hold_some_of_the_columns_in_any_order(laboratory: Path) -> N
 
 def test_a_file_with_all_the_columns_holds_all_features(tmp_path: Path) -> None:
     path = written(tmp_path, "x.csv", "weight,y,marker,age,dose\n3,0,4,1,2\n7,1,8,5,6\n")
-    shard = load_own(path, "y", columns=COLUMNS, scalings=["unit-rows"], bias=1.0)
+    shard = load_own(path, "y", columns=COLUMNS, scale=["unit-rows"], bias=1.0)
     assert (shard.total_features, shard.features_held) == (5, None)
     rows = np.array([[1, 2, 3, 4], [5, 6, 7, 8]]) / np.sqrt([[30], [174]])
     np.testing.assert_allclose(dense(shard), np.hstack([rows, [[1], [1]]]))
@@ -195,20 +190,23 @@ def test_the_bias_belongs_to_whoever_holds_the_last_column(laboratory: Path) -> 
     assert with_last.total_features == without.total_features == 5
 
 
-def test_columns_that_the_run_does_not_have_are_refused_with_both_lists(laboratory: Path) -> None:
-    with raises(DataError, source=laboratory, key="data.columns"):
-        load_own(laboratory, "outcome", identifier="patient", columns=("age", "dose"))
-
-
-def test_forgotten_identifiers_are_not_taken_for_a_feature(tmp_path: Path) -> None:
-    path = written(tmp_path, "x.csv", "patient,age,y\n17,50,0\n18,60,1\n")
-    with raises(DataError, source=path, key="data.columns"):
-        load_own(path, "y", columns=COLUMNS)
-
-
-def test_rows_cannot_be_scaled_by_what_other_clients_hold(laboratory: Path) -> None:
-    with raises(DataError, key="data.scale"):
-        load_own(laboratory, "outcome", identifier="patient", columns=COLUMNS, scalings=["unit-rows"])
+def test_columns_that_do_not_fit_those_of_the_run_are_refused(laboratory: Path) -> None:
+    np.savez(laboratory.with_name("x.npz"), X=np.ones((3, 4)), y=np.array([0, 1, 0]))
+    assert load_own(laboratory.with_name("x.npz"), columns=4).features_held is None
+    path = written(laboratory.parent, "x.svm", "1 1:1\n-1 3:1\n")
+    given: list[tuple[Path, dict[str, Any], str]] = [
+        (laboratory, {"columns": ("age", "dose")}, "data.columns"),
+        (laboratory, {"columns": 4}, "data.columns"),  # the file has names
+        (laboratory, {"columns": COLUMNS, "scale": ["unit-rows"]}, "data.scale"),  # others hold parts of the rows
+        (laboratory.with_name("x.npz"), {"columns": 3}, "data.columns"),
+        (laboratory.with_name("x.npz"), {"columns": 5}, "data.columns"),
+        (path, {"columns": COLUMNS}, "data.columns"),
+        (path, {"columns": 2}, ""),
+    ]
+    for path, keys, key in given:
+        names: dict[str, Any] = {"label": "outcome", "identifier": "patient"} if path == laboratory else {}
+        with raises(DataError, source=path, key=key):
+            load_own(path, **names, **keys)
 
 
 def test_columns_of_a_libsvm_file_go_by_number_and_those_that_occur_are_held(tmp_path: Path) -> None:
@@ -221,40 +219,3 @@ def test_columns_of_a_libsvm_file_go_by_number_and_those_that_occur_are_held(tmp
     assert load_own(written(tmp_path, "y.svm", "1 1:1\n-1 2:1\n"), columns=2).features_held is None
     with raises(DataError, source=tmp_path / "z.svm"):
         load_own(written(tmp_path, "z.svm", "1\n-1\n"), columns=2)
-
-
-def test_columns_of_an_archive_go_by_number(tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", X=np.ones((3, 4)), y=np.array([0, 1, 0]))
-    assert load_own(tmp_path / "x.npz", columns=4).features_held is None
-    for number in (3, 5):
-        with raises(DataError, source=tmp_path / "x.npz", key="data.columns"):
-            load_own(tmp_path / "x.npz", columns=number)
-
-
-def test_names_are_for_files_with_names_and_a_number_for_those_without(tmp_path: Path, laboratory: Path) -> None:
-    with raises(DataError, source=laboratory, key="data.columns"):
-        load_own(laboratory, "outcome", identifier="patient", columns=4)
-    with raises(DataError, source=tmp_path / "x.svm", key="data.columns"):
-        load_own(written(tmp_path, "x.svm", "1 1:1\n-1 2:1\n"), columns=COLUMNS)
-
-
-@pytest.mark.parametrize("columns", [None, 7, ("a", "b")])
-def test_the_settings_take_names_or_a_number(columns: Any) -> None:
-    section = DataSettings.model_validate({"name": "own", "columns": columns})
-    assert section.columns == columns
-    assert DataSettings.model_validate_json(section.model_dump_json()) == section
-
-
-@pytest.mark.parametrize(
-    ("keys", "complaint"),
-    [
-        ({"name": "digits", "columns": ["a"]}, "columns: only allowed with name: own"),
-        ({"file": "x.csv", "columns": ["a"]}, "columns: only allowed with name: own"),
-        ({"name": "own", "columns": ["a", "b", "a"]}, "'a' is listed twice"),
-        ({"name": "own", "columns": []}, "at least 1 item"),
-        ({"name": "own", "columns": 0}, "greater than 0"),
-    ],
-)
-def test_columns_that_make_no_sense_are_refused(keys: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValidationError, match=complaint):
-        DataSettings.model_validate(keys)

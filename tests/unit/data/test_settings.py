@@ -20,53 +20,80 @@ def test_a_name_alone_is_a_complete_section_with_an_iid_partition() -> None:
     assert section.scalings == ()
 
 
-@pytest.mark.parametrize(
-    ("scale", "steps"),
-    [("none", ()), ("standard", ("standard",)), (["standard", "unit-rows"], ("standard", "unit-rows"))],
-)
-def test_scale_is_one_step_or_a_list_in_order(scale: object, steps: tuple[str, ...]) -> None:
-    assert settings(name="digits", scale=scale).scalings == steps
+def test_scale_is_one_step_or_a_list_in_order() -> None:
+    assert settings(name="digits", scale="standard").scalings == ("standard",)
+    assert settings(name="digits", scale=["standard", "unit-rows"]).scalings == ("standard", "unit-rows")
+
+
+GRID = {"kind": "grid", "sample_groups": 2, "feature_groups": 3}
+SITE = {"kind": "sites", "sites": [{"size": 1, "imratio": 0.1}]}
+FROZEN = {"file": "x.pth"}
 
 
 @pytest.mark.parametrize(
     ("keys", "named"),
     [
-        ({}, "name, file: exactly one is needed, neither given"),
-        ({"name": "digits", "file": "x.csv"}, "both given"),
-        ({"name": "digits", "label": "y"}, "label: 'y' given"),
+        ({"name": None}, "name, file: exactly one is needed, neither given"),
+        ({"file": "x.csv"}, "both given"),
+        ({"label": "y"}, "label: 'y' given"),
         ({"name": "../secret"}, "name"),
-        ({"name": "digits", "scale": ["standard", "standard"]}, "scale:"),
-        ({"name": "digits", "scale": ["none"]}, "scale"),
-        ({"name": "digits", "bias": 0}, "bias: 0"),
-        ({"name": "digits", "task": "regression", "binarise": {"positive": [1]}}, "binarise: not allowed"),
-        ({"name": "digits", "task": "regression", "classes": ["a", "b"]}, "classes: not allowed"),
-        ({"name": "digits", "task": "regression", "partition": {"kind": "dirichlet", "alpha": 1}}, "dirichlet"),
-        ({"name": "digits", "classes": [1, "1"]}, "only once"),
-        ({"name": "digits", "binarise": {"positive": []}}, "positive"),
-        ({"name": "digits", "test_fraction": 1.0}, "test_fraction"),
-        ({"name": "digits", "test_split": "random"}, "test_split"),
-        ({"name": "digits", "test_seed": 1 << 32}, "test_seed"),
-        ({"name": "digits", "holdout": 1.0}, "holdout"),
-        ({"name": "digits", "samples": 0}, "samples"),
-        ({"name": "digits", "partition": {"kind": "by-moon-phase"}}, "partition"),
-        ({"name": "digits", "partition": {"kind": "dirichlet", "alpha": 0}}, "alpha"),
-        (
-            {
-                "name": "digits",
-                "partition": {"kind": "grid", "sample_groups": 2, "feature_groups": 3, "layout": "quadrants"},
-            },
-            "needs exactly 4",
-        ),
-        (
-            {"name": "digits", "holdout": 0.1, "partition": {"kind": "grid", "sample_groups": 2, "feature_groups": 3}},
-            "holdout: 0.1 given",
-        ),
+        ({"scale": ["standard", "standard"]}, "scale:"),
+        ({"scale": ["none"]}, "scale"),
+        ({"bias": 0}, "bias: 0"),
+        ({"task": "regression", "binarise": {"positive": [1]}}, "binarise: not allowed"),
+        ({"task": "regression", "classes": ["a", "b"]}, "classes: not allowed"),
+        ({"task": "regression", "partition": {"kind": "dirichlet", "alpha": 1}}, "dirichlet"),
+        ({"classes": [1, "1"]}, "only once"),
+        ({"binarise": {"positive": []}}, "positive"),
+        ({"test_fraction": 1.0}, "test_fraction"),
+        ({"test_split": "random"}, "test_split"),
+        ({"test_seed": 1 << 32}, "test_seed"),
+        ({"holdout": 1.0}, "holdout"),
+        ({"samples": 0}, "samples"),
+        ({"partition": {"kind": "by-moon-phase"}}, "partition"),
+        ({"partition": {"kind": "dirichlet", "alpha": 0}}, "alpha"),
+        ({"partition": GRID | {"layout": "quadrants"}}, "needs exactly 4"),
+        ({"holdout": 0.1, "partition": GRID}, "holdout: 0.1 given"),
+        ({"imbalance": {"imratio": 0}}, "imratio"),
+        ({"imbalance": {"imratio": 1}}, "imratio"),
+        ({"imbalance": {"imratio": 0.1}, "task": "regression"}, "imbalance needs positive classes"),
+        ({"partition": {"kind": "class-groups"}, "task": "regression"}, "kind: class-groups needs positive"),
+        ({"partition": {"kind": "sites", "sites": []}}, "sites"),
+        ({"partition": {"kind": "sites", "sites": [{"size": 0, "imratio": 0.1}]}}, "size"),
+        ({"partition": SITE, "imbalance": {"imratio": 0.1}}, "imratio of its own"),
+        ({"partition": GRID, "imbalance": {"imratio": 0.1}}, "imbalance: with partition.kind: grid"),
+        ({"name": "own", "imbalance": {"imratio": 0.1}}, "imbalance: with name: own"),
+        ({"imbalance": {"imratio": 0.1, "of": "whole"}}, "imbalance.of"),
+        ({"partition": {"kind": "class-groups", "positive_shares": [1, 2]}}, "positive_shares"),
+        ({"partition": {"kind": "column"}}, "partition.column: 'client' given, but only a file"),
+        ({"columns": ["a"]}, "columns: only allowed with name: own"),
+        ({"name": None, "file": "x.csv", "columns": ["a"]}, "columns: only allowed with name: own"),
+        ({"name": "own", "columns": ["a", "b", "a"]}, "'a' is listed twice"),
+        ({"name": "own", "columns": []}, "at least 1 item"),
+        ({"name": "own", "columns": 0}, "greater than 0"),
+        ({"client_tests": "own-distribution", "holdout": 0.1}, "client_tests, holdout: both given"),
+        ({"client_tests": "own-distribution", "name": "own"}, "client_tests: with name: own"),
+        ({"client_tests": "own-distribution", "task": "regression"}, "client_tests: divides classes"),
+        ({"client_tests": "own-distribution", "partition": GRID}, "client_tests: with partition.kind: grid"),
+        ({"extractor": FROZEN, "scale": "standard"}, "scale: standard given"),
+        ({"extractor": FROZEN, "scale": ["unit-rows", "unit-interval"]}, "scale: unit-interval given"),
+        ({"extractor": FROZEN, "partition": GRID}, "extractor: a network needs whole images"),
+        ({"extractor": FROZEN, "name": "own", "columns": 5}, "extractor: a network needs whole images"),
     ],
 )
 def test_an_impossible_section_is_refused_by_the_name_of_its_key(keys: dict[str, Any], named: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        settings(**keys)
+        settings(**{"name": "digits"} | keys)
     assert named in str(caught.value)
+
+
+def test_settings_of_earlier_runs_are_read_where_they_say_what_is_done_now() -> None:
+    section = settings(
+        name="digits",
+        partition={"kind": "class-groups", "order": "shuffled", "positive_shares": None},
+        imbalance={"imratio": 0.1, "of": "client"},
+    )
+    assert section == settings(name="digits", partition={"kind": "class-groups"}, imbalance={"imratio": 0.1})
 
 
 def test_every_field_of_the_schema_has_a_description() -> None:
@@ -82,13 +109,15 @@ def test_every_field_of_the_schema_has_a_description() -> None:
     assert missing == []
 
 
-def test_a_section_survives_a_round_trip_through_json() -> None:
-    section = settings(
-        name="mnist",
-        scale=["unit-interval", "unit-rows"],
-        bias=1,
-        binarise={"positive": [0, 2]},
-        partition={"kind": "zipf", "exponent": 0.5, "alpha": 0.1},
-        holdout=0.25,
-    )
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"scale": ["unit-interval", "unit-rows"], "binarise": {"positive": [0, 2]}, "holdout": 0.25},
+        {"partition": {"kind": "zipf", "exponent": 0.5, "alpha": 0.1}, "bias": 1},
+        {"columns": 7},
+        {"columns": ["a", "b"]},
+    ],
+)
+def test_a_section_survives_a_round_trip_through_json(keys: dict[str, Any]) -> None:
+    section = settings(name="own", **keys)
     assert DataSettings.model_validate_json(section.model_dump_json()) == section

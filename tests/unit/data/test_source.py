@@ -12,8 +12,8 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
+from fenchel.common.data import own_file
 from fenchel.common.data.npz import write_npz
-from fenchel.common.data.own_file import load_own
 from fenchel.common.data.samples import DataSet, Samples
 from fenchel.common.data.shard import Shard
 from fenchel.common.data.source import DataSource
@@ -24,6 +24,13 @@ from tests.messages import raises
 
 def source(seed: int = 0, folders: tuple[Path, ...] = (), **keys: Any) -> DataSource:
     return DataSource.open(DataSettings.model_validate(keys), seed, folders=folders)
+
+
+def load_own(
+    path: Path, label: str | None = None, *, identifier: str | None = None, dtype: Any = np.float64, **keys: Any
+) -> Shard:
+    settings = DataSettings.model_validate({"name": "own"} | keys)
+    return own_file.load_own(path, settings, label=label, identifier=identifier, dtype=dtype)
 
 
 def array(shard: Shard | None) -> Any:
@@ -40,12 +47,6 @@ def test_digits_is_split_as_the_prototypes_of_the_papers_did() -> None:
     everything = np.concatenate([array(digits.training()), array(test)])[:, :64]
     original = load_digits().data / 16
     assert sorted(map(tuple, everything)) == sorted(map(tuple, original))
-
-
-def test_the_test_split_has_the_classes_in_proportion() -> None:
-    test = source(name="breast_cancer").test()
-    assert test is not None
-    assert np.bincount(test.labels).tolist() == [72, 42]
 
 
 AS_SCIKIT_LEARN: dict[str, Any] = {
@@ -116,12 +117,7 @@ def test_standard_uses_the_training_mean_and_population_deviation() -> None:
     oracle = StandardScaler().fit(array(raw.training()))
     np.testing.assert_allclose(array(scaled.training()), oracle.transform(array(raw.training())), atol=1e-10)
     np.testing.assert_allclose(array(scaled.test()), oracle.transform(array(raw.test())), atol=1e-10)
-
-
-def test_a_constant_column_becomes_zero_not_noise() -> None:
-    digits = array(source(name="digits", scale="standard").training())
-    assert np.isfinite(digits).all()
-    assert (digits[:, 0] == 0).all()
+    assert (array(source(name="digits", scale="standard").training())[:, 0] == 0).all(), "a constant column"
 
 
 def test_steps_apply_in_the_order_given() -> None:
@@ -133,16 +129,11 @@ def test_steps_apply_in_the_order_given() -> None:
     np.testing.assert_allclose(last_standard, (rows - rows.mean(0)) / rows.std(0), atol=1e-8)
 
 
-def test_unit_interval_spans_the_training_columns_that_are_not_pixels() -> None:
-    scaled = array(source(name="breast_cancer", scale="unit-interval").training())
-    np.testing.assert_allclose(scaled.min(axis=0), 0)
+@pytest.mark.parametrize("steps", ["unit-interval", ["standard", "unit-interval"]], ids=str)
+def test_unit_interval_spans_the_training_columns_that_are_not_pixels(steps: str | list[str]) -> None:
+    scaled = array(source(name="breast_cancer", scale=steps).training())
+    np.testing.assert_allclose(scaled.min(axis=0), 0, atol=1e-15)
     np.testing.assert_allclose(scaled.max(axis=0), 1)
-
-
-def test_unit_interval_after_another_step_spans_what_that_step_gave() -> None:
-    scaled = array(source(name="digits", scale=["standard", "unit-interval"]).training())
-    assert scaled.min() == 0.0
-    assert scaled.max() == 1.0
 
 
 def test_shards_are_rows_of_the_training_set_in_the_dtype_asked_for() -> None:
@@ -158,12 +149,6 @@ def test_shards_are_rows_of_the_training_set_in_the_dtype_asked_for() -> None:
     assert sorted(np.concatenate(seen).tolist()) == list(range(1437))
 
 
-def test_binarise_makes_even_against_odd() -> None:
-    data = source(name="digits", test_fraction=0, binarise={"positive": [0, 2, 4, 6, 8]})
-    np.testing.assert_array_equal(data.labels, load_digits().target % 2 == 0)
-    assert data.problem.classes == 2
-
-
 def test_a_held_out_part_and_the_shard_share_nothing_and_miss_nothing() -> None:
     keys: dict[str, Any] = {"name": "digits", "partition": {"kind": "dirichlet", "alpha": 0.1, "min_samples": 40}}
     whole, divided = source(**keys), source(**keys, holdout=0.25)
@@ -174,18 +159,19 @@ def test_a_held_out_part_and_the_shard_share_nothing_and_miss_nothing() -> None:
         both = np.concatenate([kept.samples_held, held_out.samples_held])
         np.testing.assert_array_equal(np.sort(both), whole.shard(client, 10).samples_held)
         assert held_out.samples == round(0.25 * len(both))
+    few = source(name="digits", samples=12, holdout=0.9)  # a sample for each: all are trained on
+    assert (few.sizes(12), few.holdout(0, 12)) == ([1] * 12, None)
+    with raises(DataError, client="12"):
+        few.shard(12, 12)
 
 
-def test_a_client_with_one_sample_trains_on_it_and_holds_out_nothing() -> None:
-    data = source(name="digits", samples=12, holdout=0.9)
-    assert [data.shard(client, 12).samples for client in range(12)] == [1] * 12
-    assert data.holdout(0, 12) is None
-
-
-def test_a_subsample_keeps_every_class() -> None:
-    data = source(name="digits", samples=50)
-    assert data.problem.samples == 50
-    assert np.bincount(data.labels).tolist() == [5] * 10
+def test_test_set_and_subsample_have_the_classes_in_proportion() -> None:
+    test = source(name="breast_cancer").test()
+    assert test is not None
+    assert np.bincount(test.labels).tolist() == [72, 42]
+    assert np.bincount(source(name="digits", samples=50).labels).tolist() == [5] * 10
+    data = source(name="digits", test_fraction=0, binarise={"positive": [0, 2, 4, 6, 8]})
+    np.testing.assert_array_equal(data.labels, load_digits().target % 2 == 0)
 
 
 def test_the_cells_of_a_grid_make_up_the_matrix() -> None:
@@ -266,43 +252,20 @@ def test_settings_that_do_not_fit_the_data_are_refused_by_key(keys: dict[str, An
         source(**keys)
 
 
-def test_a_client_that_does_not_exist_is_refused() -> None:
-    with raises(DataError, client="4"):
-        source(name="digits").shard(4, 4)
-
-
-@pytest.fixture
-def hospital(tmp_path: Path) -> Path:
-    path = tmp_path / "hospital.csv"
-    path.write_text("age,dose,outcome\n3,4,well\n6,8,ill\n0,0,well\n")
-    return path
-
-
-def test_an_own_file_is_one_shard_with_sorted_class_names(hospital: Path) -> None:
-    shard = load_own(hospital, "outcome", scalings=["unit-rows"], bias=1.0, dtype=np.float32)
+def test_an_own_file_is_one_shard_with_sorted_class_names_or_those_of_the_run(tmp_path: Path) -> None:
+    hospital = tmp_path / "hospital.csv"
+    hospital.write_text("age,dose,outcome\n3,4,well\n6,8,ill\n0,0,well\n")
+    shard = load_own(hospital, "outcome", scale=["unit-rows"], bias=1.0, dtype=np.float32)
     expected: Any = [[0.6, 0.8, 1], [0.6, 0.8, 1], [0, 0, 1]]
     np.testing.assert_allclose(array(shard), expected, rtol=1e-6)
     assert shard.labels.tolist() == [1, 0, 1]
     assert (shard.classes, shard.total_features, shard.features.dtype) == (2, 3, np.dtype(np.float32))
-
-
-def test_an_own_file_may_lack_a_class_that_the_run_names(hospital: Path) -> None:
+    assert (shard.sample_ids, shard.identifiers) == (None, ("0", "1", "2"))
     shard = load_own(hospital, "outcome", classes=["dead", "ill", "well"])
-    assert shard.labels.tolist() == [2, 1, 2]
-    assert shard.classes == 3
-
-
-@pytest.mark.parametrize("step", ["standard", "unit-interval"])
-def test_an_own_file_cannot_be_scaled_by_what_only_all_clients_know(hospital: Path, step: Any) -> None:
-    with raises(DataError, source=hospital, key="data.scale"):
-        load_own(hospital, "outcome", scalings=[step])
-
-
-def test_an_own_libsvm_file_takes_the_number_of_features_of_the_run(tmp_path: Path) -> None:
-    (tmp_path / "x.svm").write_text("1 2:1\n-1 3:1\n")
-    assert load_own(tmp_path / "x.svm", columns=10).total_features == 10
-    with raises(DataError, source=tmp_path / "x.svm"):
-        load_own(tmp_path / "x.svm", columns=2)
+    assert (shard.labels.tolist(), shard.classes) == ([2, 1, 2], 3)
+    for step in ("standard", "unit-interval"):
+        with raises(DataError, source=hospital, key="data.scale"):
+            load_own(hospital, "outcome", scale=[step])
 
 
 def test_the_same_settings_give_the_same_bits() -> None:
@@ -315,6 +278,6 @@ def test_the_same_settings_give_the_same_bits() -> None:
 def test_own_images_may_be_scaled_by_the_largest_pixel_but_only_as_the_first_step(tmp_path: Path) -> None:
     pixels = np.full((4, 5, 5), 51, np.uint8)
     np.savez(tmp_path / "x.npz", X=pixels, y=np.arange(4) % 2)
-    assert (array(load_own(tmp_path / "x.npz", scalings=["unit-interval"])) == 0.2).all()
+    assert (array(load_own(tmp_path / "x.npz", scale=["unit-interval"])) == 0.2).all()
     with raises(DataError, key="data.scale"):
-        load_own(tmp_path / "x.npz", scalings=["unit-rows", "unit-interval"])
+        load_own(tmp_path / "x.npz", scale=["unit-rows", "unit-interval"])

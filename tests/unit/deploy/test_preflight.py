@@ -112,15 +112,15 @@ REFUSED: dict[str, tuple[str, Values]] = {
     ),
     "feddcd, newton-cg without second derivatives": (
         "algorithm.solver.kind",
-        of("feddcd", objective=_BINARY, algorithm__solver={"kind": "newton-cg"}, algorithm__dual_step=0.1),
+        of("feddcd", objective=_BINARY, algorithm__solver={"kind": "newton-cg"}, algorithm__dual_step_size=0.1),
     ),
     "feddcd, gradient steps of no known length": (
-        "algorithm.solver.step",
+        "algorithm.solver.step_size",
         of(
             "feddcd",
             objective=_BINARY,
             algorithm__solver={"kind": "gradient", "stop": {"steps": 3}},
-            algorithm__dual_step=0.1,
+            algorithm__dual_step_size=0.1,
         ),
     ),
     "feddcd, an accuracy that nobody can tell": (

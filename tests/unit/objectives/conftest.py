@@ -1,69 +1,14 @@
-"""Data and settings for the tests of objectives."""
+"""Data of the specification."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
-
 import numpy as np
 import pytest
-import scipy.sparse as sp
-from pydantic import TypeAdapter
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 
 from fenchel.common.data.shard import Shard
-from fenchel.common.objectives.factory import build_objective
-from fenchel.common.objectives.objective import Objective
-from fenchel.common.settings.objective import ObjectiveSettings
-
-MakeShard: TypeAlias = Callable[..., Shard]
-MakeObjective: TypeAlias = Callable[..., Objective]
-
-
-def shard_of(features: Any, labels: Any, classes: int) -> Shard:
-    return Shard(
-        features=features,
-        labels=np.asarray(labels),
-        classes=classes,
-        total_features=features.shape[1],
-        samples_held=np.arange(features.shape[0], dtype=np.int64),
-    )
-
-
-@pytest.fixture(scope="session")
-def make_shard() -> MakeShard:
-    """A shard of given arrays, or of random ones."""
-
-    def make(
-        samples: int = 12,
-        features: int = 5,
-        classes: int = 2,
-        *,
-        seed: int = 0,
-        sparse: bool = False,
-        arrays: tuple[Any, Any] | None = None,
-    ) -> Shard:
-        if arrays is not None:
-            return shard_of(*arrays, classes)
-        draw = np.random.default_rng(seed)
-        x = draw.standard_normal((samples, features))
-        x[draw.random(x.shape) < 0.4] = 0
-        labels = draw.integers(0, classes, samples) if classes else draw.standard_normal(samples)
-        return shard_of(sp.csr_array(x) if sparse else x, labels, classes)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def make_objective() -> MakeObjective:
-    """An objective from the words of a settings file."""
-
-    def make(shard: Shard, **section: Any) -> Objective:
-        adapter: TypeAdapter[ObjectiveSettings] = TypeAdapter(ObjectiveSettings)
-        return build_objective(adapter.validate_python(section), shard)
-
-    return make
+from tests.unit.objectives.problems import shard_of
 
 
 @pytest.fixture(scope="session")

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
-from scipy.optimize import minimize
+from pydantic import ValidationError
 
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.objectives.auc import MinMax, Moments
 from fenchel.common.objectives.binary import BinaryObjective
 from fenchel.common.objectives.factory import build_objective, dimension_of, initial_model
-from fenchel.common.settings.objective import BinarySettings, ObjectiveSettings
+from fenchel.common.settings.objective import BinarySettings
 from tests.messages import raises
+from tests.unit.objectives.problems import ADAPTER, make_objective, make_shard
 
-MakeShard = Callable[..., Shard]
-ADAPTER: TypeAdapter[ObjectiveSettings] = TypeAdapter(ObjectiveSettings)
 SCORERS: list[dict[str, Any]] = [
     {"kind": "linear"},
     {"kind": "mlp", "hidden": 4},
@@ -57,20 +53,7 @@ def mixtures(seed: int, sizes: list[int]) -> tuple[list[np.ndarray], list[np.nda
     return scores, classes
 
 
-def mean_value(f: MinMax, scores: list[Any], classes: list[Any], weights: Any, auxiliary: Any) -> float:
-    means = [f.value(h, y, np.asarray(auxiliary)).mean() for h, y in zip(scores, classes, strict=True)]
-    return float(np.dot(weights, means))
-
-
 # F
-
-
-def test_f_is_the_formula_of_the_paper() -> None:
-    f, (a, b, alpha) = MinMax(0.3), (0.2, -0.4, 0.7)
-    found = f.value(np.array([1.5, -0.5]), np.array([True, False]), np.array([a, b, alpha]))
-    of_positive = 0.7 * (1.5 - a) ** 2 + 2 * (1 + alpha) * (-0.7 * 1.5) - 0.21 * alpha**2
-    of_negative = 0.3 * (-0.5 - b) ** 2 + 2 * (1 + alpha) * (0.3 * -0.5) - 0.21 * alpha**2
-    np.testing.assert_allclose(found, [of_positive, of_negative], rtol=1e-15)
 
 
 @given(prior=st.floats(0.05, 0.95), seed=st.integers(0, 50))
@@ -97,118 +80,62 @@ def test_the_gradients_of_f_equal_finite_differences(prior: float, seed: int) ->
     np.testing.assert_allclose(f.slopes(scores, positive, auxiliary), (up - down) / (2 * step), atol=1e-8)
 
 
+def moments_of(scores: np.ndarray, positive: np.ndarray) -> Moments:
+    masks = positive, ~positive
+    return Moments(*(mask.mean() for mask in masks), *((scores * mask).mean() for mask in masks))
+
+
 @given(seed=st.integers(0, 200), equal=st.booleans())
-def test_the_saddle_is_where_the_class_means_are(seed: int, equal: bool) -> None:
-    scores, classes = mixtures(seed, [5, 20, 11])
+def test_the_saddle_is_where_the_class_means_are_and_tells_the_loss_of_all_pairs(seed: int, equal: bool) -> None:
     sizes = np.array([5, 20, 11])
+    scores, classes = mixtures(seed, sizes.tolist())
     weights = np.full(3, 1 / 3) if equal else sizes / sizes.sum()
-    parts = [Moments.of(h, y) for h, y in zip(scores, classes, strict=True)]
-    mixture = Moments.mixture(zip(weights, parts, strict=True))
-    f = MinMax(mixture.positives)
-    a, b, alpha = mixture.saddle(f.prior)
-    up, down = mixture.means
-    assert (a, b, alpha) == pytest.approx((up, down, down - up), abs=1e-12)
-    gradients = [f.gradient(h, y, np.array([a, b, alpha])) for h, y in zip(scores, classes, strict=True)]
-    np.testing.assert_allclose(weights @ gradients, 0, atol=1e-12)
-    value = mean_value(f, scores, classes, weights, (a, b, alpha))
-    assert mixture.value(f.prior) == pytest.approx(value, abs=1e-12)
-    pairs = f.prior * (1 - f.prior)
-    assert mixture.pairwise_loss == pytest.approx(1 + value / pairs, rel=1e-10)
-
-
-def test_the_minimum_over_a_and_b_is_the_mean_loss_of_all_pairs() -> None:
-    scores, classes = mixtures(3, [40, 90])
-    pooled, positive = np.concatenate(scores), np.concatenate(classes)
-    pairs = (1 - pooled[positive][:, None] + pooled[~positive]) ** 2
-    assert Moments.of(pooled, positive).pairwise_loss == pytest.approx(pairs.mean(), rel=1e-12)
-
-
-def test_with_another_prior_than_that_of_the_weights_the_identity_fails() -> None:
-    scores, classes = mixtures(4, [50, 200, 120, 30])
-    parts = [Moments.of(h, y) for h, y in zip(scores, classes, strict=True)]
-    mixture = Moments.mixture((0.25, part) for part in parts)
-    right, pooled = mixture.positives, float(np.concatenate(classes).mean())
-    assert abs(right - pooled) > 0.01
-    assert 1 + mixture.value(right) / (right * (1 - right)) == pytest.approx(mixture.pairwise_loss)
-    assert abs(1 + mixture.value(pooled) / (pooled * (1 - pooled)) - mixture.pairwise_loss) > 1e-3
-    assert mixture.alpha(right) == pytest.approx(mixture.means[1] - mixture.means[0])
-    assert abs(mixture.alpha(pooled) - mixture.alpha(right)) > 1e-3
-
-
-@pytest.mark.parametrize("prior", [0.3, 0.6])
-@pytest.mark.parametrize("gamma", [0.0, 0.8])
-def test_the_saddle_with_a_proximal_term_is_what_an_optimiser_finds(prior: float, gamma: float) -> None:
-    (scores,), (positive,) = mixtures(5, [30])
-    moments, f, centre = Moments.of(scores, positive), MinMax(prior), (0.5, -2.0)
-
-    def value(at: np.ndarray) -> float:
-        pull = gamma / 2 * ((at[0] - centre[0]) ** 2 + (at[1] - centre[1]) ** 2)
-        return float(f.value(scores, positive, np.append(at, 0.0)).mean() + pull)
-
-    a, b = minimize(value, np.zeros(2), options={"gtol": 1e-10}).x
-
-    def loss(at: np.ndarray) -> float:
-        return -float(f.value(scores, positive, np.array([a, b, at[0]])).mean())
-
-    alpha = minimize(loss, np.zeros(1), options={"gtol": 1e-10}).x[0]
-    np.testing.assert_allclose(moments.saddle(prior, gamma, centre), [a, b, alpha], atol=1e-5)
-
-
-def test_with_the_right_prior_the_proximal_term_mixes_mean_and_centre() -> None:
-    (scores,), (positive,) = mixtures(5, [30])
-    moments, gamma = Moments.of(scores, positive), 0.8
-    p, (up, down) = moments.positives, moments.means
-    pq = 2 * p * (1 - p)
-    expected = (pq * up + gamma * 0.5) / (pq + gamma), (pq * down - gamma * 2) / (pq + gamma), down - up
-    np.testing.assert_allclose(moments.saddle(p, gamma, (0.5, -2.0)), expected, rtol=1e-12)
+    mixture = Moments.mixture(zip(weights, map(moments_of, scores, classes), strict=True))
+    f, (up, down) = MinMax(mixture.positives), mixture.means
+    saddle = np.array([up, down, mixture.alpha(f.prior)])
+    assert saddle[2] == pytest.approx(down - up, abs=1e-12)
+    np.testing.assert_allclose(
+        weights @ [f.gradient(h, y, saddle) for h, y in zip(scores, classes, strict=True)], 0, atol=1e-12
+    )
+    value = weights @ [f.value(h, y, saddle).mean() for h, y in zip(scores, classes, strict=True)]
+    pooled, positive, share = np.concatenate(scores), np.concatenate(classes), np.repeat(weights / sizes, sizes)
+    losses = (1 - pooled[positive][:, None] + pooled[~positive]) ** 2
+    pairs = share[positive][:, None] * share[~positive]
+    assert np.average(losses, weights=pairs) == pytest.approx(1 + value / (f.prior * (1 - f.prior)), rel=1e-10)
 
 
 @given(share=st.floats(0.01, 0.99), prior=st.floats(0.05, 0.95), seed=st.integers(0, 50))
-def test_other_shares_of_the_same_classes(share: float, prior: float, seed: int) -> None:
+def test_other_shares_of_the_same_classes_have_the_same_means(share: float, prior: float, seed: int) -> None:
     (scores,), (positive,) = mixtures(seed, [30])
-    moments = Moments.of(scores, positive)
+    moments = moments_of(scores, positive)
     other = moments.in_shares(share)
     assert other.means == pytest.approx(moments.means)
-    assert other.pairwise_loss == pytest.approx(moments.pairwise_loss)
     up, down = moments.means
     general = (prior * (1 - share) * down - (1 - prior) * share * up) / (prior * (1 - prior))
     assert other.alpha(prior) == pytest.approx(general, abs=1e-12)
-    assert other.alpha(share) == pytest.approx(down - up, abs=1e-12)
+    at_maximum = np.array([0.0, 0.0, moments.alpha(prior)])
+    assert MinMax(prior).gradient(scores, positive, at_maximum)[2] == pytest.approx(0, abs=1e-12)
 
 
-def test_one_constant_more_in_scores_and_means_changes_nothing() -> None:
-    (scores,), (positive,) = mixtures(6, [30])
-    f = MinMax(float(positive.mean()))
-    before = f.value(scores, positive, np.array([0.1, 0.2, 0.3])).mean()
-    after = f.value(scores + 5, positive, np.array([5.1, 5.2, 0.3])).mean()
-    assert after == pytest.approx(before, abs=1e-12)
-
-
-def test_one_class_alone_has_gradients_but_no_pairs() -> None:
+def test_one_class_alone_has_gradients_but_no_means() -> None:
     scores, positive = np.array([0.3, -1.0]), np.array([False, False])
     assert np.isfinite(MinMax(0.2).gradient(scores, positive, np.zeros(3))).all()
-    moments = Moments.of(scores, positive)
+    moments = moments_of(scores, positive)
     assert not moments.has_both_classes
     with raises(DataError):
-        _ = moments.pairwise_loss
+        _ = moments.means
 
 
 # The objective
 
 
-def shard_of_images(make_shard: MakeShard, *, sparse: bool = False, samples: int = 12) -> Shard:
-    return make_shard(samples, 16, 2, seed=1, sparse=sparse)
-
-
 @every_scorer
 @pytest.mark.parametrize("output", ["none", "sigmoid", "l2"])
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-def test_the_direction_equals_finite_differences(
-    make_shard: MakeShard, scorer: dict[str, Any], output: str, sparse: bool
-) -> None:
+def test_the_direction_equals_finite_differences(scorer: dict[str, Any], output: str, sparse: bool) -> None:
     if scorer["kind"] != "linear":
         pytest.importorskip("torch")
-    objective = binary(shard_of_images(make_shard, sparse=sparse), scorer=scorer, l2=0.1)
+    objective = binary(make_shard(12, 16, 2, seed=1, sparse=sparse), scorer=scorer, l2=0.1)
     objective.output = output  # type: ignore[assignment]
     draw = np.random.default_rng(3)
     u = np.append(objective.initial(2) + 0.05 * draw.standard_normal(objective.dimension), [0.3, -0.2, 0.4])
@@ -227,10 +154,10 @@ def test_the_direction_equals_finite_differences(
 
 
 @every_scorer
-def test_the_cross_entropy_is_that_of_the_raw_scores(make_shard: MakeShard, scorer: dict[str, Any]) -> None:
+def test_the_cross_entropy_is_that_of_the_raw_scores(scorer: dict[str, Any]) -> None:
     if scorer["kind"] != "linear":
         pytest.importorskip("torch")
-    objective = binary(shard_of_images(make_shard), scorer=scorer, output="sigmoid", l2=0.1)
+    objective = binary(make_shard(12, 16, 2, seed=1), scorer=scorer, output="sigmoid", l2=0.1)
     draw = np.random.default_rng(4)
     w = objective.initial(2) + 0.05 * draw.standard_normal(objective.dimension)
     raw, signs = objective.scorer.scores(w, objective.features), np.where(objective.positive, 1, -1)
@@ -246,10 +173,10 @@ def test_the_cross_entropy_is_that_of_the_raw_scores(make_shard: MakeShard, scor
         assert gradient @ direction == pytest.approx(slope, abs=1e-8)
 
 
-def test_a_linear_scorer_by_cross_entropy_is_logistic_regression(make_shard: MakeShard) -> None:
+def test_a_linear_scorer_by_cross_entropy_is_logistic_regression() -> None:
     shard = make_shard(20, 5, 2, seed=5, sparse=True)
     ours = binary(shard, l2=0.2)
-    theirs = build_objective(ADAPTER.validate_python({"kind": "logistic", "l2": 0.2}), shard)
+    theirs = make_objective(shard, kind="logistic", l2=0.2)
     w, rows = np.random.default_rng(6).standard_normal(5), np.array([3, 3, 8])
     assert ours.value(w) == pytest.approx(theirs.value(w), rel=1e-14)
     np.testing.assert_allclose(ours.batch_gradient(w, rows), theirs.batch_gradient(w, rows), atol=1e-15)
@@ -257,7 +184,7 @@ def test_a_linear_scorer_by_cross_entropy_is_logistic_regression(make_shard: Mak
 
 
 @pytest.mark.parametrize("output", ["none", "sigmoid", "l2"])
-def test_scores_are_what_a_roc_curve_is_made_of(make_shard: MakeShard, output: str) -> None:
+def test_scores_are_what_a_roc_curve_is_made_of(output: str) -> None:
     shard, other = make_shard(20, 5, 2, seed=5), make_shard(9, 5, 2, seed=6)
     objective = binary(shard)
     objective.output = output  # type: ignore[assignment]
@@ -270,7 +197,7 @@ def test_scores_are_what_a_roc_curve_is_made_of(make_shard: MakeShard, output: s
         np.testing.assert_array_equal(positive, held.labels == 1)
 
 
-def test_which_classes_are_positive_is_a_setting(make_shard: MakeShard) -> None:
+def test_which_classes_are_positive_is_a_setting() -> None:
     shard = make_shard(30, 5, 4, seed=7)
     objective = binary(shard, positive=[3, 0])
     np.testing.assert_array_equal(objective.positive, np.isin(shard.labels, [0, 3]))
@@ -281,17 +208,17 @@ def test_which_classes_are_positive_is_a_setting(make_shard: MakeShard) -> None:
             binary(shard, **keys)
     with raises(SettingsError, key="objective.kind"):
         binary(make_shard(10, 5, 0))
+
+
+def test_a_linear_scorer_has_neither_a_norm_nor_a_device() -> None:
     with pytest.raises(ValidationError, match="cannot begin with a linear scorer"):
         section(output="l2")
-
-
-def test_a_linear_scorer_has_no_device() -> None:
     with pytest.raises(ValidationError, match="device: cuda is for networks"):
         section(device="cuda")
     assert section(device="auto", scorer={"kind": "mlp"}).device == "auto"
 
 
-def test_many_samples_go_through_a_network_in_pieces_and_give_the_same(make_shard: MakeShard) -> None:
+def test_many_samples_go_through_a_network_in_pieces_and_give_the_same() -> None:
     flat = pytest.importorskip("fenchel.common.objectives.networks.flat")
     shard = make_shard(50, 5, 2, seed=8)
     at_once = binary(shard, scorer={"kind": "mlp"})
@@ -305,14 +232,14 @@ def test_many_samples_go_through_a_network_in_pieces_and_give_the_same(make_shar
     np.testing.assert_allclose(pieces, whole, rtol=0, atol=1e-15)
 
 
-def test_a_batch_of_which_all_outputs_are_zero_teaches_nothing(make_shard: MakeShard) -> None:
+def test_a_batch_of_which_all_outputs_are_zero_teaches_nothing() -> None:
     objective = binary(make_shard(8, 5, 2, seed=9))
     objective.output = "l2"
     _, g = objective.saddle_gradient(np.zeros(8), objective.all_rows, 0.4)
     np.testing.assert_array_equal(g[:5], 0)
 
 
-def test_float32_stays_float32(make_shard: MakeShard) -> None:
+def test_float32_stays_float32() -> None:
     pytest.importorskip("torch")
     for scorer in ({"kind": "linear"}, {"kind": "mlp"}):
         for output in ("none", "sigmoid"):
@@ -342,9 +269,7 @@ def test_a_scorer_has_one_output(scorer: dict[str, Any], features: int, size: in
 
 
 @pytest.mark.parametrize(("kind", "side", "channels"), [("resnet20", 8, 3), ("densenet121", 32, 1)])
-def test_deep_scorers_learn_and_have_no_state_beside_their_parameters(
-    make_shard: MakeShard, kind: str, side: int, channels: int
-) -> None:
+def test_deep_scorers_learn_and_have_no_state_beside_their_parameters(kind: str, side: int, channels: int) -> None:
     pytest.importorskip("torch")
     shard = make_shard(6, channels * side**2, 2, seed=1)
     assert 0 < shard.labels.sum() < 6
@@ -367,7 +292,7 @@ def test_images_of_another_shape_are_refused() -> None:
     pytest.importorskip("torch")
     for scorer in ({"kind": "resnet20"}, {"kind": "densenet121"}):
         with raises(SettingsError, key="objective.scorer.kind"):
-            dimension_of(section(scorer=scorer), 64, 2)
+            dimension_of(section(scorer=scorer), 65, 2)
 
 
 # A model to start from
@@ -399,25 +324,15 @@ def test_the_last_layer_may_be_drawn_anew(tmp_path: Path) -> None:
 
 
 def test_files_that_hold_no_such_model_are_refused(tmp_path: Path) -> None:
-    def refused(initial: dict[str, Any], message: str, **keys: Any) -> None:
+    for wrong in (np.zeros(4), np.zeros((5, 1)), np.array([0, 1, np.nan, 2, 3])):
+        initial = saved(tmp_path, wrong)
         with raises(SettingsError):
-            initial_model(section(initial=initial, **keys), 5, 2, 0)
-
-    refused(saved(tmp_path, np.zeros(4)), "its model has 4 numbers, but 5 are needed here")
-    refused(saved(tmp_path, np.zeros((5, 1))), "one vector of finite numbers")
-    refused(saved(tmp_path, np.array([0, 1, np.nan, 2, 3])), "one vector of finite numbers")
-    refused(saved(tmp_path, np.zeros(5)) | {"fresh_head": True}, "this objective has no layers")
-    refused({"file": str(tmp_path / "none.npz")}, "no model can be read from it")
+            initial_model(section(initial=initial), 5, 2, 0)
+    initial = saved(tmp_path, np.zeros(5)) | {"fresh_head": True}
+    with raises(SettingsError):
+        initial_model(section(initial=initial), 5, 2, 0)
     (tmp_path / "text.npz").write_text("no archive")
-    refused({"file": str(tmp_path / "text.npz")}, "no model can be read from it")
     np.savez(tmp_path / "other.npz", weights=np.zeros(5))
-    refused({"file": str(tmp_path / "other.npz")}, "no model can be read from it")
-
-
-def test_sparse_features_give_what_dense_ones_give(make_shard: MakeShard) -> None:
-    sparse = make_shard(20, 5, 2, seed=5, sparse=True)
-    assert isinstance(sparse.features, sp.csr_array)
-    dense = make_shard(20, 5, 2, arrays=(sparse.features.toarray(), sparse.labels))
-    u, rows = np.random.default_rng(1).standard_normal(8), np.array([1, 5, 5, 17])
-    first, second = (binary(shard).saddle_gradient(u, rows, 0.3)[1] for shard in (sparse, dense))
-    np.testing.assert_allclose(first, second, rtol=0, atol=1e-15)
+    for name in ("none.npz", "text.npz", "other.npz"):
+        with raises(SettingsError):
+            initial_model(section(initial={"file": str(tmp_path / name)}), 5, 2, 0)

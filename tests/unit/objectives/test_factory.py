@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import MissingDependencyError, SettingsError
-from fenchel.common.objectives.factory import build_objective, dimension_of, initial_model, margin_loss
-from fenchel.common.objectives.losses import Hinge, Logistic, SmoothedHinge, Squared, SquaredHinge
+from fenchel.common.objectives.factory import build_objective, dimension_of, margin_loss
 from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.objective import ObjectiveSettings
 from tests.messages import raises
-
-ADAPTER: TypeAdapter[ObjectiveSettings] = TypeAdapter(ObjectiveSettings)
+from tests.unit.objectives.problems import ADAPTER, make_shard
 
 
 def section(**keys: Any) -> ObjectiveSettings:
@@ -30,14 +27,8 @@ def section(**keys: Any) -> ObjectiveSettings:
 
 def test_every_setting_has_a_description() -> None:
     sections = [part["properties"] for part in ADAPTER.json_schema()["$defs"].values() if "properties" in part]
-    assert len(sections) == 6 + 5 + 8 + 1, "kinds of objectives, of scorers and of regularizers, and the model of a run"
+    assert sections
     assert all(field.get("description") for fields in sections for field in fields.values())
-
-
-def test_linear_models_use_float64_and_networks_float32_unless_told() -> None:
-    assert section(kind="softmax").dtype == section(kind="smoothed-hinge").dtype == "float64"
-    assert section(kind="mlp").dtype == section(kind="cnn").dtype == "float32"
-    assert section(kind="cnn", dtype="float64").dtype == "float64"
 
 
 @pytest.mark.parametrize(
@@ -85,9 +76,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> str:
     return "a_users_module"
 
 
-def test_an_objective_of_ones_own_is_built_by_its_name_with_its_parameters(
-    outside: str, make_shard: Callable[..., Shard]
-) -> None:
+def test_an_objective_of_ones_own_is_built_by_its_name_with_its_parameters(outside: str) -> None:
     own = section(kind="own", name=f"{outside}:Median", parameters={"scale": 2.0}, dtype="float32")
     objective = build_objective(own, make_shard())
     assert isinstance(objective, Median)
@@ -99,26 +88,6 @@ def test_an_objective_of_ones_own_is_built_by_its_name_with_its_parameters(
 def test_a_name_that_is_no_objective_is_refused(outside: str, name: str) -> None:
     with raises(SettingsError, key="objective.name"):
         dimension_of(section(kind="own", name=name.format(outside)), 5, 2)
-
-
-def test_a_model_of_one_score_has_a_weight_for_each_feature_and_softmax_one_for_each_class_too() -> None:
-    assert dimension_of(section(kind="logistic"), 30, 2) == 30
-    assert dimension_of(section(kind="squared"), 30, 0) == 30
-    assert dimension_of(section(kind="softmax"), 784, 10) == 7840
-
-
-def test_linear_models_start_at_zero_in_the_type_of_the_settings() -> None:
-    start = initial_model(section(kind="softmax", dtype="float32"), 4, 3, seed=1)
-    assert start.dtype == np.float32
-    np.testing.assert_array_equal(start, np.zeros(12))
-
-
-def test_each_kind_of_one_score_names_its_loss() -> None:
-    assert margin_loss(section(kind="squared")) == Squared()
-    assert margin_loss(section(kind="logistic")) == Logistic()
-    assert margin_loss(section(kind="hinge")) == Hinge()
-    assert margin_loss(section(kind="smoothed-hinge", smoothing=0.2)) == SmoothedHinge(0.2)
-    assert margin_loss(section(kind="squared-hinge")) == SquaredHinge()
 
 
 @pytest.mark.parametrize("kind", ["softmax", "mlp"])

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError, SettingsError
-from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.objectives.metrics import Metrics
-from fenchel.common.objectives.objective import Objective
 from tests.messages import raises
-
-MakeShard = Callable[..., Shard]
-MakeObjective = Callable[..., Objective]
+from tests.unit.objectives.problems import clipped_by_a_loop, make_objective, make_shard
 
 SMOOTH: list[tuple[dict[str, Any], int]] = [
     ({"kind": "squared"}, 0),
@@ -45,9 +39,7 @@ seeds = st.integers(0, 2**32 - 1)
 @every
 @dense_and_sparse
 @given(seed=seeds)
-def test_the_gradient_equals_finite_differences(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int, sparse: bool, seed: int
-) -> None:
+def test_the_gradient_equals_finite_differences(section: dict[str, Any], classes: int, sparse: bool, seed: int) -> None:
     objective = make_objective(make_shard(classes=classes, seed=seed, sparse=sparse), l2=0.3, **section)
     w, u = np.random.default_rng(seed).standard_normal((2, objective.dimension))
     h = 1e-6
@@ -58,9 +50,7 @@ def test_the_gradient_equals_finite_differences(
 
 @smooth
 @dense_and_sparse
-def test_the_hessian_equals_differences_of_gradients(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int, sparse: bool
-) -> None:
+def test_the_hessian_equals_differences_of_gradients(section: dict[str, Any], classes: int, sparse: bool) -> None:
     objective = make_objective(make_shard(classes=classes, seed=3, sparse=sparse), l2=0.3, **section)
     w, v = np.random.default_rng(4).standard_normal((2, objective.dimension))
     h = 1e-6
@@ -70,9 +60,7 @@ def test_the_hessian_equals_differences_of_gradients(
 
 @every
 @pytest.mark.parametrize("features", [5, 200], ids=["full columns", "mostly empty columns"])
-def test_dense_and_sparse_shards_give_the_same_numbers(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int, features: int
-) -> None:
+def test_dense_and_sparse_shards_give_the_same_numbers(section: dict[str, Any], classes: int, features: int) -> None:
     shard = make_shard(20, features, classes, seed=5)
     x = np.array(shard.features)
     x[:, 7:] = 0
@@ -89,21 +77,7 @@ def test_dense_and_sparse_shards_give_the_same_numbers(
 
 
 @every
-@dense_and_sparse
-def test_batch_gradients_of_equal_parts_average_to_the_gradient(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int, sparse: bool
-) -> None:
-    objective = make_objective(make_shard(classes=classes, sparse=sparse), l2=0.2, **section)
-    w = np.random.default_rng(7).standard_normal(objective.dimension)
-    parts = objective.batches(np.random.default_rng(8), epochs=1, batch_size=4)
-    average = np.mean([objective.batch_gradient(w, rows) for rows in parts], axis=0)
-    np.testing.assert_allclose(average, objective.gradient(w), atol=1e-14)
-
-
-@every
-def test_a_row_that_occurs_twice_counts_twice(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int
-) -> None:
+def test_a_row_that_occurs_twice_counts_twice(section: dict[str, Any], classes: int) -> None:
     objective = make_objective(make_shard(classes=classes), **section)
     w = np.random.default_rng(9).standard_normal(objective.dimension)
     one, other = (objective.batch_gradient(w, np.array([row])) for row in (0, 1))
@@ -114,7 +88,7 @@ def test_a_row_that_occurs_twice_counts_twice(
 @smooth
 @given(seed=seeds, reach=st.floats(1e-3, 10))
 def test_smoothness_and_strong_convexity_bound_how_the_gradient_turns(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int, seed: int, reach: float
+    section: dict[str, Any], classes: int, seed: int, reach: float
 ) -> None:
     objective = make_objective(make_shard(classes=classes, seed=seed), l2=0.1, **section)
     w, step = np.random.default_rng(seed).standard_normal((2, objective.dimension))
@@ -125,9 +99,7 @@ def test_smoothness_and_strong_convexity_bound_how_the_gradient_turns(
 
 
 @pytest.mark.parametrize("kind", ["squared", "logistic"])
-def test_the_smoothness_is_reached_and_not_only_a_bound(
-    make_shard: MakeShard, make_objective: MakeObjective, kind: str
-) -> None:
+def test_the_smoothness_is_reached_and_not_only_a_bound(kind: str) -> None:
     shard = make_shard(classes=2)
     objective = make_objective(shard, kind=kind, l2=0.1)
     x = np.asarray(shard.features)
@@ -137,9 +109,7 @@ def test_the_smoothness_is_reached_and_not_only_a_bound(
 
 
 @pytest.mark.parametrize(("weight", "bound"), [(0.0, "smoothness"), (1.0, "strong_convexity")])
-def test_the_constants_of_the_term_that_is_not_convex_are_reached(
-    make_shard: MakeShard, make_objective: MakeObjective, weight: float, bound: str
-) -> None:
+def test_the_constants_of_the_term_that_is_not_convex_are_reached(weight: float, bound: str) -> None:
     shard = make_shard(arrays=(np.zeros((2, 3)), [0, 1]), classes=2)
     objective = make_objective(shard, kind="logistic", l2=0.1, nonconvex=0.6)
     w, e = np.full(3, weight), np.eye(3)[1]
@@ -148,7 +118,7 @@ def test_the_constants_of_the_term_that_is_not_convex_are_reached(
     assert objective.strong_convexity == pytest.approx(-0.2)
 
 
-def test_the_term_that_is_not_convex_has_its_closed_form(make_shard: MakeShard, make_objective: MakeObjective) -> None:
+def test_the_term_that_is_not_convex_has_its_closed_form() -> None:
     objective = make_objective(make_shard(arrays=(np.zeros((2, 2)), [0, 1]), classes=2), kind="logistic", nonconvex=2)
     w = np.array([1.0, -3.0])
     assert objective.penalty(w) == pytest.approx(2 * (1 / 2 + 9 / 10))
@@ -156,49 +126,14 @@ def test_the_term_that_is_not_convex_has_its_closed_form(make_shard: MakeShard, 
     assert objective.value(w) == pytest.approx(np.log(2) + 2.8)
 
 
-@smooth
-@given(seed=seeds)
-def test_the_constant_for_single_samples_bounds_how_their_gradients_turn(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int, seed: int
-) -> None:
-    objective = make_objective(make_shard(classes=classes, seed=seed), l2=0.1, **section)
-    assert isinstance(objective, LinearObjective)
-    w, step = np.random.default_rng(seed).standard_normal((2, objective.dimension))
-    assert objective.largest_row_norm == pytest.approx(np.linalg.norm(np.asarray(objective.features), axis=1).max())
-    bound = objective.sample_smoothness(objective.largest_row_norm)
-    for row in range(objective.samples):
-        one = np.array([row])
-        turn = objective.batch_gradient(w + step, one) - objective.batch_gradient(w, one)
-        assert np.linalg.norm(turn) <= bound * np.linalg.norm(step) * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("section", "constant"),
-    [
-        ({"kind": "one-sided-logistic"}, 0.25),
-        ({"kind": "logistic"}, 0.25),
-        ({"kind": "softmax"}, 0.5),
-        ({"kind": "squared"}, 1.0),
-        ({"kind": "smoothed-hinge", "smoothing": 0.5}, 2.0),
-    ],
-    ids=str,
-)
-def test_the_constant_for_single_samples_is_that_of_the_specification(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], constant: float
-) -> None:
-    objective = make_objective(make_shard(), l2=0.1, nonconvex=0.05, **section)
-    assert isinstance(objective, LinearObjective)
-    assert objective.sample_smoothness(3.0) == pytest.approx(constant * 9 + 0.1 + 0.1)
-
-
-def test_the_hinge_is_not_smooth(make_shard: MakeShard, make_objective: MakeObjective) -> None:
+def test_the_hinge_is_not_smooth() -> None:
     assert make_objective(make_shard(), kind="hinge", l2=0.1).smoothness == math.inf
 
 
 @every
 @dense_and_sparse
 def test_float32_settings_give_float32_gradients_near_the_float64_ones(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int, sparse: bool
+    section: dict[str, Any], classes: int, sparse: bool
 ) -> None:
     shard = make_shard(classes=classes, sparse=sparse)
     single = make_objective(shard, l2=0.1, dtype="float32", **section)
@@ -212,9 +147,7 @@ def test_float32_settings_give_float32_gradients_near_the_float64_ones(
 
 
 @every
-def test_equal_input_gives_equal_bits_and_is_not_changed(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int
-) -> None:
+def test_equal_input_gives_equal_bits_and_is_not_changed(section: dict[str, Any], classes: int) -> None:
     shard = make_shard(classes=classes)
     w = np.random.default_rng(11).standard_normal(make_objective(shard, **section).dimension)
     for array in (w, shard.features, shard.labels):
@@ -230,7 +163,7 @@ def test_equal_input_gives_equal_bits_and_is_not_changed(
 @every
 @dense_and_sparse
 def test_metrics_of_parts_add_up_to_the_metrics_of_the_whole(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int, sparse: bool
+    section: dict[str, Any], classes: int, sparse: bool
 ) -> None:
     shard = make_shard(classes=classes, sparse=sparse)
     objective = make_objective(shard, l2=0.1, **section)
@@ -246,9 +179,7 @@ def test_metrics_of_parts_add_up_to_the_metrics_of_the_whole(
     assert objective.value(w) == pytest.approx(whole.loss + objective.penalty(w), rel=1e-14)
 
 
-def test_accuracy_counts_the_sign_of_one_score_and_the_largest_of_several(
-    make_shard: MakeShard, make_objective: MakeObjective
-) -> None:
+def test_accuracy_counts_the_sign_of_one_score_and_the_largest_of_several() -> None:
     two = make_shard(arrays=(np.array([[1.0], [-1.0], [2.0], [0.0]]), [1, 1, 0, 0]), classes=2)
     assert make_objective(two, kind="hinge").evaluate(np.ones(1)).accuracy == 0.5
     three = make_shard(arrays=(np.eye(3), [0, 1, 1]), classes=3)
@@ -259,7 +190,7 @@ def test_accuracy_counts_the_sign_of_one_score_and_the_largest_of_several(
 
 @every
 def test_an_objective_without_samples_evaluates_other_shards_but_has_no_gradient(
-    make_shard: MakeShard, make_objective: MakeObjective, section: dict[str, Any], classes: int
+    section: dict[str, Any], classes: int
 ) -> None:
     full = make_shard(classes=classes)
     empty = replace(full, features=full.features[:0], labels=full.labels[:0], samples_held=full.samples_held[:0])
@@ -272,25 +203,45 @@ def test_an_objective_without_samples_evaluates_other_shards_but_has_no_gradient
             ask(w)
 
 
-@pytest.mark.parametrize("kind", ["logistic", "hinge", "smoothed-hinge", "squared-hinge", "squared"])
-def test_a_loss_of_one_score_refuses_ten_classes_and_names_the_setting(
-    make_shard: MakeShard, make_objective: MakeObjective, kind: str
-) -> None:
+@pytest.mark.parametrize(
+    ("kind", "classes"),
+    [
+        *((kind, 10) for kind in ("logistic", "hinge", "smoothed-hinge", "squared-hinge", "squared")),
+        *((kind, 0) for kind in ("logistic", "softmax")),
+    ],
+)
+def test_a_loss_refuses_labels_that_it_is_not_for(kind: str, classes: int) -> None:
     with raises(SettingsError, key="objective.kind"):
-        make_objective(make_shard(classes=10), kind=kind)
-
-
-@pytest.mark.parametrize("kind", ["logistic", "hinge", "smoothed-hinge", "squared-hinge", "softmax"])
-def test_a_loss_for_classes_refuses_regression_and_names_the_setting(
-    make_shard: MakeShard, make_objective: MakeObjective, kind: str
-) -> None:
-    with raises(SettingsError, key="objective.kind"):
-        make_objective(make_shard(classes=0), kind=kind)
+        make_objective(make_shard(classes=classes), kind=kind)
 
 
 @pytest.mark.parametrize("kind", ["logistic", "softmax"])
-def test_a_label_that_is_not_a_class_is_a_fault_of_the_data(
-    make_shard: MakeShard, make_objective: MakeObjective, kind: str
-) -> None:
+def test_a_label_that_is_not_a_class_is_a_fault_of_the_data(kind: str) -> None:
     with raises(DataError):
         make_objective(make_shard(arrays=(np.ones((2, 1)), [1, 2]), classes=2), kind=kind)
+
+
+# Clipped gradients
+
+
+@every
+@dense_and_sparse
+@settings(max_examples=30)
+@given(seed=st.integers(0, 2**32 - 1), bound=st.floats(0.05, 4))
+def test_linear_models_clip_as_a_loop_over_samples_does(
+    section: dict[str, Any], classes: int, sparse: bool, seed: int, bound: float
+) -> None:
+    shard = make_shard(classes=classes, seed=seed, sparse=sparse)
+    whole = make_objective(shard, l2=0.3, **section)
+    bare = make_objective(shard, **{**section, "nonconvex": 0})
+    w = np.random.default_rng(seed).standard_normal(whole.dimension)
+    for rows in (np.array([3, 1, 4, 1]), whole.all_rows):
+        wanted, _ = clipped_by_a_loop(bare, whole, w, rows, bound)
+        np.testing.assert_allclose(whole.clipped_gradient(w, rows, bound), wanted, atol=1e-12)
+
+
+@every
+def test_a_bound_that_nobody_reaches_changes_no_bit(section: dict[str, Any], classes: int) -> None:
+    objective = make_objective(make_shard(classes=classes), l2=0.3, **section)
+    w = np.random.default_rng(2).standard_normal(objective.dimension)
+    np.testing.assert_array_equal(objective.clipped_gradient(w, objective.all_rows, 1e6), objective.gradient(w))

@@ -13,13 +13,6 @@ from fenchel.common.objectives.metrics import Metrics
 some = st.builds(Metrics, st.floats(0, 1e6), st.integers(0, 50), st.integers(50, 100))
 
 
-@given(some, some)
-def test_a_sum_of_metrics_has_the_sums_of_its_parts(a: Metrics, b: Metrics) -> None:
-    assert a.correct is not None
-    assert b.correct is not None
-    assert a + b == Metrics(a.loss_sum + b.loss_sum, a.correct + b.correct, a.samples + b.samples)
-
-
 @given(st.lists(some, max_size=8), st.randoms())
 def test_a_total_does_not_depend_on_the_order_of_its_parts(parts: list[Metrics], random: Random) -> None:
     shuffled = list(parts)

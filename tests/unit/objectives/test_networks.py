@@ -13,10 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
-from pydantic import TypeAdapter
 
-from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.objectives.binary import BinaryObjective
 from fenchel.common.objectives.factory import dimension_of, initial_model
@@ -24,12 +21,10 @@ from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.objective import ObjectiveSettings
 from tests.messages import raises
+from tests.unit.objectives.problems import ADAPTER, clipped_by_a_loop, make_objective, make_shard
 
 torch = pytest.importorskip("torch")
 
-MakeShard = Callable[..., Shard]
-MakeObjective = Callable[..., Objective]
-ADAPTER: TypeAdapter[ObjectiveSettings] = TypeAdapter(ObjectiveSettings)
 ROOT = Path(__file__).parents[3]
 both = pytest.mark.parametrize("kind", ["mlp", "cnn"])
 
@@ -38,20 +33,9 @@ def section(**keys: Any) -> ObjectiveSettings:
     return ADAPTER.validate_python(keys)
 
 
-def test_the_cnn_of_the_drdm_paper_has_794310_parameters() -> None:
-    assert dimension_of(section(kind="cnn"), 784, 10) == 794_310
-
-
-def test_the_mlp_of_the_feddcd_paper_has_no_biases() -> None:
-    assert dimension_of(section(kind="mlp"), 784, 10) == 784 * 32 + 32 * 10
-    assert dimension_of(section(kind="mlp", hidden=5), 784, 10) == 784 * 5 + 5 * 10
-
-
 @both
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-def test_the_gradient_equals_finite_differences_in_float64(
-    make_shard: MakeShard, make_objective: MakeObjective, kind: str, sparse: bool
-) -> None:
+def test_the_gradient_equals_finite_differences_in_float64(kind: str, sparse: bool) -> None:
     shard = make_shard(6, 64, 3, seed=1, sparse=sparse)
     objective = make_objective(shard, kind=kind, l2=0.1, dtype="float64")
     w, draw, h = objective.initial(2), np.random.default_rng(3), 1e-6
@@ -63,7 +47,7 @@ def test_the_gradient_equals_finite_differences_in_float64(
         assert gradient @ u == pytest.approx(slope, abs=1e-7)
 
 
-def test_the_mlp_computes_what_its_formula_says(make_shard: MakeShard, make_objective: MakeObjective) -> None:
+def test_the_mlp_computes_what_its_formula_says() -> None:
     shard = make_shard(7, 5, 3, seed=4)
     objective = make_objective(shard, kind="mlp", hidden=4, dtype="float64")
     w = objective.initial(5)
@@ -106,9 +90,7 @@ def test_seeds_differ_and_torchs_own_random_numbers_stay_untouched(kind: str) ->
 
 
 @both
-def test_equal_input_gives_equal_bits_and_is_not_changed(
-    make_shard: MakeShard, make_objective: MakeObjective, kind: str
-) -> None:
+def test_equal_input_gives_equal_bits_and_is_not_changed(kind: str) -> None:
     shard = make_shard(40, 64, 3, seed=6)
     one, other = (make_objective(shard, kind=kind, l2=0.1) for _ in range(2))
     w = one.initial(7)
@@ -123,9 +105,7 @@ def test_equal_input_gives_equal_bits_and_is_not_changed(
 
 
 @both
-def test_many_samples_go_through_a_network_in_pieces(
-    monkeypatch: pytest.MonkeyPatch, make_shard: MakeShard, make_objective: MakeObjective, kind: str
-) -> None:
+def test_many_samples_go_through_a_network_in_pieces(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     shard = make_shard(11, 64, 3, seed=8)
     objective = make_objective(shard, kind=kind, l2=0.1, dtype="float64")
     w = objective.initial(9)
@@ -139,32 +119,7 @@ def test_many_samples_go_through_a_network_in_pieces(
 
 
 @both
-def test_dense_and_sparse_shards_give_the_same_bits(
-    make_shard: MakeShard, make_objective: MakeObjective, kind: str
-) -> None:
-    shard = make_shard(10, 64, 3, seed=10)
-    dense = make_objective(shard, kind=kind)
-    sparse = make_objective(replace(shard, features=sp.csr_array(shard.features)), kind=kind)
-    w = dense.initial(11)
-    np.testing.assert_array_equal(sparse.gradient(w), dense.gradient(w))
-
-
-@both
-def test_gradient_steps_reduce_the_loss(make_shard: MakeShard, make_objective: MakeObjective, kind: str) -> None:
-    objective = make_objective(make_shard(30, 64, 3, seed=12), kind=kind)
-    w = objective.initial(13)
-    before = objective.evaluate(w)
-    for rows in objective.batches(np.random.default_rng(14), epochs=40, batch_size=10):
-        w = w - 0.1 * objective.batch_gradient(w, rows)
-    after = objective.evaluate(w)
-    assert after.loss < 0.5 * before.loss
-    assert (after.accuracy or 0) > 0.8
-
-
-@both
-def test_a_network_without_samples_evaluates_other_shards_but_has_no_gradient(
-    make_shard: MakeShard, make_objective: MakeObjective, kind: str
-) -> None:
+def test_a_network_without_samples_evaluates_other_shards_but_has_no_gradient(kind: str) -> None:
     full = make_shard(5, 64, 3)
     empty = replace(full, features=full.features[:0], labels=full.labels[:0], samples_held=full.samples_held[:0])
     objective = make_objective(empty, kind=kind)
@@ -177,17 +132,7 @@ def test_a_network_without_samples_evaluates_other_shards_but_has_no_gradient(
 
 
 @both
-def test_no_constants_are_claimed_for_a_network(
-    make_shard: MakeShard, make_objective: MakeObjective, kind: str
-) -> None:
-    objective = make_objective(make_shard(5, 64, 3), kind=kind, l2=0.1)
-    assert (objective.smoothness, objective.strong_convexity) == (math.inf, -math.inf)
-
-
-@both
-def test_a_network_refuses_regression_and_names_the_setting(
-    make_shard: MakeShard, make_objective: MakeObjective, kind: str
-) -> None:
+def test_a_network_refuses_regression_and_names_the_setting(kind: str) -> None:
     with raises(SettingsError):
         make_objective(make_shard(5, 64, 0), kind=kind)
 
@@ -198,6 +143,20 @@ def test_the_cnn_refuses_what_is_no_square_image(features: int) -> None:
         dimension_of(section(kind="cnn"), features, 10)
 
 
+@both
+def test_networks_clip_as_a_loop_over_samples_does(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = make_shard(9, 64, 3, seed=1)
+    whole = make_objective(shard, kind=kind, l2=0.1, dtype="float64")
+    bare = make_objective(shard, kind=kind, dtype="float64")
+    monkeypatch.setattr("fenchel.common.objectives.networks.objective.GRADIENTS", 2 * whole.dimension)  # chunks of two
+    w, rows = whole.initial(2), np.arange(9)
+    bound = float(np.median([np.linalg.norm(bare.batch_gradient(w, np.array([row]))) for row in rows]))
+    wanted, clipped = clipped_by_a_loop(bare, whole, w, rows, bound)
+    assert 0 < clipped < 9
+    np.testing.assert_allclose(whole.clipped_gradient(w, rows, bound), wanted, atol=1e-12)
+    np.testing.assert_allclose(whole.clipped_gradient(w, rows, 1e6), whole.gradient(w), atol=1e-12)
+
+
 # Devices
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
@@ -205,9 +164,7 @@ SCORERS: tuple[dict[str, Any], ...] = ({"kind": "mlp"}, {"kind": "cnn"}, {"kind"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
-def test_a_gpu_that_is_not_there_is_refused_and_auto_does_without(
-    make_shard: MakeShard, make_objective: MakeObjective
-) -> None:
+def test_a_gpu_that_is_not_there_is_refused_and_auto_does_without() -> None:
     shard = make_shard(8, 64, 2, seed=1)
     sections: tuple[dict[str, Any], ...] = (
         {"kind": "mlp"},
@@ -224,9 +181,7 @@ def test_a_gpu_that_is_not_there_is_refused_and_auto_does_without(
 
 @needs_cuda
 @both
-def test_a_gpu_computes_what_the_cpu_does(
-    monkeypatch: pytest.MonkeyPatch, make_shard: MakeShard, make_objective: MakeObjective, kind: str
-) -> None:
+def test_a_gpu_computes_what_the_cpu_does(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr("fenchel.common.objectives.networks.flat.CHUNK", 16)
     shard = make_shard(40, 784, 10, seed=3, sparse=True)
     here, there = (make_objective(shard, kind=kind, l2=0.1, device=device) for device in ("cpu", "cuda"))
@@ -248,11 +203,7 @@ def test_a_gpu_computes_what_the_cpu_does(
 @pytest.mark.parametrize("scorer", SCORERS, ids=lambda scorer: scorer["kind"])
 @pytest.mark.parametrize("chunk", [16, 1024])
 def test_a_gpu_differentiates_the_min_max_function_as_the_cpu_does(
-    monkeypatch: pytest.MonkeyPatch,
-    make_shard: MakeShard,
-    make_objective: MakeObjective,
-    scorer: dict[str, Any],
-    chunk: int,
+    monkeypatch: pytest.MonkeyPatch, scorer: dict[str, Any], chunk: int
 ) -> None:
     monkeypatch.setattr("fenchel.common.objectives.networks.flat.CHUNK", chunk)
     shard = make_shard(40, 32 * 32, 2, seed=5)

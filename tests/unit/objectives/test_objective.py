@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from fenchel.common.arrays import Indices, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError
 from fenchel.common.objectives.metrics import Metrics
-from fenchel.common.objectives.objective import BatchDraw, Objective
+from fenchel.common.objectives.objective import Objective
 from tests.messages import raises
 
 
@@ -59,13 +58,6 @@ def test_steps_are_the_beginning_of_the_epochs(samples: int, batch_size: int, st
         np.testing.assert_array_equal(one, other)
 
 
-def test_epochs_have_different_orders() -> None:
-    first, second = Distance(50).batches(draw(), epochs=2, batch_size=49), None
-    batches = list(first)
-    assert second is None
-    assert not np.array_equal(batches[0], batches[2])
-
-
 def test_full_batches_are_all_rows_and_draw_nothing() -> None:
     objective, generator = Distance(5), draw()
     for size in (None, 5, 99):
@@ -95,25 +87,11 @@ def test_an_objective_of_ones_own_needs_three_methods() -> None:
     assert objective.penalty(np.ones(1)) == 0
 
 
-def test_nothing_is_claimed_about_an_objective_that_says_nothing() -> None:
-    assert Distance(3).smoothness == math.inf
-    assert Distance(3).strong_convexity == -math.inf
-    with pytest.raises(NotImplementedError):
-        Distance(3).hessian_vector(np.ones(1), np.ones(1))
-    with pytest.raises(NotImplementedError):
-        Distance(3).clipped_gradient(np.ones(1), np.arange(2), 1.0)
-
-
 @pytest.mark.parametrize(("steps", "size"), [(3, 4), (5, 2), (1, 11), (12, 1)])
 def test_batches_of_one_epoch_use_no_sample_twice(steps: int, size: int) -> None:
     drawn = list(Distance(12).batches(np.random.default_rng(0), steps=steps, batch_size=size, draw="epoch"))
     assert [rows.size for rows in drawn] == [size] * steps
     assert len(set(np.concatenate(drawn).tolist())) == steps * size
-
-
-def test_one_epoch_refuses_more_samples_than_there_are() -> None:
-    with raises(DataError):
-        Distance(15).batches(np.random.default_rng(0), steps=4, batch_size=4, draw="epoch")
 
 
 def test_independent_batches_are_distinct_inside_and_uniform_over_all() -> None:
@@ -126,10 +104,3 @@ def test_independent_batches_are_distinct_inside_and_uniform_over_all() -> None:
     assert together == pytest.approx(1 / 10, abs=0.02)  # 4 standard deviations
     counts = np.bincount(np.concatenate(drawn), minlength=5)
     np.testing.assert_allclose(counts, 1600, atol=130)
-
-
-@pytest.mark.parametrize("draw", ["passes", "epoch", "independent"])
-def test_a_full_batch_is_all_rows_however_it_is_drawn(draw: BatchDraw) -> None:
-    objective = Distance(4)
-    (rows,) = objective.batches(np.random.default_rng(2), steps=1, draw=draw)
-    assert rows is objective.all_rows

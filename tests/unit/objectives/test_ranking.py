@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from fenchel.common.data.shard import Shard
 from fenchel.common.objectives.binary import BinaryObjective
 from fenchel.common.objectives.ranking import Ranking
-from tests.unit.objectives.conftest import MakeObjective, MakeShard
+from tests.unit.objectives.problems import make_objective, make_shard
 
 EXACT: dict[str, Any] = {"rel": 0, "abs": 1e-12}
 SCORES = {
@@ -48,13 +47,6 @@ def test_the_auc_is_that_of_scikit_learn(ranking: Ranking) -> None:
     assert ranking.auc == pytest.approx(theirs(roc_auc_score, ranking), **EXACT)
 
 
-@given(rankings())
-def test_the_auc_is_the_share_of_pairs_in_order(ranking: Ranking) -> None:
-    high = ranking.scores[ranking.positive][:, None]
-    low = ranking.scores[~ranking.positive]
-    assert ranking.auc == pytest.approx(float(np.mean((high > low) + 0.5 * (high == low))), **EXACT)
-
-
 @given(rankings(), st.floats(1e-3, 1) | st.sampled_from([1 / 2, 1 / 3, 1 / 10]))
 def test_the_partial_auc_is_that_of_scikit_learn(ranking: Ranking, max_fpr: float) -> None:
     assert ranking.partial_auc(max_fpr) == pytest.approx(theirs(roc_auc_score, ranking, max_fpr=max_fpr), **EXACT)
@@ -63,13 +55,6 @@ def test_the_partial_auc_is_that_of_scikit_learn(ranking: Ranking, max_fpr: floa
 @given(rankings())
 def test_the_average_precision_is_that_of_scikit_learn(ranking: Ranking) -> None:
     assert ranking.average_precision == pytest.approx(theirs(average_precision_score, ranking), **EXACT)
-
-
-def test_the_partial_auc_of_the_whole_range_is_the_auc_and_that_of_chance_is_a_half() -> None:
-    draw = np.random.default_rng(3)
-    ranking = Ranking(draw.standard_normal(500), draw.random(500) < 0.2)
-    assert ranking.partial_auc(1) == pytest.approx(ranking.auc, **EXACT)
-    assert Ranking(np.zeros(500), ranking.positive).partial_auc(0.1) == pytest.approx(0.5, **EXACT)
 
 
 @pytest.mark.parametrize("scores", [[], [1.0], [1.0, 2.0, 2.0]])
@@ -96,9 +81,7 @@ def test_a_score_that_is_no_number_has_no_rank_and_an_infinite_one_has() -> None
     ],
     ids=lambda section: "-".join(str(value) for value in section.values()),
 )
-def test_objectives_of_two_classes_rank_samples_and_evaluate_them_in_one_pass(
-    section: dict[str, Any], make_shard: MakeShard, make_objective: MakeObjective
-) -> None:
+def test_objectives_of_two_classes_rank_samples_and_evaluate_them_in_one_pass(section: dict[str, Any]) -> None:
     if "scorer" in section:
         pytest.importorskip("torch")
     own, other = make_shard(30, seed=1), make_shard(20, seed=2)
@@ -118,7 +101,7 @@ def test_objectives_of_two_classes_rank_samples_and_evaluate_them_in_one_pass(
     assert of_one.scores == pytest.approx(of_all.scores[:5], rel=1e-12, abs=1e-12)
 
 
-def test_a_high_score_speaks_for_the_second_class(make_shard: MakeShard, make_objective: MakeObjective) -> None:
+def test_a_high_score_speaks_for_the_second_class() -> None:
     x = np.linspace(-1, 1, 10)[:, None]
     shard = make_shard(arrays=(x, (x[:, 0] > 0).astype(np.int64)))
     for kind, w in (("logistic", [1.0]), ("softmax", [-1.0, 1.0]), ("binary", [1.0])):
@@ -128,9 +111,7 @@ def test_a_high_score_speaks_for_the_second_class(make_shard: MakeShard, make_ob
         assert ranking.auc == 1
 
 
-def test_scores_that_a_sigmoid_would_round_to_one_still_have_an_order(
-    make_shard: MakeShard, make_objective: MakeObjective
-) -> None:
+def test_scores_that_a_sigmoid_would_round_to_one_still_have_an_order() -> None:
     shard = make_shard(arrays=(np.array([[50.0], [60.0]]), np.array([0, 1])))
     objective = make_objective(shard, kind="binary", dtype="float32", output="sigmoid")
     w = np.ones(1, np.float32)
@@ -141,18 +122,12 @@ def test_scores_that_a_sigmoid_would_round_to_one_still_have_an_order(
     assert ranking.auc == 1
 
 
-def three_classes(make_shard: MakeShard) -> Shard:
-    return make_shard(30, classes=3)
-
-
-def test_other_objectives_rank_nothing_unless_it_is_said_who_is_positive(
-    make_shard: MakeShard, make_objective: MakeObjective
-) -> None:
-    for shard, kind in ((three_classes(make_shard), "softmax"), (make_shard(30, classes=0), "squared")):
+def test_other_objectives_rank_nothing_unless_it_is_said_who_is_positive() -> None:
+    for shard, kind in ((make_shard(30, classes=3), "softmax"), (make_shard(30, classes=0), "squared")):
         objective = make_objective(shard, kind=kind)
         assert not objective.ranks
         assert objective.judge(np.zeros(objective.dimension))[1] is None
-    shard = three_classes(make_shard)
+    shard = make_shard(30, classes=3)
     objective = make_objective(shard, kind="binary", dtype="float64", positive=[0, 2])
     ranking = objective.judge(np.zeros(objective.dimension))[1]
     assert ranking is not None

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from fenchel.common.arrays import Vector
-from fenchel.common.data.shard import Shard
 from fenchel.common.errors import SettingsError
-from fenchel.common.objectives.objective import Objective
 from fenchel.common.objectives.regularizer import Regularizer, build_regularizer
 from fenchel.common.settings.regularizer import RegularizerSettings
 from tests.messages import raises
+from tests.unit.objectives.problems import make_objective, make_shard
 
-MakeShard = Callable[..., Shard]
-MakeObjective = Callable[..., Objective]
 ADAPTER: TypeAdapter[RegularizerSettings] = TypeAdapter(RegularizerSettings)
 
 KINDS: list[dict[str, Any]] = [
@@ -43,7 +39,6 @@ def named(section: dict[str, Any]) -> str:
 
 
 every = pytest.mark.parametrize("section", KINDS, ids=named)
-convex = pytest.mark.parametrize("section", KINDS[:7], ids=named)
 with_subgradients = pytest.mark.parametrize("section", KINDS[:6], ids=named)
 coordinates = st.floats(-3, 3).filter(lambda x: x == 0 or abs(x) > 1e-9)
 models = st.lists(coordinates, min_size=6, max_size=6).map(np.array)
@@ -71,39 +66,6 @@ def test_the_operator_is_as_good_as_the_best_point_of_a_grid(
     best = min(merit(h, np.array(x), at, penalty) for x in itertools.product(axis, axis))
     assert found <= best + 1e-9
     assert math.isfinite(found)
-
-
-@every
-@given(u=models, penalty=penalties, draw=st.integers(0, 2**32 - 1))
-def test_no_point_nearby_or_far_away_is_better(section: dict[str, Any], u: Vector, penalty: float, draw: int) -> None:
-    h, random = made(section), np.random.default_rng(draw)
-    found = h.prox(u, penalty)
-    least = merit(h, found, u, penalty)
-    for size in (1e-6, 1e-3, 1.0):
-        for mask in (1, random.random(6) < 0.5):
-            other = found + size * mask * random.standard_normal(6)
-            assert merit(h, other, u, penalty) >= least - 1e-9
-    assert merit(h, np.zeros(6), u, penalty) >= least - 1e-9
-
-
-@convex
-@given(u=models, v=models, penalty=penalties)
-def test_convex_terms_have_operators_that_never_expand(
-    section: dict[str, Any], u: Vector, v: Vector, penalty: float
-) -> None:
-    h = made(section)
-    assert h.convex
-    apart = np.linalg.norm(h.prox(u, penalty) - h.prox(v, penalty))
-    rounding = 1e-14 * (np.linalg.norm(u) + np.linalg.norm(v))  # for points that are as near as numbers can be
-    assert apart <= np.linalg.norm(u - v) * (1 + 1e-12) + rounding
-
-
-def test_the_terms_that_are_not_convex_have_operators_that_do() -> None:
-    for section, pair in (({"kind": "mcp", "weight": 1.0, "theta": 1.0}, (1.0, 0.8)), (KINDS[-1], (0.85, 0.83))):
-        h = made(section)
-        assert not h.convex
-        u, v = (np.full(6, x) for x in pair)
-        assert np.linalg.norm(h.prox(u, 2.0) - h.prox(v, 2.0)) > np.linalg.norm(u - v)
 
 
 @with_subgradients
@@ -134,11 +96,6 @@ def test_float32_stays_float32_and_nothing_is_changed(section: dict[str, Any]) -
         assert h.subgradient(u).dtype == np.float32
 
 
-def test_the_threshold_is_weight_over_penalty() -> None:
-    out = made({"kind": "l1", "weight": 0.5}).prox(np.array([0.24, 0.26, -1.0, 0.0, 0.25, 2.0]), 2.0)
-    np.testing.assert_allclose(out, [0, 0.01, -0.75, 0, 0, 1.75], atol=1e-15)
-
-
 def test_groups_are_the_columns_or_the_rows_of_the_matrix() -> None:
     x = np.array([3.0, 0.0, 0.1, 4.0, 0.0, 0.0])  # rows (3, 0, 0.1) and (4, 0, 0)
     features, rows = made({"kind": "group-lasso", "weight": 1}), made(KINDS[5] | {"weight": 1})
@@ -165,29 +122,13 @@ def test_mcp_refuses_a_penalty_that_it_is_not_defined_for() -> None:
         made(KINDS[7]).prox(np.zeros(6), 2 / 3)
 
 
-def test_group_lasso_refuses_a_network(make_shard: MakeShard, make_objective: MakeObjective) -> None:
+def test_group_lasso_refuses_a_network() -> None:
     pytest.importorskip("torch")
     with raises(SettingsError):
         make_objective(make_shard(classes=3), kind="mlp", regularizer={"kind": "group-lasso", "weight": 1})
 
 
-@pytest.mark.parametrize(
-    "section",
-    [
-        {"kind": "l1"},
-        {"kind": "l1", "weight": -1},
-        {"kind": "box", "lower": 1, "upper": 0},
-        {"kind": "mcp", "weight": 1, "theta": 0},
-        {"kind": "group-lasso", "weight": 1, "groups": "columns"},
-        {"kind": "nuclear", "weight": 1},
-    ],
-)
-def test_impossible_terms_are_refused(section: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        ADAPTER.validate_python(section)
-
-
-def test_the_factory_gives_every_objective_its_term(make_shard: MakeShard, make_objective: MakeObjective) -> None:
+def test_the_factory_gives_every_objective_its_term() -> None:
     objective = make_objective(make_shard(features=3, classes=2), kind="softmax", regularizer=KINDS[4])
     plain = make_objective(make_shard(features=3, classes=2), kind="softmax")
     x = np.array([3.0, 0.0, 0.0, 4.0, 0.0, 0.0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -71,12 +70,6 @@ def test_the_samples_of_a_group_have_scores_in_its_range(scores: list[float], bi
         assert mapped.min() >= start / bins - 1e-15
         assert mapped.max() <= stop / bins + 1e-15
         taken += count
-
-
-@given(SCORES, BINS)
-def test_with_groups_of_one_sample_they_are_the_bins_of_a_histogram(scores: list[float], bins: int) -> None:
-    found = score_groups(np.array(scores), bins, 1)
-    assert (found[:, 1] - found[:, 0] == 1).all()
 
 
 @given(st.lists(st.floats(-8, 8), max_size=40), BINS, st.integers(2, 7), st.data())
@@ -186,20 +179,6 @@ def test_the_error_is_half_the_share_of_pairs_in_the_same_bin() -> None:
     assert auc == pytest.approx(pooled.auc, abs=ROUNDING)
 
 
-def test_more_bins_and_smaller_groups_tell_more() -> None:
-    draw = np.random.default_rng(6)
-    positives = [draw.normal(1, 1, 60) for _ in range(4)]
-    negatives = [draw.normal(-1, 1, 200) for _ in range(4)]
-
-    def error(bins: int, least: int) -> float:
-        return bounded(positives, negatives, bins, least)[1]
-
-    errors = [error(1024, least) for least in (1, 2, 5, 10, 30)]
-    assert all(small < large for small, large in pairwise(errors))
-    assert error(1024, 1) < error(64, 1) / 8
-    assert error(1024, 1) < 1e-3
-
-
 WRONG = {
     "beyond the last bin": (groups((0, 17, 9)), "not ordered parts of the bins 0 to 15"),
     "before the first": (groups((-1, 4, 9)), "not ordered parts"),
@@ -218,11 +197,6 @@ WRONG = {
 @pytest.mark.parametrize(("wrong", "problem"), WRONG.values(), ids=WRONG.keys())
 def test_groups_that_nobody_can_have_made_are_recognised(wrong: Groups, problem: str) -> None:
     assert problem in (groups_problem(wrong, 16, 3) or "")
-
-
-def test_few_samples_are_one_group_in_the_range_of_all_bins() -> None:
-    assert groups_problem(groups((0, 16, 2)), 16, 3) is None
-    assert groups_problem(groups(), 16, 3) is None
 
 
 def test_counts_do_not_overflow() -> None:

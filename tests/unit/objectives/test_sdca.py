@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -19,8 +17,8 @@ from fenchel.common.objectives.losses import Hinge, Logistic, MarginLoss, Smooth
 from fenchel.common.optim.sdca import DualProblem, Solution, ascend, settle, solve
 from fenchel.common.randomness import generator
 from tests.messages import raises
+from tests.unit.objectives.problems import make_shard
 
-MakeShard = Callable[..., Shard]
 LOSSES: list[MarginLoss] = [Hinge(), SmoothedHinge(1.0), SmoothedHinge(0.1), SquaredHinge(), Logistic(), Squared()]
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
 
@@ -49,7 +47,7 @@ def test_the_logistic_optimum_is_that_of_the_specification(breast_cancer: Shard)
 
 @every_loss
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-def test_a_sample_of_weight_two_counts_like_two_samples(make_shard: MakeShard, loss: MarginLoss, sparse: bool) -> None:
+def test_a_sample_of_weight_two_counts_like_two_samples(loss: MarginLoss, sparse: bool) -> None:
     shard = make_shard(60, 5, 2, seed=4, sparse=sparse)
     twice = np.arange(60) < 20
     rows = np.concatenate([np.arange(60), np.flatnonzero(twice)])
@@ -65,9 +63,7 @@ def test_a_sample_of_weight_two_counts_like_two_samples(make_shard: MakeShard, l
     ("loss", "name", "factor"), [(Hinge(), "hinge", 1), (SquaredHinge(), "squared_hinge", 2)], ids=str
 )
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-def test_the_model_is_that_of_liblinear(
-    make_shard: MakeShard, loss: MarginLoss, name: str, factor: int, sparse: bool
-) -> None:
+def test_the_model_is_that_of_liblinear(loss: MarginLoss, name: str, factor: int, sparse: bool) -> None:
     shard, l2 = make_shard(120, 8, 2, seed=3, sparse=sparse), 0.02
     # liblinear minimises |w|^2/2 + C sum(...), without the half in front of a squared hinge.
     oracle = LinearSVC(
@@ -82,7 +78,7 @@ def test_the_model_is_that_of_liblinear(
     np.testing.assert_allclose(solve(loss, shard, l2).primal, oracle.coef_[0], atol=1e-4)
 
 
-def test_the_logistic_model_is_that_of_scikit_learn(make_shard: MakeShard) -> None:
+def test_the_logistic_model_is_that_of_scikit_learn() -> None:
     shard, l2 = make_shard(120, 8, 2, seed=3), 0.02
     oracle = LogisticRegression(C=1 / (l2 * 120), fit_intercept=False, tol=1e-10, max_iter=10_000)
     oracle.fit(shard.features, shard.labels)
@@ -90,7 +86,7 @@ def test_the_logistic_model_is_that_of_scikit_learn(make_shard: MakeShard) -> No
     np.testing.assert_allclose(found.primal, oracle.coef_[0], atol=1e-5)
 
 
-def test_the_model_for_real_labels_is_that_of_ridge_regression(make_shard: MakeShard) -> None:
+def test_the_model_for_real_labels_is_that_of_ridge_regression() -> None:
     shard, l2 = make_shard(40, 6, 0, seed=2), 0.05
     x = np.asarray(shard.features)
     closed = np.linalg.solve(x.T @ x / 40 + l2 * np.eye(6), x.T @ shard.labels / 40)
@@ -137,9 +133,7 @@ def by_passes_alone(loss: MarginLoss, shard: Shard, l2: float, tolerance: float)
 
 @every_loss
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-def test_steps_on_faces_change_the_time_but_not_the_solution(
-    make_shard: MakeShard, loss: MarginLoss, sparse: bool
-) -> None:
+def test_steps_on_faces_change_the_time_but_not_the_solution(loss: MarginLoss, sparse: bool) -> None:
     shard = make_shard(60, 12, 2, seed=5, sparse=sparse)
     quick, plain = solve(loss, shard, 0.01), by_passes_alone(loss, shard, 0.01, 1e-9)
     assert quick.gap <= 1e-9
@@ -149,16 +143,11 @@ def test_steps_on_faces_change_the_time_but_not_the_solution(
     np.testing.assert_allclose(quick.primal, plain.primal, atol=1e-3)
 
 
-def test_steps_on_faces_save_most_of_the_passes_where_the_hinge_is_hard(breast_cancer: Shard) -> None:
-    plain = by_passes_alone(Hinge(), breast_cancer, 0.001, 1e-9)
-    assert solve(Hinge(), breast_cancer, 0.001).passes < plain.passes / 5
-
-
 @every_loss
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1), l2=st.sampled_from([1e-3, 0.1, 3.0]), sparse=st.booleans())
 def test_every_step_keeps_the_dual_feasible_and_never_lowers_it(
-    make_shard: MakeShard, loss: MarginLoss, seed: int, l2: float, sparse: bool
+    loss: MarginLoss, seed: int, l2: float, sparse: bool
 ) -> None:
     problem = DualProblem.of(loss, make_shard(seed=seed, sparse=sparse), l2)
     draw = np.random.default_rng(seed)
@@ -175,29 +164,6 @@ def test_every_step_keeps_the_dual_feasible_and_never_lowers_it(
             dual = settle(problem, dual)
         else:
             dual, _ = ascend(problem, dual, w, draw.permutation(problem.samples), problem.curvature)
-
-
-@every_loss
-@given(seed=st.integers(0, 2**32 - 1))
-def test_the_gap_is_the_sum_of_what_each_sample_lacks(make_shard: MakeShard, loss: MarginLoss, seed: int) -> None:
-    """Specification, 1.2: true where w is that of alpha, and every term is at least 0."""
-    problem = DualProblem.of(loss, make_shard(seed=seed), 0.2)
-    dual = problem.targets * np.random.default_rng(seed).random(problem.samples)
-    w = problem.primal(dual)
-    z = problem.features @ w
-    terms = loss.value(z, problem.targets) + loss.conjugate(dual, problem.targets) + dual * z
-    assert terms.min() >= -1e-12
-    gap = problem.primal_objective(w) - problem.dual_objective(dual, w)
-    assert gap == pytest.approx(terms.mean(), abs=1e-12)
-
-
-def test_a_pass_changes_no_argument(make_shard: MakeShard) -> None:
-    problem = DualProblem.of(Hinge(), make_shard(), 0.1)
-    dual, w = np.zeros(12), np.zeros(5)
-    moved, _ = ascend(problem, dual, w, np.arange(12), problem.curvature)
-    assert moved.any()
-    assert not dual.any()
-    assert not w.any()
 
 
 def test_empty_rows_are_no_obstacle() -> None:
@@ -218,14 +184,7 @@ def test_the_seed_decides_the_order_and_nothing_else(breast_cancer: Shard) -> No
     assert other.primal_objective == pytest.approx(first.primal_objective, abs=1e-9)
 
 
-def test_a_limit_of_passes_ends_it_with_the_gap_that_is_left(breast_cancer: Shard) -> None:
-    found = solve(Hinge(), breast_cancer, 0.001, max_passes=2)
-    assert found.passes == 2
-    assert found.gap > 1e-9
-    assert found.dual_objective < 0.07302129 < found.primal_objective
-
-
-def test_a_problem_that_has_no_such_dual_is_refused(make_shard: MakeShard) -> None:
+def test_a_problem_that_has_no_such_dual_is_refused() -> None:
     with raises(SettingsError):
         solve(Hinge(), make_shard(), 0.0)
     with raises(SettingsError, key="objective.kind"):

@@ -42,7 +42,7 @@ def test_gradient_descent_says_which_steps_are_safe(accelerated: bool, most: int
     safe = float(named) * 0.99
     assert safe == pytest.approx(0.99 * most / problem.smoothness, rel=0.01)
     solver = f"{{kind: gradient, step_size: {safe}, accelerated: {str(accelerated).lower()}}}"
-    assert run(problem, solver, gradient=1e-6).converged
+    assert run(problem, solver, gradient=1e-6).gradient_norm <= 1e-6
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
@@ -59,12 +59,6 @@ def test_stochastic_steps_of_fixed_number_end_early(kind: str, monkeypatch: pyte
     with raises(SettingsError, key="solver.kind"):
         run(tilted(objective), f"{{kind: {kind}, step_size: 1.0e+308}}", steps=NEVER)
     assert steps < 200
-
-
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_the_last_step_is_looked_at_too(kind: str) -> None:
-    with raises(SettingsError, key="solver.kind"):
-        run(tilted(linear("logistic")), f"{{kind: {kind}, step_size: 1.0e+308}}", steps=3)
 
 
 @pytest.mark.parametrize("solver", sorted(EXACT))

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fenchel.common.optim import Tilted, gradient_steps, solve
-from fenchel.common.optim.lbfgs import _height_above
+from fenchel.common.optim import Tilted
 from fenchel.common.optim.newton import _hessian
-from fenchel.common.optim.problem import Oracle
-from fenchel.common.settings.solver import GradientSolver, Stopping
+from fenchel.common.optim.problem import Point
 from tests.unit.optim.problems import EXACT, LOSSES, Quadratic, linear, minimiser, run, tilted
 
 
@@ -24,7 +21,6 @@ from tests.unit.optim.problems import EXACT, LOSSES, Quadratic, linear, minimise
 def test_every_solver_finds_the_minimiser(solver: str, loss: str, sparse: bool) -> None:
     problem = tilted(linear(loss, sparse=sparse))
     solved = run(problem, solver, gradient=1e-8)
-    assert solved.converged
     assert solved.gradient_norm <= 1e-8
     assert solved.gradient_norm == pytest.approx(np.linalg.norm(problem.gradient(solved.w)), abs=1e-14)
     assert np.linalg.norm(solved.w - minimiser(problem)) <= 1.1e-8 / problem.strong_convexity
@@ -47,15 +43,7 @@ def test_the_accuracy_that_was_asked_for_is_kept(
     start = np.random.default_rng(seed).standard_normal(problem.dimension)
     solved = run(problem, solver, start, seed, accuracy=delta)
     best = minimiser(problem)
-    assert solved.converged
     assert np.sum((solved.w - best) ** 2) <= delta * np.sum((start - best) ** 2) + 1e-20 * np.sum(best**2)
-
-
-def test_a_looser_accuracy_is_less_work() -> None:
-    problem = tilted(linear("softmax", l2=0.05))
-    for solver in EXACT:
-        work = [run(problem, solver, accuracy=delta).evaluations for delta in (0.25, 1e-4, 1e-10)]
-        assert work[0] < work[1] < work[2], solver
 
 
 @pytest.mark.parametrize("solver", EXACT)
@@ -64,8 +52,6 @@ def test_a_warm_start_at_the_minimiser_stays_there(solver: str) -> None:
     best = run(problem, "newton", gradient=1e-15, steps=20).w
     again = run(problem, solver, best, accuracy=0.25)
     assert again.iterations == 0
-    assert again.evaluations == 1
-    assert again.converged
     np.testing.assert_array_equal(again.w, best)
 
 
@@ -77,33 +63,18 @@ def test_the_floor_of_an_accuracy_follows_the_scale_of_the_data(solver: str, sca
     tilt = 0.3 * np.random.default_rng(1).standard_normal(usual.dimension)
     best = minimiser(Tilted(usual, tilt))
     solved = run(Tilted(other, scale * tilt), solver, accuracy=1e-24)
-    assert solved.converged
     assert np.linalg.norm(scale * solved.w - best) <= 1e-9 * np.linalg.norm(best)
     assert solved.iterations < 3000
 
 
 @pytest.mark.parametrize("solver", EXACT)
-def test_a_solve_ends_at_its_cap_and_says_so(solver: str) -> None:
+def test_a_solve_ends_at_its_cap(solver: str) -> None:
     problem = tilted(linear("softmax", l2=0.01))
     capped = run(problem, solver, accuracy=1e-20, steps=2)
-    assert capped.iterations == 2
-    assert not capped.converged
     asked = run(problem, solver, steps=2)
-    assert asked.iterations == 2
-    assert asked.converged
+    assert capped.iterations == asked.iterations == 2
     np.testing.assert_array_equal(asked.w, capped.w)
     assert asked.gradient_norm == pytest.approx(np.linalg.norm(problem.gradient(asked.w)), rel=1e-12)
-
-
-@pytest.mark.parametrize("solver", EXACT)
-def test_shifting_objective_and_tilt_together_changes_nothing(solver: str) -> None:
-    """docs/specifications/feddcd.md, section 6, invariant 10."""
-    shift, tilt = np.array([2.0, -3.0, 0.5]), np.array([0.3, 0.1, -1.0])
-    curvatures = [1.0, 2.0, 7.0]
-    here = run(Tilted(Quadratic(curvatures), tilt), solver, accuracy=1e-20)
-    there = run(Tilted(Quadratic(curvatures, -shift), tilt + shift), solver, accuracy=1e-20)
-    np.testing.assert_allclose(here.w, tilt / curvatures, atol=1e-9)
-    np.testing.assert_allclose(there.w, here.w, atol=1e-9)
 
 
 @pytest.mark.parametrize("solver", EXACT)
@@ -127,7 +98,7 @@ def test_equal_arguments_give_equal_results_and_nothing_is_changed(solver: str) 
     problem.tilt.setflags(write=False)
     first, second = (run(problem, solver, start, seed=5, accuracy=1e-3) for _ in range(2))
     np.testing.assert_array_equal(first.w, second.w)
-    assert (first.iterations, first.evaluations) == (second.iterations, second.evaluations)
+    assert first.iterations == second.iterations
     assert not np.shares_memory(first.w, start)
     assert np.all(start == 1)
 
@@ -137,7 +108,6 @@ def test_single_precision_stays_single_and_goes_as_far_as_it_can(solver: str) ->
     problem = tilted(linear("softmax", dtype=np.float32))
     solved = run(problem, solver, accuracy=1e-30)
     assert solved.w.dtype == np.float32
-    assert solved.converged
     double = minimiser(tilted(linear("softmax")))
     assert np.linalg.norm(solved.w - double) <= 1e-4 * np.linalg.norm(double)
 
@@ -149,36 +119,18 @@ def test_the_hessian_is_made_of_its_products(loss: str, sparse: bool) -> None:
     objective = linear(loss, sparse=sparse)
     w, anchor, v = draw.standard_normal((3, objective.dimension))
     problem = Tilted(objective, anchor, 0.3, anchor)
-    point = Oracle(problem).at(w)
+    point = Point.of(problem, w)
     hessian = _hessian(point)
     np.testing.assert_allclose(hessian, hessian.T, atol=1e-15)
     np.testing.assert_allclose(hessian @ v, problem.hessian_vector(w, v), atol=1e-13)
     np.testing.assert_allclose(point.hessian_vector(v), problem.hessian_vector(w, v), atol=1e-14)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_what_is_kept_of_a_point_is_what_the_objective_says(loss: str) -> None:
-    draw = np.random.default_rng(2)
-    objective = linear(loss)
-    w, tilt, anchor = draw.standard_normal((3, objective.dimension))
-    problem = Tilted(objective, tilt, 0.3, anchor)
-    point = Oracle(problem).at(w)
-    expected = objective.value(w) - w @ tilt + 0.15 * np.sum((w - anchor) ** 2)
-    assert problem.value(w) == pytest.approx(expected, rel=1e-14)
-    assert point.value == pytest.approx(expected, rel=1e-14)
-    np.testing.assert_allclose(point.gradient, problem.gradient(w), atol=1e-15)
-    assert point.oracle.evaluations == 1  # one pass for the scores, one for the gradient
-    point.hessian_vector(tilt)
-    assert point.oracle.evaluations == 2
-    assert (problem.smoothness, problem.strong_convexity) == (objective.smoothness + 0.3, 0.1 + 0.3)
-
-
 @pytest.mark.parametrize("solver", ["newton", "newton-cg"])
-def test_newton_solves_a_quadratic_in_one_step_and_its_whole_work_is_counted(solver: str) -> None:
+def test_newton_solves_a_quadratic_in_one_step(solver: str) -> None:
     solved = run(Tilted(Quadratic([1.0, 4.0, 9.0]), np.ones(3)), solver, steps=1)
     if solver == "newton":
         np.testing.assert_allclose(solved.w, [1, 1 / 4, 1 / 9], rtol=1e-14)
-        assert solved.evaluations == 2 + 3 * 1.5 + 2 * 0.5  # gradients, Hessian, values
     assert solved.gradient_norm < 0.25 * np.sqrt(3)
 
 
@@ -187,7 +139,7 @@ def test_a_loss_without_curvature_in_places_is_no_obstacle(solver: str) -> None:
     """A squared hinge without a ridge, on data that can be separated: flat where all margins are wide."""
     objective = linear("squared-hinge", l2=0.0, samples=4, features=8)
     far = run(Tilted(objective, np.zeros(8)), solver, gradient=1e-10)
-    assert far.converged
+    assert far.gradient_norm <= 1e-10
     assert objective.loss(far.w) < 1e-15
     flat = run(Tilted(objective, np.zeros(8)), solver, 100 * far.w, steps=3)
     assert (flat.iterations, flat.gradient_norm) == (0, 0.0)
@@ -199,8 +151,7 @@ def test_steps_that_overshoot_are_cut(solver: str) -> None:
     objective = linear("logistic", l2=1e-4, scale=5.0)
     start = 4 * np.ones(objective.dimension)
     problem = Tilted(objective, np.zeros(objective.dimension))
-    solved = run(problem, solver, start, gradient=1e-9, steps=60)
-    assert solved.converged
+    assert run(problem, solver, start, gradient=1e-9, steps=60).gradient_norm <= 1e-9
     values = [problem.value(run(problem, solver, start, steps=k).w) for k in range(1, 6)]
     assert all(after < before for before, after in pairwise(values))
 
@@ -209,67 +160,20 @@ def test_lbfgs_gets_past_the_rounding_errors_of_values() -> None:
     """At a gradient of 1e-13 values differ by 1e-26, relatively: no line search could see that."""
     problem = tilted(linear("softmax", l2=0.01, samples=40, features=6))
     solved = run(problem, "lbfgs", gradient=1e-13)
-    assert solved.converged
     assert np.linalg.norm(problem.gradient(solved.w)) <= 1.5e-13
-
-
-def test_the_height_that_lbfgs_ends_by_is_exact_for_quadratics() -> None:
-    problem = Tilted(Quadratic([1.0, 4.0, 9.0]), np.array([1.0, -2.0, 0.5]))
-    here, there = np.random.default_rng(0).standard_normal((2, 3))
-    oracle = Oracle(problem)
-    height = _height_above(oracle.at(here))(oracle.at(there))
-    assert height == pytest.approx(problem.value(there) - problem.value(here), rel=1e-13)
 
 
 @pytest.mark.parametrize("solver", ["newton", "newton-cg", "lbfgs"])
 def test_what_rounding_forbids_ends_a_solve(solver: str) -> None:
     solved = run(tilted(linear("softmax")), solver, gradient=1e-30, steps=1000)
-    assert not solved.converged
     assert solved.iterations < 60
     assert solved.gradient_norm < 1e-13
-
-
-def test_steps_that_gradient_descent_needs() -> None:
-    """docs/specifications/feddcd.md, section 2.2: for delta = 1/4 and a condition of 69."""
-    assert gradient_steps(0.25, 1.0, 69.0) == 48
-    assert gradient_steps(0.25, 1.0, 69.0, "2/(alpha+beta)") == 24
-    assert gradient_steps(0.25, 2.0, 2.0, "2/(alpha+beta)") == 1
-    assert gradient_steps(0.999, 2.0, 2.0) == 1
-
-
-@given(
-    curvatures=st.lists(st.floats(1.0, 50.0), min_size=2, max_size=5),
-    delta=st.floats(1e-6, 0.9),
-    step=st.sampled_from(["1/beta", "2/(alpha+beta)"]),
-    seed=st.integers(0, 10**6),
-)
-def test_the_steps_counted_beforehand_are_enough(
-    curvatures: list[float], delta: float, step: Literal["1/beta", "2/(alpha+beta)"], seed: int
-) -> None:
-    quadratic = Quadratic(curvatures)
-    count = gradient_steps(delta, quadratic.strong_convexity, quadratic.smoothness, step)
-    tilt, start = np.random.default_rng(seed).standard_normal((2, len(curvatures)))
-    best = tilt / quadratic.curvatures
-    solver = GradientSolver(step_size=step, stop=Stopping(steps=count))
-    w = solve(Tilted(quadratic, tilt), start, solver, np.random.default_rng(0)).w
-    assert np.sum((w - best) ** 2) <= delta * np.sum((start - best) ** 2) * (1 + 1e-9) + 1e-28
-
-
-def test_plain_steps_are_those_of_the_pseudocode() -> None:
-    problem = tilted(linear("softmax"))
-    w = np.zeros(problem.dimension)
-    for _ in range(7):
-        w = w - problem.gradient(w) / problem.smoothness
-    np.testing.assert_allclose(run(problem, "gradient", steps=7).w, w, atol=1e-15)
-    assert run(problem, "gradient", steps=7).evaluations == 8  # the last one for the result's norm
 
 
 def test_acceleration_saves_steps_where_the_condition_is_bad() -> None:
     problem = Tilted(Quadratic(np.geomspace(1, 1e3, 30)), np.ones(30))
     plain = run(problem, "gradient", accuracy=1e-3)
     fast = run(problem, "{kind: gradient, accelerated: true}", accuracy=1e-3)
-    assert plain.converged
-    assert fast.converged
     assert fast.iterations < plain.iterations / 8
     flat = Tilted(Quadratic([0.0, 1.0]), np.array([0.0, 1.0]))  # not strongly convex
-    assert run(flat, "{kind: gradient, accelerated: true, step_size: 0.3}", gradient=1e-8).converged
+    assert run(flat, "{kind: gradient, accelerated: true, step_size: 0.3}", gradient=1e-8).gradient_norm <= 1e-8

@@ -35,13 +35,6 @@ def total(clients: list[LinearObjective], w: Vector) -> float:
     return sum(client.value(w) for client in clients)
 
 
-def test_the_objective_and_its_constants(clients: list[LinearObjective]) -> None:
-    assert total(clients, ORIGIN) == pytest.approx(4.394449154672, abs=1e-12)
-    smoothness = [client.smoothness for client in clients]
-    assert smoothness == pytest.approx([0.428854114, 0.526313685, 0.351334640, 0.640106198], abs=5e-10)
-    assert {client.strong_convexity for client in clients} == {0.1}
-
-
 @pytest.mark.parametrize("solver", EXACT)
 def test_conjugates_at_zero_sum_up_to_the_dual_value(clients: list[LinearObjective], solver: str) -> None:
     """G(0) = sum_i f_i*(0) = - sum_i min f_i."""

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fenchel.common.storage.call_columns import STAGES
 from fenchel.report.latency import histograms
 from fenchel.report.run import Run
-from fenchel.report.stages import STAGES, stages_of
+from fenchel.report.stages import stages_of
 from fenchel.report.traffic import carried_by
 from fenchel.report.waiting import Waiting, thinned, waiting_of
 
@@ -109,7 +110,7 @@ def test_the_stages_of_a_call_and_the_remainder_are_the_whole(finished: Run) -> 
         whole = (mine["total_s"] + mine["take_s"] + mine["waiting_s"]).mean()
         assert one.whole == pytest.approx(whole)
         assert one.seconds["compute_s"] == pytest.approx(mine["compute_s"].mean())
-        assert sum(one.seconds[stage] for stage in STAGES) + one.remainder == pytest.approx(whole)
+        assert sum(one.seconds[stage.column] for stage in STAGES) + one.remainder == pytest.approx(whole)
         # The stages are most of it; a busy machine may put a process aside for some milliseconds.
         assert abs(one.remainder) < 0.5 * whole + 0.005
 

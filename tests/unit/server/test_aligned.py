@@ -61,7 +61,12 @@ def numbers(value: Stored) -> Vector:
 
 
 def envelope(alignment: Alignment, client: str, block: int) -> Encrypted:
-    return Encrypted(alignment.slices[client].sizes, layout_of(block), paillier())
+    return packed(alignment, client, block, slice(None))
+
+
+def packed(alignment: Alignment, client: str, block: int, blocks: Indices | slice) -> Encrypted:
+    """What some of a client's blocks travel in."""
+    return Encrypted(alignment.slices[client].sizes[blocks], layout_of(block), paillier())
 
 
 def kinds(alignment: Alignment, block: int) -> tuple[Vectors, Vectors]:
@@ -121,7 +126,7 @@ def test_blocks_are_added_and_replaced_alike(hybrid: Layouts, block: int, seed: 
             client: exact(random, int(alignment.slices[client].sizes[chosen].sum()))
             for client, chosen in blocks.items()
         }
-        sent = {c: envelope(alignment, c, block).seal(own[c], blocks[c]) for c in own}
+        sent = {c: packed(alignment, c, block, blocks[c]).seal(own[c]) for c in own}
         for client in own:
             check({"x": own[client]}, {"x": clear.expected(client, blocks[client])}, client=client)
             check({"x": sent[client]}, {"x": encrypted.expected(client, blocks[client])}, client=client)
@@ -132,7 +137,7 @@ def test_blocks_are_added_and_replaced_alike(hybrid: Layouts, block: int, seed: 
         for client, chosen in blocks.items():
             part = encrypted.part(cipher, client, chosen)
             np.testing.assert_array_equal(
-                envelope(alignment, client, block).open(part, chosen), clear.part(number, client, chosen)
+                packed(alignment, client, block, chosen).open(part), clear.part(number, client, chosen)
             )
     client, chosen = next(iter(blocks.items()))
     kept = exact(random, len(alignment.slices[client].positions))

@@ -66,6 +66,22 @@ def asked(member: ClientRecord) -> Request:
     return request
 
 
+async def test_a_client_that_comes_at_the_very_end_hears_the_farewell(member: ClientRecord) -> None:
+    """Between its admission and the first instruction, when it did not count as connected yet."""
+
+    async def admits_the_last(hello: pb.Hello) -> pb.Welcome:
+        member.say_farewell(pb.Farewell(completed=True))
+        return pb.Welcome()
+
+    client = MemoryStream()
+    serving = asyncio.create_task(ClientStream(member, client.other_side(), LIMIT, Limits()).run(admits_the_last))
+    for frame in frames(pb.Hello()):
+        await client.write(frame)
+    assert isinstance(await heard(client), pb.Welcome)
+    assert await heard(client) == pb.Farewell(completed=True)
+    await ended(serving)
+
+
 async def test_a_new_stream_ends_the_conversation_on_the_old_one(member: ClientRecord) -> None:
     request = asked(member)
     old, serving_old, _ = await connected(member)

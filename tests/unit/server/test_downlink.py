@@ -14,9 +14,9 @@ from fenchel.common.compression.shared_index_sets import downlink_seed
 from fenchel.common.compression.sparsification import kept, top_k
 from fenchel.common.settings.uplink import Downlink
 from fenchel.common.wire.index_sets import seeded_support
-from fenchel.common.wire.payload import payload_bits
 from fenchel.common.wire.values import SparseVector
 from fenchel.server.fleet.downlink import ServerDownlink
+from tests.payload_sizes import payload_bits
 
 SEED, D = 7, 12
 MODEL = np.random.default_rng(1).standard_normal(D)

@@ -80,14 +80,6 @@ def test_changes_are_divided_by_holders_active_holders_or_pickers() -> None:
     assert found["pickers"] == {0: 1, 1: 1, 2: 1 + (2 in by_a), 3: 1 + (3 in by_a)}  # c picks both of its own
 
 
-def test_everybody_picking_all_is_damped_by_half_the_number_of_samples() -> None:
-    alignment = aligned(grid(3, 2, 90, 4), 4, 4)
-    picks = SampledBlocks(settings_of(), 0, alignment, 4)
-    clients = list(alignment.slices)
-    picked = {client: picks.of(client, 1) for client in clients}
-    assert picks.damping(clients, picked, picks.divisors(clients, picked), 1.0) == pytest.approx(45)
-
-
 numbers = st.floats(-3, 3)
 
 

@@ -172,16 +172,12 @@ def test_more_uploads_less_noise_and_more_samples_cost_more(z: float, q: float, 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_hardly_any_noise_is_a_large_number_and_no_failure(method: Method) -> None:
-    found = [epsilon({Release(z, 0.1): 60}, 1e-5, method) for z in (0.1, 0.03, 0.01, 0.002, 1e-6)]
+    noises = (0.1, 0.01, 0.002, 1e-6)
+    found = [epsilon({Release(z, 0.1): 60}, 1e-5, method) for z in noises]
     assert all(np.isfinite(found))
     assert (np.diff(found) > 0).all()
     # At least 6 of 60 uploads draw the sample in most runs, each with a loss around 1 / (2 z^2).
-    assert all(value > 6 / (2 * z * z) for value, z in zip(found, (0.1, 0.03, 0.01, 0.002, 1e-6), strict=True))
-
-
-def test_no_uploads_cost_nothing() -> None:
-    assert epsilon({}, 1e-5) == 0.0
-    assert epsilon({Release(1.0): 0}, 1e-5) == 0.0
+    assert all(value > 6 / (2 * z * z) for value, z in zip(found, noises, strict=True))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -205,17 +201,6 @@ def test_a_release_split_in_two_costs_the_same() -> None:
     near = Release(2.0 * (1 + 1e-12), 0.2)
     together = epsilon({Release(2.0, 0.2): 20}, 1e-5)
     assert epsilon({Release(2.0, 0.2): 8, near: 12}, 1e-5) == pytest.approx(together, rel=1e-5)
-
-
-def test_a_distribution_is_made_once() -> None:
-    accountant = Accountant()
-    for uploads in range(1, 6):
-        accountant.epsilon({Release(3.0, 0.2): uploads}, 1e-5)
-    assert len(accountant._distributions) == 1
-
-
-def test_a_budget_that_needs_no_noise_ends_the_search() -> None:
-    assert calibrate(0.5, 10, 1e-5, 1e12) < 0.01
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-11, 1.0, float("nan")])
@@ -244,9 +229,7 @@ def test_whatever_a_release_may_be_has_a_price(method: Method, z: float, q: floa
     assert epsilon({Release(z, q): 2}, 1e-5, method) >= 0
 
 
-@pytest.mark.parametrize(
-    ("z", "q", "uploads"), [(1.0, 0.45, 10**5), (1.0, 0.45, 10**7), (1.0, 0.45, 10**12), (0.01, 0.5, 10**5)]
-)
+@pytest.mark.parametrize(("z", "q", "uploads"), [(1.0, 0.45, 10**5), (1.0, 0.45, 10**12), (0.01, 0.5, 10**5)])
 def test_memory_does_not_grow_with_the_number_of_uploads(z: float, q: float, uploads: int) -> None:
     epsilon({Release(1.0, 0.5): 2}, 1e-5)  # imports
     tracemalloc.start()
@@ -270,6 +253,7 @@ def test_a_budget_for_a_thousand_million_uploads_has_its_noise() -> None:
     found = calibrate(1.0, 10**9, 1e-4, 8.0)
     assert exact_gaussian(found * 10**-4.5, 1e-4) <= 8
     assert exact_gaussian(0.9998 * found * 10**-4.5, 1e-4) > 8
+    assert calibrate(0.5, 10, 1e-5, 1e12) < 0.01  # the search ends
 
 
 def test_what_an_accountant_cannot_tell_is_no_bargain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,4 +280,4 @@ def test_without_the_library_the_error_names_its_installation(monkeypatch: pytes
     monkeypatch.setattr(builtins, "__import__", absent)
     with raises(MissingDependencyError):
         epsilon({Release(1.0, 0.5): 1}, 1e-5)
-    assert epsilon({}, 1e-5) == 0.0
+    assert epsilon({}, 1e-5) == epsilon({Release(1.0): 0}, 1e-5) == 0.0

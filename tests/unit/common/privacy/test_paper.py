@@ -14,11 +14,6 @@ from fenchel.common.accounting import paper
 def test_the_noise_of_one_round() -> None:
     assert paper.noise_multiplier(1.0, 1e-4) == pytest.approx(4.3436, abs=5e-5)
     assert paper.epsilon_of(4.3436, 1e-4) == pytest.approx(1.0, abs=1e-4)
-    assert paper.sigma(0.5, 2.0, 1e-4) == pytest.approx(0.5 * 4.3436 / 2, abs=5e-5)
-
-
-def test_the_unstated_constant() -> None:
-    assert paper.c0(1e-4) == pytest.approx(1.397, abs=5e-4)
 
 
 @pytest.mark.parametrize(

@@ -110,11 +110,6 @@ def test_the_private_dual_recursion_has_the_values_of_the_specification() -> Non
     np.testing.assert_allclose(found, [1.984, 2.960128, 2.96793702, 2.9679995, 2.968], rtol=0, atol=1e-8)
 
 
-def test_where_nothing_is_carried_the_recursion_is_theorem_1() -> None:
-    local = LocalMap(0.03, 7, pull=10.0, gain=2)
-    assert DualDifference().step(local, 1.5, penalty=10.0)[0] == pytest.approx(whole_batch(local, 1.5))
-
-
 @pytest.mark.parametrize(("steps", "ratios"), [(1, (1.0, 7.3, 26, 66)), (5, (1.0, 3.3, 7.3, 14.3))])
 def test_a_private_dual_exceeds_the_papers_sensitivity_and_meets_the_recursion(
     steps: int, ratios: tuple[float, ...]

@@ -1,0 +1,83 @@
+"""FedOpt: FedAdam, FedYogi and FedAdagrad.
+
+Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, "Adaptive Federated Optimization", ICLR 2021,
+Algorithm 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, PositiveFloat
+
+from fenchel.algorithms.fedavg import FedAvg, FedAvgClient, WeightedAverageSettings
+from fenchel.algorithms.server_half import Algorithm
+from fenchel.common.arrays import Vector
+from fenchel.server.fleet.cohort import Cohort
+
+_Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
+class FedOptSettings(WeightedAverageSettings):
+    """FedAvg whose server steps along the mean change as an adaptive optimiser steps along a gradient."""
+
+    uses_uplink: ClassVar[bool] = True
+
+    name: Literal["fedopt"] = "fedopt"
+    optimizer: Literal["adam", "yogi", "adagrad"] = Field(
+        "adam", description="how the server's steps adapt to each coordinate: FedAdam, FedYogi or FedAdagrad"
+    )
+    server_step_size: PositiveFloat = Field(0.1, description="step size of the server (eta)")
+    betas: tuple[_Decay, _Decay] = Field(
+        (0.9, 0.99),
+        description="decay of the mean change, and of the mean squared change; adagrad uses the first alone",
+    )
+    adaptivity: PositiveFloat = Field(
+        1e-3,
+        description="tau, which is added to the root of the mean squared change; the larger, the less do steps adapt",
+    )
+
+
+class FedOpt(FedAvg):
+    """Each round a cohort trains locally, and the mean of its changes is the server's gradient, but for the sign."""
+
+    @dataclass
+    class State(Algorithm.State):
+        """The server's state."""
+
+        momentum: Vector  # m_t, the decaying mean of changes, shape (d,)
+        squares: Vector  # v_t, that of squared changes, or for adagrad their sum, shape (d,)
+
+    Settings = FedOptSettings
+    settings: FedOptSettings
+    state: State
+
+    def initial_state(self, model: Vector) -> State:
+        """Return m_0 = 0 and v_0 = tau^2."""
+        kept = self.downlink.kept(model, 1)
+        return self.State(kept, np.zeros_like(kept), np.full_like(kept, self.settings.adaptivity**2))
+
+    async def admit(self, cohort: Cohort) -> None:
+        """Take in newcomers, who need nothing."""
+
+    async def round(self, t: int) -> None:
+        """Delta <- mean of the x_i - x; m <- beta_1 m + (1 - beta_1) Delta; x <- x + eta m / (sqrt(v) + tau)."""
+        x, state, (beta_1, beta_2) = self.model, self.state, self.settings.betas
+        change = await self.trained_mean(t) - x
+        square = change**2
+        state.momentum = beta_1 * state.momentum + (1 - beta_1) * change
+        match self.settings.optimizer:
+            case "adagrad":
+                state.squares = state.squares + square
+            case "yogi":
+                state.squares = state.squares - (1 - beta_2) * square * np.sign(state.squares - square)
+            case "adam":
+                state.squares = beta_2 * state.squares + (1 - beta_2) * square
+        step = state.momentum / (np.sqrt(state.squares) + self.settings.adaptivity)
+        self.model = self.downlink.kept(x + self.settings.server_step_size * step, t + 1)
+
+
+class FedOptClient(FedAvgClient):
+    """Local steps as in FedAvg."""
