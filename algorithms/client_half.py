@@ -47,40 +47,19 @@ def answers(phase: str) -> Callable[[Handler], Handler]:
 
 @dataclass(frozen=True)
 class ClientContext:
-    """Where a client half works.
+    """Where a client half works."""
 
-    Attributes
-    ----------
-    client
-        The client's id.
-    seed
-        ``settings.seed``.
-    settings
-        The algorithm's settings.
-    objective
-        What can be computed on the client's shard.
-    shard
-        The data themselves, for algorithms that align samples and features.
-    secrets
-        The :class:`~fenchel.client.secrets.shared.Secrets` of the federation, if the algorithm needs a key
-        (``key_bits``). The type is not named here: the server imports this module, and never what decrypts.
-    solver
-        The local solver that suits this client, in place of the run's, if it has one of its own.
-    uplink
-        What becomes of vectors on their way to the server; ``None``: nothing.
-    message_bytes
-        The largest message of the run, which the client's trust limits bound.
-    """
-
-    client: str
-    seed: int
-    settings: AlgorithmSettings
-    objective: Objective
-    shard: Shard
+    client: str  # its id
+    seed: int  # ``settings.seed``
+    settings: AlgorithmSettings  # of the algorithm
+    objective: Objective  # what can be computed on the client's shard
+    shard: Shard  # the data themselves, for algorithms that align samples and features
     secrets: Any = None
-    solver: Solver | None = None
-    uplink: ClientUplink | None = None
-    message_bytes: int = 8 << 30
+    """The :class:`~fenchel.client.secrets.shared.Secrets` of the federation, if the algorithm needs a key
+    (``key_bits``). The type is not named here: the server imports this module, and never what decrypts."""
+    solver: Solver | None = None  # the local solver that suits this client, in place of the run's
+    uplink: ClientUplink | None = None  # what becomes of vectors on their way to the server; ``None``: nothing
+    message_bytes: int = 8 << 30  # the largest message of the run, which the client's trust limits bound
 
 
 class ClientAlgorithm:
@@ -228,19 +207,12 @@ def _handlers(algorithm: ClientAlgorithm) -> dict[str, _Handler]:
     found = {}
     # Of the class, not the object: asking an object for its members would compute all of its properties.
     for name, function in inspect.getmembers(type(algorithm), inspect.isfunction):
-        phase = getattr(function, "answers_phase", None)
-        if phase is None:
-            continue
-        method = getattr(algorithm, name)
-        hints = typing.get_type_hints(method)
-        parameters = inspect.signature(method).parameters
-        wanted = {name: hints.get(name, Any) for name in parameters}
-        found[phase] = _Handler(
-            phase,
-            method,
-            wanted,
-            frozenset(name for name, parameter in parameters.items() if parameter.default is parameter.empty),
-        )
+        if phase := getattr(function, "answers_phase", None):
+            method = getattr(algorithm, name)
+            hints, parameters = typing.get_type_hints(method), inspect.signature(method).parameters
+            wanted = {each: hints.get(each, Any) for each in parameters}
+            required = frozenset(each for each in wanted if parameters[each].default is inspect.Parameter.empty)
+            found[phase] = _Handler(phase, method, wanted, required)
     return found
 
 

@@ -22,6 +22,7 @@ from fenchel.common.settings.algorithm import SMALLEST_STEP, AlgorithmSettings, 
 from fenchel.common.settings.participation import Sampler, Weighted
 from fenchel.common.settings.uplink import Uplink
 from fenchel.common.wire.values import Values
+from fenchel.server.fleet.cohort import Reduced
 
 
 class LocalTrainingSettings(AlgorithmSettings):
@@ -201,14 +202,17 @@ class FedAvg(Algorithm):
 
     async def trained_mean(self, t: int) -> Vector:
         """Have a cohort train from the global model; return the mean of the results, shape (d,)."""
-        trained = await self.sample().reduce(
+        return self.uplink.mean(await self.trained(t), "model", self.model, t)
+
+    async def trained(self, t: int, **more: type[int]) -> Reduced:
+        """Return the sums of what S_t sends: ClientUpdate(k, w_t), n_k, and more by name."""
+        return await self.sample().reduce(
             "train",
             model=self.downlink.wire(self.model, t),
-            returns={"model": self.uplink.expected(self.model), "samples": int},
+            returns={"model": self.uplink.expected(self.model), "samples": int, **more},
             weight="samples" if self.settings.weighting == "samples" else None,
             dtype=self.model.dtype,
         )
-        return self.uplink.mean(trained, "model", self.model, t)
 
 
 class LocalTraining(ClientAlgorithm):
@@ -233,20 +237,16 @@ class LocalTraining(ClientAlgorithm):
             draw=self.settings.batches,
         )
 
-    def smooth_gradient(self, w: Vector, batch: Indices) -> Vector:
-        """Return the stochastic gradient g_i(w) of the client's objective, shape (d,), clipped sample by sample.
+    def gradient(self, w: Vector, batch: Indices) -> Vector:
+        """Return the stochastic gradient g_i(w) of the client's objective, clipped sample by sample, shape (d,).
+
+        Where the settings ask for one, it includes a subgradient of h.
 
         w: shape (d,).
         batch: rows of the shard.
         """
-        if self.clip is None:
-            return self.objective.batch_gradient(w, batch)
-        return self.objective.clipped_gradient(w, batch, self.clip)
-
-    def gradient(self, w: Vector, batch: Indices) -> Vector:
-        """Return :meth:`smooth_gradient`, plus a subgradient of h where the settings ask for one, shape (d,)."""
-        g = self.smooth_gradient(w, batch)
-        h = self.objective.regularizer
+        f, h = self.objective, self.objective.regularizer
+        g = f.batch_gradient(w, batch) if self.clip is None else f.clipped_gradient(w, batch, self.clip)
         if self.settings.takes_subgradient and not isinstance(h, Zero):
             g += h.subgradient(w)
         return g

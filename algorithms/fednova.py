@@ -33,13 +33,7 @@ class FedNova(FedAvg):
     async def round(self, t: int) -> None:
         """x <- x - tau_eff sum_i p_i (x - w_i) / tau_i, where tau_eff = sum_i p_i tau_i."""
         x = self.model
-        trained = await self.sample().reduce(
-            "train",
-            model=self.downlink.wire(x, t),
-            returns={"model": self.uplink.expected(x), "steps": int, "samples": int},
-            weight="samples" if self.settings.weighting == "samples" else None,
-            dtype=x.dtype,
-        )
+        trained = await self.trained(t, steps=int)
         mean = self.uplink.mean(trained, "model", x, t)
         effective = x.dtype.type(trained.mean("steps"))
         self.model = self.downlink.kept(x + effective * (mean - x), t + 1)

@@ -194,9 +194,10 @@ class FedPDM(Algorithm):
         everything = np.ones(x0.shape, bool)
         if self.aggregator == "sampled" and self.settings.error_feedback == "ef21":
             replies = await cohort.ask("solve", model=model, returns=returns)
-            for client, reply in replies.items():
-                self._add_to_replica(client, cast(SparseVector | Vector, reply["upload"]), t)
-            known = [self.state.replicas[client] for client in replies]
+            known = [self.state.replicas.setdefault(client, self.initial_model.copy()) for client in replies]
+            for replica, upload in zip(known, replies.values_of("upload"), strict=True):
+                coordinates, values = self.uplink.entries(cast(SparseVector | Vector, upload), x0, t)
+                replica[coordinates] += values
             return np.mean(known, axis=0), everything, float(replies.mean("steps"))
         sums = await cohort.reduce("solve", model=model, returns=returns, dtype=x0.dtype)
         steps = float(sums.mean("steps"))
@@ -212,19 +213,11 @@ class FedPDM(Algorithm):
         u = np.where(covered, sent.mean(nothing) - self.state.mean_dual / rho, nothing)
         return u, covered, steps
 
-    def _add_to_replica(self, client: str, sent: SparseVector | Vector, t: int) -> None:
-        """Add what a client sent to what has come together of its upload."""
-        replica = self.state.replicas.setdefault(client, self.initial_model.copy())
-        coordinates, values = self.uplink.entries(sent, self.model, t)
-        replica[coordinates] += values
-
     async def admit(self, cohort: Cohort) -> None:
         """Take newcomers into the means over all clients: they have sent nothing, and their dual variables are 0."""
         everybody = len(self.fleet.members)
-        before = everybody - len(cohort)
-        share = before / everybody
-        initial = self.initial_model
-        self.state.mean_upload = share * self.state.mean_upload + (1 - share) * initial
+        share = (everybody - len(cohort)) / everybody
+        self.state.mean_upload = share * self.state.mean_upload + (1 - share) * self.initial_model
         self.state.mean_dual = share * self.state.mean_dual
 
     def metrics(self) -> dict[str, float]:

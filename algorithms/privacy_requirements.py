@@ -39,6 +39,7 @@ def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -
         )
     sparsifier = settings.uplink.sparsify
     linear = objective if isinstance(objective, LinearObjective) else None
+    smoothness = math.inf if linear is None else linear.score_loss.smoothness
     return PrivacyFacts(
         support="dense" if sparsifier is None else sparsifier.support,
         error_feedback=isinstance(algorithm, FedPDMSettings) and algorithm.error_feedback != "none",
@@ -53,17 +54,10 @@ def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -
         # The ridge is convex, so for its part this is more than is needed: L grows by l2, and 2 beta is twice half.
         beta=settings.objective.l2 / 2 + (linear.nonconvex if linear is not None else 0.0),
         convex_scalar=settings.objective.kind in _OF_ONE_SCORE,
-        curvature=_curvature(linear),
+        curvature=smoothness if math.isfinite(smoothness) else None,  # it has corners, or is not known
         penalty=algorithm.pull,
         step_size=algorithm.step_size,
     )
-
-
-def _curvature(linear: LinearObjective | None) -> float | None:
-    """Return the largest second derivative of a loss by its scores, unless it has corners or is not known."""
-    if linear is None or not math.isfinite(linear.score_loss.smoothness):
-        return None
-    return linear.score_loss.smoothness
 
 
 def _batches(algorithm: LocalTrainingSettings, samples: int) -> Batches:
@@ -91,7 +85,7 @@ def problems_of(settings: RunSettings, facts: PrivacyFacts) -> list[str]:
             f"nobody knows how to clip the gradients of single samples of objective.kind: {settings.objective.kind}; "
             "set mechanism to clip-update"
         )
-    if bounded_by_gradients and settings.algorithm.takes_subgradient and _has_corners(settings):
+    if bounded_by_gradients and settings.algorithm.takes_subgradient and settings.objective.regularizer.kind != "none":
         problems.append(
             "local steps go along a subgradient of objective.regularizer, which jumps where the model does, and which "
             "nothing clips; take its proximal operator (algorithm.regularizer_step: prox, or fedpdm), leave it out, or "
@@ -181,7 +175,3 @@ def _expands(settings: RunSettings) -> bool:
     algorithm = settings.algorithm
     by_clients = isinstance(algorithm, FedAvgSettings) and algorithm.regularizer_step == "prox"
     return by_clients and settings.objective.regularizer.kind in ("mcp", "l0")
-
-
-def _has_corners(settings: RunSettings) -> bool:
-    return settings.objective.regularizer.kind != "none"

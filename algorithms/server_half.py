@@ -20,35 +20,17 @@ from fenchel.server.fleet.uplink import ServerUplink
 
 @dataclass(frozen=True)
 class ServerContext:
-    """What a server half works with.
+    """What a server half works with."""
 
-    Attributes
-    ----------
-    fleet
-        The clients.
-    settings
-        The algorithm's settings.
-    initial_model
-        The model before the first round, shape (d,), dtype of the objective.
-    objective
-        What is minimised, without any data: its loss, its weight of the ridge.
-    public_key
-        The public key that the clients must use, if the server was given one; otherwise the algorithm
-        learns it from them.
-    uplink, downlink
-        What becomes of vectors on their way.
-    privacy
-        What the clients claim of differential privacy, if anything.
-    """
-
-    fleet: Fleet
+    fleet: Fleet  # the clients
     settings: AlgorithmSettings
-    initial_model: Vector
-    objective: Objective
+    initial_model: Vector  # the model before the first round, shape (d,), dtype of the objective
+    objective: Objective  # what is minimised, without any data: its loss, its weight of the ridge
     public_key: PublicKey | None = None
+    """The public key that the clients must use; ``None``: the algorithm learns it from them."""
     uplink: Uplink = field(default_factory=Uplink)
     downlink: Downlink = field(default_factory=Downlink)
-    privacy: DifferentialPrivacy | None = None
+    privacy: DifferentialPrivacy | None = None  # what the clients claim of differential privacy, if anything
 
     @property
     def noisy(self) -> bool:

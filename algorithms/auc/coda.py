@@ -65,7 +65,6 @@ class Coda(CodaPlus):
     def __init__(self, context: ServerContext) -> None:
         super().__init__(context)
         self.objective = cast(BinaryObjective, context.objective)
-        self.place = {client: k for k, client in enumerate(self.fleet.members)}
 
     async def renew_dual(self) -> None:
         """alpha <- its maximiser at the scores of all clients; it stays where a class was not drawn.

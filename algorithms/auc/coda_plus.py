@@ -73,9 +73,9 @@ class CodaPlus(Staged):
             "ends": ends,
             "point": u,
         }
-        sums = await self.visit(self.sample(), "train", returns, values, everybody=self.averages)
+        sums, answered = await self.visit(self.sample(), "train", returns, values, everybody=self.averages)
         if begins:
-            await self.tell_others(sums.cohort, u)
+            await self.tell_others(answered, u)
         self.state.value = float(sums.mean("value"))
         self.point = sums.mean("average") if ends and self.averages else u + sums.mean("change")
         if ends:
@@ -87,7 +87,7 @@ class CodaPlus(Staged):
     async def finish(self) -> None:
         """Return the mean of the iterates of the last stage also where the run ended before it did."""
         if self.averages and self.state.done:
-            sums = await self.visit(self.fleet.all(), "average", {"average": self.point}, {}, everybody=True)
+            sums, _ = await self.visit(self.fleet.all(), "average", {"average": self.point}, {}, everybody=True)
             self.point = sums.mean("average")
 
 
@@ -132,7 +132,7 @@ class CodaPlusClient(StagedClient):
             self.begin_stage(point)
         u, total = point.copy(), 0.0
         for batch in self.batches(steps):
-            value, g = self.direction(u, batch, prior)
+            value, g = self.objective.saddle_gradient(u, batch, prior)
             u = self.stepped(u, g, step_size)
             total += value
             if self.state.iterates.size:

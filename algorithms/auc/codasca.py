@@ -133,7 +133,7 @@ class Codasca(Staged):
         elif begins and self.settings.cv_init == "zero" and not self.is_compact:
             state.control = np.zeros(u.shape)
         vectors = ("control",) if self.is_compact else ("change", "control_change")
-        sums = await self.visit(
+        sums, answered = await self.visit(
             self.sample(),
             "train",
             dict.fromkeys(vectors, u) | {"value": float},
@@ -147,7 +147,7 @@ class Codasca(Staged):
             everybody=self.is_compact,
         )
         if begins:
-            await self.tell_others(sums.cohort, u)
+            await self.tell_others(answered, u)
         eta_g = self.settings.server_step(self.clients)
         if self.is_compact:
             state.control = sums.sum("control")
@@ -161,14 +161,14 @@ class Codasca(Staged):
     async def _restart(self, u: Vector) -> None:
         """Begin a stage with c^k = G_k(u_0), and c their weighted sum (section 5.4)."""
         state, name = self.state, "control" if self.is_compact else "control_change"
-        sums = await self.visit(
+        sums, answered = await self.visit(
             self.fleet.all(),
             "gradient",
             {name: u},
             {"prior": state.prior, **self._whereabouts(u, with_control=False)},
             everybody=self.is_compact,
         )
-        await self.tell_others(sums.cohort, u)
+        await self.tell_others(answered, u)
         state.control = sums.sum(name) if self.is_compact else state.control + sums.sum(name)
         if self.is_compact:
             state.moved = 0.0
@@ -233,8 +233,10 @@ class CodascaClient(StagedClient):
 
     @answers("begin_stage")
     def begin_stage(self, point: Vector) -> None:
-        """Note where a stage has begun that this client did not begin itself."""
-        self._begin(point)
+        """v_0 <- u_0; also told to clients that did not begin the stage themselves."""
+        self.state.centre = np.array(point)
+        if self.settings.cv_init == "zero":
+            self.state.control = self._no_control()
 
     @answers("gradient")
     def gradient(
@@ -242,8 +244,8 @@ class CodascaClient(StagedClient):
     ) -> Values:
         """Begin a stage with c^k = G_k(u_0), on the whole shard (section 5.4); arguments as for :meth:`train`."""
         u = self._point(point, control, moved)
-        self._begin(u)
-        control = self.direction(u, self.objective.all_rows, prior)[1]  # the proximal term is 0 here
+        self.begin_stage(u)
+        control = self.objective.saddle_gradient(u, self.objective.all_rows, prior)[1]  # the proximal term is 0 here
         if self._is_compact:
             self.state.point = u
         return self._renewed(control)
@@ -277,13 +279,13 @@ class CodascaClient(StagedClient):
         """
         start = self._point(point, control, moved)
         if begins:
-            self._begin(start)
+            self.begin_stage(start)
         if control is None or (begins and self.settings.cv_init == "zero"):
             control = self.zeros()
         u, mean, total = start.copy(), self.zeros(), 0.0
         correction = (control - self.state.control).astype(u.dtype)
         for batch in self.batches(steps):
-            value, g = self.direction(u, batch, prior)
+            value, g = self.objective.saddle_gradient(u, batch, prior)
             g = self.pulled(g, u, self.state.centre)
             mean += g
             u -= step_size * (g + correction)
@@ -312,8 +314,3 @@ class CodascaClient(StagedClient):
         if point is not None:
             return np.array(point)
         return self.state.point if control is None else self.state.point - moved * control
-
-    def _begin(self, point: Vector) -> None:
-        self.state.centre = np.array(point)
-        if self.settings.cv_init == "zero":
-            self.state.control = self._no_control()

@@ -69,7 +69,7 @@ class NaiveParallel(Staged):
     async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:
         """u <- u - eta (sum_k lambda_k G_k(u) + gamma (v - v_0))."""
         state, u = self.state, self.point
-        sums = await self.visit(
+        sums, _ = await self.visit(
             self.sample(),
             "gradient",
             {"gradient": u, "value": float},
@@ -97,5 +97,5 @@ class NaiveParallelClient(StagedClient):
     def gradient(self, point: Vector, prior: float) -> Values:
         """Return G at the point, shape (n,), without the proximal term, which the server adds; and F."""
         (batch,) = self.batches(1)
-        value, g = self.direction(point, batch, prior)
+        value, g = self.objective.saddle_gradient(point, batch, prior)
         return {"gradient": g, "value": value}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from fenchel.algorithms.auc.staged_settings import StagedSettings
 from fenchel.algorithms.auc.stages import Stage
 from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
-from fenchel.algorithms.server_half import Algorithm, ServerContext
+from fenchel.algorithms.fixed_fleet import FixedFleet, WeightedSums
+from fenchel.algorithms.server_half import ServerContext
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import DataError, LostStateError, PayloadError, RunStoppedError
@@ -27,16 +28,15 @@ from fenchel.common.objectives.auc import AUXILIARY
 from fenchel.common.objectives.binary import BinaryObjective, require_scores
 from fenchel.common.wire.values import Values
 from fenchel.server.fleet.cohort import Cohort
-from fenchel.server.fleet.quorum import nobody_left
 
 log = logging.getLogger("fenchel.server")
 
 
-class Staged(Algorithm):
+class Staged(FixedFleet):
     """Goes through the stages of a run; a subclass says what a round is."""
 
     @dataclass
-    class State(Algorithm.State):
+    class State(FixedFleet.State):
         """The global point, and where in which stage the run is."""
 
         auxiliary: Vector  # (a, b, alpha), shape (3,)
@@ -50,7 +50,6 @@ class Staged(Algorithm):
         the settings say another p."""
         weights: NDArray[np.float64]
         """lambda_k of every client, shape (N,), float64, in the order of client ids; they add up to 1."""
-        lost: NDArray[np.bool_]  # who is out of the run, and has no part in any of this any more, shape (N,), bool
         stage: int  # s, counted from 1; 0 before the first
         done: int  # rounds done in the stage; 0 also after its last
         value: float  # mean of F along the local steps of the last round, over the clients
@@ -105,18 +104,17 @@ class Staged(Algorithm):
         u = u.astype(self.state.model.dtype, copy=False)
         self.state.model, self.state.auxiliary = u[:-AUXILIARY].copy(), u[-AUXILIARY:].copy()
 
-    @property
-    def clients(self) -> int:
-        """K: how many clients are left, if some were lost."""
-        return int(np.count_nonzero(~self.state.lost))
-
     def weights(self) -> dict[str, float]:
         """Return lambda_k by client id."""
         return dict(zip(self.fleet.members, self.state.weights.tolist(), strict=True))
 
-    def _check_counts(self, clients: Iterable[str], samples: NDArray[np.int64], positives: NDArray[np.int64]) -> None:
-        """Refuse numbers that contradict what a client said of its data before, or each other."""
-        for client, n, n_positive in zip(clients, samples.tolist(), positives.tolist(), strict=True):
+    async def start(self) -> None:
+        """Set-up phase: p = sum_k lambda_k p_k, with the lambda_k that average the models (section 1.5)."""
+        state, everybody = self.state, self.fleet.all()
+        state.lost = self.lost()
+        replies = await everybody.ask("count", returns={"samples": int, "positives": int}, min_replies=len(everybody))
+        samples, positives = (np.array(replies.values_of(name), np.int64) for name in ("samples", "positives"))
+        for client, n, n_positive in zip(replies, samples.tolist(), positives.tolist(), strict=True):
             shard = self.fleet.members[client].shard
             described = n if shard is None else shard.samples
             if n != described or not 0 <= n_positive <= n or n == 0:
@@ -125,14 +123,6 @@ class Staged(Algorithm):
                     f"{described} samples when it joined; did its data file change? It must have some, and keep them "
                     "for the whole run"
                 )
-
-    async def start(self) -> None:
-        """Set-up phase: p = sum_k lambda_k p_k, with the lambda_k that average the models (section 1.5)."""
-        state, everybody = self.state, self.fleet.all()
-        state.lost = self._lost()
-        replies = await everybody.ask("count", returns={"samples": int, "positives": int}, min_replies=len(everybody))
-        samples, positives = (np.array(replies.values_of(name), np.int64) for name in ("samples", "positives"))
-        self._check_counts(replies.cohort.clients, samples, positives)
         state.samples[~state.lost], state.positives[~state.lost] = samples, positives
         self._weigh()
 
@@ -163,23 +153,16 @@ class Staged(Algorithm):
             )
         return weights, share
 
-    def _lost(self) -> NDArray[np.bool_]:
-        return np.array([member.lost is not None for member in self.fleet.members.values()])
-
     async def part_with_lost(self) -> bool:
         """Take out of the problem the clients that were lost; return whether there were any.
 
         With ``participation.on_lost_state: continue`` the problem is from then on that of the clients that
         are left: with their lambda_k, which add up to 1 again, and their p and q.
         """
-        self.fleet.check_lost()
-        state, lost = self.state, self._lost()
-        if np.array_equal(lost, state.lost):
+        names, state = self.newly_lost(), self.state
+        if names is None:
             return False
-        if lost.all():
-            raise nobody_left(self.fleet.round, lost.size)
-        names = [client for client, gone in zip(self.fleet.members, lost & ~state.lost, strict=True) if gone]
-        before, state.lost = state.prior, lost
+        before = state.prior
         self._weigh()
         log.warning(
             "%s: lost; the area under the ROC curve of the %d clients that are left is maximised now, and the class "
@@ -220,8 +203,8 @@ class Staged(Algorithm):
 
     async def visit(
         self, cohort: Cohort, phase: str, returns: Mapping[str, Any], values: Mapping[str, Any], *, everybody: bool
-    ) -> WeightedSums:
-        """Ask a phase and sum the replies up, each times lambda_k.
+    ) -> tuple[WeightedSums, Cohort]:
+        """Ask a phase; return the sum of the replies, each times lambda_k, and who answered.
 
         everybody: whether the run stops if somebody in the fleet does not answer.
         """
@@ -235,14 +218,14 @@ class Staged(Algorithm):
                 phase=phase,
             )
         sums, weights = WeightedSums(), self.weights()
-        sums.cohort = await cohort.visit(
+        answered = await cohort.visit(
             phase,
             lambda client, reply: sums.add(weights[client], reply),
             returns=returns,
             min_replies=self.clients if everybody else None,
             **values,
         )
-        return sums
+        return sums, answered
 
     async def tell_others(self, answered: Cohort, u: Vector) -> None:
         """Let those know where the stage has begun whose answer to its beginning did not count."""
@@ -255,36 +238,6 @@ class Staged(Algorithm):
         a, b, alpha = self.state.auxiliary.tolist()
         state = self.state
         return {"stage": float(state.stage), "minmax_value": state.value, "a": a, "b": b, "alpha": alpha}
-
-
-class WeightedSums:
-    """Sums over clients of what they sent, each times lambda_k, in float64 and in the order of client ids."""
-
-    cohort: Cohort  # who answered
-
-    def __init__(self) -> None:
-        self._totals: dict[str, Any] = {}
-        self.weight = 0.0  # sum of the lambda_k
-
-    def add(self, weight: float, values: Mapping[str, Any]) -> None:
-        """Add what a client sent."""
-        self.weight += weight
-        for name, value in values.items():
-            part = weight * np.asarray(value, np.float64)
-            if name in self._totals:
-                self._totals[name] += part
-            else:
-                self._totals[name] = part
-
-    def sum(self, name: str) -> NDArray[np.float64]:
-        """Return ``sum_k lambda_k x_k`` over those who answered."""
-        total: NDArray[np.float64] = self._totals[name]
-        return total
-
-    def mean(self, name: str) -> NDArray[np.float64]:
-        """Return that sum over the sum of their lambda_k."""
-        mean: NDArray[np.float64] = self.sum(name) / self.weight
-        return mean
 
 
 class StagedClient(ClientAlgorithm):
@@ -334,14 +287,6 @@ class StagedClient(ClientAlgorithm):
                     if count
                 ]
             )
-
-    def direction(self, u: Vector, batch: Indices, prior: float) -> tuple[float, Vector]:
-        """Return the mean of F, and G without the proximal term, shape (n,); the caller owns it.
-
-        u: the point, shape (n,).
-        batch: rows of the shard.
-        """
-        return self.objective.saddle_gradient(u, batch, prior)
 
     def pulled(self, g: Vector, u: Vector, centre: Vector) -> Vector:
         """Add gamma (v - v_0) to the part of ``g`` that belongs to v = (w, a, b)."""

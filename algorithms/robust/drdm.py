@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from pydantic import Field, NonNegativeFloat, model_validator
 
 from fenchel.algorithms.client_half import answers
 from fenchel.algorithms.fedavg import LocalTraining
-from fenchel.algorithms.robust.sampled_by_weight import CohortMean, SampledByWeight
+from fenchel.algorithms.robust.sampled_by_weight import SampledByWeight
 from fenchel.algorithms.robust.settings import SampledByWeightSettings
 from fenchel.algorithms.server_half import ServerContext
 from fenchel.common.arrays import Dense, Vector
@@ -26,7 +26,6 @@ from fenchel.common.settings.algorithm import Weighting
 from fenchel.common.settings.participation import Sampler
 from fenchel.common.wire.values import Values
 from fenchel.server.fleet.addressing import Each
-from fenchel.server.fleet.cohort import Cohort
 
 OMEGA_MIN = 1e-3
 """Smallest factor of a client's gradients, with ``lambda-scaled``: without weight a drift is renewed all the same."""
@@ -142,7 +141,7 @@ class DRDM(SampledByWeight):
     async def round(self, t: int) -> None:
         """Phase A: train D^(s) and move the model; phase B: ask U^(s) for losses at the snapshot and move lambda.
 
-        With Delta_i and Delta'_i, how far client i has come after tau and after k' steps:
+        Where client i has come by Delta_i and Delta'_i:
 
             H <- H + sum_i share_i Delta_i        w       <- w + mean_D(Delta_i)  + H
             H' = H + sum_i share_i Delta'_i       snapshot = w + mean_D(Delta'_i) + H'     (with the old w and H)
@@ -151,32 +150,22 @@ class DRDM(SampledByWeight):
         counts if and only if its reply did.
         """
         await self.part_with_lost()
-        w, state = self.model, self.state
-        n, k = self.training_cohort(t), self.snapshot_step(t)
-        share = self.shares()
-        end, snapshot = CohortMean.zeros(w), CohortMean.zeros(w)
+        w, state, share = self.model, self.state, self.shares()
         drift = self.current_drift()
         snapshot_drift = drift.copy()
 
-        def take(client: str, reply: Values) -> None:
+        def take(client: str, change: Vector, snapshot_change: Vector) -> None:
             nonlocal drift, snapshot_drift
-            change = cast(Vector, reply["change"])
-            snapshot_change = cast(Vector, reply.get("snapshot_change", change))
-            end.add(change, n[client])
-            snapshot.add(snapshot_change, n[client])
-            drift += share[self.place[client]] * change
-            snapshot_drift += share[self.place[client]] * snapshot_change
+            place = self.place[client]
+            drift += share[place] * change
+            snapshot_drift += share[place] * snapshot_change
             if len(state.table):
-                state.table[self.place[client]] += change
+                state.table[place] += change
 
-        cohort = Cohort(self.fleet, tuple(n))
-        answered = await cohort.visit(
-            "train", take, model=w, snapshot_step=k, returns=self.displacements(w, k), **self._scales()
-        )
+        change, snapshot_change = await self.trained(t, w, take, **self._scales())
         state.drift = drift
-        self.model = self.moved(w, end.value + drift)
-        self.visited(answered)
-        await self.dual_step(t, self.moved(w, snapshot.value + snapshot_drift))
+        self.model = self.moved(w, change + drift)
+        await self.dual_step(t, self.moved(w, snapshot_change + snapshot_drift))
 
     async def part_with_lost(self) -> bool:
         """Take out of H the h_i of clients that were lost, so that H is again the sum over those that are left.

@@ -6,16 +6,15 @@ describes it (docs/specifications/drdm.md, section 2.8).
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal
 
 from fenchel.algorithms.client_half import answers
 from fenchel.algorithms.robust.drdm import SampledClient
-from fenchel.algorithms.robust.sampled_by_weight import CohortMean, SampledByWeight
+from fenchel.algorithms.robust.sampled_by_weight import SampledByWeight
 from fenchel.algorithms.robust.settings import SampledByWeightSettings
 from fenchel.common.arrays import Vector
 from fenchel.common.optim.projection import onto
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.cohort import Cohort
 
 
 class DRFASettings(SampledByWeightSettings):
@@ -33,20 +32,10 @@ class DRFA(SampledByWeight):
     async def round(self, t: int) -> None:
         """w <- mean of the local models of D^(s); lambda moves by losses at the mean of their snapshots."""
         await self.part_with_lost()
-        w, n, k = self.model, self.training_cohort(t), self.snapshot_step(t)
-        end, snapshot = CohortMean.zeros(w), CohortMean.zeros(w)
-
-        def take(client: str, reply: Values) -> None:
-            change = cast(Vector, reply["change"])
-            end.add(change, n[client])
-            snapshot.add(cast(Vector, reply.get("snapshot_change", change)), n[client])
-
-        answered = await Cohort(self.fleet, tuple(n)).visit(
-            "train", take, model=w, snapshot_step=k, returns=self.displacements(w, k)
-        )
-        self.model = self.moved(w, end.value)
-        self.visited(answered)
-        await self.dual_step(t, self.moved(w, snapshot.value))
+        w = self.model
+        change, snapshot_change = await self.trained(t, w)
+        self.model = self.moved(w, change)
+        await self.dual_step(t, self.moved(w, snapshot_change))
 
 
 class DRFAClient(SampledClient):

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fenchel.algorithms.fixed_fleet import WeightedSums
 from fenchel.algorithms.robust.settings import LARGEST_DUAL_STEP, SampledByWeightSettings
 from fenchel.algorithms.robust.weights import Robust, entropy
 from fenchel.algorithms.server_half import ServerContext
@@ -21,7 +23,7 @@ from fenchel.common.errors import SettingsError
 from fenchel.common.optim.projection import onto
 from fenchel.common.randomness import generator
 from fenchel.common.settings.participation import AllClients, FixedSize
-from fenchel.common.wire.schema import Expected
+from fenchel.common.wire.values import Values
 from fenchel.server.fleet.cohort import Cohort
 
 log = logging.getLogger("fenchel.server")
@@ -29,32 +31,6 @@ log = logging.getLogger("fenchel.server")
 _QUIET = 0.3  # of a dual step that takes all weight from clients that were not asked
 _NOTABLE = 10  # times the median: a first loss that is reported, since it shortens the dual steps much
 _APART = 1e3  # times the median: what a first loss counts for dual_step_size at most
-_TOLD = 10  # clients whose weights are told at the end
-
-
-@dataclass
-class CohortMean:
-    """How far a cohort has come from the global model, on average."""
-
-    total: NDArray[np.float64]
-    """Sum over the clients of n_i Delta_i, shape (d,), float64: one that was drawn n_i times counts n_i times."""
-    draws: int = 0  # sum of n_i
-
-    @classmethod
-    def zeros(cls, model: Vector) -> CohortMean:
-        """Return the mean of nobody."""
-        return cls(np.zeros(model.shape))
-
-    def add(self, displacement: Vector, times: int) -> None:
-        """Add a client's Delta_i, shape (d,), which counts n_i = ``times``."""
-        self.total += np.float64(times) * displacement
-        self.draws += times
-
-    @property
-    def value(self) -> NDArray[np.float64]:
-        """The mean, shape (d,)."""
-        mean: NDArray[np.float64] = self.total / self.draws
-        return mean
 
 
 class SampledByWeight(Robust):
@@ -161,11 +137,16 @@ class SampledByWeight(Robust):
         return min(_QUIET / self._loudness(loss, 1.0), LARGEST_DUAL_STEP)
 
     def training_cohort(self, t: int) -> Counter[str]:
-        """Draw D^(s): n_i, how often each client was drawn, by client id (section 2.5)."""
+        """Draw D^(s): n_i, how often each client was drawn, by client id (section 2.5).
+
+        Drawn by p(lambda) = (1 - epsilon) lambda + epsilon / N, of those that are not lost.
+        """
         if self.settings.sampling == "uniform":
             return Counter(self.sample().clients)
         present = [member.name for member in self.fleet.present]
-        p = self._probabilities(present)
+        epsilon = self.settings.epsilon
+        p = (1 - epsilon) * self.state.weights[self.places(present)] + epsilon / len(present)
+        p /= p.sum()
         random = generator(self.fleet.seed, "server", t, "training cohort")
         if self.settings.sampling == "with-replacement":
             drawn = random.choice(len(present), self.m, p=p)
@@ -177,13 +158,6 @@ class SampledByWeight(Robust):
             drawn = np.concatenate([drawn, random.choice(others, missing, replace=False)])
         return Counter(present[i] for i in drawn)
 
-    def _probabilities(self, present: list[str]) -> NDArray[np.float64]:
-        """p(lambda) = (1 - epsilon) lambda + epsilon / N, of those that are not lost, shape (len(present),)."""
-        epsilon = self.settings.epsilon
-        p = (1 - epsilon) * self.state.weights[self.places(present)] + epsilon / len(present)
-        probabilities: NDArray[np.float64] = p / p.sum()
-        return probabilities
-
     def snapshot_step(self, t: int) -> int:
         """Draw k', uniformly from 1 to tau: after so many local steps the snapshot is taken."""
         random = generator(self.fleet.seed, "server", t, "snapshot step")
@@ -193,10 +167,31 @@ class SampledByWeight(Robust):
         """Draw U^(s), m clients without regard to lambda, whatever D^(s) was."""
         return self.fleet.sample(draw_name="dual cohort")
 
-    def displacements(self, w: Vector, k: int) -> dict[str, Expected]:
-        """Return what a trained client sends; at the last step the snapshot is the end, and is not sent twice."""
+    async def trained(
+        self, t: int, w: Vector, take: Callable[[str, Vector, Vector], None] = lambda *_: None, **values: Any
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Phase A: have D^(s) train from w; return mean_D(Delta_i) and mean_D(Delta'_i), shape (d,) each.
+
+        Delta_i and Delta'_i are how far client i has come after tau and after k' steps. One that was drawn n_i times
+        counts n_i times. At the last step the snapshot is the end, and is not sent twice.
+
+        take: given each client that answers, its Delta_i and its Delta'_i.
+        """
+        n, k = self.training_cohort(t), self.snapshot_step(t)
+        sums = WeightedSums()
+
+        def add(client: str, reply: Values) -> None:
+            change = cast(Vector, reply["change"])
+            snapshot_change = cast(Vector, reply.get("snapshot_change", change))
+            sums.add(n[client], {"change": change, "snapshot_change": snapshot_change})
+            take(client, change, snapshot_change)
+
         names = ("change",) if k == self.settings.local_steps else ("change", "snapshot_change")
-        return dict.fromkeys(names, w)
+        answered = await Cohort(self.fleet, tuple(n)).visit(
+            "train", add, model=w, snapshot_step=k, returns=dict.fromkeys(names, w), **values
+        )
+        self.visited(answered)
+        return sums.mean("change"), sums.mean("snapshot_change")
 
     def moved(self, w: Vector, displacement: NDArray[np.float64]) -> Vector:
         """Return Pi_W(w + displacement), shape (d,), in the dtype of ``w``."""
@@ -254,13 +249,7 @@ class SampledByWeight(Robust):
             )
 
     async def finish(self) -> None:
-        """Return the mean of all snapshots, if that is wanted; else the last model. Tell what the weights were."""
-        mean = dict(zip(self.place, self.state.mean_weights.tolist(), strict=True))
-        largest = sorted(mean, key=lambda client: -mean[client])[:_TOLD]
-        log.info(
-            "largest weights, as means over the rounds (and at the end): %s",
-            ", ".join(f"{name} {mean[name]:.3g} ({self.state.weights[self.place[name]]:.3g})" for name in largest),
-        )
+        """Return the mean of all snapshots, if that is wanted; else the last model."""
         if self.settings.output == "average":
             self.model = self.state.mean_snapshot.copy()
 

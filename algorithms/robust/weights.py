@@ -14,21 +14,21 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fenchel.algorithms.fixed_fleet import FixedFleet
 from fenchel.algorithms.robust.settings import RobustSettings
-from fenchel.algorithms.server_half import Algorithm, ServerContext
+from fenchel.algorithms.server_half import ServerContext
 from fenchel.common.arrays import Vector
 from fenchel.common.optim.projection import onto, onto_simplex
 from fenchel.common.wire.schema import ABSURD, Expected, NumberSpec
-from fenchel.server.fleet.quorum import nobody_left
 
 log = logging.getLogger("fenchel.server")
 
 
-class Robust(Algorithm):
+class Robust(FixedFleet):
     """An algorithm that minimises the largest of the clients' losses."""
 
     @dataclass
-    class State(Algorithm.State):
+    class State(FixedFleet.State):
         """The global model, the weights, and what the server knows of the clients. N is the number of clients."""
 
         weights: NDArray[np.float64]  # lambda, shape (N,), float64, in the order of client ids
@@ -36,7 +36,6 @@ class Robust(Algorithm):
         unvisited: NDArray[np.int64]
         """Rounds since each client last took part, shape (N,): who is never visited again has a drift that is never
         renewed (section 6.1, E2)."""
-        lost: NDArray[np.bool_]  # who is out of the run, and has no part in any of this any more, shape (N,), bool
 
     settings: RobustSettings
     state: State
@@ -53,7 +52,6 @@ class Robust(Algorithm):
     def __init__(self, context: ServerContext) -> None:
         super().__init__(context)
         self.objective = context.objective
-        self.place = {client: place for place, client in enumerate(self.fleet.members)}
 
     def initial_state(self, model: Vector) -> Any:
         """Begin with lambda_i = 1/N."""
@@ -70,11 +68,6 @@ class Robust(Algorithm):
             "lost": np.zeros(clients, np.bool_),
         }
 
-    @property
-    def clients(self) -> int:
-        """N: how many clients are left, if some were lost."""
-        return int(np.count_nonzero(~self.state.lost))
-
     def places(self, clients: Iterable[str]) -> NDArray[np.int64]:
         """Return where clients stand in the vectors of the state."""
         return np.array([self.place[client] for client in clients], np.int64)
@@ -86,17 +79,11 @@ class Robust(Algorithm):
         are left: lambda goes to the nearest point of their simplex, N is their number, and what the lost ones
         reported is forgotten.
         """
-        self.fleet.check_lost()
-        state = self.state
-        lost = np.array([member.lost is not None for member in self.fleet.members.values()])
-        if np.array_equal(lost, state.lost):
+        names, state = self.newly_lost(), self.state
+        if names is None:
             return False
-        if lost.all():
-            raise nobody_left(self.fleet.round, lost.size)
-        names = [client for client, place in self.place.items() if lost[place] and not state.lost[place]]
         weight = float(state.weights[self.places(names)].sum())
-        state.lost = lost
-        state.losses[lost] = np.nan
+        state.losses[state.lost] = np.nan
         state.weights = self.onto_simplex(state.weights)
         log.warning(
             "%s: lost; the weight of %.3g goes to the %d clients that are left, whose largest loss is minimised now",

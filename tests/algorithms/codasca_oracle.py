@@ -17,18 +17,10 @@ Array = NDArray[Any]
 
 @dataclass
 class Part:
-    """What one machine holds.
+    """What one machine holds."""
 
-    Attributes
-    ----------
-    x
-        Features, shape (n, d).
-    y
-        +1 and -1, shape (n,).
-    """
-
-    x: Array
-    y: Array
+    x: Array  # features, shape (n, d)
+    y: Array  # +1 and -1, shape (n,)
 
     @property
     def rate(self) -> float:
@@ -65,22 +57,14 @@ class Part:
 
 @dataclass
 class Machines:
-    """All machines, with the weights lambda_k and the prior p that belongs to them.
-
-    Attributes
-    ----------
-    c
-        The control variates c^k, shape (K, n), with the paper's signs; kept between stages.
-    rounds
-        The point after each round.
-    """
+    """All machines, with the weights lambda_k and the prior p that belongs to them."""
 
     parts: list[Part]
     weights: Array
     gamma: float
     prior: float | None = None
-    c: Array = field(init=False)
-    rounds: list[Array] = field(default_factory=list)
+    c: Array = field(init=False)  # c^k, shape (K, n), with the paper's signs; kept between stages
+    rounds: list[Array] = field(default_factory=list)  # the point after each round
 
     def __post_init__(self) -> None:
         self.c = np.zeros((len(self.parts), self.parts[0].x.shape[1] + 3))
@@ -114,9 +98,7 @@ class Machines:
             self.rounds.append(u)
         return total / (window * rounds), u
 
-    def codasca(
-        self, u: Array, eta: float, eta_g: float, window: int, rounds: int, start: str = "carry", flip: bool = False
-    ) -> Array:
+    def codasca(self, u: Array, eta: float, eta_g: float, window: int, rounds: int, start: str = "carry") -> Array:
         """One stage of CODASCA, with the difference form of the control variates; return the last point."""
         centre = u.copy()
         if start == "zero":
@@ -130,8 +112,7 @@ class Machines:
                 own = u
                 for _ in range(window):
                     own, _ = self.step(k, own, centre, eta, c - self.c[k])
-                sign = -1.0 if flip else 1.0
-                moved = (u - own) / (window * eta) * np.append(np.ones(u.size - 1), -sign)
+                moved = (u - own) / (window * eta) * np.append(np.ones(u.size - 1), -1.0)
                 new.append(self.c[k] - c + moved)
                 ends.append(own)
             self.c = np.array(new)

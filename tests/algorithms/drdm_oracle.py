@@ -38,10 +38,6 @@ def pinned() -> Quadratics:
     return Quadratics(curvatures, g.normal(size=(6, 4)))
 
 
-Q2_VALUE = 1.143572936
-Q2_WEIGHTS = np.array([0, 0.343507, 0.506249, 0, 0, 0.150243])
-
-
 def losses_of(problem: Quadratics, w: Vector) -> Floats:
     """f_i(w), shape (N,)."""
     apart = w - problem.centers
@@ -75,21 +71,11 @@ def simplex(x: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Draw:
-    """What one round drew.
+    """What one round drew."""
 
-    Attributes
-    ----------
-    times
-        n_i, shape (N,).
-    step
-        k'.
-    asked
-        Whether each client is in U, shape (N,).
-    """
-
-    times: NDArray[np.int64]
-    step: int
-    asked: NDArray[np.bool_]
+    times: NDArray[np.int64]  # n_i, shape (N,)
+    step: int  # k'
+    asked: NDArray[np.bool_]  # whether each client is in U, shape (N,)
 
 
 Draws: TypeAlias = Callable[[int, Floats], Draw]
@@ -98,19 +84,12 @@ Draws: TypeAlias = Callable[[int, Floats], Draw]
 
 @dataclass
 class Chance:
-    """Draws of one's own (section 2.5).
-
-    Attributes
-    ----------
-    sampling
-        ``with``, ``without`` (replacement), or ``uniform``.
-    """
+    """Draws of one's own (section 2.5)."""
 
     clients: int
     m: int
     tau: int
-    sampling: str = "with"
-    floor: float = 0.0
+    sampling: str = "with"  # replacement; or uniform
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -118,14 +97,10 @@ class Chance:
 
     def __call__(self, t: int, weights: Floats) -> Draw:
         clients, m, random = self.clients, self.m, self.random
-        p = (1 - self.floor) * weights + self.floor / clients
         if self.sampling == "uniform":
             cohort = random.permutation(clients)[:m]
-        elif self.sampling == "with":
-            cohort = random.choice(clients, m, p=p / p.sum())
         else:
-            order = np.argsort(-(random.random(clients) ** (1 / np.maximum(p, 1e-300))))  # Efraimidis, Spirakis 2006
-            cohort = np.array([i for i in order if p[i] > 0] + [i for i in order if p[i] == 0])[:m]
+            cohort = random.choice(clients, m, p=weights / weights.sum())
         asked = np.zeros(clients, bool)
         asked[random.permutation(clients)[:m]] = True
         times = np.bincount(cohort, minlength=clients)
@@ -134,45 +109,26 @@ class Chance:
 
 @dataclass(frozen=True)
 class Constants:
-    """Of a run; the names are those of the specification.
-
-    Attributes
-    ----------
-    correction
-        ``uniform``, ``lambda-table``, ``lambda-scaled``, ``none``; or ``printed``: uniform, with the
-        parenthesis where the paper has it.
-    radius
-        Of the ball W.
-    """
+    """Of a run; the names are those of the specification."""
 
     eta: float
     tau: int
     mu: float
     gamma: float
-    correction: str = "uniform"
+    correction: str = "uniform"  # or printed: uniform, with the parenthesis where the paper has it
     estimator: str = "plain"
     omega_min: float = 1e-3
-    radius: float = np.inf
+    radius: float = np.inf  # of the ball W
 
 
 @dataclass
 class Trace:
-    """A run, round by round. Losses and sums are over all N clients.
+    """A run, round by round. Losses and sums are over all N clients."""
 
-    Attributes
-    ----------
-    models, snapshots
-        wbar after each round, and its wsnap; shape (d,) each.
-    weights
-        lambda before the first round and after each; shape (N,) each.
-    g
-        The clients' states at the end, shape (N, d).
-    """
-
-    models: list[Floats] = field(default_factory=list)
-    snapshots: list[Floats] = field(default_factory=list)
-    weights: list[Floats] = field(default_factory=list)
-    g: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    models: list[Floats] = field(default_factory=list)  # wbar after each round, shape (d,)
+    snapshots: list[Floats] = field(default_factory=list)  # its wsnap, shape (d,)
+    weights: list[Floats] = field(default_factory=list)  # lambda before the first round and after each, shape (N,)
+    g: Floats = field(default_factory=lambda: np.zeros((0, 0)))  # the clients' states at the end, shape (N, d)
 
     @property
     def model(self) -> Floats:
@@ -187,19 +143,12 @@ class Trace:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run begins, if not at zero.
+    """Where a run begins, if not at zero."""
 
-    Attributes
-    ----------
-    w, lam, b, g
-        The model, the weights, the losses that the control variate remembers, and the clients' states; c is
-        the mean of these.
-    """
-
-    w: Floats
-    lam: Floats
-    b: Floats
-    g: Floats
+    w: Floats  # the model
+    lam: Floats  # the weights
+    b: Floats  # the losses that the control variate remembers
+    g: Floats  # the clients' states, whose mean c is
 
 
 def drdm(

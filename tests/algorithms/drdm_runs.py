@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,11 @@ SEED = 3
 
 @dataclass
 class Record:
-    """A run, and what it drew.
-
-    Attributes
-    ----------
-    draws
-        By round.
-    snapshots
-        wsnap of each round.
-    """
+    """A run, and what it drew."""
 
     run: Run
-    draws: dict[int, Draw] = field(default_factory=dict)
-    snapshots: dict[int, Vector] = field(default_factory=dict)
+    draws: dict[int, Draw]  # by round
+    snapshots: dict[int, Vector]  # wsnap of each round
 
     def __call__(self, t: int, weights: Floats) -> Draw:
         """Let an oracle draw the same."""
@@ -66,17 +58,8 @@ def record(
     given: Sequence[Draw] | None = None,
     **sections: Any,
 ) -> Record:
-    """Run DRDM or DRFA.
-
-    Parameters
-    ----------
-    given
-        What the rounds draw, from the beginning again after the last; ``None``: what the algorithm draws.
-    **sections
-        As for :func:`tests.algorithms.mlr.train`.
-    """
+    """Run DRDM or DRFA, with given draws (from the beginning again after the last) or those of the algorithm."""
     names = client_names(problem.clients)
-    place = {name: i for i, name in enumerate(names)}
     noted: dict[int, dict[str, Any]] = {}
     snapshots: dict[int, Vector] = {}
     originals = {
@@ -84,35 +67,30 @@ def record(
         for name in ("training_cohort", "snapshot_step", "dual_cohort", "dual_step")
     }
 
-    def drawn(self: SampledByWeight, t: int) -> Draw | None:
+    def drawn(t: int) -> Draw | None:
         return None if given is None else given[(t - 1) % len(given)]
 
     def training_cohort(self: SampledByWeight, t: int) -> Counter[str]:
-        draw = drawn(self, t)
-        times: Counter[str] = (
-            originals["training_cohort"](self, t)
-            if draw is None
-            else Counter({names[i]: int(n) for i, n in enumerate(draw.times) if n})
-        )
+        times: Counter[str]
+        if draw := drawn(t):
+            times = +Counter(dict(zip(names, draw.times.tolist(), strict=True)))
+        else:
+            times = originals["training_cohort"](self, t)
         noted.setdefault(t, {})["times"] = np.array([times[name] for name in names])
         return times
 
     def snapshot_step(self: SampledByWeight, t: int) -> int:
-        draw = drawn(self, t)
-        step: int = originals["snapshot_step"](self, t) if draw is None else draw.step
+        draw = drawn(t)
+        step: int = draw.step if draw else originals["snapshot_step"](self, t)
         noted.setdefault(t, {})["step"] = step
         return step
 
     def dual_cohort(self: SampledByWeight, t: int) -> Cohort:
-        draw = drawn(self, t)
-        cohort: Cohort = (
-            originals["dual_cohort"](self, t)
-            if draw is None
-            else Cohort(self.fleet, tuple(names[i] for i in np.flatnonzero(draw.asked)))
-        )
-        asked = np.zeros(len(names), bool)
-        asked[[place[name] for name in cohort]] = True
-        noted.setdefault(t, {})["asked"] = asked
+        if draw := drawn(t):
+            cohort = Cohort(self.fleet, tuple(names[i] for i in np.flatnonzero(draw.asked)))
+        else:
+            cohort = originals["dual_cohort"](self, t)
+        noted.setdefault(t, {})["asked"] = np.isin(names, cohort.clients)
         return cohort
 
     async def dual_step(self: SampledByWeight, t: int, snapshot: Vector) -> None:

@@ -23,54 +23,28 @@ from tests.algorithms.mlr import Problem
 
 @dataclass(frozen=True)
 class Variant:
-    """Which of the algorithms this is.
+    """Which of the algorithms this is."""
 
-    Attributes
-    ----------
-    penalty, step_size, steps
-        rho, eta, Q.
-    decays
-        Whether eta is divided by the square root of the round's number.
-    aggregator
-        ``sampled``, ``stale`` or ``hybrid``.
-    public
-        Whether dual variables are formed from what was sent; with ``hybrid`` they always are.
-    batch_size, batches
-        b, and how batches are drawn; ``None``: all samples.
-    support, keep, hold
-        Which coordinates are sent, of which share (``None``: all), and whether others stay as they were.
-    ef21
-        Whether the change of a replica is sent.
-    down, down_keep
-        Likewise for the model.
-    clip, noise, float32
-        What happens to the values on their way; the last two ways.
-    gamma, beta
-        Weights of the l1 norm in h, and of the non-convex term in each f_i.
-    tolerance
-        nu.
-    """
-
-    penalty: float = 1.0
-    step_size: float = 0.2
-    steps: int = 3
-    decays: bool = False
-    aggregator: str = "sampled"
-    public: bool = False
-    batch_size: int | None = None
+    penalty: float = 1.0  # rho
+    step_size: float = 0.2  # eta
+    steps: int = 3  # Q
+    decays: bool = False  # whether eta is divided by the square root of the round's number
+    aggregator: str = "sampled"  # or stale, hybrid
+    public: bool = False  # whether dual variables are formed from what was sent; with hybrid they always are
+    batch_size: int | None = None  # b; None: all samples
     batches: str = "passes"
-    support: str | None = None
-    keep: float = 1.0
-    hold: bool = False
-    ef21: bool = False
-    down: str | None = None
+    support: str | None = None  # which coordinates are sent; None: all
+    keep: float = 1.0  # of which share
+    hold: bool = False  # whether others stay as they were
+    ef21: bool = False  # whether the change of a replica is sent
+    down: str | None = None  # likewise for the model
     down_keep: float = 1.0
-    clip: float | None = None
+    clip: float | None = None  # what happens to the values on their way
     noise: float | None = None
-    float32: bool = False
-    gamma: float = 0.0
-    beta: float = 0.0
-    tolerance: float | None = None
+    float32: bool = False  # both ways
+    gamma: float = 0.0  # weight of the l1 norm in h
+    beta: float = 0.0  # weight of the non-convex term in each f_i
+    tolerance: float | None = None  # nu
 
     def algorithm(self) -> dict[str, Any]:
         """Return the settings of the algorithm, everything said in words."""
@@ -105,22 +79,12 @@ class Variant:
 
 @dataclass
 class Trace:
-    """What became of a run.
+    """What became of a run."""
 
-    Attributes
-    ----------
-    models
-        x0 after each round, as the clients know it.
-    duals, held
-        lambda_i, and what the server has of each client's upload, shape (N, d).
-    steps
-        Q_i of each round and client.
-    """
-
-    duals: Dense
-    held: Dense
-    models: list[Vector] = field(default_factory=list)
-    steps: list[dict[int, int]] = field(default_factory=list)
+    duals: Dense  # lambda_i, shape (N, d)
+    held: Dense  # what the server has of each client's upload, shape (N, d)
+    models: list[Vector] = field(default_factory=list)  # x0 after each round, as the clients know it
+    steps: list[dict[int, int]] = field(default_factory=list)  # Q_i of each round and client
 
 
 def soft(u: Vector, threshold: float) -> Vector:
@@ -201,15 +165,7 @@ def spoilt(variant: Variant, values: Vector, around: Vector, seed: int, client: 
 def simulated(
     problem: Problem, variant: Variant, cohorts: Sequence[Sequence[int]], seed: int = 0, *, start: Vector | None = None
 ) -> Trace:
-    """Run the algorithm.
-
-    Parameters
-    ----------
-    cohorts
-        Who takes part, one cohort a round.
-    start
-        x0 before round 1, and what the server has of each client's upload.
-    """
+    """Run the algorithm with one cohort a round, from x0 and from uploads that the server takes to be ``start``."""
     clients, names = problem.clients, client_names(problem.clients)
     objectives = problem.objectives
     d = objectives[0].dimension
@@ -277,40 +233,22 @@ def simulated(
 
 @dataclass(frozen=True)
 class Iterate:
-    """Where the algorithm stands after a round with everybody in it.
+    """Where the algorithm stands after a round with everybody in it."""
 
-    Attributes
-    ----------
-    local, duals
-        x_i and lambda_i, shape (N, d).
-    model
-        x0, the one that came of them, shape (d,).
-    """
-
-    local: Dense
-    duals: Dense
-    model: Vector
+    local: Dense  # x_i, shape (N, d)
+    duals: Dense  # lambda_i, shape (N, d)
+    model: Vector  # x0, the one that came of them, shape (d,)
 
 
 @dataclass(frozen=True)
 class Landscape:
-    """F(x) = (1/N) sum_i f_i(x) + gamma ||x||_1, and what the theory of section 4 says of a run on it.
+    """F(x) = (1/N) sum_i f_i(x) + gamma ||x||_1, and what the theory of section 4 says of a run on it."""
 
-    Attributes
-    ----------
-    values, gradients
-        f_i and its gradient, one of each a client.
-    smoothness
-        L, of every f_i.
-    gamma, penalty
-        Weight of the l1 norm; rho.
-    """
-
-    values: Sequence[Callable[[Vector], float]]
+    values: Sequence[Callable[[Vector], float]]  # f_i
     gradients: Sequence[Callable[[Vector], Vector]]
-    smoothness: float
-    gamma: float
-    penalty: float
+    smoothness: float  # L, of every f_i
+    gamma: float  # weight of the l1 norm
+    penalty: float  # rho
 
     def objective(self, x: Vector) -> float:
         """F(x)."""

@@ -26,22 +26,12 @@ COHORTS = ((0, 1), (1, 2, 3), (3,), EVERYBODY, (0, 2), (0, 3))
 
 @dataclass(frozen=True)
 class Solve:
-    """What one client did in one round.
-
-    Attributes
-    ----------
-    model
-        x0, as it arrived.
-    before, after
-        The dual variable.
-    upload, steps
-        The reply.
-    """
+    """What one client did in one round."""
 
     client: str
     round: int
-    model: Vector
-    before: Vector
+    model: Vector  # x0, as it arrived
+    before: Vector  # the dual variable
     after: Vector
     upload: Vector | SparseVector
     steps: int

@@ -35,24 +35,16 @@ from fenchel.testing import load_model
 
 @dataclass
 class Federation:
-    """Runs a federation to its end.
-
-    Attributes
-    ----------
-    shards
-        Of the clients, by id.
-    late
-        After which round a client comes; 0: after the algorithm's start. The next round waits until the client
-        does, too; so it is in the fleet from there on, unless it is refused.
-    killed_in
-        Rounds in which the server is killed; it is started again from its checkpoint, and the clients come back.
-    """
+    """Runs a federation to its end."""
 
     settings: RunSettings
     folder: RunFolder
-    shards: Mapping[str, Shard]
+    shards: Mapping[str, Shard]  # of the clients, by id
     late: Mapping[str, int] = field(default_factory=dict)
+    """After which round a client comes; 0: after the algorithm's start. The next round waits until the client
+    does, too; so it is in the fleet from there on, unless it is refused."""
     killed_in: set[int] = field(default_factory=set)
+    """Rounds in which the server is killed; it is started again from its checkpoint, and the clients come back."""
     states: dict[int, Any] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
     farewells: dict[str, pb.Farewell] = field(default_factory=dict)

@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 from fenchel.algorithms.registry import server_half
 from fenchel.client.local_data import LocalData
 from fenchel.client.session import ClientData
-from fenchel.common.arrays import Vector
+from fenchel.common.arrays import Indices, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.objectives.objective import Objective
@@ -48,21 +48,11 @@ BATCHES = {"local_epochs": 2, "batch_size": 3, "step_size": 0.2}
 
 @dataclass(frozen=True)
 class Problem:
-    """F(w) = sum_i p_i f_i(w), f_i(w) = mean loss of client i's samples + (l2/2) ||w||^2.
+    """F(w) = sum_i p_i f_i(w), f_i(w) = mean loss of client i's samples + (l2/2) ||w||^2."""
 
-    Attributes
-    ----------
-    shards
-        What each client holds.
-    l2
-        rho, the weight of the ridge.
-    weighted
-        Whether p_i = N n_i / n; otherwise p_i = 1.
-    """
-
-    shards: tuple[Shard, ...]
-    l2: float
-    weighted: bool = False
+    shards: tuple[Shard, ...]  # what each client holds
+    l2: float  # rho, the weight of the ridge
+    weighted: bool = False  # whether p_i = N n_i / n; otherwise p_i = 1
 
     @property
     def clients(self) -> int:
@@ -174,19 +164,11 @@ class Given(LocalData):
 
 @dataclass
 class Run:
-    """A run that is over.
-
-    Attributes
-    ----------
-    states
-        The server's state after each round, by round.
-    federation
-        Who ran.
-    """
+    """A run that is over."""
 
     settings: RunSettings
     folder: RunFolder
-    states: dict[int, Any] = field(default_factory=dict)
+    states: dict[int, Any] = field(default_factory=dict)  # of the server after each round, by round
     federation: Federation | None = None
 
     @property
@@ -227,15 +209,19 @@ class Run:
         return states
 
 
-def locally(problem: Problem, i: int, t: int, x: Vector) -> tuple[Vector, int]:
-    """Return where the local steps of :data:`BATCHES` lead client i in round t from x, and how many; the seed is 3."""
-    objective, w, steps = problem.objectives[i], x.copy(), 0
-    draws = generator(3, f"client-00{i}", t, "batches")
-    for _ in range(2):
-        order = draws.permutation(objective.samples)
-        for start in range(0, objective.samples, 3):
-            w, steps = w - 0.2 * objective.batch_gradient(w, order[start : start + 3]), steps + 1
-    return w, steps
+def drawn(problem: Problem, i: int, t: int) -> list[Indices]:
+    """Return the batches of :data:`BATCHES` that client i draws in round t; the seed is 3."""
+    draws, samples = generator(3, f"client-00{i}", t, "batches"), problem.objectives[i].samples
+    orders = [draws.permutation(samples) for _ in range(2)]
+    return [order[start : start + 3] for order in orders for start in range(0, samples, 3)]
+
+
+def locally(problem: Problem, i: int, t: int, x: Vector, eta: float = 0.2, mu: float = 0.0) -> tuple[Vector, int]:
+    """Return where the local steps of :data:`BATCHES`, pulled to x by mu, lead client i in round t; and how many."""
+    w, batches = x, drawn(problem, i, t)
+    for batch in batches:
+        w = w - eta * (problem.objectives[i].batch_gradient(w, batch) + mu * (w - x))
+    return w, len(batches)
 
 
 def train(
@@ -251,25 +237,11 @@ def train(
 ) -> Run:
     """Run an algorithm in this process.
 
-    Parameters
-    ----------
-    problem
-        Whose shards the clients hold.
-    parent
-        Where the run is kept.
-    algorithm
-        Its settings.
-    cohorts
-        Who takes part: numbers of clients for each round, from the beginning again after the last; ``None``:
-        as ``participation.sampler`` says.
-    faults
-        What goes wrong.
-    executor
-        Where clients compute; ``None``: on the event loop.
-    on_round
-        Told the number of each round that is done.
-    **sections
-        Settings that replace the defaults of :meth:`Problem.settings`.
+    cohorts: numbers of clients for each round, from the beginning again after the last; ``None``: as
+        ``participation.sampler`` says.
+    executor: where clients compute; ``None``: on the event loop.
+    on_round: told the number of each round that is done.
+    sections: settings that replace the defaults of :meth:`Problem.settings`.
     """
     settings = problem.settings(parent, algorithm, **sections)
     run = Run(settings, RunFolder.create(parent, "run"))

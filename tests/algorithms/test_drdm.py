@@ -35,8 +35,6 @@ from tests.algorithms.drdm_oracle import (
     Q1_ROBUST,
     Q1_VALUE,
     Q1_WEIGHTS,
-    Q2_VALUE,
-    Q2_WEIGHTS,
     Chance,
     Constants,
     Draw,
@@ -171,6 +169,8 @@ def test_it_sends_a_model_down_and_up_to_two_up_and_then_a_model_down_and_a_numb
     taken = record(reproducible(), tmp_path, own(sampling="uniform", **LOCAL), rounds=ROUNDS, participation=sampled(3))
     last = sum(draw.step == TAU for draw in taken.draws.values())
     assert 0 < last < ROUNDS
+    for t, draw in taken.draws.items():  # a snapshot at the last step is the new model
+        assert (draw.step == TAU) == (taken.snapshots[t].tobytes() == taken.run.states[t].model.tobytes())
     vectors_up = 3 * (2 * ROUNDS - last)
     assert taken.run.floats() == (9 * vectors_up, 2 * 3 * 9 * ROUNDS)  # the number is in the head of the message
     calls = taken.run.calls.select(["round", "client", "phase"]).to_pylist()
@@ -205,15 +205,6 @@ def test_without_dual_steps_it_is_feddyn(correction: str, tmp_path: Path) -> Non
     assert (taken.state.weights == 0.25).all()
 
 
-@pytest.mark.parametrize("sampling", ["with-replacement", "without-replacement", "uniform"], ids=lambda name: f"{name}")
-def test_without_drift_and_regularisation_it_is_drfa(sampling: str, tmp_path: Path) -> None:
-    without = record(reproducible(), tmp_path, own("none", sampling=sampling, **LOCAL) | {"regularization": 0}, **THREE)
-    algorithm = {"name": "drfa", "sampling": sampling, "dual_step_size": 0.02, **LOCAL}
-    drfa = record(reproducible(), tmp_path, algorithm, **THREE)
-    np.testing.assert_allclose(without.run.models, drfa.run.models, rtol=0, atol=1e-15)
-    np.testing.assert_allclose(without.weights, drfa.weights, rtol=0, atol=1e-15)
-
-
 @pytest.mark.parametrize(("mu", "name", "keys"), [(0.5, "fedprox", {"proximity": 0.5}), (0, "fedavg", {})])
 def test_without_drift_and_dual_steps_it_is_fedprox_or_fedavg(
     mu: float, name: str, keys: dict[str, Any], tmp_path: Path
@@ -232,14 +223,6 @@ def test_with_next_to_no_regularisation_it_is_not_drfa_but_overshoots(tmp_path: 
 
 
 # Invariants (section 7.3)
-
-
-@pytest.mark.parametrize("correction", ["uniform", "lambda-table"])
-def test_a_snapshot_at_the_last_step_is_the_new_model(correction: str, tmp_path: Path) -> None:
-    taken = record(reproducible(), tmp_path, own(correction, **LOCAL), **THREE)
-    same = {t for t, snapshot in taken.snapshots.items() if snapshot.tobytes() == taken.run.states[t].model.tobytes()}
-    assert same == {t for t, draw in taken.draws.items() if draw.step == TAU}
-    assert 0 < len(same) < ROUNDS
 
 
 def test_one_plain_dual_step_from_equal_losses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -477,21 +460,12 @@ def test_the_final_model_can_be_the_mean_of_all_snapshots(tmp_path: Path) -> Non
     np.testing.assert_allclose(final, np.mean(list(taken.snapshots.values()), axis=0), rtol=0, atol=1e-15)
     assert np.abs(final - taken.run.model).max() > 1e-2
     used = [np.full(4, 0.25), *taken.weights[:-1]]
-    np.testing.assert_allclose(taken.state.mean_weights, np.mean(used, axis=0), rtol=0, atol=1e-15)
-
-
-def test_the_mean_of_the_weights_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "fenchel.server"):
-        taken = record(reproducible(), tmp_path, own(**LOCAL), **THREE)
-    used = np.array([np.full(4, 0.25), *taken.weights[:-1]])
     means = np.cumsum(used, axis=0) / np.arange(1, ROUNDS + 1)[:, None]
+    np.testing.assert_allclose(taken.state.mean_weights, means[-1], rtol=0, atol=1e-15)
     columns = pq.read_table(taken.run.folder.metrics)
     np.testing.assert_allclose(columns["largest_mean_weight"], means.max(axis=1), rtol=0, atol=1e-15)
     entropies = [-(mean[mean > 0] * np.log(mean[mean > 0])).sum() for mean in means]
     np.testing.assert_allclose(columns["mean_weights_entropy"], entropies, rtol=0, atol=1e-15)
-    most = int(means[-1].argmax())
-    told = f"{client_names(4)[most]} {means[-1][most]:.3g} ({taken.weights[-1][most]:.3g})"
-    assert f"as means over the rounds (and at the end): {told}" in caplog.text
 
 
 def test_with_models_in_float32_the_mean_of_the_drifts_stays_exact(tmp_path: Path) -> None:
@@ -537,12 +511,11 @@ def test_a_sampler_that_it_cannot_use_is_refused(tmp_path: Path) -> None:
         train(reproducible(), tmp_path, own(**LOCAL), participation=sampler)
 
 
-@pytest.mark.parametrize("sampling", ["with-replacement", "without-replacement", "uniform"])
-def test_more_clients_than_have_come_are_refused_before_anybody_is_asked(sampling: str) -> None:
+def test_more_clients_than_have_come_are_refused_before_anybody_is_asked() -> None:
     """With ``clients: auto`` their number is not known before. Phase B asks so many different ones."""
-    assert server(np.zeros(4), 4, sampling=sampling).m == 4
+    assert server(np.zeros(4), 4).m == 4
     with raises(SettingsError, key="participation.sampler.size"):
-        server(np.zeros(4), 5, sampling=sampling)
+        server(np.zeros(4), 5)
 
 
 def test_exploring_where_everybody_is_drawn_is_refused(tmp_path: Path) -> None:
@@ -553,41 +526,34 @@ def test_exploring_where_everybody_is_drawn_is_refused(tmp_path: Path) -> None:
     train(reproducible(), tmp_path, everybody, participation=sampled(3), rounds=1)
 
 
-def test_a_noisy_dual_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "fenchel.server"):
-        record(reproducible(), tmp_path, own(**LOCAL), rounds=1, participation=sampled(2))
-        record(reproducible(), tmp_path, own("lambda-table", **LOCAL), rounds=1)
-    assert "lambda never settles" not in caplog.text
-    with caplog.at_level(logging.WARNING, "fenchel.server"):
-        record(reproducible(), tmp_path, own("lambda-table", **LOCAL), rounds=1, participation=sampled(2))
-    assert "correction: lambda-table follows it; use dual_estimator: control-variate" in caplog.text
-
-
-# Where it leads (section 7.4): long runs by the oracle, which short ones of the real thing are compared with
+# Where it leads (section 7.4)
 
 CONSTANTS: dict[str, Any] = {"eta": 0.05, "tau": 10, "mu": 1.0, "gamma": 1e-3}
-LONG = 3000
 
 
-def on_q1(correction: str, m: int, **keys: Any) -> tuple[Trace, float]:
-    """A long run, and how far it is from the robust optimum."""
-    sampling, estimator = keys.get("sampling", "uniform"), keys.get("estimator", "plain")
-    chance = Chance(5, m, 10, sampling, keys.get("floor", 0.0), keys.get("seed", 0))
-    constants = Constants(**CONSTANTS | {"gamma": keys.get("gamma", 1e-3)}, correction=correction, estimator=estimator)
-    trace = drdm_on(Q1, chance, constants, LONG)
-    return trace, abs(float(trace.model[0]) - Q1_ROBUST)
+def test_the_parenthesis_as_printed_diverges_and_the_real_thing_does_not(tmp_path: Path) -> None:
+    printed = drdm_on(Q1, everybody(5, [10]), Constants(**CONSTANTS, correction="printed"), 31)
+    assert abs(float(printed.model[0])) > 1e8
+    algorithm = own(sampling="without-replacement", **EXACT) | {"regularization": 1, "dual_step_size": 1e-3}
+    taken = record(problem_of(Q1), tmp_path, algorithm, rounds=31)
+    assert max(float(np.abs(model).max()) for model in taken.run.models) < 3
+    trace = drdm_on(Q1, taken, Constants(**CONSTANTS), 31)
+    same(taken, trace, 1.0)
 
 
-@pytest.mark.parametrize(("m", "sampling", "floor"), [(5, "uniform", 0), (3, "with", 0.1), (3, "without", 0.1)])
-def test_as_printed_in_the_paper_it_ends_where_the_average_loss_is_least(m: int, sampling: str, floor: float) -> None:
-    trace, _ = on_q1("uniform", m, sampling=sampling, floor=floor)
-    assert float(trace.model[0]) == pytest.approx(Q1_AVERAGE, abs=1e-9)
-    assert losses_of(Q1, trace.model).max() == pytest.approx(3.9336, abs=1e-4)
-    assert trace.lam[4] > 0.95
+def test_as_printed_in_the_paper_it_ends_where_the_average_loss_is_least(tmp_path: Path) -> None:
+    algorithm = own(sampling="without-replacement", **EXACT) | {"regularization": 1, "dual_step_size": 5e-3}
+    taken = record(problem_of(Q1), tmp_path, algorithm, rounds=60)
+    assert float(taken.run.model[0]) == pytest.approx(Q1_AVERAGE, abs=2e-3)
+    assert losses_of(Q1, taken.run.model).max() == pytest.approx(3.9336, abs=1e-2)
+    same(taken, drdm_on(Q1, taken, Constants(**CONSTANTS | {"gamma": 5e-3}), 60), 1.0)
 
 
 def test_clients_that_are_never_drawn_again_keep_it_from_any_optimum() -> None:
-    ends = [float(on_q1("uniform", 3, sampling="with", gamma=0.5, seed=seed)[0].model[0]) for seed in range(2)]
+    ends = [
+        float(drdm_on(Q1, Chance(5, 3, 10, "with", seed), Constants(**CONSTANTS | {"gamma": 0.5}), 3000).model[0])
+        for seed in range(2)
+    ]
     assert all(1.25 < end < 1.5 for end in ends)
     assert abs(ends[0] - ends[1]) > 0.01, "history decides where it is stuck"
 
@@ -601,47 +567,14 @@ def test_clients_that_are_never_drawn_again_keep_it_from_any_optimum() -> None:
         ("lambda-scaled", 3, "uniform", "control-variate", 1e-3),
     ],
 )
-def test_with_drifts_that_count_by_lambda_it_ends_at_the_saddle_point(
+def test_the_oracle_ends_at_the_saddle_point_where_drifts_count_by_lambda(
     correction: str, m: int, sampling: str, estimator: str, tolerance: float
 ) -> None:
-    trace, distance = on_q1(correction, m, sampling=sampling, estimator=estimator)
-    assert distance < 1e-9
+    constants = Constants(**CONSTANTS, correction=correction, estimator=estimator)
+    trace = drdm_on(Q1, Chance(5, m, 10, sampling), constants, 3000)
+    np.testing.assert_allclose(trace.model, [Q1_ROBUST], rtol=0, atol=1e-9)
     np.testing.assert_allclose(trace.lam, Q1_WEIGHTS, rtol=0, atol=tolerance)
     assert losses_of(Q1, trace.model).max() == pytest.approx(Q1_VALUE, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("correction", "sampling", "tolerance"), [("lambda-table", "with", 2e-9), ("lambda-scaled", "uniform", 1e-7)]
-)
-def test_the_control_variate_lets_it_settle_on_vectors_too(correction: str, sampling: str, tolerance: float) -> None:
-    problem = pinned()
-    quiet = Constants(**CONSTANTS, correction=correction, estimator="control-variate")
-    trace = drdm_on(problem, Chance(6, 3, 10, sampling), quiet, LONG)
-    assert abs(losses_of(problem, trace.model).max() - Q2_VALUE) < tolerance
-    np.testing.assert_allclose(trace.lam, Q2_WEIGHTS, rtol=0, atol=1e-3)
-    noisy = drdm_on(problem, Chance(6, 3, 10, sampling), Constants(**CONSTANTS, correction=correction), 1500)
-    above = [losses_of(problem, model).max() - Q2_VALUE for model in noisy.models[500:]]
-    assert 0.1 < np.mean(above) < 0.3
-
-
-def test_the_parenthesis_as_printed_diverges_and_the_real_thing_does_not(tmp_path: Path) -> None:
-    printed = drdm_on(Q1, everybody(5, [10]), Constants(**CONSTANTS, correction="printed"), 31)
-    assert abs(float(printed.model[0])) > 1e8
-    algorithm = own(sampling="without-replacement", **EXACT) | {"regularization": 1, "dual_step_size": 1e-3}
-    taken = record(problem_of(Q1), tmp_path, algorithm, rounds=31)
-    assert max(float(np.abs(model).max()) for model in taken.run.models) < 3
-    trace = drdm_on(Q1, taken, Constants(**CONSTANTS), 31)
-    same(taken, trace, 1.0)
-
-
-@pytest.mark.parametrize(("correction", "goal"), [("uniform", Q1_AVERAGE), ("lambda-table", Q1_ROBUST)])
-def test_the_real_thing_goes_there(correction: str, goal: float, tmp_path: Path) -> None:
-    algorithm = own(correction, sampling="without-replacement", **EXACT)
-    algorithm |= {"regularization": 1, "dual_step_size": 5e-3}
-    taken = record(problem_of(Q1), tmp_path, algorithm, rounds=60)
-    assert float(taken.run.model[0]) == pytest.approx(goal, abs=2e-3)
-    constants = Constants(**CONSTANTS | {"gamma": 5e-3}, correction=correction)
-    same(taken, drdm_on(Q1, taken, constants, 60), 1.0)
 
 
 def test_runs_end_at_the_saddle_point(tmp_path: Path) -> None:
@@ -665,22 +598,14 @@ def theorem_gap(total: int, correction: str, sampling: str) -> float:
 
 
 def test_the_duality_gap_falls_as_the_theorem_says_with_a_table_and_not_as_printed() -> None:
-    few, many = (theorem_gap(total, "lambda-table", "with") for total in (10_000, 100_000))
-    assert many < few / 10**0.375
+    few, many = (theorem_gap(total, "lambda-table", "with") for total in (10_000, 40_000))
+    assert many < few / 4**0.375
     assert few == pytest.approx(0.0286, rel=0.15)
     assert theorem_gap(10_000, "uniform", "uniform") == pytest.approx(3.930, rel=0.01)
     assert theorem_gap(10_000, "uniform", "with") > 2
 
 
-@pytest.mark.slow
-def test_the_duality_gap_goes_on_falling() -> None:
-    """The last row of the table in section 3.5; 0.0103 is the one before it."""
-    gap = theorem_gap(1_000_000, "lambda-table", "with")
-    assert gap == pytest.approx(0.0036, rel=0.15)
-    assert gap < 0.0103 / 10**0.375
-
-
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     eta=st.floats(0.01, 0.3),
     mu=st.floats(0.05, 3),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from fenchel.common.wire.values import Values
 from tests.algorithms.drdm_oracle import Constants, Draw, drdm
 from tests.algorithms.drdm_runs import Record, minibatch_gradients, record, reported_losses, sampled
 from tests.algorithms.mlr import Run, reproducible
-from tests.algorithms.straggler import held_up, missed
+from tests.algorithms.straggler import late, missed
 
 TAU = 4
 LOCAL: dict[str, Any] = {"step_size": 0.3, "local_steps": TAU, "batch_size": 2, "dual_step_size": 0.02}
@@ -60,21 +59,11 @@ def followed(taken: Record, correction: str, missing: Mapping[int, int]) -> None
 
 @pytest.mark.parametrize("correction", ["uniform", "lambda-table"])
 def test_a_drift_that_came_too_late_is_undone(correction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    release = held_up(monkeypatch, DRDMClient, "client-001", 2)
     everyone = np.ones(4, np.int64)
     # In round 2 the slow client is not asked for its loss, which it could not tell either.
     draws = [Draw(everyone, step, np.array([True, step == 3, True, True])) for step in (3, 2, 3, 3)]
-    with ThreadPoolExecutor(4) as executor:
-        taken = record(
-            reproducible(),
-            tmp_path,
-            ALGORITHMS[correction],
-            given=draws,
-            rounds=4,
-            executor=executor,
-            on_round=lambda t: release.set() if t == 2 else None,
-            participation={"deadline": 1.0},
-        )
+    with late(monkeypatch, DRDMClient, "client-001", 2) as slow:
+        taken = record(reproducible(), tmp_path, ALGORITHMS[correction], given=draws, rounds=4, **slow)
     assert missed(taken.run.calls) == {(2, "client-001")}
     followed(taken, correction, {2: 1})
 

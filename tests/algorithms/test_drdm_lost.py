@@ -31,7 +31,6 @@ from tests.algorithms.drdm_oracle import (
     pinned,
     scaff_pd,
     simplex,
-    weighted_minimiser,
 )
 from tests.algorithms.drdm_runs import Record, record, sampled
 from tests.algorithms.feddcd_oracle import Quadratics
@@ -127,23 +126,6 @@ def test_after_a_loss_the_run_is_that_of_the_clients_that_are_left(
     assert caplog.text.count("6 clients a round are wanted, but 2 of 6 clients are lost") == (size == 6)
 
 
-@pytest.mark.parametrize(("correction", "tolerance"), [("uniform", 1e-4), ("lambda-table", 0.03)])
-def test_after_a_loss_it_ends_at_the_optimum_of_the_clients_that_are_left(
-    correction: str, tolerance: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    losing(monkeypatch)
-    algorithm = ALGORITHMS[correction] | {"regularization": 1.0, "local_steps": 10, "sampling": "uniform"}
-    taken = record(problem_of(pinned()), tmp_path, algorithm, rounds=300, participation=CONTINUE)
-    left = rest(pinned())
-    if correction == "uniform":
-        optimum = weighted_minimiser(left, np.full(len(LEFT), 1 / len(LEFT)))
-    else:
-        optimum = weighted_minimiser(left, taken.weights[-1][LEFT])
-        losses = losses_of(left, optimum)
-        assert losses.max() - taken.weights[-1][LEFT] @ losses < tolerance, "a saddle point has no gap"
-    np.testing.assert_allclose(taken.run.model, optimum, rtol=0, atol=tolerance)
-
-
 @pytest.mark.parametrize("correction", ALGORITHMS)
 def test_a_loss_in_the_middle_of_a_round_counts_from_its_dual_step_on(
     correction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -197,24 +179,16 @@ def test_figures_are_of_those_that_are_left(tmp_path: Path, monkeypatch: pytest.
     assert last["longest_unvisited"] == taken.state.unvisited[LEFT].max() < taken.state.unvisited[1]
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.7])
 def test_after_a_loss_scaff_pd_is_that_of_the_clients_that_are_left(
-    rho: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losing(monkeypatch)
-    algorithm = {
-        "name": "scaff-pd",
-        "step_size": 0.05,
-        "local_steps": 10,
-        "batch_size": None,
-        "dual_step_size": 0.05,
-        "concavity": rho,
-    }
+    algorithm = SCAFF_PD | {"local_steps": 10, "dual_step_size": 0.05, "concavity": 0.7}
     run = train_quadratics(problem_of(pinned()), tmp_path, algorithm, rounds=12, participation=CONTINUE)
     state = run.states[BEFORE - 1]
     assert state.weights[list(GONE)].sum() > 0.3
     start = Start(state.model, simplex(state.weights[LEFT]), state.losses[LEFT], np.zeros((len(LEFT), 4)))
-    trajectory = scaff_pd(rest(pinned()), ScaffPDConstants(0.05, 10, 0.05, rho=rho), start)
+    trajectory = scaff_pd(rest(pinned()), ScaffPDConstants(0.05, 10, 0.05, rho=0.7), start)
     for (x, weights), t in zip(trajectory, range(BEFORE, 13), strict=False):
         np.testing.assert_allclose(run.states[t].model, x, rtol=0, atol=1e-12)
         np.testing.assert_allclose(run.states[t].weights[LEFT], weights, rtol=0, atol=1e-12)
@@ -268,8 +242,7 @@ def lying(monkeypatch: pytest.MonkeyPatch, loss: float, liars: tuple[str, ...]) 
     monkeypatch.setattr(SampledClient, "loss", report)
 
 
-@pytest.mark.parametrize("loss", [1e308, 1e99, -1e200, -20.7])
-@pytest.mark.parametrize("name", ["drdm", "drfa"])
+@pytest.mark.parametrize(("name", "loss"), [("drdm", 1e308), ("drdm", -20.7), ("drfa", 1e99)])
 def test_who_reports_a_loss_beyond_all_bounds_counts_as_if_it_had_not_been_asked(
     name: str, loss: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -296,14 +269,6 @@ def test_an_objective_that_does_not_say_so_may_have_negative_losses(
     lying(monkeypatch, -20.7, (NAMES[1],))
     taken = record(problem_of(pinned()), tmp_path, {"name": "drfa", "dual_step_size": 1e-3}, rounds=1)
     assert taken.state.losses[1] == -20.7
-
-
-def test_where_losses_are_cut_off_any_loss_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lying(monkeypatch, 1e308, ("client-001",))
-    algorithm = {"name": "drfa", "local_steps": 4, "dual_step_size": 0.02, "largest_loss": 3.0}
-    taken = record(reproducible(), tmp_path, algorithm, rounds=2)
-    assert taken.state.losses[1] == 3.0
-    assert taken.weights[-1].argmax() == 1
 
 
 def test_where_nobody_reports_a_loss_that_can_be_the_run_stops_at_the_start(

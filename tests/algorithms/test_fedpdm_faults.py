@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,9 @@ import pytest
 
 from fenchel.algorithms.fedpdm import FedPDM, FedPDMClient
 from tests.algorithms.fedpdm_oracle import Variant, simulated
-from tests.algorithms.fedpdm_runs import SEED
-from tests.algorithms.mlr import Run, reproducible, train
-from tests.algorithms.straggler import held_up, missed
+from tests.algorithms.fedpdm_runs import EVERYBODY, SEED, real
+from tests.algorithms.mlr import Run, reproducible
+from tests.algorithms.straggler import late, missed
 
 SMALL: dict[str, Any] = {"batch_size": 2, "gamma": 0.01}
 VARIANTS: Mapping[str, Variant] = {
@@ -23,13 +22,6 @@ VARIANTS: Mapping[str, Variant] = {
     "ef21 stale": Variant(aggregator="stale", support="top-k", keep=0.3, ef21=True, **SMALL),
     "ef21 sampled": Variant(aggregator="sampled", support="top-k", keep=0.3, ef21=True, **SMALL),
 }
-
-
-def sections_of(variant: Variant) -> dict[str, Any]:
-    sections = variant.sections()
-    objective = {"kind": "softmax", "l2": 0.1, "regularizer": sections.pop("regularizer")}
-    objective["nonconvex"] = sections.pop("nonconvex")
-    return sections | {"objective": objective, "seed": SEED}
 
 
 def assert_mirrored(name: str, run: Run) -> None:
@@ -52,22 +44,11 @@ def assert_mirrored(name: str, run: Run) -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_what_came_too_late_is_undone_on_both_sides(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    everybody, slow = (0, 1, 2, 3), 1
-    release = held_up(monkeypatch, FedPDMClient, f"client-00{slow}", 2)
     variant, problem = VARIANTS[name], reproducible()
-    with ThreadPoolExecutor(4) as executor:
-        run = train(
-            problem,
-            tmp_path,
-            variant.algorithm(),
-            cohorts=[everybody],
-            executor=executor,
-            on_round=lambda t: release.set() if t == 2 else None,
-            participation={"deadline": 1.0},
-            **sections_of(variant),
-        )
-    assert missed(run.calls) == {(2, f"client-00{slow}")}
-    cohorts = [everybody, tuple(i for i in everybody if i != slow), everybody, everybody]
+    with late(monkeypatch, FedPDMClient, "client-001", 2) as slow:
+        run = real(problem, variant, tmp_path, [EVERYBODY] * 4, **slow)
+    assert missed(run.calls) == {(2, "client-001")}
+    cohorts = [EVERYBODY, (0, 2, 3), EVERYBODY, EVERYBODY]
     trace = simulated(problem, variant, cohorts, SEED)
     np.testing.assert_allclose(run.models, trace.models, rtol=0, atol=1e-12)
     np.testing.assert_allclose(run.client_states("dual"), trace.duals, rtol=0, atol=1e-12)

@@ -55,14 +55,15 @@ def test_the_duals_go_on_summing_to_zero_and_the_run_finds_the_optimum_of_all_da
 ) -> None:
     problem = reproducible(weighted=weighted)
     algorithm = DUAL[name] | {"weighting": "samples" if weighted else "uniform"}
-    run = federation(tmp_path, named(problem), {"c": 5}, algorithm, rounds=300, participation=sampler)
+    rounds = 150 if sampler else 60
+    run = federation(tmp_path, named(problem), {"c": 5}, algorithm, rounds=rounds, participation=sampler)
     model = run.run()
-    assert run.fleet_sizes == [3] * 5 + [4] * 295
+    assert run.fleet_sizes == [3] * 5 + [4] * (rounds - 5)
     np.testing.assert_allclose(model, problem.optimum, rtol=0, atol=1e-6)
     if not (sampler and name != "feddcd"):  # with acceleration, whoever sits out has yet to catch up
         assert np.abs(run.client_states("dual").sum(axis=0)).max() < 1e-13
     np.testing.assert_allclose(run.client_states("weight"), problem.weights[[0, 1, 3, 2]], rtol=0, atol=1e-15)
-    assert np.abs(run.states[300].rounding).max() < 1e-14
+    assert np.abs(run.states[rounds].rounding).max() < 1e-14
 
 
 def test_the_newcomer_is_described_alone_and_everybody_is_told_anew(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_somebody_who_is_there_from_the_start_of_round_one_makes_no_difference(
 
 
 @pytest.mark.parametrize("name", ["feddcd", "acc-feddcd", "scaffold", "fedavg"])
-@pytest.mark.parametrize("killed_in", [{6}, {7}, {6, 8}], ids=str)
+@pytest.mark.parametrize("killed_in", [{6}, {6, 8}], ids=str)
 def test_a_kill_after_an_admission_changes_no_bit(name: str, killed_in: set[int], tmp_path: Path) -> None:
     algorithm = DUAL.get(name, SCAFFOLD if name == "scaffold" else {"name": name, "local_epochs": 1})
     models, shards = [], named(reproducible())
@@ -197,9 +198,9 @@ def test_who_comes_during_the_last_round_hears_that_it_is_too_late(tmp_path: Pat
 
 
 def test_the_gap_is_certified_over_all_clients_again_after_an_admission(tmp_path: Path) -> None:
-    run = federation(tmp_path, named(reproducible()), {"c": 5}, FEDDCD | {"monitor": 1}, rounds=200)
+    run = federation(tmp_path, named(reproducible()), {"c": 5}, FEDDCD | {"monitor": 1}, rounds=60)
     run.run()
-    assert 0 <= run.states[200].figures["gap"] < 1e-9
+    assert 0 <= run.states[60].figures["gap"] < 1e-9
     problem = reproducible(weighted=True)
-    objective = run.states[200].figures["minimised_objective"]
+    objective = run.states[60].figures["minimised_objective"]
     assert objective == pytest.approx(problem.value(problem.optimum) / 4, abs=1e-9)

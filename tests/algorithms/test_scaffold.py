@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from fenchel.algorithms.scaffold import ScaffoldClient
 from fenchel.common.arrays import Vector
 from fenchel.common.randomness import generator
 from tests.algorithms.mlr import SETS, Problem, Run, reproducible, train, two_class_digits
-from tests.algorithms.straggler import held_up, missed
+from tests.algorithms.straggler import late, missed
 
 FULL: dict[str, Any] = {"local_steps": 5, "batch_size": None, "step_size": 0.2, "weighting": "uniform"}
 SEED = 3
@@ -76,13 +75,10 @@ def test_the_reproducible_run_gives_the_numbers_of_the_specification(
     assert [problem.value(model) for model in run.models] == pytest.approx(expected, abs=6e-11, rel=0)
 
 
-def test_it_sends_two_models_up_and_two_down_a_client_and_nothing_to_others(tmp_path: Path) -> None:
+def test_it_sends_two_models_up_and_two_down_a_client(tmp_path: Path) -> None:
     run = train(reproducible(), tmp_path, scaffold(**FULL), cohorts=SETS)
     assert run.floats() == (144, 144)
-    calls = run.calls.select(["round", "client", "bytes_down", "bytes_up"]).to_pylist()
-    asked = [(t, f"client-00{i}") for t, cohort in enumerate(SETS, 1) for i in cohort]
-    assert sorted((call["round"], call["client"]) for call in calls) == asked
-    assert {(call["bytes_down"], call["bytes_up"]) for call in calls} == {(2 * 9 * 8, 2 * 9 * 8)}
+    assert {(call["bytes_down"], call["bytes_up"]) for call in run.calls.to_pylist()} == {(2 * 9 * 8, 2 * 9 * 8)}
 
 
 def test_without_the_correction_it_is_fedavg_and_sends_no_more(tmp_path: Path) -> None:
@@ -160,17 +156,12 @@ def test_on_two_classes_a_client_it_reaches_the_optimum_where_fedavg_stalls(tmp_
     local = {"local_steps": 20, "batch_size": None, "step_size": 0.03, "weighting": "uniform"}
     sections: dict[str, Any] = {"rounds": 90, "participation": {"sampler": {"kind": "fixed", "size": 6}}}
     gaps = {
-        name: [problem.gap(model) for model in train(problem, tmp_path, algorithm, **sections).models]
-        for name, algorithm in {
-            "scaffold": scaffold(**local),
-            "published": scaffold(**local, correction="none"),
-            "fedavg": {"name": "fedavg", **local},
-        }.items()
+        name: [problem.gap(model) for model in train(problem, tmp_path, {"name": name, **local}, **sections).models]
+        for name in ("scaffold", "fedavg")
     }
     rounds = [next(t for t, gap in enumerate(gaps["scaffold"], 1) if gap <= goal) for goal in (1e-2, 1e-4, 1e-6)]
     assert rounds == pytest.approx([23, 50, 82], rel=0.15)
     assert min(gaps["fedavg"]) > 1e-2
-    np.testing.assert_allclose(gaps["published"], gaps["fedavg"], rtol=1e-9)
 
 
 # Faults
@@ -178,28 +169,18 @@ def test_on_two_classes_a_client_it_reaches_the_optimum_where_fedavg_stalls(tmp_
 STOCHASTIC = {"local_epochs": 2, "batch_size": 3, "step_size": 0.1, "server_step_size": 0.9, "correction": "option-ii"}
 
 
-@pytest.mark.parametrize("late", [2, 4], ids=["in the middle", "in the last round"])
+@pytest.mark.parametrize("when", [2, 4], ids=["in the middle", "in the last round"])
 @pytest.mark.parametrize("correction", ["option-ii", "option-i"])
 def test_a_control_variate_that_came_too_late_is_undone(
-    correction: str, late: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    correction: str, when: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the last round the journal holds a newer state than the one that counts."""
-    release = held_up(monkeypatch, ScaffoldClient, "client-001", late, seconds=None if late == 2 else 1.5)
     algorithm = scaffold(**STOCHASTIC | {"correction": correction}, weighting="uniform")
     problem, everybody = reproducible(), (0, 1, 2, 3)
-    with ThreadPoolExecutor(4) as executor:
-        run = train(
-            problem,
-            tmp_path,
-            algorithm,
-            cohorts=[everybody],
-            executor=executor,
-            on_round=lambda t: release.set() if t == late == 2 else None,
-            participation={"deadline": 1.0},
-            seed=SEED,
-        )
-    assert missed(run.calls) == {(late, "client-001")}
-    model, controls = simulated(problem, algorithm, [(0, 2, 3) if t == late else everybody for t in range(1, 5)])
+    with late(monkeypatch, ScaffoldClient, "client-001", when) as slow:
+        run = train(problem, tmp_path, algorithm, cohorts=[everybody], seed=SEED, **slow)
+    assert missed(run.calls) == {(when, "client-001")}
+    model, controls = simulated(problem, algorithm, [(0, 2, 3) if t == when else everybody for t in range(1, 5)])
     np.testing.assert_allclose(run.model, model, rtol=0, atol=1e-13)
     np.testing.assert_allclose(run.client_states("control"), controls, rtol=0, atol=1e-13)
     assert imbalance(run) < 1e-14
