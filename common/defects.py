@@ -7,8 +7,6 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-import fenchel
-
 
 def described(error: BaseException) -> str:
     """Return the type of an error and the lines of code that led to it, and of those before it that it came from.
@@ -32,7 +30,7 @@ def outside(error: BaseException) -> TracebackType | None:
 
     ``None``: it called none but libraries.
     """
-    home, standard = Path(fenchel.__file__).parent, sysconfig.get_path("stdlib")
+    home, standard = Path(__file__).parents[1], sysconfig.get_path("stdlib")
     trace, was_within = error.__traceback__, False
     while trace is not None:
         path = Path(trace.tb_frame.f_code.co_filename)
