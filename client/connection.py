@@ -245,6 +245,7 @@ class Connection:
             who.policy,
             self._quota,
             None if who.policy is None else self._account(who.policy, reply.run, settings),
+            who.trust_limits.error_texts,
         )
         answered = partial(self.observer.answered, who.name)
         return Worker(session, self.executor, short_here=True, on_instruction=self._instructed, on_answer=answered)

@@ -99,6 +99,7 @@ class Session:
     policy: what this client insists on before it takes part, if anything.
     quota: how much the journal may take.
     account: where all runs of a client with a policy are counted.
+    shows_errors: whether the log gets the text of an error in code from outside the project, which may hold data.
     """
 
     def __init__(
@@ -114,15 +115,15 @@ class Session:
         policy: Policy | None = None,
         quota: DiskQuota | None = None,
         account: Account | None = None,
+        shows_errors: bool = False,
     ) -> None:
         self.client = client
         self.settings = settings
         self.holding = holding
         self._solver = solver
-        outside_names = outside_code(settings.model_dump())
-        for name in outside_names:
+        for name in outside_code(settings.model_dump()):
             require_allowed(name, allowed)
-        self._runs_outside_code = bool(outside_names)
+        self._shows_errors = shows_errors
         self._half = client_half(settings.algorithm.name, allowed)
         self._stateless = self._half.stateless()
         norm = settings.differential_privacy.feature_norm if settings.differential_privacy else None
@@ -209,8 +210,8 @@ class Session:
             spent = isinstance(error, BudgetSpentError)
             # The text of an unexpected error may hold data: neither this log nor the server gets it.
             words = str(error) if expected else described(error)
-            own = outside(error) if self._runs_outside_code and not expected else None
-            if own is not None:  # whoever agreed to run this code sees what it does
+            own = outside(error) if self._shows_errors and not expected else None
+            if own is not None:  # its author looks for the lines there
                 log.error("%s: phase %r failed", self.client, instruction.phase, exc_info=(type(error), error, own))
             elif not (spent and self._spent):  # once is enough: no later upload leaves, either
                 log.error("%s: phase %r failed: %s", self.client, instruction.phase, words)

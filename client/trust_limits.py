@@ -51,6 +51,8 @@ class TrustLimits:
     """How many bytes a journal may take; ``None``: as :class:`fenchel.client.disk_quota.DiskQuota` says."""
     plaintext: bool = False
     """Whether a client that was given secrets, or peers to share them with, takes part where nothing is encrypted."""
+    error_texts: bool = False
+    """Whether the client's log gets the text of an error in code from outside the project, which may hold data."""
     any_run: bool = False  # whether a client goes on with whatever run the server has, after it has taken part in one
 
     def settings(self, text: str, own: Path | None) -> RunSettings:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -450,6 +451,7 @@ def client(
         max_journal_bytes,
         plaintext=allow_plaintext,
         any_run=any_run,
+        error_texts=parent is not None or sys.stderr.isatty(),  # never into files between organisations
     )
     shared = None if secrets is None else Secrets.load(secrets)
     dialled = relays or [server] * len(identities)  # fenchel up gives each of its clients a relay of its own

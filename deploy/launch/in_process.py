@@ -135,7 +135,8 @@ async def _client(
             break
     settings = from_json(reply.settings)
     holding = local_data.of(settings, reply.assignment.index, reply.assignment.clients)
-    session = Session(name, settings, holding, folder.journals / reply.run / name, allowed, secrets)
+    journal = folder.journals / reply.run / name
+    session = Session(name, settings, holding, journal, allowed, secrets, shows_errors=True)
     stream = MemoryStream()
     serving = asyncio.create_task(_serve(coordinator, name, stream.other_side()))
     try:

@@ -132,11 +132,15 @@ def test_a_failure_is_told_and_leaves_no_trace(
     assert add(session, 2.0, sequence=3, base=1) == 3.0
 
 
-def test_whoever_allowed_the_code_sees_where_it_fails(session: Session, caplog: pytest.LogCaptureFixture) -> None:
-    handled(session, "stumble", 1, 0)
+@pytest.mark.parametrize("shown", [True, False])
+def test_the_text_of_an_error_is_shown_to_nobody_but_the_author_of_the_code(
+    shown: bool, make_settings: MakeSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = make_settings(algorithm={"name": NAME}, objective={"kind": "logistic"})
+    handled(Session("client-0", settings, holding(), None, [NAME], shows_errors=shown), "stumble", 1, 0)
     assert "in stumble" in caplog.text
-    assert "in handle" not in caplog.text, "of Fenchel's own lines none"
-    assert "ArithmeticError: the step was too long" in caplog.text
+    assert ("ArithmeticError: the step was too long" in caplog.text) == shown
+    assert ("in handle" in caplog.text) != shown, "an author needs none of Fenchel's own lines"
 
 
 KINDS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, FenchelError)]
