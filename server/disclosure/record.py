@@ -31,10 +31,10 @@ from fenchel.common.wire.phases import ACCEPT, BOX, EXCHANGE
 from fenchel.common.wire.schema import Form
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.disclosure.entries import Direction, DisclosureEntry, Head
+from fenchel.server.disclosure.field_presence import presence
 from fenchel.server.fleet.calls import Call
 from fenchel.server.privacy_budget import PrivacyBudget
 from fenchel.server.telemetry.exporters import Exporter
-from fenchel.server.transport.field_presence import presence
 
 UNASKED = "(unasked)"
 """Stands for the phase of a reply that answers no question the server remembers."""

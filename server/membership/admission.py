@@ -78,7 +78,7 @@ class Admission:
                 member.lost = None  # this stopped the run; whether its journal is back, its hello says
         self._described = asyncio.Event()
         self._over: pb.Farewell | None = None
-        self._recycler = BufferPool(KEPT_BYTES)  # of large replies, of all streams
+        self._buffer_pool = BufferPool(KEPT_BYTES)  # of large replies, of all streams
 
     # What the transport calls
 
@@ -123,7 +123,7 @@ class Admission:
             self._settings.network.max_message_bytes,
             self._limits,
             self._disclosures,
-            self._recycler,
+            self._buffer_pool,
             budgets=self._settings.differential_privacy is not None,
         )
         try:

@@ -43,7 +43,7 @@ class ClientStream:
     largest: bytes of the largest reply to accept.
     limits: how many unsolicited replies to take; more are left on the wire.
     disclosures: where it is noted what crosses; ``None``: nowhere.
-    recycler: where the memory of large replies comes from; by default no other stream uses it.
+    buffer_pool: where the memory of large replies comes from; by default no other stream uses it.
     budgets: whether clients have privacy budgets, as under differential privacy: one that says that its own is spent
         is asked for nothing more.
     """
@@ -64,7 +64,7 @@ class ClientStream:
         self._largest = largest
         self._outlines = Outlines(self._largest)
         self._arriving: Call | None = None
-        self._recycler = buffer_pool or BufferPool()
+        self._buffer_pool = buffer_pool or BufferPool()
         self._disclosures = disclosures
         self._budgets = budgets
         self._metered = stream if isinstance(stream, Metered) else None
@@ -88,22 +88,19 @@ class ClientStream:
         if not isinstance(hello, pb.Hello):
             raise WireError(f"a client did not begin with a hello{SAME_VERSION}")
         self._note("up", hello)
-        answer = await admit(hello)
+        member, answer = self._member, await admit(hello)
         if isinstance(answer, pb.Welcome):
             await self._take_over()
-        if isinstance(answer, pb.Welcome) and self._member.partial is not None:
-            begun = self._member.partial
-            answer.partial.sequence, answer.partial.received = begun.sequence, begun.assembly.received
-        if isinstance(answer, pb.Welcome):
+            if (begun := member.partial) is not None:
+                answer.partial.sequence, answer.partial.received = begun.sequence, begun.assembly.received
             if hello.sent_unix_ns:
-                self._member.clock.heard(hello.sent_unix_ns, now)
+                member.clock.heard(hello.sent_unix_ns, now)
             self._welcomed_ns = answer.sent_unix_ns = time.time_ns()
         self._note("down", answer)
         for frame in frames(answer):
             await self._stream.write(frame)
         if isinstance(answer, pb.Farewell):
             return
-        member = self._member
         member.confirm(hello)
         queue: asyncio.Queue[int | pb.Farewell] = asyncio.Queue()
         member.came(queue)
@@ -243,7 +240,7 @@ class ClientStream:
         if not reply.resume:
             # A body that is here already is looked at as a whole.
             spans = told.float_spans() if first < told.size else ()
-            return Assembly(told.size, buffer_pool=self._recycler, spans=spans)
+            return Assembly(told.size, buffer_pool=self._buffer_pool, spans=spans)
         if call is None:
             return Assembly(told.size, received=min(reply.resume, told.size))  # given up meanwhile: discarded
         begun = self._member.partial
