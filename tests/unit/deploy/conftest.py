@@ -1,0 +1,11 @@
+"""What tests of commands and pages share."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def nobody_lingers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Close live pages at once: nobody looks at their end here."""
+    monkeypatch.setattr("fenchel.deploy.monitoring.dashboard._LINGER", 0.1)
