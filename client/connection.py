@@ -94,14 +94,16 @@ class Participant:
     policy: Policy | None = None  # what it insists on before it sends anything, if anything
 
 
-@dataclass(frozen=True)
+@dataclass
 class _ClientStream:
     """The client's side of a Work call, as frames."""
 
     call: grpc.aio.StreamStreamCall[Any, Any]
+    answered: bool = False  # whether the server has sent anything
 
     async def read(self) -> bytes | None:
         frame = await self.call.read()
+        self.answered = self.answered or isinstance(frame, bytes)
         return frame if isinstance(frame, bytes) else None
 
     async def write(self, frame: bytes) -> None:
@@ -283,14 +285,17 @@ class Connection:
             metadata=((CLIENT_KEY, who.name), (INSTANCE_KEY, self._instance), *(((TRACE_KEY, trace),) if trace else ()))
         )
         pinging = asyncio.create_task(self._ping(channel))
+        stream = _ClientStream(call)
         self.on_event(f"{who.name}: working for run {self._run}")
         try:
-            farewell = await self._worker.work(_ClientStream(call))
+            farewell = await self._worker.work(stream)
         except asyncio.InvalidStateError:
             farewell = None  # gRPC's word for writing to a call that has ended
         finally:
             pinging.cancel()
             self.observer.closed(who.name)
+            if stream.answered:
+                self._succeeded()  # keepalive held the stream until now, however long ago it was opened
         if farewell is None:
             code = await call.code()
             if code is not grpc.StatusCode.OK:
@@ -299,7 +304,6 @@ class Connection:
                 )
         else:
             call.cancel()
-        self._succeeded()
         return farewell
 
     async def _ping(self, channel: grpc.aio.Channel) -> None:

@@ -1,16 +1,20 @@
-"""What a client says of a server that does not take its call."""
+"""Connections of clients to servers that are full, and to servers that break off."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
+import pytest
 
 from fenchel.client.connection import Connection, Participant
 from fenchel.client.local_data import LocalData
 from fenchel.common.errors import UnreachableError
+from fenchel.common.wire.frames import frames
 from fenchel.proto import fenchel_pb2 as pb
 from tests.messages import raises
 
@@ -45,3 +49,51 @@ async def test_a_full_server_is_not_said_to_be_silent() -> None:
     await server.stop(None)
     assert f"b: {address} has as many calls open as it may; trying again" in said
     assert not any("does not answer" in each for each in said)
+
+
+async def test_a_stream_that_breaks_after_hours_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client waits for ``retry_for`` seconds from the moment at which the stream broke, not from its beginning."""
+    settings = {
+        "rounds": 1,
+        "clients": 1,
+        "data": {"name": "digits"},
+        "objective": {"kind": "softmax"},
+        "algorithm": {"name": "fedavg"},
+    }
+    retry_for = 60.0
+    passed = 0.0  # seconds, beside those of the machine
+    clock = time.monotonic
+    monkeypatch.setattr("fenchel.client.connection.time.monotonic", lambda: clock() + passed)
+    streams = 0
+
+    async def join(request: pb.JoinRequest, context: Any) -> pb.JoinReply:
+        assignment = pb.Assignment(index=0, clients=1)
+        return pb.JoinReply(run="20260101-000000-long-ab12", settings=json.dumps(settings), assignment=assignment)
+
+    async def work(incoming: Any, context: Any) -> None:
+        nonlocal streams, passed
+        streams += 1
+        if streams == 1:
+            for frame in frames(pb.Welcome()):
+                await context.write(frame)
+            passed = 100 * retry_for
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "killed")
+        for frame in frames(pb.Farewell(completed=True)):
+            await context.write(frame)
+
+    server = grpc.aio.server()
+    calls = {
+        "Join": grpc.unary_unary_rpc_method_handler(join, pb.JoinRequest.FromString, pb.JoinReply.SerializeToString),
+        "Work": grpc.stream_stream_rpc_method_handler(work),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("fenchel.v1.Coordinator", calls),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        with ThreadPoolExecutor(1) as executor:
+            who = Participant("a", address, None, LocalData(), retry_for=retry_for)
+            farewell = await Connection(who, executor).take_part()
+    finally:
+        await server.stop(None)
+    assert farewell.completed
+    assert streams == 2
