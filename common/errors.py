@@ -15,6 +15,9 @@ from os import PathLike
 from types import MappingProxyType
 from typing import ClassVar, TypedDict, Unpack
 
+INTERRUPTED = 130
+"""Exit code of a command that was ended by Ctrl-C or SIGTERM."""
+
 
 class Place(TypedDict, total=False):
     """Location of an error; each part is optional and becomes an attribute of the error."""

@@ -144,7 +144,7 @@ class Coordinator:
             await rounds.close(completed=True)
             reason = told = ""
         except FenchelError as error:
-            reason, told = str(error), _for_clients(error)
+            reason, told = str(error), reason_for_clients(error)
             raise
         except asyncio.CancelledError:
             reason, told = "interrupted", f"the server was interrupted; {_COME_BACK}"
@@ -273,8 +273,8 @@ def open_resumed(folder: RunFolder, *, previous: bool = False) -> Checkpoint:
     return found
 
 
-def _for_clients(error: FenchelError) -> str:
-    """Say on the clients' terminals why the run stopped: of the server's own files only that they are to blame."""
+def reason_for_clients(error: FenchelError) -> str:
+    """Return why the run stopped, as clients may read it: without the paths of the server's own files."""
     if isinstance(error, StorageError):
         cause = error.__cause__
         why = f" ({cause.strerror})" if isinstance(cause, OSError) and cause.strerror else ""

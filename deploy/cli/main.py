@@ -19,14 +19,13 @@ import typer
 from rich.console import Console
 
 from fenchel.common.defects import outside
-from fenchel.common.errors import FenchelError
+from fenchel.common.errors import INTERRUPTED, FenchelError
 from fenchel.common.version import software
 from fenchel.deploy.launch import grpc_engine
 from fenchel.deploy.launch.logs import log_to_terminal
 
 ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that say how many threads linear algebra starts."""
-INTERRUPTED = 130
 
 
 def set_up_process() -> None:

@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -117,6 +117,22 @@ def _kept_if_begun(folder: RunFolder, resumed: bool) -> Iterator[None]:
         raise
     except (KeyboardInterrupt, asyncio.CancelledError):
         _tell_what_is_saved(folder)
+        raise
+
+
+@contextmanager
+def _explaining(listen: str, credentials: Credentials | None, seconds: float) -> Iterator[None]:
+    """After an error, answer clients that dial in with the reason for some seconds, before the error is raised."""
+    try:
+        yield
+    except FenchelError as error:
+        if seconds:
+            from fenchel.server.coordinator import reason_for_clients
+            from fenchel.server.transport.refusal import refuse
+
+            _caution(f"the server ends by an error; for {seconds:g} s it answers clients that dial in with the reason")
+            with suppress(asyncio.CancelledError, KeyboardInterrupt):  # Ctrl-C ends the wait, not the account of it
+                _interruptible(refuse(listen, credentials, reason_for_clients(error), seconds))
         raise
 
 
@@ -252,6 +268,9 @@ def server(
             help="server.public of fenchel keys: the key that clients must use; else they say which",
         ),
     ] = None,
+    linger: Annotated[
+        float, typer.Option(min=0, help="seconds to stay after an error, so that clients that dial in learn the reason")
+    ] = 0.0,
 ) -> None:
     """Coordinate one run for clients that dial in."""
     from fenchel.common.tls.credentials import Credentials
@@ -266,8 +285,6 @@ def server(
     address = Address.parse(listen, "--listen")
     exporters = Exporters.parse(dashboard, dashboard_at, metrics)
     refuse_private_keys(certs, os.environ)
-    key = None if public_key is None else read_public(public_key)
-    chosen, folder = _chosen(settings, overrides, clients, resume, previous)
     if (certs is None) != insecure:
         raise SettingsError("give either --certs DIR (fenchel certs makes one) or --insecure")
     if insecure and not address.is_loopback:
@@ -275,38 +292,42 @@ def server(
             f"--listen {listen}: without TLS everybody who reaches this address can join, and read what crosses; "
             "use --certs DIR, or an address of this machine alone"
         )
-    if chosen.seals_secrets and insecure:
-        raise SettingsError(
-            "sealed needs the clients' certificates: start the server with --certs DIR, or use secrets.source: file",
-            key="secrets.source",
-        )
     credentials = None if certs is None else Credentials.load(certs)
     if credentials is not None:
         check_pair(credentials)
         if credentials.key_is_open:
             _caution(f"{certs}: other users of this machine can read key.pem; run: chmod 600 key.pem")
-    chosen = _without_links(chosen)
-    _warn(chosen)
-    checkpoint = None if folder is None else open_resumed(folder, previous=previous)
-    console = Console(stderr=as_json)
-    ensure(chosen.data, console)
-    folder = folder or RunFolder.create(runs, chosen.name)
-    write_text(folder.settings, chosen.to_yaml(), sync=chosen.checkpoint.sync)
-    with (
-        _kept_if_begun(folder, resume is not None),
-        watching(folder, chosen, exporters, partial(_say, console), _caution) as watchers,
-        Display(console, folder.id, chosen.rounds) as display,
-    ):
-        observer = display.observer().beside(watchers)
-        coordinator = Coordinator(chosen, folder, resume=checkpoint, observer=observer, public_key=key)
+    with _explaining(listen, credentials, linger):
+        key = None if public_key is None else read_public(public_key)
+        chosen, folder = _chosen(settings, overrides, clients, resume, previous)
+        if chosen.seals_secrets and insecure:
+            raise SettingsError(
+                "sealed needs the clients' certificates: start the server with --certs DIR, or use "
+                "secrets.source: file",
+                key="secrets.source",
+            )
+        chosen = _without_links(chosen)
+        _warn(chosen)
+        checkpoint = None if folder is None else open_resumed(folder, previous=previous)
+        console = Console(stderr=as_json)
+        ensure(chosen.data, console)
+        folder = folder or RunFolder.create(runs, chosen.name)
+        write_text(folder.settings, chosen.to_yaml(), sync=chosen.checkpoint.sync)
+        with (
+            _kept_if_begun(folder, resume is not None),
+            watching(folder, chosen, exporters, partial(_say, console), _caution) as watchers,
+            Display(console, folder.id, chosen.rounds) as display,
+        ):
+            observer = display.observer().beside(watchers)
+            coordinator = Coordinator(chosen, folder, resume=checkpoint, observer=observer, public_key=key)
 
-        def listening(port: int) -> None:
-            display.say(f"listening on {listen.rpartition(':')[0]}:{port}; waiting for clients")
-            if checkpoint is not None and checkpoint.round >= chosen.rounds:
-                display.say("all rounds are done: what is left is to tell clients that have not heard so")
+            def listening(port: int) -> None:
+                display.say(f"listening on {listen.rpartition(':')[0]}:{port}; waiting for clients")
+                if checkpoint is not None and checkpoint.round >= chosen.rounds:
+                    display.say("all rounds are done: what is left is to tell clients that have not heard so")
 
-        summary = _interruptible(serve(coordinator, listen, credentials, listening))
-    _finished(console, folder, summary, as_json)
+            summary = _interruptible(serve(coordinator, listen, credentials, listening))
+        _finished(console, folder, summary, as_json)
 
 
 def client(

@@ -1,11 +1,13 @@
-"""Keep a server going: begin a run, and go on with it when its process or its container was killed.
+"""Keep a server or a client going: start it again when a signal killed it.
 
-``python -m fenchel.deploy.cli.supervise DIR [WORDS...] -- SETTINGS [WORDS...]`` is ``fenchel server`` with
+``python -m fenchel.deploy.cli.supervise client [WORDS...]`` is ``fenchel client``, which goes on from its journal.
+
+``python -m fenchel.deploy.cli.supervise server DIR [WORDS...] -- SETTINGS [WORDS...]`` is ``fenchel server`` with
 run folders in ``DIR``. The words before ``--`` are given whenever a server is started (``--listen``,
 ``--certs``); those after it only when a run begins (``--clients``, ``--set``), since a resumed run keeps its
 settings.
 
-A run in progress is kept in ``DIR/running-HOST``, where HOST is this machine's or container's name, and moves to
+A run in progress is kept in ``DIR/running-HOST``, where HOST is the name of this machine or container, and moves to
 ``DIR`` when it is over. So a container that is started again finds the run that it was killed in.
 """
 
@@ -15,25 +17,53 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fenchel.common.errors import SettingsError
+from fenchel.common.errors import INTERRUPTED, SettingsError
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.cli.main import INTERRUPTED
 
-_RESTARTS = 10  # a server that is killed more often will not get through
+_RESTARTS = 10  # a process that is killed more often will not get through
+_FENCHEL = (sys.executable, "-m", "fenchel")
+_SIGNALLED = 128  # an exit code from here on is that of a process that a signal ended
+
+
+def keep_going(command: Callable[[], Sequence[str]]) -> int:
+    """Run a command, again and again as long as a signal kills it; return its exit code, as a shell counts.
+
+    Parameters
+    ----------
+    command
+        Returns the words of the command, each time that it is about to run.
+    """
+    for _ in range(1 + _RESTARTS):
+        code = _run(command())
+        if code >= 0:
+            break
+        _say(f"the process was killed by {signal.Signals(-code).name}")
+    return code if code >= 0 else _SIGNALLED - code
+
+
+def _run(words: Sequence[str]) -> int:
+    """Run a command; return its exit code, negative if a signal killed it."""
+    with subprocess.Popen(words) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()
+            return INTERRUPTED
 
 
 @dataclass(frozen=True)
-class Supervisor:
+class ServerSupervisor:
     """Starts a server as often as it takes to get through a run."""
 
     runs: Path  # where run folders end up
     always: Sequence[str]  # words that each server is started with
     beginning: Sequence[str]  # words that a run begins with: its settings and what overrides them
-    command: Sequence[str] = (sys.executable, "-m", "fenchel", "server")  # what runs a server
+    command: Sequence[str] = (*_FENCHEL, "server")  # what runs a server
 
     @property
     def _mine(self) -> Path:
@@ -41,42 +71,26 @@ class Supervisor:
 
     def run(self) -> int:
         """Begin a run, or go on with an interrupted one; return the exit code of the last server."""
-        try:
-            self._mine.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SettingsError(
-                f"cannot be written by user {os.getuid()}, group {os.getgid()} ({error.strerror}); make "
-                "the folder before you start, and start as its owner (docs/docker.md: FENCHEL_UID)",
-                source=self.runs,
-            ) from None
-        for _ in range(1 + _RESTARTS):
-            code = self._serve()
-            if code >= 0:
-                break
-            _say(f"the server was killed by {signal.Signals(-code).name}")
-        if code >= 0 and code != INTERRUPTED:
+        code = keep_going(self._words)
+        if code < _SIGNALLED:
             self._put_away()
-        return code if code >= 0 else 128 - code
+        return code
 
-    def _serve(self) -> int:
-        interrupted = [path for path in self._mine.iterdir() if RunFolder(path).checkpoint.exists()]
+    def _words(self) -> Sequence[str]:
+        interrupted = [path for path in self._folders() if RunFolder(path).checkpoint.exists()]
         if interrupted:
-            words = ["--resume", str(max(interrupted)), *self.always]
-        else:
-            words = [*self.beginning, "--runs", str(self._mine), *self.always]
-        with subprocess.Popen([*self.command, *words]) as server:
-            try:
-                return server.wait()
-            except KeyboardInterrupt:
-                server.terminate()
-                server.wait()
-                return INTERRUPTED
+            return [*self.command, "--resume", str(max(interrupted)), *self.always]
+        return [*self.command, *self.beginning, "--runs", str(self._mine), *self.always]
+
+    def _folders(self) -> list[Path]:
+        return list(self._mine.iterdir()) if self._mine.is_dir() else []
 
     def _put_away(self) -> None:
-        for path in self._mine.iterdir():
+        for path in self._folders():
             path.rename(self.runs / path.name)
             _say(f"moved to    {self.runs / path.name}")
-        self._mine.rmdir()
+        if self._mine.is_dir():
+            self._mine.rmdir()
 
 
 def _say(words: str) -> None:
@@ -85,16 +99,16 @@ def _say(words: str) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Read the words of the command line, supervise, and return the exit code."""
-    if not words or "--" not in words[1:]:
-        _say(__doc__ or "")
-        return SettingsError.exit_code
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # containers are stopped so: as by Ctrl-C
-    split = words.index("--")
-    try:
-        return Supervisor(Path(words[0]), words[1:split], words[split + 1 :]).run()
-    except SettingsError as error:
-        _say(f"error: {error}")
-        return error.exit_code
+    match words:
+        case ["client", *rest]:
+            return keep_going(lambda: (*_FENCHEL, "client", *rest))
+        case ["server", runs, *rest] if "--" in rest:
+            split = rest.index("--")
+            return ServerSupervisor(Path(runs), rest[:split], rest[split + 1 :]).run()
+        case _:
+            _say(__doc__ or "")
+            return SettingsError.exit_code
 
 
 if __name__ == "__main__":

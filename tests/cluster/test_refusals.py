@@ -178,3 +178,17 @@ def test_a_client_without_its_journal_stops_the_run_which_goes_on_once_it_is_put
     elsewhere.rename(state)
     federation.start()
     federation.finish()
+
+
+def test_a_server_that_lingers_after_an_error_answers_clients_with_the_reason(federate: MakeFederation) -> None:
+    federation = federate(SETTINGS | {"data": {"name": "digits", "samples": 10**9}})
+    federation.start_server("--linger", "600")
+    assert federation.server is not None
+    federation.start_client("client-000")
+    assert federation.clients["client-000"].wait(60) == JoinRefusedError.exit_code
+    reason = one_paragraph(federation.says("client-000"))
+    assert "the server has ended: " in reason
+    assert "data.samples" in reason
+    federation.server.send_signal(signal.SIGTERM)
+    assert federation.server.wait(60) == DataError.exit_code
+    assert "data.samples" in one_paragraph(federation.says("server"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 import subprocess
@@ -49,13 +48,7 @@ def bring(compose: Sequence[str], image: str, tmp_path: Path) -> Iterator[Callab
         project = f"fenchel-test-{secrets.token_hex(4)}"
         runs = tmp_path / project
         runs.mkdir()
-        environment = {
-            "FENCHEL_IMAGE": image,
-            "FENCHEL_RUNS": str(runs),
-            "FENCHEL_IDENTITIES": "8",
-            "FENCHEL_UID": str(os.getuid()),
-            "FENCHEL_GID": str(os.getgid()),
-        }
+        environment = {"FENCHEL_IMAGE": image, "FENCHEL_RUNS": str(runs), "FENCHEL_IDENTITIES": "8"}
         made.append(Cluster(compose, project, environment | variables, runs))
         return made[-1]
 

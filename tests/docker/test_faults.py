@@ -169,7 +169,7 @@ def hold(bring: Bring, tmp_path: Path) -> Hold:
         path.write_text(yaml.safe_dump(settings))
         mounts = [f"{ROOT / 'tests'}:/own/tests:ro", f"{gates}:/gates"]
         brings = {"environment": {"PYTHONPATH": "/own"}, "volumes": mounts}
-        serves = "/runs --listen=0.0.0.0:7443 --certs=/certs --dashboard-at=127.0.0.1:7444 -- /settings.yaml"
+        serves = "server /runs --listen=0.0.0.0:7443 --certs=/certs --dashboard-at=127.0.0.1:7444 -- /settings.yaml"
         # The host's name is that of the folder of a run in progress: a new container goes on with the old one's.
         server = brings | {"command": serves, "hostname": "server"}
         overlay = tmp_path / "overlay.yml"

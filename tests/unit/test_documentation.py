@@ -31,7 +31,7 @@ from fenchel.common.settings.run import json_schema, load, validate
 from fenchel.common.settings.tuning import load_tuning
 from fenchel.common.storage import store
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.cli.main import INTERRUPTED, application
+from fenchel.deploy.cli.main import application
 from fenchel.deploy.launch.names import client_names
 from fenchel.testing import check_algorithm
 
@@ -303,7 +303,7 @@ def test_the_page_of_exit_codes_lists_every_class_with_its_code() -> None:
     listed = {(name, int(row[0])) for row in rows for name in re.findall(r"`(\w+Error)`", row[1])}
     assert listed == {(kind.__name__, kind.exit_code) for kind in error_classes()}
     codes = [int(row[0]) for row in rows]
-    assert codes == sorted({0, 1, 2, INTERRUPTED, *(kind.exit_code for kind in error_classes())})
+    assert codes == sorted({0, 1, 2, errors.INTERRUPTED, *(kind.exit_code for kind in error_classes())})
 
 
 # docs/settings.md

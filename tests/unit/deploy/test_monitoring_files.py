@@ -185,6 +185,8 @@ def test_the_overlay_only_adds_to_the_words_of_both_roles() -> None:
     assert [word for word in with_it["server"]["command"] if word not in added] == plain["server"]["command"]
     mine, theirs = (shlex.split(services["client"]["command"]) for services in (with_it, plain))
     assert [word for word in mine if word not in ("--metrics", "0.0.0.0:9464")] == theirs
+    for service in (with_it["certs"], plain["certs"]):
+        service["volumes"].sort()  # compose keeps no order
     assert with_it["certs"] == plain["certs"]
 
 
@@ -210,7 +212,8 @@ def test_every_file_that_the_overlay_mounts_is_there() -> None:
 def test_the_words_of_the_overlay_are_those_of_the_commands() -> None:
     commands: Any = typer.main.get_command(application())
     words = config()["services"]["server"]["command"]
-    always, beginning = words[1 : words.index("--")], words[words.index("--") + 1 :]
+    assert words[:2] == ["server", "/runs"]
+    always, beginning = words[2 : words.index("--")], words[words.index("--") + 1 :]
     context = commands.commands["server"].make_context("server", [*beginning, *always])
     assert context.params["metrics"] == "0.0.0.0:9464"
     assert context.params["dashboard_at"] == "0.0.0.0:7444"

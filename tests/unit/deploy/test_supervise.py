@@ -1,4 +1,4 @@
-"""A supervised server gets through its run however often it is killed, and stops when it is stopped."""
+"""A supervised process gets through however often it is killed, and stops when it is stopped."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from fenchel.common.errors import SettingsError
-from fenchel.deploy.cli.main import INTERRUPTED
-from fenchel.deploy.cli.supervise import Supervisor, main
-from tests.messages import raises
+from fenchel.common.errors import INTERRUPTED, StorageError
+from fenchel.deploy.cli.supervise import ServerSupervisor, main
 
 # Stands for "fenchel server": notes its words, and does what the test's script says next.
 SERVER = """
@@ -43,16 +41,24 @@ for act in script[0]:
 """
 
 
+@pytest.fixture(autouse=True)
+def signal_handler() -> Iterator[None]:
+    """Give this process its own handler of SIGTERM back."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.fixture
 def fake(tmp_path: Path) -> Path:
     (tmp_path / "server.py").write_text(SERVER)
     return tmp_path
 
 
-def supervisor(fake: Path, *script: Sequence[str | int]) -> Supervisor:
+def supervisor(fake: Path, *script: Sequence[str | int]) -> ServerSupervisor:
     (fake / "script").write_text(json.dumps(script))
     command = (sys.executable, str(fake / "server.py"))
-    return Supervisor(fake / "runs", ["--listen", ":1"], ["settings.yaml", "--clients", "3"], command)
+    return ServerSupervisor(fake / "runs", ["--listen", ":1"], ["settings.yaml", "--clients", "3"], command)
 
 
 def calls(fake: Path) -> list[list[str]]:
@@ -109,9 +115,9 @@ def test_a_server_that_is_killed_again_and_again_is_given_up_but_its_run_is_kept
 def test_a_stopped_supervisor_stops_its_server_and_starts_no_other(fake: Path) -> None:
     (fake / "script").write_text(json.dumps([["checkpoint", "sleep"], [0]]))
     code = (
-        "import signal, sys, pathlib; from fenchel.deploy.cli.supervise import Supervisor; "
+        "import signal, sys, pathlib; from fenchel.deploy.cli.supervise import ServerSupervisor; "
         "signal.signal(signal.SIGTERM, signal.default_int_handler); "
-        f"sys.exit(Supervisor(pathlib.Path({str(fake / 'runs')!r}), [], ['s'], "
+        f"sys.exit(ServerSupervisor(pathlib.Path({str(fake / 'runs')!r}), [], ['s'], "
         f"(sys.executable, {str(fake / 'server.py')!r})).run())"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as process:
@@ -124,15 +130,30 @@ def test_a_stopped_supervisor_stops_its_server_and_starts_no_other(fake: Path) -
     assert len(calls(fake)) == 1
 
 
-def test_a_folder_for_runs_that_cannot_be_written_is_an_error_for_people(fake: Path) -> None:
-    (fake / "runs").write_text("")
-    with raises(SettingsError):
-        supervisor(fake, [0]).run()
+def test_a_folder_for_runs_that_cannot_be_written_is_named_by_the_server(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "runs"
+    runs.write_text("")
+    settings = Path(__file__).parents[3] / "experiments" / "fedavg-digits.yaml"
+    assert main(["server", str(runs), "--insecure", "--", str(settings)]) == StorageError.exit_code
+    assert str(runs) in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("words", [[], ["runs"], ["--", "settings.yaml"]])
+def test_a_killed_client_is_started_again_with_its_words_and_its_last_code_is_passed_on(
+    fake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fake / "runs").mkdir()
+    (fake / "script").write_text(json.dumps([["kill"], ["kill"], [6]]))
+    (fake / "server.py").write_text(SERVER.replace("parents=True", "parents=True, exist_ok=True"))
+    monkeypatch.setattr("fenchel.deploy.cli.supervise._FENCHEL", (sys.executable, str(fake / "server.py")))
+    assert main(["client", "server:7443", "--runs", str(fake / "runs")]) == 6
+    assert calls(fake) == [["client", "server:7443", "--runs", str(fake / "runs")]] * 3
+
+
+@pytest.mark.parametrize("words", [[], ["runs"], ["server", "runs"], ["server", "--", "settings.yaml"]])
 def test_words_that_make_no_sense_are_answered_with_how_it_is_called(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
-    assert "fenchel.deploy.cli.supervise DIR" in capsys.readouterr().err
+    assert "fenchel.deploy.cli.supervise server DIR" in capsys.readouterr().err
