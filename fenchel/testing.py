@@ -32,7 +32,7 @@ from fenchel.client.session import Answer, ClientData, Session
 from fenchel.client.worker import Worker
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import FenchelError, JoinRefusedError
-from fenchel.common.settings.run import RunSettings, from_json, load, validate
+from fenchel.common.settings.run import RunSettings, from_json, load, outside_code, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.state import freeze, thaw
 from fenchel.common.storage.tables import read
@@ -132,6 +132,7 @@ class Federation:
     broken: int = 0  # streams so far
     rebuilt: int = 0  # clients that were started anew
     killed: int = 0  # servers
+    passed: int = 0  # frames since the first checkpoint
     _breaks_left: dict[str, int] = field(default_factory=dict)
     _holdings: LocalData = field(default_factory=LocalData)
     _lines: dict[str, _Line] = field(default_factory=dict)
@@ -180,7 +181,10 @@ class Federation:
                 everybody.exception()
 
     def _tick(self, death: asyncio.Event) -> None:
-        if self._ticks_to_death is not None and self.folder.checkpoint.exists():
+        if not self.folder.checkpoint.exists():
+            return
+        self.passed += 1
+        if self._ticks_to_death is not None:
             self._ticks_to_death -= 1
             if self._ticks_to_death <= 0:
                 death.set()
@@ -240,7 +244,7 @@ class Federation:
         return self.workers[name]
 
     def _session(self, name: str, settings: RunSettings, holding: ClientData, journal: Path) -> Session:
-        return self.session(name, settings, holding, journal, [settings.algorithm.name], self.secrets)
+        return self.session(name, settings, holding, journal, outside_code(settings.model_dump()), self.secrets)
 
 
 def load_model(folder: RunFolder) -> Vector:
@@ -304,14 +308,16 @@ def _quiet(settings: RunSettings | Mapping[str, Any] | Path | str) -> RunSetting
 
 @dataclass
 class _Case:
-    """One algorithm that is checked, and the model of its undisturbed run."""
+    """One algorithm that is checked, and the model and length of its undisturbed run."""
 
     settings: RunSettings
     parent: Path
     model: Vector = field(init=False)
+    frames: int = field(init=False)  # since the first checkpoint
 
     def __post_init__(self) -> None:
-        self.model = self.federation("undisturbed").run()
+        undisturbed = self.federation("undisturbed")
+        self.model, self.frames = undisturbed.run(), undisturbed.passed
         assert np.isfinite(self.model).all(), "the model of an undisturbed run is not finite; take shorter steps"
 
     def federation(self, name: str, **more: Any) -> Federation:
@@ -325,10 +331,15 @@ class _Case:
 
     def check_faults(self, seed: int) -> None:
         for breaks, kills in ((3, 0), (0, 2), (3, 2)):
-            faults = Faults(random.Random(f"{seed} {breaks} {kills}"), breaks, kills, frames=20, lag=2)
+            # Each kill must find the run going on: it costs a share of the frames that a short run has.
+            frames = min(20, self.frames // (2 * (kills + 1)))
+            assert frames, "the run is too short to be disturbed; give it more rounds"
+            faults = Faults(random.Random(f"{seed} {breaks} {kills}"), breaks, kills, frames=frames, lag=2)
             federation = self.federation("faults", faults=faults)
             self.same(federation.run(), f"{breaks} broken streams a client and {kills} kills of the server")
-            assert federation.killed == kills
+            assert federation.killed == kills, (
+                f"the run ended after {federation.killed} of {kills} kills of its server; give it more rounds"
+            )
 
     def check_repetition(self) -> None:
         """Have every instruction handled twice: the second time the stored reply must come."""

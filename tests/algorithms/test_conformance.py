@@ -67,8 +67,30 @@ class ForgetfulClient(fenchel.ClientAlgorithm):
         return {"gradient": self.objective.gradient(model) * self.rounds_done}
 
 
+class Squares(fenchel.Objective):
+    """Half the mean squared error of a linear model: an objective from outside of Fenchel."""
+
+    def __init__(self, shard: fenchel.Shard, l2: float, dtype: str) -> None:
+        super().__init__(dimension=shard.features.shape[1], samples=shard.samples, dtype=dtype)
+        self.features = np.asarray(shard.features)
+        self.targets = shard.labels.astype(float)
+
+    def loss(self, w: fenchel.Vector) -> float:
+        return float(np.square(self.features @ w - self.targets).mean() / 2)
+
+    def batch_gradient(self, w: fenchel.Vector, rows: np.ndarray[Any, Any]) -> fenchel.Vector:
+        features = self.features[rows]
+        gradient: fenchel.Vector = features.T @ (features @ w - self.targets[rows]) / rows.size
+        return gradient
+
+    def evaluate(self, w: fenchel.Vector, shard: fenchel.Shard | None = None) -> fenchel.Metrics:
+        return fenchel.Metrics(loss_sum=self.loss(w) * self.samples, correct=None, samples=self.samples)
+
+
 CASES: dict[str, dict[str, Any]] = {
     "fedavg": {"algorithm": LOCAL, **SOME},
+    "fedavg, short": {"algorithm": LOCAL, "rounds": 3, "clients": 2},
+    "fedavg, own objective": {"algorithm": LOCAL, "objective": {"kind": "own", "name": f"{__name__}:Squares"}},
     "fedavg, sparse": {
         "algorithm": LOCAL,
         "uplink": {"sparsify": {"support": "top-k", "keep": 0.3}, "dtype": "float32"},
@@ -143,6 +165,11 @@ def test_it_conforms(case: str, tmp_path: Path) -> None:
     given = CASES[case]
     algorithm = {"name": case.partition(",")[0], **given["algorithm"]}
     check_algorithm(BASIS | given | {"algorithm": algorithm}, tmp_path, seeds=1)
+
+
+def test_a_run_that_is_too_short_to_be_disturbed_is_refused_with_a_reason(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="more rounds"):
+        check_algorithm(BASIS | {"rounds": 1, "clients": 1, "algorithm": {"name": "fedavg", **LOCAL}}, tmp_path)
 
 
 @pytest.mark.parametrize(
