@@ -35,6 +35,7 @@ from fenchel.server.privacy_budget import PrivacyBudget
 from fenchel.server.rounds import Rounds
 from fenchel.server.telemetry.deferred_note import DeferredNote
 from fenchel.server.telemetry.environments import Environments
+from fenchel.server.telemetry.objective_growth import ObjectiveGrowth
 from fenchel.server.telemetry.observer import RunObserver
 from fenchel.server.telemetry.recorder import Recorder
 from fenchel.server.telemetry.throttled_log import ThrottledLog
@@ -213,6 +214,10 @@ class Coordinator:
             privacy_budget.resume(read(self.folder.calls))  # also what was asked after the checkpoint: it was sent
         self.disclosures.privacy_budget = privacy_budget
         recorder = Recorder(self.folder, figures, done, self._observer.calls, algorithm.client_figures)
+        growth = ObjectiveGrowth()
+        if done and exists(self.folder.metrics):
+            before = read(self.folder.metrics).slice(0, done)
+            growth.resume(before["objective"].to_pylist(), before["test_loss"].to_pylist())
         return Rounds(
             settings=settings,
             folder=self.folder,
@@ -226,6 +231,7 @@ class Coordinator:
             disclosures=self.disclosures,
             observer=replace(self._observer, begins=self._begins),
             privacy_budget=privacy_budget,
+            growth=growth,
             epoch=self._epoch,
         )
 
