@@ -90,7 +90,8 @@ class Coordinator:
         closed = settings.participation.late_joiners == "refuse"
         self.limits = limits or Limits.of(expected if closed else None)
         names = () if resume is None else tuple(resume.members)
-        check_run(settings, self._source, len(names) or expected)
+        for caution in check_run(settings, self._source, len(names) or expected):
+            log.warning("%s", caution)
         self._failed = False
         self.disclosures = DisclosureRecord(
             folder.disclosures, folder.id, settings.differential_privacy, settings.uplink

@@ -152,7 +152,7 @@ def _say(console: Console, words: str) -> None:
     console.print(words, highlight=False, soft_wrap=True)
 
 
-def _caution(words: str) -> None:
+def warn_of(words: str) -> None:
     """Show a warning that is no error."""
     Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold yellow]warning:[/] {words}")
 
@@ -206,7 +206,7 @@ def up(
     folder = folder or RunFolder.create(runs, chosen.name)
     with (
         _kept_if_begun(folder, resume is not None),
-        watching(folder, chosen, exporters, partial(_say, console), _caution) as watchers,
+        watching(folder, chosen, exporters, partial(_say, console), warn_of) as watchers,
         Display(console, folder.id, chosen.rounds) as display,
     ):
         launcher = LocalLauncher(
@@ -271,7 +271,7 @@ def server(
     if (certs is None) != insecure:
         raise SettingsError("give either --certs DIR (fenchel certs makes one) or --insecure")
     if insecure and not address.is_loopback:
-        _caution(
+        warn_of(
             f"--listen {listen}: without TLS everybody who reaches this address can join, and read what crosses; "
             "use --certs DIR, or an address of this machine alone"
         )
@@ -284,7 +284,7 @@ def server(
     if credentials is not None:
         check_pair(credentials)
         if credentials.key_is_open:
-            _caution(f"{certs}: other users of this machine can read key.pem; run: chmod 600 key.pem")
+            warn_of(f"{certs}: other users of this machine can read key.pem; run: chmod 600 key.pem")
     chosen = _without_links(chosen)
     _warn(chosen)
     checkpoint = None if folder is None else open_resumed(folder, previous=previous)
@@ -294,7 +294,7 @@ def server(
     write_text(folder.settings, chosen.to_yaml(), sync=chosen.checkpoint.sync)
     with (
         _kept_if_begun(folder, resume is not None),
-        watching(folder, chosen, exporters, partial(_say, console), _caution) as watchers,
+        watching(folder, chosen, exporters, partial(_say, console), warn_of) as watchers,
         Display(console, folder.id, chosen.rounds) as display,
     ):
         observer = display.observer().beside(watchers)
@@ -480,7 +480,7 @@ def client(
             console.print(plain(event), soft_wrap=True, markup=False)
 
     try:
-        with leaving_no_data(ParentGoneError), watching_clients(metrics_at, say, _caution) as observer:
+        with leaving_no_data(ParentGoneError), watching_clients(metrics_at, say, warn_of) as observer:
             farewells = _interruptible(
                 host(participants, threads=threads, parent=parent, on_event=say, observer=observer)
             )
@@ -524,5 +524,5 @@ def _identities(
         if pair is not None:
             check_pair(pair)
             if pair.key_is_open:
-                _caution(f"{pair.folder}: other users of this machine can read key.pem; run: chmod 600 key.pem")
+                warn_of(f"{pair.folder}: other users of this machine can read key.pem; run: chmod 600 key.pem")
     return identities
