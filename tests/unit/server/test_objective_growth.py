@@ -10,11 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fenchel.common.settings.run import validate
+from fenchel.algorithms.fedavg import FedAvg
+from fenchel.common.errors import DataError
+from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.tables import read
 from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.server.coordinator import open_resumed
+from fenchel.server.saving import Saving
 from fenchel.server.telemetry.objective_growth import ObjectiveGrowth
+from fenchel.testing import Federation
+from tests.messages import raises
 
 
 def rounds_warned_of(caplog: pytest.LogCaptureFixture) -> list[int]:
@@ -37,25 +43,30 @@ def watched(caplog: pytest.LogCaptureFixture, *objectives: float, **others: floa
     return rounds_warned_of(caplog)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "step_size"), [("fedavg", 2.5), ("feddyn", 2.5), ("scaffold", 2.5), ("drdm", 2.5)]
-)
-async def test_whatever_the_algorithm_a_run_that_diverges_warns_once(
-    algorithm: str, step_size: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def diverging(parent: Path, algorithm: str) -> RunSettings:
+    """Return settings of a run whose steps are too long."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(60, 3))
-    np.savez(tmp_path / "data.npz", X=features, y=features @ np.ones(3) + rng.normal(size=60))
-    settings: dict[str, Any] = {
-        "rounds": 12,
-        "clients": 3,
-        "data": {"file": str(tmp_path / "data.npz"), "test_fraction": 0, "task": "regression"},
-        "objective": {"kind": "squared"},
-        "algorithm": {"name": algorithm, "step_size": step_size, "local_steps": 2},
-    }
+    np.savez(parent / "data.npz", X=features, y=features @ np.ones(3) + rng.normal(size=60))
+    return validate(
+        {
+            "rounds": 12,
+            "clients": 3,
+            "data": {"file": str(parent / "data.npz"), "test_fraction": 0, "task": "regression"},
+            "objective": {"kind": "squared"},
+            "algorithm": {"name": algorithm, "step_size": 2.5, "local_steps": 2},
+        }
+    )
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "feddyn", "scaffold", "drdm"])
+async def test_whatever_the_algorithm_a_run_that_diverges_warns_once(
+    algorithm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = diverging(tmp_path, algorithm)
     folder = RunFolder.create(tmp_path, "run")
     with caplog.at_level(logging.WARNING, "fenchel.server"):
-        await run_in_process(validate(settings), folder)
+        await run_in_process(settings, folder)
     (warned,) = rounds_warned_of(caplog)
     objectives = read(folder.metrics)["objective"].to_pylist()
     assert objectives[warned - 1] > 1e3 * objectives[0]
@@ -104,3 +115,37 @@ def test_a_resumed_run_compares_with_its_first_model_and_does_not_warn_again(cap
         assert rounds_warned_of(caplog) == []
         early.evaluated(4, {"objective": 2500.0})
     assert rounds_warned_of(caplog) == [4]
+
+
+@pytest.mark.parametrize("stop", [2, 8])
+def test_a_run_that_stops_and_goes_on_warns_in_the_round_of_one_that_does_not_stop(
+    stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = diverging(tmp_path, "fedavg")
+    with caplog.at_level(logging.WARNING, "fenchel.server"):
+        Federation(settings, RunFolder.create(tmp_path, "whole")).run()
+    (expected,) = rounds_warned_of(caplog)
+    assert 2 < expected < 8
+    caplog.clear()
+    save, go = Saving.save, FedAvg.round
+
+    async def saving_always(self: Saving, *given: Any, wait: bool, again: bool = False) -> None:
+        await save(self, *given, wait=True, again=again)
+
+    async def stopping(self: FedAvg, t: int) -> None:
+        if t == stop:
+            raise DataError("stopped, for a test")
+        await go(self, t)
+
+    monkeypatch.setattr(Saving, "save", saving_always)
+    folder = RunFolder.create(tmp_path, "stopped")
+    federation = Federation(settings, folder)
+    with caplog.at_level(logging.WARNING, "fenchel.server"):
+        with monkeypatch.context() as patch:
+            patch.setattr(FedAvg, "round", stopping)
+            with raises(DataError):
+                federation.run()
+        assert open_resumed(folder).round == stop - 1
+        federation.workers.clear()
+        federation.run(resume=True)
+    assert rounds_warned_of(caplog) == [expected]
