@@ -166,12 +166,15 @@ class DRDM(SampledByWeight):
         if not isinstance(self.objective, LinearObjective):
             return ()  # what all samples together tell of a client's is known of means over samples only
         known = smoothness()
-        if mu >= _FAR_BELOW * known or not math.isfinite(known):
+        if not math.isfinite(known):
+            return ()
+        fitting = settings.fitting_regularization(known)
+        if mu >= min(_FAR_BELOW * known, float(f"{fitting:.2g}")):
             return ()
         return (
             f"algorithm.regularization: {mu:g} is far below the smoothness of the objective, {known:.3g}. Drifts and "
             "weights may drive each other apart, and the run may diverge. Leave regularization out, or use "
-            f"{settings.fitting_regularization(known):.2g}",
+            f"{fitting:.2g}",
         )
 
     @property

@@ -189,3 +189,17 @@ def test_the_server_logs_that_warning_before_the_run(tmp_path: Path, caplog: pyt
     with caplog.at_level(logging.WARNING, "fenchel.server"):
         train(samples_of(three()), tmp_path, DEFAULTS | {"regularization": 0.05}, rounds=1)
     assert [logged.module for logged in caplog.records] == ["coordinator"]
+
+
+def test_the_regularization_that_the_warning_names_is_not_warned_of(tmp_path: Path) -> None:
+    """It is below a tenth of the smoothness where local steps are long."""
+    problem = samples_of(five(0, scale=6.0))  # a smoothness of 119 for the steepest client
+    long = DEFAULTS | {"step_size": 0.3}
+    (warning,) = _warnings(problem, long | {"regularization": 0.1}, tmp_path)
+    assert "use 1.7" in warning
+    assert _warnings(problem, long | {"regularization": 1.7}, tmp_path) == ()
+
+
+def _warnings(problem: Regression, algorithm: dict[str, Any], folder: Path) -> tuple[str, ...]:
+    settings = problem.settings(folder, algorithm)
+    return check_run(settings, open_data(settings), problem.clients)
