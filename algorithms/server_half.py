@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -115,6 +116,18 @@ class Algorithm:
         DataError
             No setting can help: the data are not such as the algorithm needs.
         """
+
+    def cautions(self, smoothness: Callable[[], float]) -> tuple[str, ...]:
+        """Return what people should know before a run with these settings on these data; by default nothing.
+
+        ``fenchel check`` shows it, and the server logs it.
+
+        Parameters
+        ----------
+        smoothness
+            Computes the smoothness of the objective on all training samples, which takes a pass over them.
+        """
+        return ()
 
     async def start(self) -> None:
         """Set up, before round 1; by default nothing."""

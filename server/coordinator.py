@@ -35,6 +35,7 @@ from fenchel.server.privacy_budget import PrivacyBudget
 from fenchel.server.rounds import Rounds
 from fenchel.server.telemetry.deferred_note import DeferredNote
 from fenchel.server.telemetry.environments import Environments
+from fenchel.server.telemetry.objective_growth import ObjectiveGrowth
 from fenchel.server.telemetry.observer import RunObserver
 from fenchel.server.telemetry.recorder import Recorder
 from fenchel.server.telemetry.throttled_log import ThrottledLog
@@ -89,7 +90,8 @@ class Coordinator:
         closed = settings.participation.late_joiners == "refuse"
         self.limits = limits or Limits.of(expected if closed else None)
         names = () if resume is None else tuple(resume.members)
-        check_run(settings, self._source, len(names) or expected)
+        for caution in check_run(settings, self._source, len(names) or expected):
+            log.warning("%s", caution)
         self._failed = False
         self.disclosures = DisclosureRecord(
             folder.disclosures, folder.id, settings.differential_privacy, settings.uplink
@@ -213,6 +215,10 @@ class Coordinator:
             privacy_budget.resume(read(self.folder.calls))  # also what was asked after the checkpoint: it was sent
         self.disclosures.privacy_budget = privacy_budget
         recorder = Recorder(self.folder, figures, done, self._observer.calls, algorithm.client_figures)
+        growth = ObjectiveGrowth()
+        if done and exists(self.folder.metrics):
+            before = read(self.folder.metrics).slice(0, done)
+            growth.resume(before["objective"].to_pylist(), before["test_loss"].to_pylist())
         return Rounds(
             settings=settings,
             folder=self.folder,
@@ -226,6 +232,7 @@ class Coordinator:
             disclosures=self.disclosures,
             observer=replace(self._observer, begins=self._begins),
             privacy_budget=privacy_budget,
+            growth=growth,
             epoch=self._epoch,
         )
 

@@ -28,8 +28,8 @@ def open_data(settings: RunSettings) -> DataSource | None:
     return None if settings.own_data else DataSource.open(settings.data, settings.seed, settings.positive)
 
 
-def check_run(settings: RunSettings, source: DataSource | None, clients: int | None) -> None:
-    """Refuse a run that could not be done, as far as settings and data tell.
+def check_run(settings: RunSettings, source: DataSource | None, clients: int | None) -> tuple[str, ...]:
+    """Refuse a run that could not be done, as far as settings and data tell; return warnings of one that could.
 
     The server half is built for it as in the run, over clients that hold what the partition gives them. So
     whatever a half refuses when it is built, or in :meth:`fenchel.algorithms.server_half.Algorithm.check`, is
@@ -45,20 +45,27 @@ def check_run(settings: RunSettings, source: DataSource | None, clients: int | N
     check_late_joiners(settings, half)
     shape = _assumed_shape(settings) if source is None else (source.problem.features, source.problem.classes)
     if shape is None:
-        return
+        return ()
     objective = build_objective(settings.objective, no_samples(*shape))
     if clients is None:
-        return
+        return ()
     shards = [None] * clients if source is None else _described(source, clients)
     described = [ClientRecord(f"client-{number:03d}", number, shard) for number, shard in enumerate(shards)]
     members = {member.name: member for member in described}
     fleet = Fleet(members=members, seed=settings.seed, participation=settings.participation, network=settings.network)
-    build_half(settings, half, fleet, shape).check(source)
+    built = build_half(settings, half, fleet, shape)
+    built.check(source)
     if source is None:
-        return
+        return ()
     check_training(settings, source)
     if settings.differential_privacy is not None:
         check_uploads(settings, objective, [shard.samples for shard in shards if shard is not None])
+    return () if source.lack else built.cautions(lambda: _smoothness(settings, source))
+
+
+def _smoothness(settings: RunSettings, source: DataSource) -> float:
+    """Return the smoothness of the objective on all training samples; that of the steepest client is no smaller."""
+    return float(build_objective(settings.objective, source.training(settings.objective.dtype)).smoothness)
 
 
 def build_half(

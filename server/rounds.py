@@ -26,6 +26,7 @@ from fenchel.server.fleet.fleet import Fleet
 from fenchel.server.privacy_budget import PrivacyBudget
 from fenchel.server.saving import Saving
 from fenchel.server.telemetry.deferred_note import DeferredNote
+from fenchel.server.telemetry.objective_growth import ObjectiveGrowth
 from fenchel.server.telemetry.observer import RunObserver
 from fenchel.server.telemetry.recorder import Ended, Recorder, Row
 
@@ -51,6 +52,7 @@ class Rounds:
     disclosures: DisclosureRecord  # the account of what crossed, written now and then
     observer: RunObserver = field(default_factory=RunObserver)
     privacy_budget: PrivacyBudget | None = None  # under differential privacy
+    growth: ObjectiveGrowth = field(default_factory=ObjectiveGrowth)
     epoch: InitVar[int] = 0  # how often the run has been resumed
     ended: str = ""  # why the run was complete before its last round; empty if it was not
     figures: dict[str, float] = field(default_factory=dict)
@@ -133,6 +135,7 @@ class Rounds:
         if self.evaluator.is_due(t) and self.algorithm.model_is_known:
             figures = await self.evaluator.evaluate(self.algorithm.model)
             self.figures, self._evaluated = figures, t
+            self.growth.evaluated(t, figures)
             evaluation_seconds = time.perf_counter() - started - seconds
         calls, fleet.calls = fleet.calls, []
         fleet.note_absences(calls)

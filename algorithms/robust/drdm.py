@@ -8,8 +8,10 @@ Algorithms 1 to 3, with the parenthesis of the server's update where it belongs 
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +23,20 @@ from fenchel.algorithms.robust.sampled_by_weight import SampledByWeight
 from fenchel.algorithms.robust.settings import SampledByWeightSettings
 from fenchel.algorithms.server_half import ServerContext
 from fenchel.common.arrays import Dense, Vector
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.optim.choice import smoothness
 from fenchel.common.optim.projection import onto
 from fenchel.common.settings.algorithm import Weighting
 from fenchel.common.settings.participation import Sampler
+from fenchel.common.wire.schema import ABSURD, NumberSpec
 from fenchel.common.wire.values import Values
 from fenchel.server.fleet.addressing import Each
 
 OMEGA_MIN = 1e-3
 """Smallest factor of a client's gradients, with ``lambda-scaled``: without weight a drift is renewed all the same."""
+
+_FALLBACK = 0.1  # mu where no smoothness is known, or no drift depends on mu
+_FAR_BELOW = 0.1  # of the smoothness: an explicit mu that is warned of
 
 
 class DRDMSettings(SampledByWeightSettings):
@@ -48,10 +56,12 @@ class DRDMSettings(SampledByWeightSettings):
         "control-variate: what they last reported, which is quieter; where everybody is asked, about those that do not "
         "answer",
     )
-    regularization: NonNegativeFloat = Field(
-        0.1,
-        description="strength of the dynamic regularisation of local steps (mu); small values oscillate for long, and "
-        "0 is for correction: none only",
+    regularization: NonNegativeFloat | None = Field(
+        None,
+        description="strength of the dynamic regularisation of local steps (mu); far below the smoothness L of the "
+        "clients' losses drifts and lambda drive each other apart, and 0 is for correction: none only. null: follows "
+        "from L, which all clients report at the start (docs/algorithms/drdm.md); 0.1 where no L is known (neural "
+        "networks), and with correction: none",
     )
     correction: Literal["lambda-table", "lambda-scaled", "uniform", "none"] = Field(
         "lambda-table",
@@ -65,6 +75,15 @@ class DRDMSettings(SampledByWeightSettings):
     def epsilon(self) -> float:
         """Share of uniform sampling in the draw of the training cohort."""
         return 0.1 if self.exploration is None else self.exploration
+
+    def fitting_regularization(self, smoothness: float) -> float:
+        """Return a mu for losses of this smoothness L (section 2.10).
+
+        L/2 keeps drifts and lambda stable together; where local steps are short, mu is critically damped, and larger.
+        Local steps must stay stable, too, so mu is at most half of 1 / step_size.
+        """
+        damped = 2 * math.sqrt(smoothness) / math.sqrt(self.step_size * self.local_steps) - smoothness
+        return min(max(smoothness / 2, damped), 0.5 / self.step_size)
 
     def minimises(self, sampler: Sampler) -> Weighting | None:
         """With drifts that are summed up all alike, the average of the clients' losses; else the largest."""
@@ -92,7 +111,7 @@ class DRDMSettings(SampledByWeightSettings):
 
     @model_validator(mode="after")
     def _steps_converge(self) -> Self:
-        if self.step_size * self.regularization >= 2:
+        if self.regularization is not None and self.step_size * self.regularization >= 2:
             raise ValueError(
                 f"step_size {self.step_size:g} times regularization {self.regularization:g} is "
                 f"{self.step_size * self.regularization:g}, but local steps diverge from 2 on; lower one of them"
@@ -137,6 +156,59 @@ class DRDM(SampledByWeight):
         return self.State(
             **self.beginning(model), drift=np.zeros(model.shape), table=np.zeros((rows, model.size), model.dtype)
         )
+
+    def cautions(self, smoothness: Callable[[], float]) -> tuple[str, ...]:
+        """Warn of an explicit mu far below L: drifts are gradients over mu, and lambda moves too far for them."""
+        settings = self.settings
+        mu = settings.regularization
+        if not mu or settings.dual_step_size == 0 or not settings.correction.startswith("lambda"):
+            return ()
+        if not isinstance(self.objective, LinearObjective):
+            return ()  # what all samples together tell of a client's is known of means over samples only
+        known = smoothness()
+        if not math.isfinite(known):
+            return ()
+        fitting = settings.fitting_regularization(known)
+        if mu >= min(_FAR_BELOW * known, float(f"{fitting:.2g}")):
+            return ()
+        return (
+            f"algorithm.regularization: {mu:g} is far below the smoothness of the objective, {known:.3g}. Drifts and "
+            "weights may drive each other apart, and the run may diverge. Leave regularization out, or use "
+            f"{fitting:.2g}",
+        )
+
+    @property
+    def _unsmooth(self) -> bool:
+        """Whether no data can tell the smoothness of this objective."""
+        return smoothness(self.objective) == math.inf
+
+    async def start(self) -> None:
+        """Agree on mu and gamma, as far as they follow from the clients' data."""
+        if self.settings.regularization is None and self.settings.correction != "none" and not self._unsmooth:
+            await self._fit_regularization()
+        await super().start()
+
+    async def _fit_regularization(self) -> None:
+        """Have each client report its L once, and tell all of them the mu that fits the largest."""
+        spec = NumberSpec(minimum=0, maximum=ABSURD, hint="the regularization follows from it, so it does not count")
+        replies = await self.fleet.all().ask("smoothness", returns={"smoothness": spec})
+        reported = {client: cast(float, reply["smoothness"]) for client, reply in replies.items()}
+        steepest = max(reported, key=lambda client: reported[client])
+        known, eta = reported[steepest], self.settings.step_size
+        if known <= 0:
+            return
+        mu = self.settings.fitting_regularization(known)
+        log.info("regularization is %.3g", mu)
+        if eta * (known + mu) >= 2:
+            log.warning(
+                "client %s reports a smoothness of %.3g, with which local steps of step_size %g diverge; use "
+                "algorithm.step_size: %.2g, or scale the data",
+                steepest,
+                known,
+                eta,
+                1 / known,
+            )
+        await self.fleet.all().tell("regularize", strength=mu)
 
     async def round(self, t: int) -> None:
         """Phase A: train D^(s) and move the model; phase B: ask U^(s) for losses at the snapshot and move lambda.
@@ -244,13 +316,29 @@ class DRDMClient(SampledClient):
         drift: Vector
         """h_i = -g_i / mu, shape (d,): g_i estimates the gradient of f_i at this client's last local model. In float64,
         as the server's mean of them; with ``lambda-table`` in the dtype of the model, as its table."""
+        regularization: float = _FALLBACK
+        """mu, where the settings leave it open."""
 
     settings: DRDMSettings
 
     def initial_state(self) -> State:
         """h_i = 0."""
+        return self.State(self._no_drift())
+
+    def _no_drift(self) -> Vector:
         table = self.settings.correction == "lambda-table"
-        return self.State(np.zeros(self.objective.dimension, self.objective.dtype if table else np.float64))
+        return np.zeros(self.objective.dimension, self.objective.dtype if table else np.float64)
+
+    @answers("smoothness")
+    def smoothness(self) -> Values:
+        """Return L of this client's objective; 0: no bound is known."""
+        bound = float(self.objective.smoothness)
+        return {"smoothness": bound if math.isfinite(bound) else 0.0}
+
+    @answers("regularize")
+    def regularize(self, strength: float) -> None:
+        """Take in mu, which follows from the largest L of all clients."""
+        self.state.regularization = strength
 
     @answers("train")
     def train(self, model: Vector, snapshot_step: int, scale: float = 1.0) -> Values:
@@ -260,7 +348,8 @@ class DRDMClient(SampledClient):
         snapshot_step: k': after so many steps the snapshot is taken.
         scale: omega_i, with ``lambda-scaled``; steps are shorter where it is above 1.
         """
-        w, snapshot, mu = model.copy(), model, self.settings.regularization
+        w, snapshot, given = model.copy(), model, self.settings.regularization
+        mu = self.state.regularization if given is None else given
         h = self.state.drift.astype(model.dtype, copy=False)
         eta = self.settings.step_size_at(self.round) / max(1.0, scale)
         for step, batch in enumerate(self.batches(), 1):
@@ -276,4 +365,4 @@ class DRDMClient(SampledClient):
     @answers("forget_drift")
     def forget_drift(self) -> None:
         """h_i <- 0, as everybody's and the server's H: another client's h_i is lost for good (section 2.7)."""
-        self.state = self.initial_state()
+        self.state.drift = self._no_drift()

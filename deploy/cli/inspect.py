@@ -19,7 +19,7 @@ from rich.table import Table
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.run import json_schema, load
-from fenchel.deploy.cli.run import InsecureOption, JsonOption, SetOption
+from fenchel.deploy.cli.run import InsecureOption, JsonOption, SetOption, warn_of
 
 _ANY_WIDTH = 1000  # columns: wider than any table, to measure what it would take
 _FILE_WIDTH = 160  # columns of a table in a file or a pipe
@@ -47,7 +47,7 @@ def check(
         ensure(chosen.data, console)
         source = open_data(chosen)
     clients = chosen.clients if isinstance(chosen.clients, int) else None
-    check_run(chosen, source, clients)
+    cautions = check_run(chosen, source, clients)
     facts = {"algorithm": chosen.algorithm.name, "rounds": str(chosen.rounds), "clients": str(chosen.clients)}
     if source is not None:
         from fenchel.common.objectives.factory import dimension_of
@@ -64,6 +64,8 @@ def check(
         console.print("[dim]not looked at: the data, and what depends on them[/]")
     if clients is None:
         console.print("[dim]not looked at: what depends on the number of clients; check it with --set clients=N[/]")
+    for caution in cautions:
+        warn_of(caution)
     console.print(f"[green]{settings} is fine[/]")
 
 

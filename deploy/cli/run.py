@@ -130,7 +130,7 @@ def _explaining(listen: str, credentials: Credentials | None, seconds: float) ->
             from fenchel.server.coordinator import reason_for_clients
             from fenchel.server.transport.refusal import refuse
 
-            _caution(f"the server ends by an error; for {seconds:g} s it answers clients that dial in with the reason")
+            warn_of(f"the server ends by an error; for {seconds:g} s it answers clients that dial in with the reason")
             with suppress(asyncio.CancelledError, KeyboardInterrupt):  # Ctrl-C ends the wait, not the account of it
                 _interruptible(refuse(listen, credentials, reason_for_clients(error), seconds))
         raise
@@ -168,7 +168,7 @@ def _say(console: Console, words: str) -> None:
     console.print(words, highlight=False, soft_wrap=True)
 
 
-def _caution(words: str) -> None:
+def warn_of(words: str) -> None:
     """Show a warning that is no error."""
     Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold yellow]warning:[/] {words}")
 
@@ -222,7 +222,7 @@ def up(
     folder = folder or RunFolder.create(runs, chosen.name)
     with (
         _kept_if_begun(folder, resume is not None),
-        watching(folder, chosen, exporters, partial(_say, console), _caution) as watchers,
+        watching(folder, chosen, exporters, partial(_say, console), warn_of) as watchers,
         Display(console, folder.id, chosen.rounds) as display,
     ):
         launcher = LocalLauncher(
@@ -288,7 +288,7 @@ def server(
     if (certs is None) != insecure:
         raise SettingsError("give either --certs DIR (fenchel certs makes one) or --insecure")
     if insecure and not address.is_loopback:
-        _caution(
+        warn_of(
             f"--listen {listen}: without TLS everybody who reaches this address can join, and read what crosses; "
             "use --certs DIR, or an address of this machine alone"
         )
@@ -296,7 +296,7 @@ def server(
     if credentials is not None:
         check_pair(credentials)
         if credentials.key_is_open:
-            _caution(f"{certs}: other users of this machine can read key.pem; run: chmod 600 key.pem")
+            warn_of(f"{certs}: other users of this machine can read key.pem; run: chmod 600 key.pem")
     with _explaining(listen, credentials, linger):
         key = None if public_key is None else read_public(public_key)
         chosen, folder = _chosen(settings, overrides, clients, resume, previous)
@@ -315,7 +315,7 @@ def server(
         write_text(folder.settings, chosen.to_yaml(), sync=chosen.checkpoint.sync)
         with (
             _kept_if_begun(folder, resume is not None),
-            watching(folder, chosen, exporters, partial(_say, console), _caution) as watchers,
+            watching(folder, chosen, exporters, partial(_say, console), warn_of) as watchers,
             Display(console, folder.id, chosen.rounds) as display,
         ):
             observer = display.observer().beside(watchers)
@@ -501,7 +501,7 @@ def client(
             console.print(plain(event), soft_wrap=True, markup=False)
 
     try:
-        with leaving_no_data(ParentGoneError), watching_clients(metrics_at, say, _caution) as observer:
+        with leaving_no_data(ParentGoneError), watching_clients(metrics_at, say, warn_of) as observer:
             farewells = _interruptible(
                 host(participants, threads=threads, parent=parent, on_event=say, observer=observer)
             )
@@ -545,5 +545,5 @@ def _identities(
         if pair is not None:
             check_pair(pair)
             if pair.key_is_open:
-                _caution(f"{pair.folder}: other users of this machine can read key.pem; run: chmod 600 key.pem")
+                warn_of(f"{pair.folder}: other users of this machine can read key.pem; run: chmod 600 key.pem")
     return identities

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
 from fenchel.common.arrays import Dense, Vector
 from tests.algorithms.feddcd_oracle import Quadratics
@@ -57,6 +58,44 @@ def weighted_minimiser(problem: Quadratics, weights: Vector) -> Floats:
     pull = np.einsum("i,ijk,ik->j", weights, problem.curvatures, problem.centers)
     result: Floats = np.linalg.solve(curvature, pull)
     return result
+
+
+def robust_value(problem: Quadratics) -> float:
+    """min_w max_i f_i(w), by a general solver: the least level that all losses are below."""
+    clients, dimension = problem.centers.shape
+    centre: Floats = problem.centers.mean(axis=0)
+    unit = losses_of(problem, centre).max()  # the solver wants numbers near 1
+
+    def level(x: Floats) -> float:
+        return float(x[-1])
+
+    def level_slope(x: Floats) -> Floats:
+        slope: Floats = np.eye(dimension + 1)[-1]
+        return slope
+
+    def room(x: Floats) -> Floats:
+        gaps: Floats = x[-1] - losses_of(problem, x[:-1]) / unit
+        return gaps
+
+    def room_slopes(x: Floats) -> Floats:
+        return np.hstack([-slopes_of(problem, np.tile(x[:-1], (clients, 1))) / unit, np.ones((clients, 1))])
+
+    constraint: Any = {"type": "ineq", "fun": room, "jac": room_slopes}
+    found = minimize(
+        level,
+        np.append(centre, 1.0),
+        jac=level_slope,
+        constraints=constraint,
+        method="SLSQP",
+        options={"maxiter": 500, "ftol": 1e-12},
+    )
+    assert found.success
+    return float(found.fun * unit)
+
+
+def excess(problem: Quadratics, model: Vector) -> float:
+    """The largest loss in units of the robust value."""
+    return float(losses_of(problem, model).max() / robust_value(problem))
 
 
 def simplex(x: Floats) -> Floats:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
 from fenchel.algorithms.robust.drdm import SampledClient
 from fenchel.common.arrays import Vector
@@ -18,7 +17,7 @@ from fenchel.common.storage.tables import read
 from fenchel.common.wire.values import Values
 from fenchel.deploy.launch.names import client_names
 from fenchel.testing import Faults
-from tests.algorithms.drdm_oracle import Floats, losses_of, slopes_of, weighted_minimiser
+from tests.algorithms.drdm_oracle import excess, losses_of, weighted_minimiser
 from tests.algorithms.drdm_runs import Record, record
 from tests.algorithms.feddcd_oracle import Quadratics
 from tests.algorithms.feddcd_quadratics import problem_of
@@ -48,39 +47,6 @@ def unequal(factor: float, warm: bool) -> Quadratics:
     losses = losses_of(Quadratics(curvatures, centers), np.zeros(DIMENSION))
     centers[-1] *= np.sqrt(factor * np.median(losses[:-1]) / losses[-1])
     return Quadratics(curvatures, centers)
-
-
-def robust_value(problem: Quadratics) -> float:
-    """min_w max_i f_i(w), by a general solver: the least level that all losses are below."""
-    clients, dimension = problem.centers.shape
-
-    def level(x: Floats) -> float:
-        return float(x[-1])
-
-    def level_slope(x: Floats) -> Floats:
-        slope: Floats = np.eye(dimension + 1)[-1]
-        return slope
-
-    def room(x: Floats) -> Floats:
-        gaps: Floats = x[-1] - losses_of(problem, x[:-1])
-        return gaps
-
-    def room_slopes(x: Floats) -> Floats:
-        return np.hstack([-slopes_of(problem, np.tile(x[:-1], (clients, 1))), np.ones((clients, 1))])
-
-    centre: Floats = problem.centers.mean(axis=0)
-    start: Floats = np.append(centre, losses_of(problem, centre).max())
-    constraint: Any = {"type": "ineq", "fun": room, "jac": room_slopes}
-    found = minimize(
-        level, start, jac=level_slope, constraints=constraint, method="SLSQP", options={"maxiter": 500, "ftol": 1e-12}
-    )
-    assert found.success
-    return float(found.fun)
-
-
-def excess(problem: Quadratics, model: Vector) -> float:
-    """The largest loss in units of the robust value."""
-    return float(losses_of(problem, model).max() / robust_value(problem))
 
 
 def worst(problem: Quadratics, taken: Record, rounds: int) -> float:
