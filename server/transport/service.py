@@ -28,7 +28,7 @@ from fenchel.server.metering.limits import Limits
 from fenchel.server.metering.rate_limit import RateLimiter
 from fenchel.server.metering.socket_bytes import SocketBytes, Sockets
 from fenchel.server.telemetry.throttled_log import ThrottledLog
-from fenchel.server.transport.interceptor import AdmissionInterceptor, Note, RefusedError, certified, noted
+from fenchel.server.transport.interceptor import AdmissionInterceptor, Note, RefusedError, certified, counted_as, noted
 from fenchel.server.transport.revocation_check import RevocationCheck, certificate_of
 
 log = logging.getLogger("fenchel.server")
@@ -163,6 +163,7 @@ class Service:
         received = time.time_ns()
         if request.reply_bytes > FRAME_BYTES:
             raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"a probe may ask for {FRAME_BYTES} bytes at most")
+        await self._gate.carried(counted_as(context), len(request.payload) + request.reply_bytes)
         return pb.ProbeReply(payload=bytes(request.reply_bytes), received_unix_ns=received, sent_unix_ns=time.time_ns())
 
 
