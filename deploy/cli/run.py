@@ -193,7 +193,9 @@ def up(
     from fenchel.deploy.launch.local import LocalLauncher
     from fenchel.deploy.monitoring.exporters import Exporters, watching
     from fenchel.server.coordinator import open_resumed
+    from fenchel.server.metering.open_files import raise_limit
 
+    raise_limit()
     exporters = Exporters.parse(dashboard, dashboard_at, metrics)
     chosen, folder = _chosen(settings, overrides, clients, resume, previous)
     checkpoint = None if folder is None else open_resumed(folder, previous=previous)
@@ -260,8 +262,10 @@ def server(
     from fenchel.deploy.cli.display import Display
     from fenchel.deploy.monitoring.exporters import Exporters, watching
     from fenchel.server.coordinator import Coordinator, open_resumed
+    from fenchel.server.metering.open_files import raise_limit
     from fenchel.server.transport.service import serve
 
+    raise_limit()
     listen = listen or (DEFAULT_LISTEN_INSECURE if insecure else DEFAULT_LISTEN)
     address = Address.parse(listen, "--listen")
     exporters = Exporters.parse(dashboard, dashboard_at, metrics)

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fenchel.common.errors import SettingsError
+from fenchel.common.errors import SettingsError, TooManyFilesError
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.cli.main import INTERRUPTED
 
-_RESTARTS = 10  # a server that is killed more often will not get through
+_RESTARTS = 10  # a server that is killed, or runs out of files, more often will not get through
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class Supervisor:
             ) from None
         for _ in range(1 + _RESTARTS):
             code = self._serve()
-            if code >= 0:
+            if code >= 0 and code != TooManyFilesError.exit_code:
                 break
-            _say(f"the server was killed by {signal.Signals(-code).name}")
-        if code >= 0 and code != INTERRUPTED:
+            _say(f"the server {_how_it_ended(code)}")
+        if code >= 0 and code not in (INTERRUPTED, TooManyFilesError.exit_code):
             self._put_away()
         return code if code >= 0 else 128 - code
 
@@ -77,6 +77,10 @@ class Supervisor:
             path.rename(self.runs / path.name)
             _say(f"moved to    {self.runs / path.name}")
         self._mine.rmdir()
+
+
+def _how_it_ended(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else "had too many files open"
 
 
 def _say(words: str) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 class Limits:
     """Limits of calls and of unsolicited replies. What is beyond a rate waits, what is beyond a number is refused."""
 
+    max_connections: int = 4_096  # connections of all clients and strangers, as far as there are files
     max_calls: int = 20_000  # calls of all clients that are open, or are refused and wait to be told
     max_calls_per_client: int = 16  # open calls of one client, on any number of connections
     max_refusals: int = 4_096  # refused calls of all clients that wait to be told; what is beyond ends at once
@@ -37,5 +38,6 @@ class Limits:
         if clients is None:
             return cls()
         return cls(
+            max_connections=max(cls.max_connections, 2 * clients),
             max_calls=clients * cls.max_calls_per_client + cls.max_refusals + 64,
         )

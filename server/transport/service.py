@@ -24,6 +24,7 @@ from fenchel.common.wire.channel import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, opt
 from fenchel.common.wire.frames import FRAME_BYTES
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.coordinator import Coordinator, Summary
+from fenchel.server.metering import open_files
 from fenchel.server.metering.limits import Limits
 from fenchel.server.metering.rate_limit import RateLimiter
 from fenchel.server.metering.socket_bytes import SocketBytes, Sockets
@@ -176,8 +177,14 @@ async def listening(
     address: ``host:port``; port 0 takes a free one.
     credentials: the server's; ``None``: no TLS.
     keepalive: seconds between pings.
+
+    Raises
+    ------
+    SettingsError
+        The process may have too few files open for the run's clients.
     """
     limits = coordinator.limits
+    connections = open_files.connections(limits.max_connections, coordinator.least_clients, address.rpartition(":")[0])
     folder = None if credentials is None else credentials.folder
     revocations = None if folder is None else Revocations(folder)
     revocation_check = RevocationCheck(revocations)
@@ -192,6 +199,7 @@ async def listening(
         interceptors=(service.interceptor(),),
         options=(
             *options(keepalive),
+            ("grpc.max_allowed_incoming_connections", connections),
             ("grpc.max_concurrent_streams", limits.max_calls_per_client),
             ("grpc.server_handshake_timeout_ms", int(limits.handshake_timeout * 1000)),
             ("grpc.max_connection_idle_ms", int(limits.request_timeout * 1000)),
