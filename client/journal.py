@@ -55,7 +55,7 @@ class Journal:
         self._quota.open(folder)
         for sequence in _written(folder):
             try:
-                values = store.read(_path(folder, sequence))
+                values = store.read(_path(folder, sequence), "client")
             except CheckpointError as damage:
                 # The server decides whether this state is still needed; if not, there is nothing to stop for.
                 log.error(
@@ -133,7 +133,7 @@ class Journal:
     def _entry(self, sequence: int) -> _Entry:
         if sequence in self._at_hand:
             return self._at_hand[sequence]
-        return _entry(store.read(_path(self._folder, sequence)), type(self._initial))
+        return _entry(store.read(_path(self._folder, sequence), "client"), type(self._initial))
 
 
 def _written(folder: Path | None) -> list[int]:

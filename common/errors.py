@@ -9,6 +9,7 @@ of Fenchel and keeps its stack trace.
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Mapping
 from os import PathLike
@@ -204,6 +205,12 @@ class StorageError(FenchelError):
     exit_code = 12
 
 
+class TooManyFilesError(StorageError):
+    """A file cannot be opened, as this process, or the machine, has as many open as it may; later it can."""
+
+    exit_code = 13
+
+
 class WireError(FenchelError):
     """A received message is not what the protocol allows or not what was asked for."""
 
@@ -247,3 +254,8 @@ class BudgetSpentError(PrivacyBudgetError):
     """Of all uploads, with the one that is not sent."""
     allowed: float = math.nan
     """Largest epsilon of all uploads."""
+
+
+def too_many_files(error: BaseException) -> bool:
+    """Return whether a file could not be opened because this process, or the machine, has too many open."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)

@@ -10,15 +10,16 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from fenchel.algorithms.registry import server_half
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.defects import outside
-from fenchel.common.errors import CheckpointError, FenchelError, SettingsError, StorageError
+from fenchel.common.errors import CheckpointError, FenchelError, SettingsError, StorageError, TooManyFilesError
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import BEGINS, RunFolder
-from fenchel.common.storage.store import writing
+from fenchel.common.storage.store import write_text
 from fenchel.common.storage.tables import exists, read
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
@@ -33,6 +34,7 @@ from fenchel.server.metering.limits import Limits
 from fenchel.server.preflight import build_half, check_run, no_samples, open_data
 from fenchel.server.privacy_budget import PrivacyBudget
 from fenchel.server.rounds import Rounds
+from fenchel.server.saving import until_written
 from fenchel.server.telemetry.deferred_note import DeferredNote
 from fenchel.server.telemetry.environments import Environments
 from fenchel.server.telemetry.objective_growth import ObjectiveGrowth
@@ -92,14 +94,15 @@ class Coordinator:
         names = () if resume is None else tuple(resume.members)
         for caution in check_run(settings, self._source, len(names) or expected):
             log.warning("%s", caution)
+        self.least_clients = len(names) or expected or 1  # that the run has
         self._failed = False
         self.disclosures = DisclosureRecord(
             folder.disclosures, folder.id, settings.differential_privacy, settings.uplink
         )
         if resume is not None:
             self.disclosures.resume(tuple(resume.members))
-        throttled_log = ThrottledLog()
-        self._environments = Environments(folder, throttled_log)
+        self._throttled_log = ThrottledLog()
+        self._environments = Environments(folder, self._throttled_log)
         if resume is not None:
             self._environments.resume(resume.round)
         self.admission = Admission(
@@ -110,7 +113,7 @@ class Coordinator:
             epoch=self._epoch,
             disclosures=self.disclosures,
             environments=self._environments,
-            throttled_log=throttled_log,
+            throttled_log=self._throttled_log,
             limits=self.limits,
             joined=self._observer.joined,
             opened=self._observer.opened,
@@ -135,7 +138,8 @@ class Coordinator:
         log.info(BEGINS)
         started = time.perf_counter()
         rounds: Rounds | None = None
-        reason, told = "an unexpected error; see the log", "an unexpected error; the log of the server has it"
+        reason = "an unexpected error; see the log"
+        told: str | None = "an unexpected error; the log of the server has it"
         try:
             await self.admission.gather()
             rounds = self._rounds()
@@ -145,6 +149,9 @@ class Coordinator:
             await rounds.go(fresh=self._resume is None)
             await rounds.close(completed=True)
             reason = told = ""
+        except TooManyFilesError as error:
+            reason, told = str(error), None  # a supervisor starts the server again: clients shall come back
+            raise
         except FenchelError as error:
             reason, told = str(error), reason_for_clients(error)
             raise
@@ -163,7 +170,7 @@ class Coordinator:
                     with self._first_error():
                         await rounds.close(completed=False)
             finally:  # the clients hear of the end, also where the disk is full
-                summary = self._end(rounds, time.perf_counter() - started, reason, told)
+                summary = await self._end(rounds, time.perf_counter() - started, reason, told)
         return summary
 
     @contextlib.contextmanager
@@ -231,6 +238,7 @@ class Coordinator:
             admission=self.admission.take_in,
             disclosures=self.disclosures,
             observer=replace(self._observer, begins=self._begins),
+            throttled_log=self._throttled_log,
             privacy_budget=privacy_budget,
             growth=growth,
             epoch=self._epoch,
@@ -240,31 +248,39 @@ class Coordinator:
         self._environments.begins(t)
         self._observer.begins(t)
 
-    def _end(self, rounds: Rounds | None, seconds: float, reason: str, told: str) -> Summary:
-        """Tell the clients that the run is over, and why (``told``); write how it ended, and why (``reason``)."""
+    async def _end(self, rounds: Rounds | None, seconds: float, reason: str, told: str | None) -> Summary:
+        """Tell the clients that the run is over, and why (``told``); write how it ended, and why (``reason``).
+
+        Where ``told`` is ``None`` clients learn nothing, and take it that the server was killed.
+        """
         done = 0 if rounds is None else rounds.done
         figures = {} if rounds is None else {k: v for k, v in rounds.figures.items() if not math.isnan(v)}
         early = "" if rounds is None else rounds.ended
         summary = Summary(self.folder.id, not reason, done, seconds, reason or early, figures)
-        self.admission.end(pb.Farewell(completed=not reason, reason=told))
+        if told is not None:
+            self.admission.end(pb.Farewell(completed=not reason, reason=told))
         if reason:
             log.info("the run stopped after round %d: %s", done, reason)
         # After the farewells: on a full disk, this is where it ends.
-        with self._first_error(), writing(self.folder.summary):
-            temporary = self.folder.summary.with_suffix(".new")
-            temporary.write_text(json.dumps(asdict(summary), indent=2) + "\n")
-            temporary.replace(self.folder.summary)
-        with self._first_error():
-            self.disclosures.save()
-        with self._first_error():
-            self._environments.save_news()
+        text = json.dumps(asdict(summary), indent=2) + "\n"
+        await self._write("the summary", partial(write_text, self.folder.summary, text))
+        await self._write("the disclosure record", self.disclosures.save)
+        await self._write("the record of environments", self._environments.save_news)
         return summary
+
+    async def _write(self, what: str, write: Callable[[], None]) -> None:
+        """Write something at the end of the run; a run that has failed waits for no files."""
+        with self._first_error():
+            if self._failed:
+                write()
+            else:
+                await until_written(what, write, self._throttled_log)
 
     async def farewells(self, patience: float = 5.0) -> None:
         """Wait until every connected client has been told that the run is over."""
         await self.admission.farewells(patience)
-        with self._first_error():
-            self.disclosures.save_news()  # replies that nobody waited for may have come meanwhile
+        # Replies that nobody waited for may have come meanwhile.
+        await self._write("the disclosure record", self.disclosures.save_news)
 
 
 def open_resumed(folder: RunFolder, *, previous: bool = False) -> Checkpoint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import time
@@ -16,6 +17,7 @@ import numpy as np
 
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.arrays import Vector
+from fenchel.common.errors import TooManyFilesError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import writing
@@ -24,11 +26,12 @@ from fenchel.server.evaluation import Evaluator
 from fenchel.server.fleet.calls import Call
 from fenchel.server.fleet.fleet import Fleet
 from fenchel.server.privacy_budget import PrivacyBudget
-from fenchel.server.saving import Saving
+from fenchel.server.saving import Saving, until_written
 from fenchel.server.telemetry.deferred_note import DeferredNote
 from fenchel.server.telemetry.objective_growth import ObjectiveGrowth
 from fenchel.server.telemetry.observer import RunObserver
 from fenchel.server.telemetry.recorder import Ended, Recorder, Row
+from fenchel.server.telemetry.throttled_log import ThrottledLog
 
 log = logging.getLogger("fenchel.server")
 
@@ -51,6 +54,7 @@ class Rounds:
     """Takes clients that have joined meanwhile into the fleet, between two rounds; returns whether it has grown."""
     disclosures: DisclosureRecord  # the account of what crossed, written now and then
     observer: RunObserver = field(default_factory=RunObserver)
+    throttled_log: ThrottledLog = field(default_factory=ThrottledLog)
     privacy_budget: PrivacyBudget | None = None  # under differential privacy
     growth: ObjectiveGrowth = field(default_factory=ObjectiveGrowth)
     epoch: InitVar[int] = 0  # how often the run has been resumed
@@ -68,6 +72,7 @@ class Rounds:
             epoch=epoch,
             prepare=self._write_tables,
             took=self.recorder.saved,
+            throttled_log=self.throttled_log,
         )
 
     async def go(self, *, fresh: bool) -> None:
@@ -96,7 +101,8 @@ class Rounds:
         if self.saving.saved != self.done:
             await self._save(wait=True)
         await self._finish()  # not saved: whoever resumes the run now does the end again, from what was before it
-        save_model(self.folder.model, self.algorithm.model)
+        model = partial(save_model, self.folder.model, self.algorithm.model)
+        await until_written("the final model", model, self.throttled_log)
 
     async def _enrol(self) -> None:
         """Let the account of privacy know everybody's number of samples."""
@@ -166,7 +172,8 @@ class Rounds:
     ) -> None:
         self.recorder.clients(t, each)
         row = self.recorder.round(t, started, ended, calls, connected, figures)
-        self.disclosures.save_news()
+        with contextlib.suppress(TooManyFilesError):  # it is written with the checkpoint, which waits
+            self.disclosures.save_news()
         self.observer.row(row)
 
     async def _finish(self) -> None:
@@ -204,7 +211,7 @@ class Rounds:
         except Exception as error:
             log.error("the last round could not be noted as a whole: %s", error)
         if completed:
-            self.recorder.finish(self.figures)
+            await until_written("the tables", partial(self.recorder.finish, self.figures), self.throttled_log)
         else:
             self.recorder.close()
 

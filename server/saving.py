@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
+from fenchel.common.errors import TooManyFilesError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.checkpoint import Checkpoint, RoundSnapshot
 from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.telemetry.throttled_log import ThrottledLog
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -22,6 +26,38 @@ log = logging.getLogger("fenchel.server")
 
 _SAVING_SHARE = 0.05
 _KEEPING_SHARE = 0.01
+_TRIES = 120  # times that a file is tried to be opened while too many are open
+_PAUSE = 1.0  # seconds between two of them
+
+
+async def until_written(what: str, write: Callable[[], Awaitable[None] | None], throttled_log: ThrottledLog) -> None:
+    """Write something of the run; while too many files are open, wait and try again.
+
+    Connections of strangers end by themselves, and another program may close its files.
+
+    what: what is written, for the log.
+    write: leaves nothing half done where it fails.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            await _done(write)
+        except TooManyFilesError as error:
+            throttled_log.add(
+                logging.WARNING,
+                "",
+                f"{what} cannot be written yet, as too many files are open ({error.source}); it is tried again every "
+                f"{_PAUSE:g} s, {_TRIES} times in all. Allow more files (ulimit -n), or see who connects here",
+            )
+            await asyncio.sleep(_PAUSE)
+        else:
+            return
+    await _done(write)
+
+
+async def _done(write: Callable[[], Awaitable[None] | None]) -> None:
+    writing = write()
+    if inspect.isawaitable(writing):
+        await writing
 
 
 @dataclass(kw_only=True)
@@ -39,6 +75,7 @@ class Saving:
     epoch: int  # how often the run has been resumed
     prepare: Callable[[], None]  # writes whatever a checkpoint must not be ahead of
     took: Callable[[float], None]  # called with the seconds that each save has taken
+    throttled_log: ThrottledLog = field(default_factory=ThrottledLog)  # where it says that a save has to wait
     saved: int | None = None  # the round after which the last checkpoint was written; ``None``: there is none yet
     covered: int = -1  # the last round after which the run was saved or kept
     _task: asyncio.Task[None] | None = None
@@ -128,10 +165,10 @@ class Saving:
         return self._task is not None and not self._task.done()
 
     async def _write(self, checkpoint: Checkpoint, started: float, again: bool) -> None:
-        self.prepare()
         sync = again or self.settings.checkpoint.sync  # with a lost epoch numbers would be given out twice
-        write = checkpoints.renew if again else checkpoints.save
-        await asyncio.to_thread(write, self.folder, checkpoint, sync=sync)
+        write = partial(checkpoints.renew if again else checkpoints.save, self.folder, checkpoint, sync=sync)
+        for step in (self.prepare, lambda: asyncio.to_thread(write)):
+            await until_written(f"the checkpoint after round {checkpoint.round}", step, self.throttled_log)
         self.saved = checkpoint.round
         checkpoint.values.clear()  # the thread pool holds on to its last task; its arrays may be large
         # A damaged checkpoint sends the run back to the one before it, so clients must still reach that.

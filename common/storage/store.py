@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 from google.protobuf.message import DecodeError
 
 from fenchel.common.crypto.ciphertexts import Buffer
-from fenchel.common.errors import CheckpointError, PayloadError, StorageError
+from fenchel.common.errors import CheckpointError, PayloadError, StorageError, TooManyFilesError, too_many_files
 from fenchel.common.wire.outline import outline
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.values import Value, Values
@@ -41,12 +41,23 @@ def writing(path: Path, owner: Owner = "server") -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if too_many_files(error):
+            raise too_many_files_error(path, owner) from error
         reason = error.strerror or str(error)
         raise StorageError(
             f"cannot be written ({reason}); what was there before is untouched. Make room on this {owner}'s "
             f"disk, or the folder writable, and {_START_AGAIN[owner]}: nothing that counted is lost",
             source=path,
         ) from error
+
+
+def too_many_files_error(path: Path, owner: Owner = "server") -> TooManyFilesError:
+    """Return the error that says that a file cannot be opened for now."""
+    return TooManyFilesError(
+        f"cannot be opened, as too many files are open in this process or on this machine; nothing that was there "
+        f"before is lost. Allow more of them (ulimit -n), and {_START_AGAIN[owner]}",
+        source=path,
+    )
 
 
 @dataclass(frozen=True)
@@ -174,11 +185,13 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def read(path: Path) -> dict[str, Value]:
+def read(path: Path, owner: Owner = "server") -> dict[str, Value]:
     """Read what :func:`write` wrote."""
     try:
         data = path.read_bytes()
     except OSError as error:
+        if too_many_files(error):
+            raise too_many_files_error(path, owner) from error
         raise CheckpointError(f"cannot be read ({error.strerror})", source=path) from error
     view = memoryview(data)
     length = int.from_bytes(view[_HEADER - 4 : _HEADER], "little")

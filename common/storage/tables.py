@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fenchel.common.errors import CheckpointError
-from fenchel.common.storage.store import writing
+from fenchel.common.errors import CheckpointError, too_many_files
+from fenchel.common.storage.store import too_many_files_error, writing
 
 _DAMAGE = (OSError, ValueError, pa.ArrowException)
 """What Arrow raises for a file that is damaged, depending on where."""
@@ -80,11 +80,13 @@ class TableLog:
             self._file.flush()
 
     def finish(self, last: Mapping[str, float] | None = None) -> None:
-        """Turn the table into its Parquet file.
+        """Turn the table into its Parquet file, unless it is one; to be called again where that failed.
 
         last: values that replace those of the last row, by column; names that are no columns are left out.
         """
         self.close()
+        if not _growing(self._path).exists():
+            return
         with writing(self._path):
             pq.write_table(_amended(read(self._path), last or {}), self._path)
             _growing(self._path).unlink()
@@ -112,6 +114,8 @@ def read(path: Path) -> pa.Table:
         table.validate(full=True)  # whoever asks a damaged one for its values gets any error, or none
         return table
     except _DAMAGE as error:
+        if too_many_files(error):
+            raise too_many_files_error(place) from error
         raise CheckpointError(
             f"cannot be read as a table ({error}); put it back from a copy, or, if the run is to go on, move "
             "it away: --resume begins the table anew, without the rows so far",

@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 
 from fenchel.common.defects import outside
-from fenchel.common.errors import INTERRUPTED, FenchelError
+from fenchel.common.errors import INTERRUPTED, FenchelError, TooManyFilesError, too_many_files
 from fenchel.common.version import software
 from fenchel.deploy.launch import grpc_engine
 from fenchel.deploy.launch.logs import log_to_terminal
@@ -110,6 +110,9 @@ def main() -> NoReturn:
         if hasattr(error, "show"):  # typer's own usage errors know how to show themselves
             error.show()
             code = 2
+        elif too_many_files(error):  # where no file of the run was to be opened, but a module, for instance
+            _complain(f"{error}; allow this process more files (ulimit -n), and start again")
+            code = TooManyFilesError.exit_code
         elif (own := outside(error)) is not None:  # its author looks for the lines there
             traceback.print_exception(type(error), error, own)
             code = 1

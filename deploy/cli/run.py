@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
-from fenchel.common.errors import CheckpointError, FenchelError, SettingsError
+from fenchel.common.errors import CheckpointError, FenchelError, SettingsError, TooManyFilesError
 from fenchel.common.settings.run import RunSettings, load
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import write_text
@@ -126,7 +126,7 @@ def _explaining(listen: str, credentials: Credentials | None, seconds: float) ->
     try:
         yield
     except FenchelError as error:
-        if seconds:
+        if seconds and not isinstance(error, TooManyFilesError):  # after which a supervisor starts the server again
             from fenchel.server.coordinator import reason_for_clients
             from fenchel.server.transport.refusal import refuse
 
@@ -209,7 +209,9 @@ def up(
     from fenchel.deploy.launch.local import LocalLauncher
     from fenchel.deploy.monitoring.exporters import Exporters, watching
     from fenchel.server.coordinator import open_resumed
+    from fenchel.server.metering.open_files import raise_limit
 
+    raise_limit()
     exporters = Exporters.parse(dashboard, dashboard_at, metrics)
     chosen, folder = _chosen(settings, overrides, clients, resume, previous)
     checkpoint = None if folder is None else open_resumed(folder, previous=previous)
@@ -279,8 +281,10 @@ def server(
     from fenchel.deploy.cli.display import Display
     from fenchel.deploy.monitoring.exporters import Exporters, watching
     from fenchel.server.coordinator import Coordinator, open_resumed
+    from fenchel.server.metering.open_files import raise_limit
     from fenchel.server.transport.service import serve
 
+    raise_limit()
     listen = listen or (DEFAULT_LISTEN_INSECURE if insecure else DEFAULT_LISTEN)
     address = Address.parse(listen, "--listen")
     exporters = Exporters.parse(dashboard, dashboard_at, metrics)

@@ -21,16 +21,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fenchel.common.errors import INTERRUPTED, SettingsError
+from fenchel.common.errors import INTERRUPTED, SettingsError, TooManyFilesError
 from fenchel.common.storage.run_folder import RunFolder
 
-_RESTARTS = 10  # a process that is killed more often will not get through
+_RESTARTS = 10  # a process that is killed, or runs out of files, more often will not get through
 _FENCHEL = (sys.executable, "-m", "fenchel")
 _SIGNALLED = 128  # an exit code from here on is that of a process that a signal ended
 
 
 def keep_going(command: Callable[[], Sequence[str]]) -> int:
-    """Run a command, again and again as long as a signal kills it; return its exit code, as a shell counts.
+    """Run a command, again and again as long as a signal kills it or it runs out of files; return its exit code.
+
+    A signal gives the code that a shell gives: 128 and its number.
 
     Parameters
     ----------
@@ -39,9 +41,9 @@ def keep_going(command: Callable[[], Sequence[str]]) -> int:
     """
     for _ in range(1 + _RESTARTS):
         code = _run(command())
-        if code >= 0:
+        if 0 <= code != TooManyFilesError.exit_code:
             break
-        _say(f"the process was killed by {signal.Signals(-code).name}")
+        _say(f"the process {f'was killed by {signal.Signals(-code).name}' if code < 0 else 'had too many files open'}")
     return code if code >= 0 else _SIGNALLED - code
 
 
@@ -72,7 +74,7 @@ class ServerSupervisor:
     def run(self) -> int:
         """Begin a run, or go on with an interrupted one; return the exit code of the last server."""
         code = keep_going(self._words)
-        if code < _SIGNALLED:
+        if code < _SIGNALLED and code != TooManyFilesError.exit_code:
             self._put_away()
         return code
 

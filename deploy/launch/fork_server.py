@@ -38,7 +38,7 @@ class Forked:
 
     def poll(self) -> int | None:
         """Return the exit code, or ``None`` while the process runs."""
-        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+        if self.returncode is None and self._is_told(0):
             told = os.read(self._status, LENGTH)
             os.close(self._status)
             # Without the fork server nobody knows any more; what it forked has lost its parent.
@@ -47,11 +47,17 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the process to end; return its exit code, or raise ``subprocess.TimeoutExpired``."""
-        if self.returncode is None and not select.select([self._status], [], [], timeout)[0]:
+        if self.returncode is None and not self._is_told(timeout):
             raise subprocess.TimeoutExpired("fenchel", timeout or 0.0)
         code = self.poll()
         assert code is not None
         return code
+
+    def _is_told(self, timeout: float | None) -> bool:
+        """Return whether the exit code can be read, at the latest after some seconds."""
+        poll = select.poll()  # select knows no descriptors above 1,023, which a server has that holds many clients
+        poll.register(self._status, select.POLLIN)
+        return bool(poll.poll(None if timeout is None else timeout * 1000))
 
     async def ended(self) -> int:
         """Wait for the process to end; return its exit code."""

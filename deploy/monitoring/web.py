@@ -28,7 +28,6 @@ log = logging.getLogger("fenchel.web")
 _PATIENCE = 10.0  # seconds that a reader may take to ask, and then again to take the answer
 _LONGEST = 1 << 17  # bytes of a request
 _LAST_WORDS = 1.0  # seconds to finish what is being answered when the server is closed
-_READERS = 16  # at the same time; further ones are turned away
 _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{1,5})?", re.ASCII)
 _HEADERS = {
     "Cache-Control": "no-cache",
@@ -40,6 +39,10 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+
+
+READERS = 16
+"""Requests that are answered at the same time; further ones are turned away."""
 
 
 class NotReadyError(Exception):
@@ -74,7 +77,7 @@ class WebServer(ThreadingHTTPServer):
 
     def __init__(self, address: Address, routes: Mapping[str, Route]) -> None:
         self.routes = routes
-        self._places = threading.Semaphore(_READERS)
+        self._places = threading.Semaphore(READERS)
         try:
             found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
             self.address_family = found[0][0]
@@ -103,7 +106,7 @@ class WebServer(ThreadingHTTPServer):
     def __exit__(self, *error: object) -> None:
         self.shutdown()
         end = time.monotonic() + _LAST_WORDS
-        for _ in range(_READERS):  # until everybody has been answered
+        for _ in range(READERS):  # until everybody has been answered
             self._places.acquire(timeout=max(end - time.monotonic(), 0.0))
         self.server_close()
         self._thread.join()

@@ -304,6 +304,8 @@ class Admission:
 
     async def farewells(self, patience: float) -> None:
         """Wait until every connected client has been told that the run is over, or ``patience`` has passed."""
+        if not self.is_over:
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 while any(member.connected for member in self.members.values()):

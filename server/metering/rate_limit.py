@@ -20,7 +20,6 @@ from fenchel.server.metering.limits import Limits
 log = logging.getLogger("fenchel.server")
 
 _REMEMBERED = 10_000  # clients; beyond, those without an open call are forgotten
-_TOLD_EVERY = 1000  # refusals; each in the log would let a client fill the disk
 _FULL_SECONDS = 60.0  # between two lines that say that the server is full
 _REFUSALS_PER_SECOND = 1.0
 _REFUSALS_AT_ONCE = 20
@@ -32,9 +31,9 @@ class CrowdedError(FenchelError):
 
 @dataclass
 class TokenBucket:
-    """Lets events pass at a rate, after some that pass at once (a token bucket).
+    """Lets events, or bytes, pass at a rate, after some that pass at once (a token bucket).
 
-    rate: events in a second.
+    rate: of them in a second.
     """
 
     rate: float
@@ -42,10 +41,10 @@ class TokenBucket:
     _debt: float = 0.0
     _since: float = field(default_factory=time.monotonic)
 
-    def delay(self) -> float:
-        """Count an event; return the seconds after which it may pass."""
+    def delay(self, number: float = 1.0) -> float:
+        """Count some events; return the seconds after which they may pass."""
         now = time.monotonic()
-        self._debt = max(self._debt - (now - self._since) * self.rate, 0.0) + 1.0
+        self._debt = max(self._debt - (now - self._since) * self.rate, 0.0) + number
         self._since = now
         return max(self._debt - self.burst, 0.0) / self.rate
 
@@ -56,10 +55,10 @@ class _Visitor:
 
     begun: TokenBucket
     probes: TokenBucket
+    probe_bytes: TokenBucket
     refusals: TokenBucket = field(default_factory=lambda: TokenBucket(_REFUSALS_PER_SECOND, _REFUSALS_AT_ONCE))
     open: int = 0
     waiting: int = 0
-    refused: int = 0
     slowed: bool = False
 
     @property
@@ -74,6 +73,7 @@ class RateLimiter:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._open = 0
+        self._waiting = 0
         self._full_since = -math.inf  # as the log was told
         self._visitors: dict[str, _Visitor] = {}
         self._forgetting = _REMEMBERED
@@ -86,14 +86,6 @@ class RateLimiter:
         """
         visitor, most = self._visitor(client), self._limits.max_calls_per_client
         if visitor.open >= most:
-            visitor.refused += 1
-            if visitor.refused % _TOLD_EVERY == 1:
-                log.warning(
-                    "client %r has %d calls open and is refused more (%d times so far)",
-                    client,
-                    visitor.open,
-                    visitor.refused,
-                )
             raise CrowdedError(f"client {client!r} has {visitor.open} calls open, and may have {most}")
         visitor.open += 1
         self._open += 1
@@ -117,22 +109,29 @@ class RateLimiter:
     async def refusing(self, client: str) -> None:
         """Wait before a call of a client is refused: longer, the more were refused lately.
 
-        What waits takes memory. So no more than ``max_calls_per_client`` refusals of one client wait at a
-        time, and those beyond them are not delayed.
+        What waits takes memory. So no more than ``max_refusals_per_client`` refusals of one client wait at a
+        time, no more than ``max_refusals`` of all, and those beyond them are not delayed.
         """
-        visitor = self._visitor(client)
-        if visitor.waiting >= self._limits.max_calls_per_client:
+        visitor, limits = self._visitor(client), self._limits
+        if visitor.waiting >= limits.max_refusals_per_client or self._waiting >= limits.max_refusals:
             return
         visitor.waiting += 1
+        self._waiting += 1
+        self._tell_if_full()
         try:
             await asyncio.sleep(visitor.refusals.delay())
         finally:
             visitor.waiting -= 1
+            self._waiting -= 1
+
+    async def carried(self, client: str, size: int) -> None:
+        """Count the bytes of a client's probe; wait if there were many."""
+        await asyncio.sleep(self._visitor(client).probe_bytes.delay(size))
 
     def _tell_if_full(self) -> None:
         """Log that gRPC refuses the next call, which it does without a word here; not more than once in a minute."""
         now = time.monotonic()
-        if self._open >= self._limits.max_calls and now - self._full_since >= _FULL_SECONDS:
+        if self._open + self._waiting >= self._limits.max_calls and now - self._full_since >= _FULL_SECONDS:
             self._full_since = now
             log.warning(
                 "all %d calls that the server may have open are open: it turns away those that come now, and their "
@@ -148,5 +147,6 @@ class RateLimiter:
         fresh = _Visitor(
             TokenBucket(limits.calls_per_second, limits.calls_at_once),
             TokenBucket(limits.probes_per_second, limits.probes_per_second),
+            TokenBucket(limits.probe_bytes_per_second, limits.probe_bytes_at_once),
         )
         return self._visitors.setdefault(client, fresh)

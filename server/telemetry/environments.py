@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass, field
 
 from fenchel.common.environment import SERVER, Environment, differences, differences_text
+from fenchel.common.errors import TooManyFilesError
 from fenchel.common.storage.environment_record import EnvironmentRecord
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.proto import fenchel_pb2 as pb
@@ -54,18 +56,22 @@ class Environments:
         self._compared = True
         if found := differences(self._record.latest):
             log.warning("the computing environments of this run differ: %s. %s", differences_text(found), _CONSEQUENCE)
-        self.save_news()
+        self._save_soon()
 
     def begins(self, t: int) -> None:
         """Write the record if it has changed, as round ``t`` begins."""
         self._round = t
-        self.save_news()
+        self._save_soon()
 
     def save_news(self) -> None:
         """Write the record if it has changed."""
         if self._news:
             self._record.save(self.folder.environments, self.folder.id)
             self._news = False
+
+    def _save_soon(self) -> None:
+        with contextlib.suppress(TooManyFilesError):  # before the next round, or as the run ends
+            self.save_news()
 
     def _update(self, participant: str, environment: Environment) -> None:
         self._news = self._news or self._record.latest.get(participant) != environment

@@ -48,6 +48,12 @@ def who_calls(context: _Context) -> str:
     return certified(context) or context.peer()
 
 
+def counted_as(context: _Context) -> str:
+    """Return under which name the calls of a caller are counted: a monitor uses up none of the client of its name."""
+    client = who_calls(context)
+    return f"{client} (monitor)" if _is_monitor(context) else client
+
+
 def noted(handler: _Handler, note: Note) -> _Handler:
     """Return a handler that tells of each message that crosses, in either direction."""
     read, write = _codec(handler)
@@ -119,8 +125,8 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
     async def _passed(self, context: _Context, is_probe: bool) -> AsyncIterator[None]:
         client = who_calls(context)
         revoked = self._guard.refusal(context)
-        # Neither uses up the calls of the client of that name, which has another certificate.
-        counted = f"{client} (revoked)" if revoked else f"{client} (monitor)" if _is_monitor(context) else client
+        # Uses up no calls of the client of that name, which has another certificate.
+        counted = f"{client} (revoked)" if revoked else counted_as(context)
         try:
             async with self._gate.passed(counted, probe=is_probe):
                 if revoked:
@@ -131,6 +137,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
             self._tell(client, f"{'is refused' if revoked else 'its stream is ended'}: {error}")
             code, reason = grpc.StatusCode.PERMISSION_DENIED, str(error)
         except CrowdedError as error:
+            self._tell(client, f"has {self._limits.max_calls_per_client} calls open and is refused more")
             code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
         except RefusedError as error:
             self._tell(client, f"is refused: {error}")

@@ -24,11 +24,12 @@ from fenchel.common.wire.channel import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, opt
 from fenchel.common.wire.frames import FRAME_BYTES
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.coordinator import Coordinator, Summary
+from fenchel.server.metering import open_files
 from fenchel.server.metering.limits import Limits
 from fenchel.server.metering.rate_limit import RateLimiter
 from fenchel.server.metering.socket_bytes import SocketBytes, Sockets
 from fenchel.server.telemetry.throttled_log import ThrottledLog
-from fenchel.server.transport.interceptor import AdmissionInterceptor, Note, RefusedError, certified, noted
+from fenchel.server.transport.interceptor import AdmissionInterceptor, Note, RefusedError, certified, counted_as, noted
 from fenchel.server.transport.revocation_check import RevocationCheck, certificate_of
 
 log = logging.getLogger("fenchel.server")
@@ -163,6 +164,7 @@ class Service:
         received = time.time_ns()
         if request.reply_bytes > FRAME_BYTES:
             raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"a probe may ask for {FRAME_BYTES} bytes at most")
+        await self._gate.carried(counted_as(context), len(request.payload) + request.reply_bytes)
         return pb.ProbeReply(payload=bytes(request.reply_bytes), received_unix_ns=received, sent_unix_ns=time.time_ns())
 
 
@@ -175,8 +177,14 @@ async def listening(
     address: ``host:port``; port 0 takes a free one.
     credentials: the server's; ``None``: no TLS.
     keepalive: seconds between pings.
+
+    Raises
+    ------
+    SettingsError
+        The process may have too few files open for the run's clients.
     """
     limits = coordinator.limits
+    connections = open_files.connections(limits.max_connections, coordinator.least_clients, address.rpartition(":")[0])
     folder = None if credentials is None else credentials.folder
     revocations = None if folder is None else Revocations(folder)
     revocation_check = RevocationCheck(revocations)
@@ -191,6 +199,7 @@ async def listening(
         interceptors=(service.interceptor(),),
         options=(
             *options(keepalive),
+            ("grpc.max_allowed_incoming_connections", connections),
             ("grpc.max_concurrent_streams", limits.max_calls_per_client),
             ("grpc.server_handshake_timeout_ms", int(limits.handshake_timeout * 1000)),
             ("grpc.max_connection_idle_ms", int(limits.request_timeout * 1000)),

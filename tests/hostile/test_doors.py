@@ -36,6 +36,7 @@ from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.metering import rate_limit
 from fenchel.server.metering.limits import Limits
+from fenchel.server.telemetry.throttled_log import ThrottledLog
 from fenchel.server.transport import revocation_check
 from fenchel.server.transport.service import listening
 from tests.conftest import MakeSettings
@@ -47,7 +48,7 @@ ASKED = reflection_pb2.ServerReflectionRequest(list_services="")
 CHECK = health_pb2.HealthCheckRequest()
 NAME = "fenchel.v1.Coordinator"
 MOST = 4
-"""Calls of one client that the server holds; as many refusals may wait besides."""
+"""Calls of one client that the server holds; as many refusals may wait besides in these tests."""
 CONNECTIONS = 60
 TIMEOUT = 2.0
 GRPC_TIMEOUT = 120.0
@@ -110,7 +111,12 @@ async def door(
     """Open a server with some limits."""
     monkeypatch.setattr(rate_limit, "_REFUSALS_PER_SECOND", 1000.0)
     monkeypatch.setattr(revocation_check, "_LOOK_SECONDS", 0.05)
-    limits: dict[str, Any] = {"max_calls": 40, "max_calls_per_client": MOST, "calls_per_second": 1e6}
+    limits: dict[str, Any] = {
+        "max_calls": 40,
+        "max_calls_per_client": MOST,
+        "max_refusals_per_client": MOST,
+        "calls_per_second": 1e6,
+    }
     async with contextlib.AsyncExitStack() as stack:
 
         async def open_door(**changes: Any) -> Door:
@@ -385,6 +391,21 @@ async def test_neither_a_client_nor_all_together_have_more_calls_open_than_the_s
             call.cancel()
 
 
+async def test_calls_beyond_those_that_may_be_open_are_logged_at_the_pace_of_the_throttled_log(
+    door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[tuple[str, str]] = []
+    monkeypatch.setattr(ThrottledLog, "add", lambda self, level, client, line: lines.append((client, line)))
+    here = await door(max_calls_per_client=1)
+    async with here.channel("north") as own:
+        call = await watching(own)
+        for _ in range(3):
+            async with here.channel("north") as again:
+                assert (await refused(HealthStub(again).Check(CHECK)))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+        call.cancel()
+    assert lines == 3 * [("north", "client 'north': has 1 calls open and is refused more")]
+
+
 # Calls without an end
 
 
@@ -490,16 +511,53 @@ async def test_a_revoked_certificate_uses_up_nothing_of_the_one_that_replaced_it
     await here.answers("north")
 
 
-def test_what_waits_to_be_refused_is_bounded_too() -> None:
-    async def scene() -> tuple[int, int]:
-        doors = rate_limit.RateLimiter(Limits(max_calls_per_client=3))
-        waiting = [asyncio.create_task(doors.refusing("a")) for _ in range(100)]
-        await asyncio.sleep(0)
-        visitor = doors._visitor("a")
-        most = visitor.waiting
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        return most, visitor.waiting
+async def test_a_monitor_is_slowed_down_by_the_bytes_of_its_probes_and_uses_up_none_of_the_client_of_its_name(
+    door: OpenDoor, certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted, not waited for: a probe that would have to wait for hours is let through."""
+    make_monitor(certificates / "authority", certificates / "watch", "north")
+    counted: list[tuple[float, bool]] = []
+    counting = rate_limit.TokenBucket.delay
 
-    assert asyncio.run(scene()) == (3, 0)
+    def delay(pace: rate_limit.TokenBucket, number: float = 1.0) -> float:
+        seconds = counting(pace, number)
+        if pace.rate == 1e-3:
+            counted.append((number, seconds > 0))
+        return 0.0
+
+    monkeypatch.setattr(rate_limit.TokenBucket, "delay", delay)
+    here = await door(probe_bytes_per_second=1e-3, probe_bytes_at_once=2500)
+    for name in ("watch", "north"):
+        async with here.channel(name) as own:
+            for _ in range(3):
+                await CoordinatorStub(own).Probe(pb.ProbeRequest(payload=bytes(400), reply_bytes=600))
+            await refused(CoordinatorStub(own).Probe(pb.ProbeRequest(reply_bytes=FRAME_BYTES + 1)))
+    assert counted == 2 * [(1000, False), (1000, False), (1000, True)]
+
+
+async def waiting_refusals(limits: Limits, clients: int, calls: int) -> tuple[list[int], int]:
+    """Have calls refused; return how many of each client wait, and how many are left when all have been ended."""
+    doors = rate_limit.RateLimiter(limits)
+    names = [f"client-{number}" for number in range(clients)]
+    waiting = [asyncio.create_task(doors.refusing(name)) for name in names for _ in range(calls)]
+    await asyncio.sleep(0)
+    most = [doors._visitor(name).waiting for name in names]
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    return most, sum(doors._visitor(name).waiting for name in names) + doors._waiting
+
+
+async def test_what_waits_to_be_refused_is_bounded_for_each_client_and_for_all() -> None:
+    assert await waiting_refusals(Limits(max_refusals_per_client=3), 1, 100) == ([3], 0)
+    assert await waiting_refusals(Limits(max_refusals_per_client=30, max_refusals=40), 3, 100) == ([30, 10, 0], 0)
+
+
+async def test_two_hundred_and_fifty_six_refusals_of_one_client_wait() -> None:
+    assert await waiting_refusals(Limits.of(2), 1, 300) == ([256], 0)
+
+
+def test_refusals_that_wait_take_no_calls_of_others() -> None:
+    """gRPC counts both together."""
+    limits = Limits.of(10)
+    assert limits.max_calls - limits.max_refusals == 10 * limits.max_calls_per_client + 64

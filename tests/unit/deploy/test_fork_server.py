@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
+import resource
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +15,7 @@ import psutil
 import pytest
 
 from fenchel.common.errors import RunStoppedError
-from fenchel.deploy.launch.fork_server import Forked, ForkServer
+from fenchel.deploy.launch.fork_server import LENGTH, Forked, ForkServer
 from tests.messages import raises
 
 NOBODY = ["client", "localhost:1", "--insecure", "--name", "a"]
@@ -84,3 +87,23 @@ def test_a_fork_server_that_is_gone_is_an_error_and_not_a_silence(tmp_path: Path
         psutil.Process(server.pid).kill()
         with raises(RunStoppedError):
             forked(server, tmp_path / "log", "algorithms")
+
+
+def test_a_process_is_waited_for_also_by_a_descriptor_that_select_does_not_know() -> None:
+    """A server that holds many clients has such descriptors."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limits[1] < 1100:
+        pytest.skip(f"a process of this machine may have {limits[1]} files open")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    reading, writing = os.pipe()
+    try:
+        process = Forked(os.getpid(), fcntl.fcntl(reading, fcntl.F_DUPFD, 1050))
+        assert process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0)
+        os.write(writing, (7).to_bytes(LENGTH, signed=True))
+        assert process.wait() == 7
+    finally:
+        os.close(reading)
+        os.close(writing)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

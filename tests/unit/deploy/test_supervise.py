@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fenchel.common.errors import INTERRUPTED, StorageError
+from fenchel.common.errors import INTERRUPTED, StorageError, TooManyFilesError
 from fenchel.deploy.cli.supervise import ServerSupervisor, main
 
 # Stands for "fenchel server": notes its words, and does what the test's script says next.
@@ -99,7 +99,7 @@ def test_a_supervisor_that_is_started_again_finds_the_run_that_it_was_killed_in(
     assert (fake / "runs" / "run-0").is_dir()
 
 
-@pytest.mark.parametrize("code", [1, 7])
+@pytest.mark.parametrize("code", [1, 7, 12])
 def test_a_server_that_gives_up_is_not_started_again_and_its_code_is_passed_on(fake: Path, code: int) -> None:
     assert supervisor(fake, ["checkpoint", code]).run() == code
     assert len(calls(fake)) == 1
@@ -108,6 +108,20 @@ def test_a_server_that_gives_up_is_not_started_again_and_its_code_is_passed_on(f
 
 def test_a_server_that_is_killed_again_and_again_is_given_up_but_its_run_is_kept(fake: Path) -> None:
     assert supervisor(fake, ["checkpoint", "kill"], *(["kill"] for _ in range(20))).run() == 137
+    assert len(calls(fake)) == 11
+    assert (mine(fake) / "run-1" / "checkpoint" / "latest").exists()
+
+
+def test_a_server_that_ran_out_of_files_is_started_again(fake: Path) -> None:
+    out_of_files = TooManyFilesError.exit_code
+    assert supervisor(fake, ["checkpoint", out_of_files], [out_of_files], [0]).run() == 0
+    assert calls(fake)[1:] == [["--resume", str(mine(fake) / "run-1"), "--listen", ":1"]] * 2
+    assert (fake / "runs" / "run-1").is_dir()
+
+
+def test_a_server_that_runs_out_of_files_again_and_again_is_given_up_but_its_run_is_kept(fake: Path) -> None:
+    out_of_files = TooManyFilesError.exit_code
+    assert supervisor(fake, ["checkpoint", out_of_files], *([out_of_files] for _ in range(20))).run() == out_of_files
     assert len(calls(fake)) == 11
     assert (mine(fake) / "run-1" / "checkpoint" / "latest").exists()
 

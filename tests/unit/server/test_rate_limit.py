@@ -59,14 +59,25 @@ async def test_a_call_that_fails_or_is_cancelled_is_given_back() -> None:
         pass
 
 
-async def test_many_refusals_leave_few_lines_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    rate_limiter = RateLimiter(Limits(max_calls_per_client=1))
+def test_bytes_are_counted_as_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    pace = TokenBucket(rate=10.0, burst=30.0, _since=100.0)
+    assert [pace.delay(15), pace.delay(15), pace.delay(5)] == pytest.approx([0.0, 0.0, 0.5])
+
+
+async def test_a_server_whose_calls_are_all_waiting_to_be_refused_says_that_it_is_full(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    rate_limiter = RateLimiter(Limits(max_calls=30))
     with caplog.at_level(logging.WARNING, logger="fenchel.server"):
-        async with rate_limiter.passed("a"):
-            for _ in range(1500):
-                with raises(CrowdedError):
-                    await rate_limiter.passed("a").__aenter__()
-    assert len(caplog.records) == 2
+        refusals = [asyncio.create_task(rate_limiter.refusing("a")) for _ in range(30)]
+        await asyncio.sleep(0)
+        for task in refusals:
+            task.cancel()
+        await asyncio.gather(*refusals, return_exceptions=True)
+    assert len(caplog.messages) == 1
 
 
 def test_thousands_of_clients_pass_at_once() -> None:
