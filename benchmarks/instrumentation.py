@@ -26,11 +26,11 @@ from benchmarks.program import Figures, progress, run
 from fenchel.client.worker import _Arrived
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.local import LocalLauncher
+from fenchel.server.stream.client_stream import ClientStream
 from fenchel.server.telemetry import recorder, time_breakdown
 from fenchel.server.telemetry.observer import RunObserver
 from fenchel.server.telemetry.recorder import Recorder, Row
 from fenchel.server.telemetry.time_breakdown import RoundBreakdown
-from fenchel.server.transport.client_stream import ClientStream
 
 _CLIENTS, _FLOATS = 4, 1_000_000
 

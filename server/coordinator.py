@@ -29,18 +29,18 @@ from fenchel.server.evaluation import Evaluator
 from fenchel.server.fleet.fleet import Fleet
 from fenchel.server.fleet.memory_budget import MemoryBudget
 from fenchel.server.membership.admission import Admission
+from fenchel.server.membership.environments import Environments
 from fenchel.server.membership.secret_exchange import share_secrets
 from fenchel.server.metering.limits import Limits
+from fenchel.server.metering.throttled_log import ThrottledLog
 from fenchel.server.preflight import build_half, check_run, no_samples, open_data
 from fenchel.server.privacy_budget import PrivacyBudget
 from fenchel.server.rounds import Rounds
 from fenchel.server.saving import until_written
 from fenchel.server.telemetry.deferred_note import DeferredNote
-from fenchel.server.telemetry.environments import Environments
 from fenchel.server.telemetry.objective_growth import ObjectiveGrowth
 from fenchel.server.telemetry.observer import RunObserver
 from fenchel.server.telemetry.recorder import Recorder
-from fenchel.server.telemetry.throttled_log import ThrottledLog
 
 log = logging.getLogger("fenchel.server")
 

@@ -25,13 +25,13 @@ from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.evaluation import Evaluator
 from fenchel.server.fleet.calls import Call
 from fenchel.server.fleet.fleet import Fleet
+from fenchel.server.metering.throttled_log import ThrottledLog
 from fenchel.server.privacy_budget import PrivacyBudget
 from fenchel.server.saving import Saving, until_written
 from fenchel.server.telemetry.deferred_note import DeferredNote
 from fenchel.server.telemetry.objective_growth import ObjectiveGrowth
 from fenchel.server.telemetry.observer import RunObserver
 from fenchel.server.telemetry.recorder import Ended, Recorder, Row
-from fenchel.server.telemetry.throttled_log import ThrottledLog
 
 log = logging.getLogger("fenchel.server")
 

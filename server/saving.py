@@ -17,7 +17,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.checkpoint import Checkpoint, RoundSnapshot
 from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.telemetry.throttled_log import ThrottledLog
+from fenchel.server.metering.throttled_log import ThrottledLog
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

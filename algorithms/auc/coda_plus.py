@@ -85,10 +85,13 @@ class CodaPlus(Staged):
         """Nothing: alpha goes on as it is."""
 
     async def finish(self) -> None:
-        """Return the mean of the iterates of the last stage also where the run ended before it did."""
-        if self.averages and self.state.done:
+        """End the last stage where the run ends before it does: take the mean of its iterates, and renew alpha."""
+        if not self.state.done:
+            return
+        if self.averages:
             sums, _ = await self.visit(self.fleet.all(), "average", {"average": self.point}, {}, everybody=True)
             self.point = sums.mean("average")
+        await self.renew_dual()
 
 
 class CodaPlusClient(StagedClient):

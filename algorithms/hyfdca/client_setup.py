@@ -38,7 +38,7 @@ _RANGES = {
     "norm": "squared norms of rows (algorithm.encryption.largest_norm)",
     "primal": "contributions to the model (their bound follows from the longest row)",
 }
-_UNIT_NORM = 1 + 1e-9  # rows that were divided by their norm are as long as rounding makes them
+_UNIT_NORM = 1 + 2e-5  # squared; rows that were divided by their norm, in float32 perhaps, are rounded
 
 
 class HyFDCASetupClient(ClientAlgorithm):
@@ -185,7 +185,7 @@ class HyFDCASetupClient(ClientAlgorithm):
         long = int(np.count_nonzero(self.state.norms > _UNIT_NORM))
         if long and self.settings.preset in ("paper", "theory"):
             log.warning(
-                "%s: %d of %d rows are longer than 1 (the longest has norm %.3g), but the preset %s rests on "
+                "%s: %d of %d rows are longer than 1 (the longest has norm %.6g), but the preset %s rests on "
                 "rows of norm 1 at most and may diverge; set data.scale: unit-rows, or another preset",
                 self.client,
                 long,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -148,9 +148,46 @@ def _expected(problem: ErrorDetails) -> str:
             return problem["msg"].removeprefix("Input should be ")
 
 
-def _meant(place: tuple[int | str, ...], values: Mapping[str, Any]) -> str:
-    """Return which key a misspelt one may stand for; empty if none is like it in a section with its neighbours."""
+def _sections(annotation: Any) -> set[type[Section]]:
+    """Return the sections that a field may hold."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return {annotation}
+    return {section for part in get_args(annotation) for section in _sections(part)}
+
+
+def _deeper(whole: str, path: Sequence[int | str], wrong: str) -> str:
+    """Return the dotted key of a setting of this name one section below a place; empty if there is none.
+
+    whole: name of the class of all settings.
+    """
+    found: set[type[Section]] = set()
+    open_ends = [Section]
+    while open_ends:
+        each = open_ends.pop()
+        open_ends += each.__subclasses__()
+        if each.__name__ == whole:
+            found.add(each)
+    keys = []
+    for part in path:
+        fields = [field for each in found for name, field in each.model_fields.items() if name == part]
+        if fields:  # else it names a kind of section
+            found = {section for field in fields for section in _sections(field.annotation)}
+            keys.append(str(part))
+    for each in sorted(found, key=lambda section: section.__name__):
+        for name, field in each.model_fields.items():
+            if any(wrong in section.model_fields for section in _sections(field.annotation)):
+                return ".".join([*keys, name, wrong])
+    return ""
+
+
+def _meant(whole: str, place: tuple[int | str, ...], values: Mapping[str, Any]) -> str:
+    """Return which key a misspelt one may stand for; empty if none is like it in a section with its neighbours.
+
+    whole: name of the class of all settings.
+    """
     *path, wrong = place
+    if deeper := _deeper(whole, path, str(wrong)):
+        return f"did you mean {deeper}?"
     section: Any = values
     for part in path:
         if isinstance(section, Mapping):
@@ -162,7 +199,7 @@ def _meant(place: tuple[int | str, ...], values: Mapping[str, Any]) -> str:
         kinds = {key: get_args(field.annotation) for key, field in each.model_fields.items() if key in ("name", "kind")}
         if isinstance(section, Mapping) and all(section.get(key) in kind for key, kind in kinds.items() if kind):
             known |= each.model_fields.keys()
-    alike = get_close_matches(str(wrong)[:64], known, n=1, cutoff=0.7)
+    alike = get_close_matches(str(wrong)[:64], known - {str(wrong)}, n=1, cutoff=0.7)
     return f"did you mean {alike[0]}?" if alike else ""
 
 
@@ -180,7 +217,7 @@ def settings_error(error: ValidationError, values: Mapping[str, Any], source: st
         key, given = _place(problem["loc"], values), problem["input"]
         details = problem.get("ctx", {})
         if problem["type"] == "extra_forbidden":
-            meant = _meant(problem["loc"], values)
+            meant = _meant(error.title, problem["loc"], values)
             remedy = "check its spelling and its place (docs/settings.md has all keys)"
             lines.append((key, f"unknown key (given {_given(given)}); {meant or remedy}"))
         elif problem["type"] == "missing":

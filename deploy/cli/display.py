@@ -57,7 +57,7 @@ _COLUMNS = (
     _Column("rest", lambda row: f"{_rest(row):.3f}"),
     _Column("down", lambda row: bytes_text(row["wire_down"])),
     _Column("up", lambda row: bytes_text(row["wire_up"])),
-    _Column("clients", lambda row: f"{row['counted']:.0f}/{row['asked']:.0f}"),
+    _Column("replies", lambda row: f"{row['counted']:.0f}/{row['asked']:.0f}"),
 )
 
 

@@ -12,7 +12,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.telemetry.tracing import endpoint, tracing
 from fenchel.deploy.address import Address
 from fenchel.deploy.monitoring.web import HttpResponse, WebServer
-from fenchel.server.telemetry.exporters import Exporter
+from fenchel.server.disclosure.exporters import Exporter
 from fenchel.server.telemetry.observer import RunObserver
 
 if TYPE_CHECKING:

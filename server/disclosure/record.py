@@ -1,6 +1,6 @@
 """What each party of a run could see: every kind of message that crossed, and in what form.
 
-The account is kept where messages leave and arrive (:mod:`fenchel.server.transport.client_stream`), from the
+The account is kept where messages leave and arrive (:mod:`fenchel.server.stream.client_stream`), from the
 descriptors that travel with them, so it lists what crossed and nothing else. It holds names, types and sizes;
 never a value.
 
@@ -31,10 +31,10 @@ from fenchel.common.wire.phases import ACCEPT, BOX, EXCHANGE
 from fenchel.common.wire.schema import Form
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.disclosure.entries import Direction, DisclosureEntry, Head
+from fenchel.server.disclosure.exporters import Exporter
 from fenchel.server.disclosure.field_presence import presence
 from fenchel.server.fleet.calls import Call
 from fenchel.server.privacy_budget import PrivacyBudget
-from fenchel.server.telemetry.exporters import Exporter
 
 UNASKED = "(unasked)"
 """Stands for the phase of a reply that answers no question the server remembers."""

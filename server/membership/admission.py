@@ -20,12 +20,12 @@ from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.fleet import Fleet
+from fenchel.server.membership.environments import Environments
 from fenchel.server.membership.late_joiners import LateJoiners
 from fenchel.server.membership.registration import Registration
 from fenchel.server.metering.limits import Limits
-from fenchel.server.telemetry.environments import Environments
-from fenchel.server.telemetry.throttled_log import ThrottledLog
-from fenchel.server.transport.client_stream import ClientStream
+from fenchel.server.metering.throttled_log import ThrottledLog
+from fenchel.server.stream.client_stream import ClientStream
 
 log = logging.getLogger("fenchel.server")
 

@@ -1,1 +1,1 @@
-"""The gRPC service: calls, streams, and their admission."""
+"""The gRPC service: its calls, and their admission."""

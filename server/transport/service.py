@@ -28,7 +28,7 @@ from fenchel.server.metering import open_files
 from fenchel.server.metering.limits import Limits
 from fenchel.server.metering.rate_limit import RateLimiter
 from fenchel.server.metering.socket_bytes import SocketBytes, Sockets
-from fenchel.server.telemetry.throttled_log import ThrottledLog
+from fenchel.server.metering.throttled_log import ThrottledLog
 from fenchel.server.transport.interceptor import AdmissionInterceptor, Note, RefusedError, certified, counted_as, noted
 from fenchel.server.transport.revocation_check import RevocationCheck, certificate_of
 

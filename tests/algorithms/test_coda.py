@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from scipy.optimize import minimize_scalar
 
@@ -15,6 +16,7 @@ from fenchel.algorithms.auc.coda import CodaClient
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import SettingsError, TooFewRepliesError
 from fenchel.common.wire.values import Values
+from fenchel.testing import load_model
 from tests.algorithms.auc_runs import points, random_parts, scored
 from tests.algorithms.codasca_oracle import Part
 from tests.algorithms.mlr import Run, train
@@ -57,6 +59,17 @@ def test_the_new_alpha_is_the_maximiser_for_any_prior(prior: float | None, tmp_p
     u = points(run)[-1]
     assert run.states[2].share == pytest.approx(np.mean(rates))
     assert u[-1] == pytest.approx(best_alpha(parts, rates, u, prior or float(np.mean(rates))), abs=1e-6)
+
+
+@pytest.mark.parametrize("output", ["average", "last"])
+def test_a_run_that_ends_inside_a_stage_renews_alpha_as_at_its_end(output: str, tmp_path: Path) -> None:
+    parts = random_parts([20, 35, 28], 3, seed=24)
+    schedule = {"kind": "practice", "stage_steps": 8}
+    run = train(scored(parts), tmp_path, CODA | {"schedule": schedule, "output": output}, rounds=3)
+    alpha = pq.read_table(run.folder.metrics)["alpha"].to_pylist()[-1]
+    u = np.append(load_model(run.folder), [0.0, 0.0, 0.0])  # the maximiser depends on w alone
+    rates = [part.rate for part in parts]
+    assert alpha == pytest.approx(best_alpha(parts, rates, u, float(np.mean(rates))), abs=1e-6)
 
 
 @pytest.mark.parametrize("prior", [None, 0.3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -44,6 +45,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = (sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"))
     ran(*pip, "install", "--quiet", "--no-deps", "--no-index", built / wheel, at=built)
     return site
+
+
+def test_a_copy_without_symbolic_links_is_not_built(tmp_path: Path) -> None:
+    """A ZIP of the repository holds a text file in place of each link."""
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    for path in (ROOT / "fenchel").iterdir():
+        copy = tmp_path / "fenchel" / path.name
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(str(path.readlink()) if path.is_symlink() else "")
+    words = [sys.executable, "-c", "from setuptools import build_meta; build_meta.build_wheel('.')"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "without symbolic links" in done.stderr
+    assert not list(tmp_path.glob("*.whl"))
 
 
 def test_nothing_but_fenchel_is_installed(site: Path) -> None:

@@ -103,14 +103,14 @@ from fenchel.report.disclosures import disclosure_rows, exporter_rows, head_rows
 from fenchel.report.run import Run
 from fenchel.server import checkpoint
 from fenchel.server.coordinator import Coordinator
+from fenchel.server.disclosure.exporters import Exporter
 from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.collectors import Gathered
 from fenchel.server.fleet.request import Request
 from fenchel.server.membership.registration import Registration
 from fenchel.server.metering.limits import Limits
-from fenchel.server.telemetry.exporters import Exporter
-from fenchel.server.transport.client_stream import ClientStream
+from fenchel.server.stream.client_stream import ClientStream
 from fenchel.server.transport.interceptor import RefusedError
 from fenchel.server.transport.service import Service
 from tests.hostile.mutation import BOMB, damaged, disturbed, rearranged

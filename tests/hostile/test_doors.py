@@ -36,7 +36,7 @@ from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.metering import rate_limit
 from fenchel.server.metering.limits import Limits
-from fenchel.server.telemetry.throttled_log import ThrottledLog
+from fenchel.server.metering.throttled_log import ThrottledLog
 from fenchel.server.transport import revocation_check
 from fenchel.server.transport.service import listening
 from tests.conftest import MakeSettings

@@ -14,11 +14,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
+from fenchel.algorithms.hyfdca import client_setup
 from fenchel.algorithms.hyfdca.partitioned_problem import agreed_key
 from fenchel.client.local_data import LocalData
 from fenchel.client.paillier.cipher import Paillier
 from fenchel.client.secrets.shared import Secrets
 from fenchel.client.session import ClientData
+from fenchel.common.arrays import squared_norms
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import LARGEST_BITS
@@ -260,6 +262,16 @@ def test_each_client_and_the_server_tell_of_long_rows_where_the_preset_does_not_
     with caplog.at_level(logging.WARNING):
         laboratory.run(hybrid_settings(1, preset=preset, picks=1, scale=["standard"]))
     assert len({r.message for r in caplog.records if "longer than 1" in r.message}) == told
+
+
+def test_rows_of_norm_1_as_float32_rounds_them_are_not_warned_of(
+    laboratory: Laboratory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = squared_norms
+    monkeypatch.setattr(client_setup, "squared_norms", lambda features: exact(features) * (1 + 2.0**-22))
+    with caplog.at_level(logging.WARNING):
+        laboratory.run(hybrid_settings(1, preset="paper", picks=1))
+    assert not [r.message for r in caplog.records if "longer than 1" in r.message]
 
 
 @pytest.mark.parametrize(

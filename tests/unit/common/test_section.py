@@ -118,6 +118,8 @@ def test_what_is_shown_of_a_value_takes_no_longer_for_a_large_one(depth: int, tm
         ("participation.samler={kind: all}", "participation.samler"),
         ("data.partition={kind: dirichlet, alpha: 1, min_sample: 1}", "data.partition.min_sample"),
         ("wombat=1", "wombat"),
+        ("downlink.keep=0.1", "downlink.keep"),
+        ("participation.size=3", "participation.size"),
     ],
 )
 def test_a_misspelt_key_or_name_is_told_what_was_meant(override: str, key: str) -> None:

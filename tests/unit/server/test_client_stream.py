@@ -24,7 +24,7 @@ from fenchel.server.fleet.memory_budget import MemoryBudget, Size
 from fenchel.server.fleet.request import Request
 from fenchel.server.metering import unsolicited
 from fenchel.server.metering.limits import Limits
-from fenchel.server.transport.client_stream import ClientStream
+from fenchel.server.stream.client_stream import ClientStream
 from tests.messages import raises
 from tests.unit.server.conftest import MakeMember, body
 

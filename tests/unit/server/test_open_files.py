@@ -31,8 +31,8 @@ from fenchel.server import saving
 from fenchel.server.metering import open_files
 from fenchel.server.metering.limits import Limits
 from fenchel.server.metering.open_files import RESERVED, connections
+from fenchel.server.metering.throttled_log import ThrottledLog
 from fenchel.server.saving import until_written
-from fenchel.server.telemetry.throttled_log import ThrottledLog
 from tests.conftest import MakeSettings
 from tests.messages import raises
 

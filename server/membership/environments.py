@@ -11,7 +11,7 @@ from fenchel.common.errors import TooManyFilesError
 from fenchel.common.storage.environment_record import EnvironmentRecord
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.telemetry.throttled_log import ThrottledLog
+from fenchel.server.metering.throttled_log import ThrottledLog
 
 log = logging.getLogger("fenchel.server")
 
