@@ -199,7 +199,9 @@ def _meant(whole: str, place: tuple[int | str, ...], values: Mapping[str, Any]) 
         kinds = {key: get_args(field.annotation) for key, field in each.model_fields.items() if key in ("name", "kind")}
         if isinstance(section, Mapping) and all(section.get(key) in kind for key, kind in kinds.items() if kind):
             known |= each.model_fields.keys()
-    alike = get_close_matches(str(wrong)[:64], known - {str(wrong)}, n=1, cutoff=0.7)
+    if wrong in known:
+        return ""  # it is spelt as it should be, but stands in the wrong place
+    alike = get_close_matches(str(wrong)[:64], known, n=1, cutoff=0.7)
     return f"did you mean {alike[0]}?" if alike else ""
 
 

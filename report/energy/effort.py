@@ -30,7 +30,13 @@ _PHASES: Mapping[str, Mapping[str, Work]] = {
     "fedpd": {"begin": "nothing", "train": "local steps"},
     "fedpdm": {"solve": "local steps"},
     "mb-sgd": {"gradient": "local steps"},
-    "drdm": {"train": "local steps", "loss": "loss", "forget_drift": "nothing"},
+    "drdm": {
+        "smoothness": "nothing",  # once, before the first round
+        "regularize": "nothing",
+        "train": "local steps",
+        "loss": "loss",
+        "forget_drift": "nothing",
+    },
     "drfa": {"train": "local steps", "loss": "loss"},
     "scaff-pd": {"gradient": "loss and gradient", "train": "local steps"},
 }
