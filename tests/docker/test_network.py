@@ -49,7 +49,7 @@ async def test_a_relay_between_containers_delays_every_exchange_and_changes_no_b
         cluster.containers("client")[0],
     )
     (inside,) = cluster.inspect(server)["NetworkSettings"]["Networks"].values()
-    assert reaches(relay, inside["IPAddress"])
+    cluster.wait(lambda: reaches(relay, inside["IPAddress"]), "the server, by the relay")
     cluster.wait(lambda: reaches(client, "server"), "an answer of the relay, to the server's name")
     assert not reaches(client, inside["IPAddress"])
     assert set(cluster.finished().values()) == {0}
