@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 
 from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext
 from fenchel.algorithms.registry import client_half, require_allowed
-from fenchel.client.evaluation import ClientEvaluation
+from fenchel.client.evaluation import (
+    EVALUATIONS,
+    AnsweredEvaluations,
+    ClientEvaluation,
+    evaluation_problem,
+    most_evaluations,
+)
 from fenchel.client.journal import Journal
 from fenchel.client.privacy.protection import bounded, protection_of
 from fenchel.common.compression.uplink import ClientUplink
@@ -31,6 +37,7 @@ from fenchel.common.errors import (
     FenchelError,
     LostStateError,
     PayloadError,
+    PhaseError,
     PrivacyBudgetError,
     SettingsError,
     StorageError,
@@ -128,16 +135,20 @@ class Session:
         self._stateless = self._half.stateless()
         norm = settings.differential_privacy.feature_norm if settings.differential_privacy else None
         self._objective = build_objective(settings.objective, bounded(holding.shard, norm))
+        self._evaluation_problem = evaluation_problem(settings, holding.shard)
         self._evaluation = ClientEvaluation(
             self._objective,
             build_objective(settings.objective, holding.holdout) if holding.holdout else None,
-            holding.shard,
             settings.evaluation.histograms,
+            AnsweredEvaluations(
+                most_evaluations(settings), None if journal_folder is None else journal_folder / EVALUATIONS
+            ),
         )
         self._journal_folder = journal_folder
         self._quota = quota
         self._secret_exchange = secret_exchange
-        if policy is not None and (refusal := policy.exposure(settings.algorithm)):
+        evaluates = self._evaluation_problem is None
+        if policy is not None and (refusal := policy.exposure(settings.algorithm, evaluates=evaluates)):
             raise SettingsError(f"client {client} does not take part: {refusal}")
         self._protection = protection_of(client, settings, self._objective, journal_folder, policy, account)
         self._begun: _Begun | None = None
@@ -297,9 +308,10 @@ class Session:
                 f"the server asks for the evaluation {phase!r}, which this version does not know; install the "
                 "same version of Fenchel on both sides"
             )
-        if self.settings.claims_privacy:
-            raise PrivacyBudgetError(
-                f"client {self.client} tells no exact sums over its samples in a run under differential privacy"
+        if self._evaluation_problem is not None:
+            raise PhaseError(
+                f"client {self.client} evaluates no model that the server sends: {self._evaluation_problem}",
+                phase=phase,
             )
         return self._evaluation.sums(values)
 

@@ -141,8 +141,7 @@ class TrustLimits:
 
     def _check_groups(self, settings: RunSettings) -> None:
         least = settings.evaluation.histograms
-        # Whatever evaluation.clients says: it is the server that asks for evaluations.
-        if least is not None and least < self.least_group:
+        if settings.clients_evaluate and least is not None and least < self.least_group:
             raise SettingsError(
                 f"the server's settings have clients tell scores in groups of {least} samples or more "
                 f"(evaluation.histograms), and this client tells none of fewer than {self.least_group}; if "

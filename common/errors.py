@@ -228,7 +228,7 @@ class NotFiniteError(PayloadError):
 
 
 class PhaseError(WireError):
-    """A client's algorithm could not answer a phase; the text is the client's own account."""
+    """A client could not answer a phase, or may not; the text is the client's own account."""
 
 
 class EncryptionError(FenchelError):

@@ -41,7 +41,6 @@ from fenchel.common.objectives.score_groups import (
     samples_in,
 )
 from fenchel.common.objectives.score_groups import LEVELS as LEVELS_AT_MOST
-from fenchel.common.settings.data import RaggedPartition
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.wire.phases import EVALUATE, EVALUATION, LEVELS, grouped_in
 from fenchel.common.wire.values import Value, Values
@@ -71,9 +70,7 @@ class Evaluator:
         source: the data set, if the server can load it.
         """
         shards = [member.shard for member in fleet.members.values() if member.shard is not None]
-        # A ragged client may hold some value of every feature, and still no whole sample.
-        ragged = isinstance(settings.data.partition, RaggedPartition) or settings.data.columns is not None
-        whole = not ragged and all(shard.features_held == shard.features for shard in shards)
+        whole = not settings.data.is_ragged and all(shard.features_held == shard.features for shard in shards)
         chosen = settings.evaluation.training
         # Nobody else can, or may, compute the training objective.
         alone = not whole or (settings.claims_privacy and not settings.data.holdout)

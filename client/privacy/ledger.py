@@ -10,13 +10,13 @@ client that must not get lost.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fenchel.client.count_file import counted, write_count
 from fenchel.client.privacy.budget import Budget
 from fenchel.client.privacy.ledger_file import LedgerFile, writing_ledger
 from fenchel.common.accounting.accountant import Accountant, Release
@@ -72,7 +72,7 @@ class Ledger:
         self._marks: dict[str, int] = {}  # how long policies' ledgers were, by their paths
         header = {"kind": _KIND, "version": _VERSION, "owner": owner}
         self._file = LedgerFile(path, header, (1, _VERSION), self._take)
-        at_least = max(at_least, _counted(count))
+        at_least = max(at_least, counted(count))
         if self.uploads < at_least:
             raise _lowered(owner if path is None else str(path), self.uploads, at_least)
 
@@ -108,7 +108,8 @@ class Ledger:
                 if payload not in self.charges:
                     self._add(entry | mark, release)
         if self._counter is not None:
-            _write_count(self._counter, self.uploads)
+            with writing_ledger(self._counter):
+                write_count(self._counter, self.uploads)
 
     def begin(self) -> None:
         """Make the file, without any charge, unless it is there: so a file that is missing later has been lost."""
@@ -246,26 +247,6 @@ def _release(entry: Mapping[str, Any], fields: set[str]) -> Release:
     if entry.keys() != fields:
         raise ValueError(f"expected {sorted(fields)}, found {sorted(entry)}")
     return Release(entry["noise_multiplier"], entry["sampling_rate"])
-
-
-def _counted(path: Path | None) -> int:
-    """Return what a count says; 0 where there is none, or a crash has spoilt it."""
-    if path is None:
-        return 0
-    try:
-        return int(path.read_bytes())
-    except (OSError, ValueError):
-        return 0
-
-
-def _write_count(path: Path, uploads: int) -> None:
-    with writing_ledger(path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
-            # Always as long, so that nothing old is left behind it.
-            os.write(descriptor, f"{uploads:020d}\n".encode())
-        finally:
-            os.close(descriptor)
 
 
 def _lowered(place: str, found: int, known: int) -> CheckpointError:

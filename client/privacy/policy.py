@@ -58,12 +58,26 @@ class Policy(Section):
     @property
     def wants_noise(self) -> bool:
         """Requirement of differential privacy: unless the policy wants encryption, and nothing else."""
-        wants_encryption = self.encryption == "required" or self.protect_primal
-        return not wants_encryption or not self.model_fields_set <= _OF_ENCRYPTION
+        return not self._wants_encryption or not self.model_fields_set <= _OF_ENCRYPTION
 
-    def exposure(self, algorithm: AlgorithmSettings) -> str | None:
-        """Return why this client does not take part with an algorithm that encrypts so little; ``None``: it does."""
+    @property
+    def _wants_encryption(self) -> str:
+        """The key that demands encryption, with its value; empty if none does."""
+        if self.encryption == "required":
+            return "encryption: required"
+        return "protect_primal: true" if self.protect_primal else ""
+
+    def exposure(self, algorithm: AlgorithmSettings, *, evaluates: bool = False) -> str | None:
+        """Return why this client does not take part in a run that encrypts so little; ``None``: it does.
+
+        evaluates: whether this client tells the server its exact losses, for models that the server chooses.
+        """
         wanted = []
+        if evaluates and self._wants_encryption:
+            wanted.append(
+                "has clients tell their exact losses, from which samples can be read, and the policy wants "
+                f"{self._wants_encryption} (with evaluation.clients: false they tell none)"
+            )
         bits = algorithm.key_bits
         if self.encryption == "required" and (bits is None or bits < SAFE_BITS):
             given = "nothing" if bits is None else f"under a key of {bits} bits, which can be broken"

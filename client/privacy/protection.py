@@ -96,14 +96,20 @@ class Protection:
 
         Two runs that differ in a sample round differently in every coordinate of every step, by some units in the
         last place of what they compute with: nothing beside the sensitivity, unless the model, a dual
-        variable or a control variate is very large, or their dtype short. An update that is clipped is
+        variable or a control variate is very large, or their dtype short. Near 0 numbers have no such units, and
+        each product is wrong by up to half the smallest subnormal number ``u``. So the uploads of two runs of Q
+        steps differ by a multiple of ``u Q sqrt(k)``, however short the steps. An update that is clipped is
         rounded once more, to the dtype in which it is sent: by units in the last place of the model, which
         local steps begin with, and of C.
         """
-        facts = self.facts
-        eps = float(np.finfo(values.dtype).eps)
+        facts, limits = self.facts, np.finfo(values.dtype)
+        eps, tiny = float(limits.eps), float(limits.tiny)  # tiny: the smallest normal number
         reach = max(1.0, facts.step_size * facts.steps, 1 / facts.penalty if facts.penalty else 0.0)
-        last_place = eps * largest * reach
+        # A step has the products of the gradient, b for each coordinate, whose errors features and the step size
+        # multiply (`reach` has the latter), and its own: by the step size, rho, a weight. Sums near 0 are exact. `tiny`
+        # is 2^24 times u / 2 in single precision, 2^53 times in double, and so covers all of them. Rounding the step
+        # size itself, by u / 2, moves a step by that times the length of a gradient, at most G.
+        last_place = (eps * largest + tiny * max(1.0, self.privacy.clip)) * reach
         of_steps = 4 * facts.steps * last_place * float(np.sqrt(values.size))
         return of_steps + 4 * eps * (self.clip_update or 0.0)
 

@@ -342,6 +342,11 @@ class DataSettings(Section):
         return ""
 
     @property
+    def is_ragged(self) -> bool:
+        """Whether a client may hold some value of every feature, and still no whole sample."""
+        return isinstance(self.partition, RaggedPartition) or self.columns is not None
+
+    @property
     def leaves_out(self) -> str:
         """The key by which clients train on other samples than the training set has; empty: none does."""
         if isinstance(self.partition, ClassesPartition) and self.partition.samples is not None:

@@ -29,6 +29,7 @@ HYFDCA: dict[str, Any] = {
     "objective": {"kind": "logistic", "l2": 0.01},
     "algorithm": {"name": "hyfdca", "encryption": {"key_bits": 512}},
 }
+UNEVALUATED = HYFDCA | {"evaluation": {"clients": False}}
 FEDAVG = HYFDCA | {"algorithm": {"name": "fedavg"}}
 PLAIN = HYFDCA | {"algorithm": {"name": "hyfdca", "privacy": "none"}}
 
@@ -41,7 +42,7 @@ def secrets() -> Secrets:
 def joined(settings: dict[str, Any], **given: Any) -> Session:
     """Return a client's session in a run with such settings."""
     who = Participant("north", "localhost:1", None, LocalData(), **given)
-    assignment = pb.Assignment(index=0, clients=1)
+    assignment = pb.Assignment(index=0, clients=settings["clients"])
     reply = pb.JoinReply(run="run", settings=json.dumps(settings), assignment=assignment)
     return Connection(who, ThreadPoolExecutor(1))._ready(reply).session
 
@@ -94,14 +95,33 @@ def test_a_policy_refuses_what_shows_more_than_it_allows(
 
 def test_a_session_asks_the_policy(secrets: Secrets) -> None:
     with raises(SettingsError):
-        joined(HYFDCA, secrets=secrets, policy=Policy(encryption="required"))  # 512 bits
+        joined(UNEVALUATED, secrets=secrets, policy=Policy(encryption="required"))  # 512 bits
     with raises(SettingsError):
-        joined(FEDAVG, policy=Policy(encryption="required"))
-    shown = HYFDCA | {"algorithm": HYFDCA["algorithm"] | {"picks": 1}}
+        joined(UNEVALUATED | {"algorithm": FEDAVG["algorithm"]}, policy=Policy(encryption="required"))
+    shown = UNEVALUATED | {"algorithm": HYFDCA["algorithm"] | {"picks": 1}}
     with raises(SettingsError):
         joined(shown, secrets=secrets, policy=Policy(protect_primal=True))
-    hidden = HYFDCA | {"algorithm": HYFDCA["algorithm"] | {"protect_primal": True}}
+    hidden = UNEVALUATED | {"algorithm": HYFDCA["algorithm"] | {"protect_primal": True}}
     assert joined(hidden, secrets=secrets, policy=Policy(protect_primal=True)).client == "north"
+
+
+@pytest.mark.parametrize("policy", [{"encryption": "required"}, {"protect_primal": True}], ids=str)
+def test_a_policy_of_encryption_refuses_a_run_whose_clients_tell_exact_losses(policy: dict[str, Any]) -> None:
+    encrypted, insists = with_key(protect_primal=True), Policy.model_validate(policy)
+    assert insists.exposure(encrypted, evaluates=False) is None
+    assert "evaluation.clients: false" in str(insists.exposure(encrypted, evaluates=True))
+    assert Policy(least_picks=20).exposure(encrypted, evaluates=True) is None
+
+
+def test_a_session_refuses_a_run_whose_clients_evaluate_where_the_policy_wants_encryption(secrets: Secrets) -> None:
+    policy = Policy(protect_primal=True)
+    hidden = HYFDCA | {"algorithm": HYFDCA["algorithm"] | {"protect_primal": True}}
+    with raises(SettingsError):
+        joined(hidden, secrets=secrets, policy=policy)
+    with raises(SettingsError):
+        joined(hidden | {"evaluation": {"clients": True}}, secrets=secrets, policy=policy)
+    split = {"data": HYFDCA["data"] | {"partition": {"kind": "grid", "sample_groups": 1, "feature_groups": 2}}}
+    assert joined(hidden | split | {"clients": 2}, secrets=secrets, policy=policy), "no client can evaluate"
 
 
 def test_a_policy_of_encryption_wants_no_noise_and_any_other_does() -> None:

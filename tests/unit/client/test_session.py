@@ -277,12 +277,18 @@ def test_scores_that_are_not_finite_are_told_in_no_group(
     assert answer["samples"] == 4
 
 
-def test_a_model_of_other_features_is_not_evaluated(make_settings: MakeSettings) -> None:
+def test_a_client_that_holds_some_features_evaluates_no_model(make_settings: MakeSettings) -> None:
     shard = holding().shard
     part = ClientData(Shard(shard.features, shard.labels, 2, 5, shard.samples_held, np.array([1, 4])))
     settings = make_settings(algorithm={"name": "hybrid-fedavg"}, objective={"kind": "logistic"})
-    answer = handled(Session("client-0", settings, part), EVALUATE, 1, 0, kind=pb.INSPECT, model=np.zeros(5))
-    assert "2 of 5 features are held" in answer.head.failure
+    for dimension in (2, 5):
+        reply = handled(Session("client-0", settings, part), EVALUATE, 1, 0, kind=pb.INSPECT, model=np.zeros(dimension))
+        assert "it holds 2 of 5 features" in reply.head.failure
+
+
+def test_a_model_of_another_shape_is_not_evaluated(session: Session) -> None:
+    reply = handled(session, EVALUATE, 1, 0, kind=pb.INSPECT, model=np.zeros(5))
+    assert "expected (2,)" in reply.head.failure
 
 
 def test_an_algorithm_without_state_writes_no_journal(make_settings: MakeSettings, tmp_path: Path) -> None:
