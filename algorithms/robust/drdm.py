@@ -179,7 +179,7 @@ class DRDM(SampledByWeight):
 
     @property
     def _unsmooth(self) -> bool:
-        """Whether no data can tell the smoothness of this objective."""
+        """True if no data can tell the smoothness of this objective."""
         return smoothness(self.objective) == math.inf
 
     async def start(self) -> None:

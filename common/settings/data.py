@@ -343,7 +343,7 @@ class DataSettings(Section):
 
     @property
     def is_ragged(self) -> bool:
-        """Whether a client may hold some value of every feature, and still no whole sample."""
+        """True if a client may hold some value of every feature, and still no whole sample."""
         return isinstance(self.partition, RaggedPartition) or self.columns is not None
 
     @property
