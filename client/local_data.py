@@ -12,6 +12,7 @@ from fenchel.client.session import ClientData
 from fenchel.common.data.catalogue import CATALOGUE, locate
 from fenchel.common.data.fetch import fetch
 from fenchel.common.data.holdout import divide_own
+from fenchel.common.data.limits import ORDINARY, DataLimits, within_memory
 from fenchel.common.data.own_file import load_own
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import DataError
@@ -29,6 +30,7 @@ class OwnFile:
     identifier: str | None = None
     """Where the sample identifiers are, as ``--id`` says: a column, an array or a file. ``None``: nowhere, and samples
     are known by their row."""
+    limits: DataLimits = ORDINARY  # of what is read
 
 
 @dataclass
@@ -43,8 +45,11 @@ class LocalData:
         """Return what client ``index`` of ``clients`` holds."""
         if self.own is not None:
             own, dtype = self.own, settings.objective.dtype
-            shard = load_own(own.path, settings.data, label=own.label, identifier=own.identifier, dtype=dtype)
-            return ClientData(*divide_own(shard, settings.data.holdout, settings.seed, index, clients))
+            with within_memory(own.path):
+                shard = load_own(
+                    own.path, settings.data, label=own.label, identifier=own.identifier, dtype=dtype, limits=own.limits
+                )
+                return ClientData(*divide_own(shard, settings.data.holdout, settings.seed, index, clients))
         source = self._source(settings)
         dtype = settings.objective.dtype
         return ClientData(source.shard(index, clients, dtype), source.holdout(index, clients, dtype))

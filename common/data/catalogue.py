@@ -15,6 +15,7 @@ import platformdirs
 from fenchel.common.data import readers
 from fenchel.common.data.compressed import COMPRESSIONS
 from fenchel.common.data.files import read_files
+from fenchel.common.data.limits import ORDINARY, UNLIMITED, DataLimits
 from fenchel.common.data.npz import read_divided_npz, read_npz, write_npz
 from fenchel.common.data.samples import DataSet
 from fenchel.common.errors import ChecksumError, DataError
@@ -84,7 +85,7 @@ _ENTRIES = (
               "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
               "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
               "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-          ), lambda files: read_files([*files.values()])),
+          ), lambda files: read_files([*files.values()], limits=UNLIMITED)),
     Entry("fashion-mnist", "articles of clothing, 28x28", "MIT",
           60_000, 10_000, 784, 10, _idx(
               "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
@@ -92,7 +93,7 @@ _ENTRIES = (
               "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
               "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
               "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-          ), lambda files: read_files([*files.values()])),
+          ), lambda files: read_files([*files.values()], limits=UNLIMITED)),
     Entry("kmnist", "cursive Japanese characters, 28x28", "CC BY-SA 4.0",
           60_000, 10_000, 784, 10, _idx(
               "https://codh.rois.ac.jp/kmnist/dataset/kmnist/",
@@ -100,7 +101,7 @@ _ENTRIES = (
               "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
               "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
               "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
-          ), lambda files: read_files([*files.values()])),
+          ), lambda files: read_files([*files.values()], limits=UNLIMITED)),
     Entry("cifar10", "photographs of ten kinds of things, 32x32 in colour", "none stated",
           50_000, 10_000, 3072, 10, _public("https://www.cs.toronto.edu/~kriz/", **{
               "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
@@ -288,13 +289,20 @@ def verify(dataset: DataSet, entry: Entry, where: str) -> None:
         )
 
 
-def import_files(name: str, files: list[Path], destination: Path | None = None, label: str | None = None) -> Path:
+def import_files(
+    name: str,
+    files: list[Path],
+    destination: Path | None = None,
+    label: str | None = None,
+    limits: DataLimits = ORDINARY,
+) -> Path:
     """Make a named data set of files of any known form, for ``data.name``.
 
     name: any name. The public files of a name of the catalogue must be complete; other files may hold a part or
         another version of the data set.
     destination: folder that holds data sets; by default the cache.
     label: name of the label column, for CSV and Parquet.
+    limits: of each file, where they are not those of a name of the catalogue.
     """
     if not re.fullmatch(NAME_PATTERN, name):
         raise DataError(f"{name!r} is no name for a data set; expected lower-case letters, digits, dots and dashes")
@@ -304,7 +312,7 @@ def import_files(name: str, files: list[Path], destination: Path | None = None, 
         dataset = entry.read({file.name: given[file.name] for file in entry.files})
         verify(dataset, entry, ", ".join(given))
     else:
-        dataset = read_files(files, label)
+        dataset = read_files(files, label, limits)
     target = (cache_folder() if destination is None else destination) / name / CANONICAL
     write_npz(target, dataset)
     return target

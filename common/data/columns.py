@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
 from fenchel.common.data.compressed import missing, opened
 from fenchel.common.data.identifiers import checked
+from fenchel.common.data.limits import UNLIMITED, DataLimits
 from fenchel.common.data.samples import DataSet, samples
 from fenchel.common.errors import DataError
 
 _DELIMITERS = ",;\t"
+_PIECE = 1 << 20
+_VALUE_BYTES, _CHARACTER_BYTES = 8, 4
+"""Bytes of a value, and of a character of a word, once they are in an array."""
+_COLUMN_BYTES = 4096
+"""Bytes that a column takes at least while a CSV file is read."""
+_HEADER_SHARE = 64
+"""Memory of a header while it is taken apart, in terms of its length, is less than this."""
 
 
-def read_csv(path: Path, label: str | None = None, identifier: str | None = None, holder: str | None = None) -> DataSet:
+def read_csv(
+    path: Path,
+    label: str | None = None,
+    identifier: str | None = None,
+    holder: str | None = None,
+    limits: DataLimits = UNLIMITED,
+) -> DataSet:
     """Read a CSV file, plain or compressed, separated by commas, semicolons or tabs.
 
     The first line is a header unless one of its fields is a number; without a header the columns are
@@ -31,19 +47,24 @@ def read_csv(path: Path, label: str | None = None, identifier: str | None = None
     label: name of the label column; ``None`` takes ``label``, else the last one.
     identifier: name of the column of sample identifiers, which are taken as written; ``None``: there is none.
     holder: name of the column that says who holds a sample; ``None``: there is none.
+    limits: of the text, and of the table.
     """
-    with opened(path) as stream:
-        first = stream.readline().decode("utf-8-sig", errors="replace")
+    with opened(path, limits) as stream:
+        line = stream.readline(limits.bytes // _HEADER_SHARE + 1)
+        limits.require_bytes(len(line) * _HEADER_SHARE, path)
+        first = line.decode("utf-8-sig", errors="replace")
         delimiter = max(_DELIMITERS, key=first.count)
         try:
             fields = [field.strip() for field in next(csv.reader([first], delimiter=delimiter), [])]
         except csv.Error as error:
             raise DataError(f"the first line is not one of a CSV table: {error}", source=path) from error
+        limits.require_bytes(len(fields) * _COLUMN_BYTES, path)
         if not any(fields):
             raise DataError("the first line is empty; expected column names or values", source=path)
         header = not any(_is_number(field) for field in fields)
         names = fields if header else [f"column {i}" for i in range(1, len(fields) + 1)]
         _refuse_repeated(names, path)
+        limits.require_bytes(_rows(stream) * len(fields) * _VALUE_BYTES, path)
         stream.seek(0)
         try:
             table = pyarrow.csv.read_csv(
@@ -59,40 +80,75 @@ def read_csv(path: Path, label: str | None = None, identifier: str | None = None
             )
         except pa.ArrowException as error:
             raise DataError(f"not a CSV table of {len(names)} columns: {error}", source=path) from error
-    return from_table(table, label, path, identifier, holder)
+    return from_table(table, label, path, identifier, holder, limits)
+
+
+def _rows(stream: BinaryIO) -> int:
+    """Count the lines that are left, whether they end as on Unix, on Windows or on an old Macintosh."""
+    ends = Counter[bytes]()
+    while piece := stream.read(_PIECE):
+        ends.update({end: piece.count(end) for end in (b"\n", b"\r")})
+    return max(ends.values(), default=0)
 
 
 def read_parquet(
-    path: Path, label: str | None = None, identifier: str | None = None, holder: str | None = None
+    path: Path,
+    label: str | None = None,
+    identifier: str | None = None,
+    holder: str | None = None,
+    limits: DataLimits = UNLIMITED,
 ) -> DataSet:
     """Read a Parquet file.
 
     label: name of the label column; ``None`` takes ``label``, else the last one.
     identifier: name of the column of sample identifiers, text or whole numbers; ``None``: there is none.
     holder: name of the column that says who holds a sample; ``None``: there is none.
+    limits: of what its metadata announce, and of the table.
     """
     if not path.is_file():
         raise missing(path)
     try:
         # Not read_table, which would take a path such as year=2024/x.parquet for a partitioned data set.
-        table = pyarrow.parquet.ParquetFile(path).read()
+        file = pyarrow.parquet.ParquetFile(path)
+        words = [field.name for field in file.schema_arrow if _is_word(field.type)]
+        _require_modest(file, path, limits)
+        # Of a dictionary, what rows have in common is read once.
+        table = pyarrow.parquet.ParquetFile(path, read_dictionary=words).read()
         table.validate(full=True)  # a damaged one gives any error, or none, when it is asked for its values
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name that is no text
         raise DataError(f"not a Parquet file: {error}", source=path) from error
     _refuse_repeated(table.column_names, path)
-    return from_table(table, label, path, identifier, holder)
+    return from_table(table, label, path, identifier, holder, limits)
+
+
+def _require_modest(file: Any, path: Path, limits: DataLimits) -> None:
+    """Refuse what the metadata of a Parquet file say of its size, or columns that hold more than a value a row."""
+    for field in file.schema_arrow:
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        if not (pa.types.is_primitive(kind) or pa.types.is_null(kind) or _is_word(kind)):
+            raise DataError(f"of type {kind}; expected numbers or words", source=path, column=field.name)
+    groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
+    columns = [group.column(column) for group in groups for column in range(group.num_columns)]
+    limits.require_bytes(sum(column.total_uncompressed_size for column in columns), path)
+    limits.require_bytes(sum(column.num_values for column in columns) * _VALUE_BYTES, path)
 
 
 def from_table(
-    table: Any, label: str | None, path: Path, identifier: str | None = None, holder: str | None = None
+    table: Any,
+    label: str | None,
+    path: Path,
+    identifier: str | None = None,
+    holder: str | None = None,
+    limits: DataLimits = UNLIMITED,
 ) -> DataSet:
     """Split an Arrow table into features, labels, sample identifiers and holders.
 
     Returns: Dense features, in float32 if all columns are, else in float64; labels as stored.
     """
-    table, ids = _set_apart(table, identifier, label, path, "--id")
+    limits.require_bytes(table.num_rows * table.num_columns * _VALUE_BYTES, path)
+    table, ids = _set_apart(table, identifier, label, path, "--id", limits)
     identifiers = None if ids is None else checked([str(each) for each in ids.tolist()], path, column=identifier or "")
-    table, holders = _set_apart(table, holder, label, path, "data.partition.column")
+    table, holders = _set_apart(table, holder, label, path, "data.partition.column", limits)
     names = table.column_names
     if label is None:
         label = "label" if "label" in names else names[-1] if names else ""
@@ -107,7 +163,7 @@ def from_table(
     features = np.empty((table.num_rows, len(columns)), np.float32 if single else np.float64)
     for position, name in enumerate(columns):
         features[:, position] = _numbers(table.column(name), name, path)
-    train = samples(features, _values(table.column(label), label, path, fractions=True), str(path))
+    train = samples(features, _values(table.column(label), label, path, limits, fractions=True), str(path))
     return DataSet(replace(train, holders=holders), columns=tuple(columns), identifiers=identifiers)
 
 
@@ -145,7 +201,7 @@ def _first_not_number(column: Any) -> tuple[int, Any]:
 
 
 def _set_apart(
-    table: Any, name: str | None, label: str | None, path: Path, key: str
+    table: Any, name: str | None, label: str | None, path: Path, key: str, limits: DataLimits
 ) -> tuple[Any, NDArray[Any] | None]:
     """Take a column of words or whole numbers, which is no feature, out of a table; without a name there is none."""
     if name is None:
@@ -156,24 +212,35 @@ def _set_apart(
         raise DataError(
             f"there is no such column; the columns are {listed(table.column_names)}", source=path, column=name, key=key
         )
-    return table.drop_columns([name]), _values(table.column(name), name, path, key=key)
+    return table.drop_columns([name]), _values(table.column(name), name, path, limits, key=key)
 
 
-def _values(column: Any, name: str, path: Path, *, key: str = "", fractions: bool = False) -> NDArray[Any]:
+def _values(
+    column: Any, name: str, path: Path, limits: DataLimits, *, key: str = "", fractions: bool = False
+) -> NDArray[Any]:
     """Return a column of words or whole numbers, or of any numbers, that has a value in every row."""
     if column.null_count:
         row = next(i for i, value in enumerate(column, start=1) if value.as_py() is None)
         raise DataError("empty; expected a value in every row", source=path, column=name, row=row, key=key)
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column, kind = column.cast(kind.value_type), kind.value_type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if _is_word(kind):
+        distinct = column.unique()
+        words = distinct.dictionary if pa.types.is_dictionary(column.type) else distinct
+        longest = pyarrow.compute.max(pyarrow.compute.utf8_length(words)).as_py() or 0
+        limits.require_bytes(len(column) * longest * _CHARACTER_BYTES, path)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(kind)
+    if _is_word(kind):
         return np.array(column.to_pylist(), dtype=str)
     if pa.types.is_integer(kind) or (fractions and (pa.types.is_floating(kind) or pa.types.is_boolean(kind))):
         numbers: NDArray[Any] = column.to_numpy()
         return numbers
     numbers_wanted = "numbers" if fractions else "whole numbers"
     raise DataError(f"of type {kind}; expected words or {numbers_wanted}", source=path, column=name, key=key)
+
+
+def _is_word(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _refuse_repeated(names: list[str], path: Path) -> None:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
+import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from fenchel.common.data.limits import UNLIMITED, DataLimits
 from fenchel.common.errors import DataError
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 _OPENERS: Mapping[str, Callable[..., Any]] = MappingProxyType({".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open})
+_PIECE = 1 << 16
 
 COMPRESSIONS = tuple(_OPENERS)
 """Suffixes of compressed files."""
@@ -26,12 +33,50 @@ def missing(path: Path) -> DataError:
     return DataError(f"there is no such file{seen}; check data.file, or the --data of a client", source=path)
 
 
+class _Counted(io.RawIOBase):
+    """What a compressed file decompresses to, counted piece by piece; it can be begun again, and is read in order."""
+
+    def __init__(self, stream: BinaryIO, path: Path, limits: DataLimits) -> None:
+        self._stream, self._path, self._limits = stream, path, limits
+        self._read = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Read the next piece, unless it is one too many."""
+        view = memoryview(buffer)
+        piece = self._stream.read(min(len(view), _PIECE))
+        self._read += len(piece)
+        self._limits.require_bytes(self._read, self._path)
+        view[: len(piece)] = piece
+        return len(piece)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go back to the beginning."""
+        if (offset, whence) != (0, os.SEEK_SET):
+            raise io.UnsupportedOperation("a compressed file is read in order")
+        self._read = self._stream.seek(0)
+        return self._read
+
+
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading bytes, decompressing it as its suffix says."""
+def opened(path: Path, limits: DataLimits = UNLIMITED) -> Iterator[BinaryIO]:
+    """Open a file for reading bytes, decompressing it as its suffix says.
+
+    A plain file is refused for its size at once, a compressed one when it has been read so far.
+    """
+    opener = _OPENERS.get(path.suffix.lower())
     try:
-        with _OPENERS.get(path.suffix.lower(), open)(path, "rb") as stream:
-            yield cast(BinaryIO, stream)
+        with (opener or open)(path, "rb") as stream:
+            if opener is None:
+                limits.require_bytes(os.fstat(stream.fileno()).st_size, path)
+                yield cast(BinaryIO, stream)
+            else:
+                yield io.BufferedReader(_Counted(stream, path, limits), _PIECE)
     except FileNotFoundError as error:
         raise missing(path) from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:

@@ -15,6 +15,7 @@ from fenchel.common.data.columns import read_csv, read_parquet
 from fenchel.common.data.compressed import opened, plain_name
 from fenchel.common.data.identifiers import of_lines
 from fenchel.common.data.libsvm import read_libsvm
+from fenchel.common.data.limits import ORDINARY, DataLimits, within_memory
 from fenchel.common.data.npz import is_idx, joined, read_arrays, read_idx, read_npz
 from fenchel.common.data.samples import DataSet, Samples, flatten_images, samples, widen
 from fenchel.common.errors import DataError
@@ -32,6 +33,7 @@ def read_file(
     features: int | None = None,
     identifier: str | None = None,
     holder: str | None = None,
+    limits: DataLimits = ORDINARY,
 ) -> DataSet:
     """Read one file of a known form.
 
@@ -41,6 +43,7 @@ def read_file(
     identifier: where the sample identifiers are: the name of a column (CSV, Parquet) or of an array (NumPy), or a
         text file with one a line (LIBSVM); ``None``: there are none.
     holder: name of the column, or array of a NumPy archive, that says who holds a sample; ``None``: there is none.
+    limits: of what is read.
     """
     name = plain_name(path)
     form = name.rpartition(".")[2] if "." in name else ""
@@ -54,30 +57,38 @@ def read_file(
             source=path,
             key="data.partition.column",
         )
-    match form:
-        case "npz":
-            return read_npz(path, holder, identifier)
-        case "parquet":
-            return read_parquet(path, label, identifier, holder)
-        case "csv" | "tsv" | "data":
-            return read_csv(path, label, identifier, holder)
-        case "libsvm" | "svm" | "svmlight":
-            return _libsvm(path, features, identifier)
+    with within_memory(path):
+        match form:
+            case "npz":
+                dataset = read_npz(path, holder, identifier, limits)
+            case "parquet":
+                dataset = read_parquet(path, label, identifier, holder, limits)
+            case "csv" | "tsv" | "data":
+                dataset = read_csv(path, label, identifier, holder, limits)
+            case _:
+                if form not in ("libsvm", "svm", "svmlight"):
+                    _require_libsvm(path)
+                dataset = _libsvm(path, features, identifier, limits)
+    limits.require_features(dataset.features, path)
+    return dataset
+
+
+def _require_libsvm(path: Path) -> None:
+    """Refuse a file whose first line does not look like one of LIBSVM."""
     with opened(path) as stream:
         first = stream.readline(100_000)
-    if first.strip() and _LIBSVM_LINE.match(first):
-        return _libsvm(path, features, identifier)
-    raise DataError(f"of no known form; expected {FORMS}; a spreadsheet can be saved as CSV", source=path)
+    if not first.strip() or not _LIBSVM_LINE.match(first):
+        raise DataError(f"of no known form; expected {FORMS}; a spreadsheet can be saved as CSV", source=path)
 
 
-def _libsvm(path: Path, features: int | None, identifier: str | None) -> DataSet:
+def _libsvm(path: Path, features: int | None, identifier: str | None, limits: DataLimits) -> DataSet:
     """Read a LIBSVM file, which has no place for identifiers, and the file beside it that holds them."""
-    train = read_libsvm(path, features)
-    identifiers = None if identifier is None else of_lines(Path(identifier), len(train), path)
+    train = read_libsvm(path, features, limits)
+    identifiers = None if identifier is None else of_lines(Path(identifier), len(train), path, limits)
     return DataSet(train, identifiers=identifiers)
 
 
-def read_files(files: Sequence[Path], label: str | None = None) -> DataSet:
+def read_files(files: Sequence[Path], label: str | None = None, limits: DataLimits = ORDINARY) -> DataSet:
     """Read one data set that is spread over several files.
 
     Tables (LIBSVM, CSV, Parquet, NumPy with labels) are stacked in the given order. Images and labels in
@@ -85,6 +96,7 @@ def read_files(files: Sequence[Path], label: str | None = None) -> DataSet:
     ``t10k`` or ``t`` between dots, dashes or underscores belongs to the test set.
 
     label: name of the label column, for CSV and Parquet.
+    limits: of each file.
     """
     if not files:
         raise DataError("no files given; expected at least one")
@@ -92,11 +104,11 @@ def read_files(files: Sequence[Path], label: str | None = None) -> DataSet:
     arrays: dict[bool, list[tuple[Path, NDArray[Any]]]] = {False: [], True: []}
     for path in files:
         test = bool(_TEST_NAME.search(plain_name(path)))
-        array = _lone_array(path)
+        array = _lone_array(path, limits)
         if array is not None:
             arrays[test].append((path, array))
         else:
-            parts[test].append(read_file(path, label))
+            parts[test].append(read_file(path, label, limits=limits))
     for test, found in arrays.items():
         if found:
             parts[test].append(_pair(found))
@@ -111,14 +123,15 @@ def read_files(files: Sequence[Path], label: str | None = None) -> DataSet:
     return joined(train, _stack(tests, files) if tests else None, first.image, first.peak, str(files[0]))
 
 
-def _lone_array(path: Path) -> NDArray[Any] | None:
+def _lone_array(path: Path, limits: DataLimits) -> NDArray[Any] | None:
     """Return the array of a file that holds just one, without a name."""
-    if is_idx(path):
-        return read_idx(path)
-    if path.suffix == ".npz":
-        arrays = read_arrays(path)
-        if list(arrays) == ["arr_0"]:
-            return arrays["arr_0"]
+    with within_memory(path):
+        if is_idx(path):
+            return read_idx(path, limits)
+        if path.suffix == ".npz":
+            arrays = read_arrays(path, limits)
+            if list(arrays) == ["arr_0"]:
+                return arrays["arr_0"]
     return None
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fenchel.common.data.compressed import opened
+from fenchel.common.data.limits import UNLIMITED, DataLimits
 from fenchel.common.errors import DataError, Place
 
 
@@ -33,7 +34,7 @@ def checked(identifiers: Sequence[str], source: Path, *, column: str = "", array
     return stripped
 
 
-def of_lines(path: Path, samples: int, data: Path) -> tuple[str, ...]:
+def of_lines(path: Path, samples: int, data: Path, limits: DataLimits = UNLIMITED) -> tuple[str, ...]:
     """Return the identifiers in a text file (UTF-8, plain or compressed): one a line, in the order of the samples."""
     if not path.is_file():
         raise DataError(
@@ -45,17 +46,17 @@ def of_lines(path: Path, samples: int, data: Path) -> tuple[str, ...]:
     if path.resolve() == data.resolve():
         raise DataError("is the data file itself; expected a file with one identifier a line", source=path, key="--id")
     try:
-        with opened(path) as stream:
-            lines = stream.read().decode("utf-8-sig").removesuffix("\n").split("\n")
+        with opened(path, limits) as stream:
+            text = stream.read().decode("utf-8-sig").removesuffix("\n")
     except UnicodeDecodeError as error:
         raise DataError(
             f"byte {error.start} is not UTF-8; expected text, one identifier a line", source=path, key="--id"
         ) from None
-    if len(lines) != samples:
+    if (lines := text.count("\n") + 1) != samples:
         raise DataError(
-            f"{len(lines)} lines, but {data} has {samples} samples; expected one identifier a line, in "
+            f"{lines} lines, but {data} has {samples} samples; expected one identifier a line, in "
             "the order of the samples",
             source=path,
             key="--id",
         )
-    return checked(lines, path)
+    return checked(text.split("\n"), path)

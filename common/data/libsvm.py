@@ -9,18 +9,25 @@ import numpy as np
 import scipy.sparse as sp
 
 from fenchel.common.data.compressed import opened
+from fenchel.common.data.limits import UNLIMITED, DataLimits
 from fenchel.common.data.samples import Samples, samples
 from fenchel.common.errors import DataError
 
 _MAX_INDEX = 2**31 - 1
 _SHOWN = 40
 
+_PAIR_BYTES, _ROW_BYTES = 12, 16
+"""Bytes of a value and its index, and of a label and where its row begins."""
+_LINE_SHARE = 64
+"""Memory of a line while it is taken apart, in terms of its length, is less than this."""
 
-def read_libsvm(path: Path, features: int | None = None) -> Samples:
+
+def read_libsvm(path: Path, features: int | None = None, limits: DataLimits = UNLIMITED) -> Samples:
     """Read a LIBSVM file, plain or compressed.
 
     path: the file. Text after ``#`` is ignored, so are empty lines.
     features: number of features; ``None`` takes the largest index that occurs.
+    limits: of the text, and of the values.
 
     Returns: CSR features in float64 without stored zeros; labels in float64.
     """
@@ -29,8 +36,13 @@ def read_libsvm(path: Path, features: int | None = None) -> Samples:
     indices = array("i")
     starts = array("q", [0])
     number = 0
-    with opened(path) as stream:
-        for number, line in enumerate(stream, start=1):
+    longest = limits.bytes // _LINE_SHARE
+    with opened(path, limits) as stream:
+        for number, line in enumerate(iter(lambda: stream.readline(longest + 1), b""), start=1):
+            if len(line) > longest:
+                raise DataError(
+                    f"more than {longest:,} bytes; expected a line for each sample", source=path, row=number
+                )
             content = line.partition(b"#")[0].split()
             if not content:
                 continue
@@ -52,6 +64,7 @@ def read_libsvm(path: Path, features: int | None = None) -> Samples:
                     row=number,
                 )
             starts.append(len(indices))
+            limits.require_bytes(_PAIR_BYTES * len(indices) + _ROW_BYTES * len(labels), path)
     if not labels:
         raise DataError(f"no samples in {number} lines; expected lines such as '+1 3:0.5 17:1'", source=path)
     columns = np.frombuffer(indices, np.int32) - 1 if indices else np.empty(0, np.int32)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fenchel.common.data.compressed import opened
 from fenchel.common.data.identifiers import checked
+from fenchel.common.data.limits import UNLIMITED, DataLimits
 from fenchel.common.data.samples import DataSet, Samples, flatten_images, samples, widen
 from fenchel.common.errors import DataError
 
@@ -28,6 +29,9 @@ _TEST_LABELS = ("y_test", "test_labels")
 _SPARSE = ("data", "indices", "indptr", "shape")
 
 _LONGEST_HEADER = 10_000
+_PIECE = 1 << 20
+_VALUE_BYTES = 8
+"""A value of any type becomes a float of up to so many bytes."""
 _HEADER = re.compile(
     rb"\{'descr': '(?P<type>[<>|=]?[a-zA-Z][0-9]{0,9})', 'fortran_order': (?P<fortran>True|False), "
     rb"'shape': \((?P<shape>[0-9, ]*)\),? *\}\s*"
@@ -36,7 +40,9 @@ _HEADER = re.compile(
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
-def read_npz(path: Path, holder: str | None = None, identifier: str | None = None) -> DataSet:
+def read_npz(
+    path: Path, holder: str | None = None, identifier: str | None = None, limits: DataLimits = UNLIMITED
+) -> DataSet:
     """Read a data set from a NumPy archive.
 
     path: an archive with dense features (``X``, ``features``, ``images``, ``x_train``) or CSR features (``data``,
@@ -44,10 +50,11 @@ def read_npz(path: Path, holder: str | None = None, identifier: str | None = Non
         (``X_test`` or ``test_data``, ..., ``test_shape``; ``y_test``).
     holder: name of an array of shape (n,) that says who holds each training sample; ``None``: there is none.
     identifier: name of an array of shape (n,) with the identifiers of the training samples; ``None``: there is none.
+    limits: of all arrays together.
 
     Returns: Arrays of three or four dimensions are images and become rows.
     """
-    arrays = read_arrays(path)
+    arrays = read_arrays(path, limits)
     features, image = _features(arrays, _FEATURES, "", path)
     if features is None:
         raise DataError(
@@ -142,19 +149,28 @@ def write_npz(path: Path, dataset: DataSet) -> None:
             partial.unlink(missing_ok=True)
 
 
-def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+def read_arrays(path: Path, limits: DataLimits = UNLIMITED) -> dict[str, NDArray[Any]]:
     """Read all arrays of a NumPy archive.
 
     A header that announces more bytes than the archive holds is refused before anything is allocated.
+
+    limits: of all arrays together.
     """
     arrays = {}
     member = ""
+    taken = 0
     try:
-        with opened(path) as stream, zipfile.ZipFile(stream) as archive:
+        with opened(path, limits) as stream, zipfile.ZipFile(stream) as archive:
+            limits.require_bytes(sum(info.file_size for info in archive.infolist()), path)
             for info in archive.infolist():
                 member = info.filename.removesuffix(".npy")
+                if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise ValueError("compressed in a way that NumPy does not use")
                 with archive.open(info) as content:
-                    arrays[member] = _read_npy(content, info.file_size)
+                    dtype, shape, fortran = _announced(content, info.file_size)
+                    taken += math.prod(shape) * max(dtype.itemsize, _VALUE_BYTES)
+                    limits.require_bytes(taken, path)
+                    arrays[member] = _array(content, dtype, shape, fortran=fortran)
     except (
         zipfile.BadZipFile,
         NotImplementedError,
@@ -173,14 +189,16 @@ def read_npy(path: Path) -> NDArray[Any]:
     with opened(path) as stream:
         content = stream.read()
     try:
-        return _read_npy(io.BytesIO(content), len(content))
+        rest = io.BytesIO(content)
+        dtype, shape, fortran = _announced(rest, len(content))
+        return _array(rest, dtype, shape, fortran=fortran)
     except (ValueError, TypeError) as error:
         raise DataError(f"not a plain NumPy array: {error}", source=path) from error
 
 
-def read_idx(path: Path) -> NDArray[Any]:
+def read_idx(path: Path, limits: DataLimits = UNLIMITED) -> NDArray[Any]:
     """Read one array in the IDX form of MNIST, plain or compressed."""
-    with opened(path) as stream:
+    with opened(path, limits) as stream:
         content = stream.read()
     dtype = _IDX_TYPES.get(content[2]) if len(content) >= 4 and content[:2] == b"\0\0" else None
     if dtype is None or len(content) < 4 + 4 * content[3]:
@@ -194,6 +212,7 @@ def read_idx(path: Path) -> NDArray[Any]:
         raise DataError(
             f"{len(content)} bytes, but its header announces shape {shape}, which takes {expected}", source=path
         )
+    limits.require_bytes(math.prod(shape) * _VALUE_BYTES, path)
     try:
         array = np.frombuffer(content, dtype, offset=offset).reshape(shape)
     except ValueError:  # no entries, but sides whose product is beyond what an array can have
@@ -206,8 +225,8 @@ def is_idx(path: Path) -> bool:
     return bool(re.search(r"idx[0-9]|ubyte", path.name.lower()))
 
 
-def _read_npy(content: IO[bytes], size: int) -> NDArray[Any]:
-    """Read one array, of ``size`` bytes with its header."""
+def _announced(content: IO[bytes], size: int) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+    """Read the header of an array of ``size`` bytes: its type, its shape, and whether columns come one by one."""
     start = content.read(8)
     width = {1: 2, 2: 4, 3: 4}.get(start[6]) if len(start) == 8 and start.startswith(b"\x93NUMPY") else None
     if width is None:
@@ -226,11 +245,18 @@ def _read_npy(content: IO[bytes], size: int) -> NDArray[Any]:
     announced = 8 + width + length + math.prod(shape) * dtype.itemsize
     if size != announced:
         raise ValueError(f"announces shape {shape} of {dtype}, {announced} bytes, but there are {size}")
-    data = bytearray(content.read())
+    return dtype, shape, header["fortran"] == b"True"
+
+
+def _array(content: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool) -> NDArray[Any]:
+    """Read the values of an array."""
+    data = bytearray()
+    while piece := content.read(_PIECE):
+        data += piece
     if len(data) != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"ends after {len(data)} bytes")
     flat = np.frombuffer(data, dtype) if data else np.empty(0, dtype)
-    array = flat.reshape(shape[::-1]).T if header["fortran"] == b"True" else flat.reshape(shape)
+    array = flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
     return np.ascontiguousarray(array, dtype.newbyteorder("="))
 
 

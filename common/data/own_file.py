@@ -15,6 +15,7 @@ from fenchel.common.data.columns import listed
 from fenchel.common.data.extractor import Extracted, Extractor
 from fenchel.common.data.files import read_file
 from fenchel.common.data.labels import encoded
+from fenchel.common.data.limits import ORDINARY, DataLimits
 from fenchel.common.data.samples import DataSet, Samples
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError
@@ -28,6 +29,7 @@ def load_own(
     label: str | None = None,
     identifier: str | None = None,
     dtype: DTypeLike = np.float64,
+    limits: DataLimits = ORDINARY,
 ) -> Shard:
     """Load the file of a client that brings its own data: all of it is its shard.
 
@@ -39,10 +41,11 @@ def load_own(
     identifier: where the sample identifiers are, which are no feature: the name of a column (CSV, Parquet) or of an
         array (NumPy), or a text file with one a line (LIBSVM); ``None``: there are none.
     dtype: floating type of the features.
+    limits: of what is read.
     """
     columns, scalings, bias = data.columns, data.scalings, data.bias
     where = str(path)
-    dataset = read_file(path, label, columns if isinstance(columns, int) else None, identifier)
+    dataset = read_file(path, label, columns if isinstance(columns, int) else None, identifier, limits=limits)
     if data.extractor is not None:
         dataset = _extracted(dataset, data.extractor, where)
     _require_scaling_alone(scalings, dataset, where)

@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fenchel.common.data.limits import ORDINARY, DataLimits
 from fenchel.common.errors import DataError, SettingsError
-from fenchel.deploy.cli.run import ClientsOption, JsonOption, SetOption
+from fenchel.deploy.cli.run import ClientsOption, JsonOption, MaxDataBytesOption, MaxFeaturesOption, SetOption
 
 app = typer.Typer(
     help="Data sets: list, fetch, import, and show how a run divides one; features of images.", no_args_is_help=True
@@ -74,11 +75,14 @@ def import_set(
     name: Annotated[str, typer.Argument(help="name for data.name in the settings")],
     files: Annotated[list[Path], typer.Argument(help="LIBSVM, CSV, NPZ, Parquet or IDX files")],
     label: Annotated[str | None, typer.Option(help="label column, in CSV and Parquet")] = None,
+    max_features: MaxFeaturesOption = ORDINARY.features,
+    max_data_bytes: MaxDataBytesOption = ORDINARY.bytes,
 ) -> None:
     """Make a named data set of files that you have."""
     from fenchel.common.data.catalogue import import_files
 
-    Console(highlight=False).print(f"{name} is in {import_files(name, files, label=label)}", soft_wrap=True)
+    made = import_files(name, files, label=label, limits=DataLimits(max_features, max_data_bytes))
+    Console(highlight=False).print(f"{name} is in {made}", soft_wrap=True)
 
 
 @app.command()

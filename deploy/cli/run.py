@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
+from fenchel.common.data.limits import ORDINARY, DataLimits
 from fenchel.common.errors import CheckpointError, FenchelError, SettingsError, TooManyFilesError
 from fenchel.common.settings.run import RunSettings, load
 from fenchel.common.storage.run_folder import RunFolder
@@ -67,6 +68,15 @@ MetricsOption = Annotated[
     str | None, typer.Option("--metrics", metavar="HOST:PORT", help="serve metrics for Prometheus here, below /metrics")
 ]
 InsecureOption = Annotated[bool, typer.Option("--insecure", help="no TLS; for tests on one machine only")]
+MaxFeaturesOption = Annotated[int, typer.Option(min=1, help="features that the samples of a data file may have")]
+MaxDataBytesOption = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        show_default="a quarter of the memory",
+        help="bytes that a data file may have when decompressed, and its values with eight bytes each",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print a JSON object on standard output, and nothing else")]
 
 
@@ -358,6 +368,8 @@ def client(
             "beside LIBSVM, one a line",
         ),
     ] = None,
+    max_features: MaxFeaturesOption = ORDINARY.features,
+    max_data_bytes: MaxDataBytesOption = ORDINARY.bytes,
     state: Annotated[Path, typer.Option(help="folder for journals, which survive a restart")] = Path("state"),
     allow: Annotated[
         list[str] | None,
@@ -466,7 +478,8 @@ def client(
     Address.parse(server, "the server's address")
     metrics_at = None if metrics is None else Address.parse(metrics, "--metrics")
     identities = _identities(certs, claim, sessions, first, name)
-    local_data = LocalData(None if data is None else OwnFile(data, label, identifier))
+    limits = DataLimits(max_features, max_data_bytes)
+    local_data = LocalData(None if data is None else OwnFile(data, label, identifier, limits))
     trust_limits = TrustLimits(
         frozenset(allow or ()),
         frozenset(allow_file or ()),

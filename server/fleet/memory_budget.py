@@ -10,27 +10,14 @@ what the older ones cannot come to need. So the oldest always goes on, and after
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from fenchel.common.errors import SettingsError
+from fenchel.common.memory import memory_bytes
 from fenchel.common.wire.schema import Expectation, body_bounds
-
-_CONTAINER = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-
-
-def half_of_memory() -> int:
-    """Return half of the memory of this machine, or of the container if that has less, in bytes."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for path in _CONTAINER:
-        told = path.read_text().strip() if path.exists() else ""
-        if told.isdecimal():  # "max": no limit
-            memory = min(memory, int(told))
-    return memory // 2
 
 
 @dataclass(frozen=True)
@@ -142,7 +129,7 @@ class MemoryBudget:
     """
 
     def __init__(self, limit: int | None = None, largest_message: int = 8 << 30) -> None:
-        self.limit = half_of_memory() if limit is None else limit
+        self.limit = memory_bytes() // 2 if limit is None else limit
         self._largest_message = largest_message
         self.rooms: list[Reservation] = []  # of the phases that go on, the oldest first
 

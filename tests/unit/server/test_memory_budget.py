@@ -14,13 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fenchel.common import memory
+from fenchel.common.data.limits import DataLimits
 from fenchel.common.errors import SettingsError
+from fenchel.common.memory import memory_bytes
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.schema import ArraySpec
 from fenchel.deploy.launch.in_process import run_in_process
-from fenchel.server.fleet import memory_budget
 from fenchel.server.fleet.collectors import Gathered, Visited
-from fenchel.server.fleet.memory_budget import MemoryBudget, Reservation, Size, half_of_memory
+from fenchel.server.fleet.memory_budget import MemoryBudget, Reservation, Size
 from fenchel.testing import load_model
 from tests.conftest import MakeSettings
 from tests.messages import raises
@@ -258,14 +260,14 @@ def test_sizes_are_those_of_what_is_expected() -> None:
 
 
 def test_a_container_with_less_memory_than_its_machine_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = half_of_memory()
-    assert 1 << 28 < whole < 1 << 45
+    whole = memory_bytes()
+    assert 1 << 29 < whole < 1 << 46
     told = tmp_path / "memory.max"
-    monkeypatch.setattr(memory_budget, "_CONTAINER", (tmp_path / "none", told))
+    monkeypatch.setattr(memory, "_CONTAINER", (tmp_path / "none", told))
     told.write_text("1073741824\n")
-    assert half_of_memory() == MemoryBudget().limit == 1 << 29
+    assert memory_bytes() == 2 * MemoryBudget().limit == 4 * DataLimits().bytes == 1 << 30
     told.write_text("max\n")
-    assert half_of_memory() >= whole
+    assert memory_bytes() >= whole
 
 
 MODEL_BYTES = 640 * 8
