@@ -1,7 +1,7 @@
 """Ends a process in the middle of writing a file, where a test has ordered that.
 
 Python imports this module by itself in processes that have its folder in ``PYTHONPATH``. An order is a file in
-``FENCHEL_TEST_ORDERS``: ``fenchel.server.checkpoint`` or ``CLIENT.journal`` (the new file is written, and not
+``FENCHEL_TEST_ORDERS``: ``server.checkpoint`` or ``CLIENT.journal`` (the new file is written, and not
 yet in its place), or ``CLIENT.reply`` (the journal's entry is in its place, and the reply has not left). Who
 takes an order away carries it out.
 """
@@ -27,7 +27,7 @@ def _obey(order: str) -> None:
 
 def _replace_or_die(self: Path, target: Any) -> Path:
     if self.name == "latest.new":
-        _obey("fenchel.server.checkpoint")
+        _obey("server.checkpoint")
     elif self.name.endswith(".state.new"):
         _obey(f"{self.parent.name}.journal")
         replaced = _replace(self, target)
