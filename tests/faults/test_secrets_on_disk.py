@@ -32,6 +32,7 @@ from fenchel.deploy.certificates.revocation import revoke
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.rounds import save_model
 from tests.faults.power import Named, Node, Opened, Recording, Wrote, recording
 from tests.faults.test_power import Model, try_everything, try_kills
 
@@ -120,6 +121,7 @@ STATE: dict[str, Callable[[Path], Any]] = {
 
 WRITERS: dict[str, Callable[[Path], Any]] = STATE | {
     "checkpoints": write_checkpoints,
+    "a model that clients have encrypted": lambda root: save_model(root / "model.npz", np.ones(3), private=True),
     "the clients' secrets": lambda root: SECRETS.save(root / CLIENTS),
     "certificates and their keys": write_certificates,
 }
