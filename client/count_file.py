@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from fenchel.common.storage.store import make_private_folder
+
 
 def counted(path: Path | None) -> int:
     """Return what a count says; 0 where there is none, or a crash has spoilt it."""
@@ -17,7 +19,8 @@ def counted(path: Path | None) -> int:
 
 
 def write_count(path: Path, count: int) -> None:
-    """Write a count, into a file that only its owner reads."""
+    """Write a count, into a file that only its owner reads, as its folder if it is made."""
+    make_private_folder(path.parent)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         # Always as long, so that nothing old is left behind it.

@@ -76,7 +76,6 @@ class AnsweredEvaluations:
         self._count += 1
         if self._path is not None:
             with writing(self._path, "client"):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
                 write_count(self._path, self._count)
 
 

@@ -97,7 +97,7 @@ class Journal:
         content = store.Content.of(values)
         if self._folder is not None:
             with store.writing(self._folder, "client"):
-                self._folder.mkdir(parents=True, exist_ok=True)
+                store.make_private_folder(self._folder)
                 if self._sync and not self._settled:
                     store.settle(self._folder)
                     self._settled = True

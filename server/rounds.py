@@ -19,8 +19,8 @@ from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import TooManyFilesError
 from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage import store
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.common.storage.store import writing
 from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.evaluation import Evaluator
 from fenchel.server.fleet.calls import Call
@@ -101,7 +101,8 @@ class Rounds:
         if self.saving.saved != self.done:
             await self._save(wait=True)
         await self._finish()  # not saved: whoever resumes the run now does the end again, from what was before it
-        model = partial(save_model, self.folder.model, self.algorithm.model)
+        private = self.settings.algorithm.hides_model
+        model = partial(save_model, self.folder.model, self.algorithm.model, private=private)
         await until_written("the final model", model, self.throttled_log)
 
     async def _enrol(self) -> None:
@@ -221,12 +222,19 @@ def _digest(model: Vector) -> bytes:
     return hashlib.blake2b(np.ascontiguousarray(model).data).digest()
 
 
-def save_model(path: Path, model: Vector) -> None:
-    """Write a model as NPZ, atomically; the same model gives the same bytes (no time of day in the archive)."""
+def save_model(path: Path, model: Vector, *, private: bool) -> None:
+    """Write a model as NPZ, atomically; the same model gives the same bytes (no time of day in the archive).
+
+    private: whether only the owner of the file can read it.
+    """
     temporary = path.with_suffix(".new")
-    with writing(path), zipfile.ZipFile(temporary, "w") as archive:
-        entry = zipfile.ZipInfo("model.npy", date_time=(1980, 1, 1, 0, 0, 0))
-        with archive.open(entry, "w", force_zip64=model.nbytes > _ZIP64_BYTES) as file:
-            np.lib.format.write_array(file, model, allow_pickle=False)
-    with writing(path):
+    entry = zipfile.ZipInfo("model.npy", date_time=(1980, 1, 1, 0, 0, 0))
+    with store.writing(path):
+        temporary.unlink(missing_ok=True)  # one that a crash has left would keep its rights
+        with (
+            open(temporary, "xb", opener=store.private if private else None) as file,
+            zipfile.ZipFile(file, "w") as archive,
+            archive.open(entry, "w", force_zip64=model.nbytes > _ZIP64_BYTES) as content,
+        ):
+            np.lib.format.write_array(content, model, allow_pickle=False)
         temporary.replace(path)

@@ -157,6 +157,11 @@ class HyFDCASettings(AlgorithmSettings):
         return self.encryption.key_bits if self.privacy == "paillier" else None
 
     @property
+    def hides_model(self) -> bool:
+        """Whether the clients' contributions to the model are encrypted."""
+        return self.protect_primal
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What everybody should know before such a run."""
         if self.privacy == "none":

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from fenchel.common.errors import CheckpointError, StorageError
-from fenchel.common.storage.store import settle
+from fenchel.common.storage.store import make_private_folder, settle
 
 
 class LedgerFile:
     """A chained file of entries.
 
-    path: the file, made with mode 0600 when the first entry is added, together with its folder; ``None`` keeps
-        nothing.
+    path: the file, made with mode 0600 when the first entry is added, together with its folder (0700); ``None``
+        keeps nothing.
     header: first line: ``kind``, ``version`` and, unless several clients share the file, its ``owner``.
     take: called with each entry that is read; raises ``ValueError`` or ``TypeError`` for one that cannot be.
     """
@@ -66,7 +66,7 @@ class LedgerFile:
         self._check_present(self.path)
         with contextlib.ExitStack() as stack:
             with writing_ledger(self.path):
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(self.path.parent)
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
                 stack.callback(os.close, descriptor)  # which also ends the lock
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -98,7 +98,7 @@ class LedgerFile:
 
     def _write(self, path: Path, lines: bytes) -> None:
         self._check_present(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         # Unbuffered: closing the file would write once more what did not fit.
         with os.fdopen(descriptor, "wb", buffering=0) as file:

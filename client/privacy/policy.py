@@ -82,7 +82,7 @@ class Policy(Section):
         if self.encryption == "required" and (bits is None or bits < SAFE_BITS):
             given = "nothing" if bits is None else f"under a key of {bits} bits, which can be broken"
             wanted.append(f"encrypts {given}, and the policy wants encryption: required")
-        if self.protect_primal and not getattr(algorithm, "protect_primal", False):
+        if self.protect_primal and not algorithm.hides_model:
             wanted.append("shows the server this client's contributions, and the policy wants protect_primal: true")
         picks = getattr(algorithm, "picks", None)  # null: all, and so for algorithms that pick nothing
         if self.least_picks is not None and isinstance(picks, int):

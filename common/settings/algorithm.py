@@ -39,6 +39,11 @@ class AlgorithmSettings(Section):
         return None
 
     @property
+    def hides_model(self) -> bool:
+        """Whether clients encrypt what they contribute to the model, so that the server learns it only at the end."""
+        return False
+
+    @property
     def takes_subgradient(self) -> bool:
         """Whether clients step along subgradients of h, so that h must have some: unless its prox is taken."""
         return self.treats_regularizer and self.prox_penalty is None

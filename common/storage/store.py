@@ -97,7 +97,7 @@ def write_content(
         try:
             if sync and previous is not None and not path.exists():
                 settle(path.parent)  # the first of many: its folder is new, too
-            with open(temporary, "wb", opener=_private) as file:
+            with open(temporary, "wb", opener=private) as file:
                 length = len(content.descriptor).to_bytes(4, "little")
                 file.write(_MAGIC + checksum.to_bytes(4, "little") + length)
                 file.write(content.descriptor)
@@ -137,10 +137,9 @@ def write_private(path: Path, content: bytes) -> None:
     """Write a client's file, at no moment half written nor readable by others; the disk has it on return."""
     temporary = path.with_name(path.name + ".new")
     with writing(path, "client"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         temporary.unlink(missing_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
+        with open(temporary, "xb", opener=private) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -148,8 +147,19 @@ def write_private(path: Path, content: bytes) -> None:
         settle(path.parent)
 
 
-def _private(path: str, flags: int) -> int:
+def private(path: str, flags: int) -> int:
+    """Open a file that only its owner can read, as ``opener`` of :func:`open`."""
+    # Created with its mode: a key is at no moment readable by others.
     return os.open(path, flags, 0o600)
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make a folder, and those that are missing above it, for their owner alone; leave what is there as it is."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except FileNotFoundError:
+        make_private_folder(folder.parent)  # parents=True would give it the rights that the umask leaves
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _keep(path: Path, previous: Path) -> None:

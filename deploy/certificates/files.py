@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fenchel.common.errors import CredentialError, SettingsError
-from fenchel.common.storage.store import settle
+from fenchel.common.storage.store import private, settle
 
 
 def read(path: Path) -> bytes:
@@ -24,6 +24,7 @@ def write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
     return: the loss of power must not bring back what was replaced, such as a list of what was revoked.
     """
     with explained(folder, "cannot be written"):
+        # What lies above holds names alone, and is passed through by users who are given a folder in it.
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         for name in files:
@@ -41,12 +42,6 @@ def write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
             temporary.replace(folder / name)
         if force:
             settle(folder)
-
-
-def private(path: str, flags: int) -> int:
-    """Open a file that only its owner can read."""
-    # Created with its mode: a key is at no moment readable by others.
-    return os.open(path, flags, 0o600)
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from pathlib import Path
 from cryptography import x509
 
 from fenchel.common.errors import CredentialError
-from fenchel.common.storage.store import settle
+from fenchel.common.storage.store import private, settle
 from fenchel.deploy.certificates.description import subject_name
-from fenchel.deploy.certificates.files import explained, private, read
+from fenchel.deploy.certificates.files import explained, read
 
 ISSUED = "issued.jsonl"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fenchel.common.crypto.public_key import PublicKey, looks_private
 from fenchel.common.errors import CredentialError, SettingsError
+from fenchel.common.storage.store import make_private_folder
 
 CLIENTS = "clients.secret"
 SERVER = "server.public"
@@ -31,7 +32,7 @@ _LONGEST = 1 << 20  # bytes of a file that are looked at; a key is shorter
 def make_keys(folder: Path, bits: int = DEFAULT_BITS, *, force: bool = False) -> PublicKey:
     """Make a key pair: ``clients.secret`` (mode 0600) and ``server.public``.
 
-    folder: where; it is made if it is missing.
+    folder: where; if it is missing it is made, for its owner alone.
     force: replace what is there. What was encrypted with it can no longer be read.
     """
     # Only here: a process that is a server must not even have this code.
@@ -47,7 +48,7 @@ def make_keys(folder: Path, bits: int = DEFAULT_BITS, *, force: bool = False) ->
     secrets = Secrets.generate(bits)
     public = secrets.private_key.public
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(folder)
         for path in paths:
             path.unlink(missing_ok=True)
         secrets.save(paths[0])

@@ -194,6 +194,8 @@ def test_one_command_makes_the_secrets_elsewhere_and_finds_them_again(
     found = list((federation.run_folder / "journals").rglob("clients.secret"))
     assert len(found) == (1 if source == "file" else len(NAMES))
     assert {stat.S_IMODE(path.stat().st_mode) for path in found} == {0o600}
+    folders = {parent for path in found for parent in path.relative_to(federation.run_folder).parents} - {Path()}
+    assert {stat.S_IMODE((federation.run_folder / each).stat().st_mode) for each in folders} == {0o700}
     secrets = Secrets.load(found[0])
     assert holding(federation.run_folder, secrets) == sorted(found)
     with (tmp_path / "server.log").open("ab") as log:

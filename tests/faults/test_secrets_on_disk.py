@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fenchel.client.evaluation import EVALUATIONS, AnsweredEvaluations
 from fenchel.client.journal import Journal
-from fenchel.client.privacy.ledger import Ledger
+from fenchel.client.privacy.ledger import LEDGER, Account, Ledger
 from fenchel.client.privacy.randomness import PrivateRandomness
 from fenchel.client.secrets.identity import Identity
 from fenchel.client.secrets.secret_exchange import SecretExchange
@@ -31,6 +32,7 @@ from fenchel.deploy.certificates.revocation import revoke
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.rounds import save_model
 from tests.faults.power import Named, Node, Opened, Recording, Wrote, recording
 from tests.faults.test_power import Model, try_everything, try_kills
 
@@ -75,10 +77,23 @@ def write_journal(root: Path) -> None:
 
 
 def write_ledger(root: Path) -> None:
-    ledger = Ledger(root / "state" / "ledger", "a")
+    ledger = Ledger(root / "state" / "run-1" / "a" / LEDGER, "a")
     ledger.begin()
     for number in range(3):
         ledger.charge(bytes([number]) * 32, number, Release(1.0, 1.0))
+
+
+def write_policy_ledger(root: Path) -> None:
+    policy = Account("a", "run-1", "sha256:same", root / "ledgers" / "a" / "ledger", None).opened(None, 1e-5)
+    ledger = Ledger(None, "a", policy=policy)
+    for number in range(3):
+        ledger.charge(bytes([number]) * 32, number, Release(1.0, 1.0))
+
+
+def count_evaluations(root: Path) -> None:
+    answered = AnsweredEvaluations(9, root / "state" / "run-1" / "a" / EVALUATIONS)
+    for _ in range(3):
+        answered.add()
 
 
 def write_exchange(root: Path) -> None:
@@ -93,27 +108,34 @@ def write_certificates(root: Path) -> None:
     revoke(root / "certs" / "authority", names=["b"])
 
 
-WRITERS: dict[str, Callable[[Path], Any]] = {
-    "checkpoints": write_checkpoints,
+STATE: dict[str, Callable[[Path], Any]] = {
     "a client's journal": write_journal,
     "a client's ledger": write_ledger,
+    "the ledger of all runs": write_policy_ledger,
+    "the number of evaluations": count_evaluations,
     "the secret that noise follows from": lambda root: PrivateRandomness.kept_in(root / "state" / "a"),
-    "the clients' secrets": lambda root: SECRETS.save(root / CLIENTS),
-    "the files of a key pair": lambda root: make_keys(root / "keys", 2048),
+    "the files of a key pair": lambda root: make_keys(root / "journals" / "keys", 2048),
     "the exchange of secrets": write_exchange,
+}
+"""What lies in folders that others have no business in."""
+
+WRITERS: dict[str, Callable[[Path], Any]] = STATE | {
+    "checkpoints": write_checkpoints,
+    "a model that clients have encrypted": lambda root: save_model(root / "model.npz", np.ones(3), private=True),
+    "the clients' secrets": lambda root: SECRETS.save(root / CLIENTS),
     "certificates and their keys": write_certificates,
 }
 PUBLIC = {SERVER}
 
 
-def widest(found: Recording) -> dict[str, int]:
-    """Return the widest rights that each file ever had, by all of the names that it had."""
+def widest(found: Recording, *, folders: bool = False) -> dict[str, int]:
+    """Return the widest rights that each file, or folder, ever had, by all of the names that it had."""
     names: dict[Node, set[str]] = {}
     modes: dict[Node, int] = {}
     for call in found.calls:
         if isinstance(call, Named):
             for _, name, node in call.names:
-                if node is not None and not node.is_folder:
+                if node is not None and node.is_folder == folders:
                     names.setdefault(node, set()).add(name)
         elif isinstance(call, Opened):
             modes[call.node] = modes.get(call.node, 0) | call.mode
@@ -128,6 +150,17 @@ def test_a_secret_file_is_its_owners_from_the_first_call_on(what: str, disk: Pat
     rights = {names: mode for names, mode in widest(found).items() if names not in PUBLIC}
     assert rights
     assert set(rights.values()) == {0o600}, {names: f"{mode:04o}" for names, mode in rights.items()}
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022])
+@pytest.mark.parametrize("what", STATE)
+def test_each_folder_of_state_is_its_owners_from_the_first_call_on(what: str, mask: int, disk: Path) -> None:
+    os.umask(mask)
+    with recording(disk) as found:
+        STATE[what](disk)
+    rights = widest(found, folders=True)
+    assert len(rights) >= 2
+    assert set(rights.values()) == {0o700}, {names: f"{mode:04o}" for names, mode in rights.items()}
 
 
 def test_a_file_that_is_closed_to_others_too_late_is_found_out(disk: Path) -> None:

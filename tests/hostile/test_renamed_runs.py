@@ -266,6 +266,31 @@ def test_an_old_copy_of_a_policys_ledger_is_found(change: str, data: Path, tmp_p
         asked(session, 3)
 
 
+@pytest.mark.parametrize("outside", [False, True], ids=["in the folder", "outside of it"])
+def test_only_a_ledger_outside_a_state_folder_knows_that_all_of_the_folder_is_an_old_copy(
+    outside: bool, data: Path, tmp_path: Path
+) -> None:
+    """From inside, an old copy of everything cannot be told from the truth (docs/privacy.md says so)."""
+    policy = POLICY.model_copy(update={"ledger": tmp_path / "ledgers" / "north"}) if outside else POLICY
+    state = tmp_path / "state"
+
+    def restarted() -> Connection:
+        return connection(data, state, policy)
+
+    assert not asked(joined(restarted(), "begun"), 1).failure
+    shutil.copytree(state, tmp_path / "backup")
+    assert not asked(joined(restarted(), "begun"), 2).failure
+    shutil.rmtree(state)
+    shutil.copytree(tmp_path / "backup", state)
+    if outside:
+        with raises(CheckpointError):
+            joined(restarted(), "begun")
+    else:
+        assert joined(restarted(), "begun").client == "north", "what left since is forgotten"
+    known = 2 if outside else 1
+    assert uploads_until_spent(restarted, 20) == affordable() - known
+
+
 def test_several_processes_share_a_ledger(data: Path, tmp_path: Path) -> None:
     """Charges of all of them count, and no line is written into another one."""
     program = """

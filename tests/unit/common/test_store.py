@@ -101,6 +101,21 @@ def test_only_its_owner_can_read_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("mask", [0o000, 0o022])
+def test_a_private_folder_and_all_that_are_made_for_it_are_its_owners(tmp_path: Path, mask: int) -> None:
+    (there := tmp_path / "there").mkdir(mode=0o755)
+    rights = there.stat().st_mode
+    before = os.umask(mask)
+    try:
+        for _ in range(2):
+            store.make_private_folder(there / "state" / "run" / "client")
+    finally:
+        os.umask(before)
+    made = [path for path in there.rglob("*") if path.is_dir()]
+    assert [path.stat().st_mode & 0o777 for path in made] == [0o700] * 3
+    assert there.stat().st_mode == rights, "it may be for others, too"
+
+
 def test_a_disk_without_room_is_told_and_nothing_is_left_behind(written: Path) -> None:
     """The limit on the size of files stands in for a full disk: the same call fails, in the middle of the file."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

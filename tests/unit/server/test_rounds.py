@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.evaluation import Evaluator
 from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.fleet import Fleet
-from fenchel.server.rounds import Rounds
+from fenchel.server.rounds import Rounds, save_model
 from fenchel.server.telemetry.deferred_note import DeferredNote
 from fenchel.server.telemetry.observer import RunObserver
 from fenchel.server.telemetry.recorder import Recorder, Row
@@ -50,6 +51,19 @@ class Counting:
 
     def metrics(self) -> dict[str, float]:
         return {}
+
+
+class Finishing(Counting):
+    """An algorithm that has no more to do."""
+
+    model_is_known = False  # until it has finished; nothing is evaluated
+
+    @property
+    def model(self) -> Vector:
+        return self.state.model
+
+    async def finish(self) -> None:
+        pass
 
 
 class Never:
@@ -350,3 +364,42 @@ async def test_what_was_asked_is_in_the_tables_whatever_goes_wrong_while_it_is_n
     for table in (rounds.folder.metrics, rounds.folder.calls):
         assert read(table)["round"].to_pylist() == [1, 2]
     assert "the last round could not be noted as a whole: nobody reads" in caplog.text
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022])
+@pytest.mark.parametrize("hidden", [False, True])
+async def test_a_model_that_clients_have_encrypted_is_for_its_owner_alone(
+    hidden: bool, mask: int, make: MakeRounds
+) -> None:
+    rounds = make()
+    rounds.settings = validate(
+        {
+            "rounds": 1,
+            "clients": 2,
+            "data": {
+                "name": "breast_cancer",
+                "scale": "unit-rows",
+                "partition": {"kind": "grid", "sample_groups": 1, "feature_groups": 2},
+            },
+            "objective": {"kind": "hinge"},
+            "algorithm": {"name": "hyfdca", "protect_primal": hidden},
+        }
+    )
+    rounds.algorithm = cast(Algorithm, Finishing())
+    rounds.done = 1
+    before = os.umask(mask)
+    try:
+        await rounds.go(fresh=False)
+    finally:
+        os.umask(before)
+    assert rounds.folder.model.stat().st_mode & 0o777 == (0o600 if hidden else 0o666 & ~mask)
+
+
+def test_a_model_that_a_crash_left_half_written_does_not_give_its_rights_to_the_next(tmp_path: Path) -> None:
+    (tmp_path / "model.new").write_bytes(b"half")
+    (tmp_path / "model.new").chmod(0o666)
+    save_model(tmp_path / "model.npz", np.ones(3), private=True)
+    assert (tmp_path / "model.npz").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["model.npz"]
+    with np.load(tmp_path / "model.npz") as archive:
+        np.testing.assert_array_equal(archive["model"], np.ones(3))
