@@ -25,7 +25,7 @@ from benchmarks.outcome import Floats, evaluated_in_all, first, mean_and_deviati
 from benchmarks.page import made_by, put
 from benchmarks.program import markdown
 
-_EXPERIMENT = Path("experiments/codasca/digits.yaml")
+_EXPERIMENT = Path("fenchel/experiments/codasca/digits.yaml")
 _PAGE = Path("docs/results/codasca-digits.md")
 _SEEDS: tuple[int, ...] = (0, 1, 2, 3, 4)
 _STEPS = 4096

@@ -28,7 +28,7 @@ from benchmarks.program import markdown, tell
 from fenchel.common.data import catalogue
 from fenchel.common.data.samples import RawMatrix
 
-_EXPERIMENT = Path("experiments/codasca/fashion-mnist.yaml")
+_EXPERIMENT = Path("fenchel/experiments/codasca/fashion-mnist.yaml")
 _PAGE = Path("docs/results/codasca-fashion-mnist.md")
 _SEED = 1
 _BEST = {"CODASCA": (1.0,), "CODA+": (1.0,), "FedAvg-CE": (1.0,), "SCAFFOLD-CE": (0.3,)}

@@ -42,8 +42,8 @@ class Images:
     lowest: tuple[float, float]  # lower ends of the figure's axes
 
 
-_KUZUSHIJI = Images("kmnist", Path("experiments/drdm/kmnist-cnn.yaml"), (), (0.3, 0.0))
-_FASHION = Images("fashion-mnist", Path("experiments/drdm/fashion-mnist-cnn.yaml"), (), (0.3, 0.0))
+_KUZUSHIJI = Images("kmnist", Path("fenchel/experiments/drdm/kmnist-cnn.yaml"), (), (0.3, 0.0))
+_FASHION = Images("fashion-mnist", Path("fenchel/experiments/drdm/fashion-mnist-cnn.yaml"), (), (0.3, 0.0))
 _IMAGES = (_KUZUSHIJI, _FASHION)
 _QUICK = replace(
     _FASHION, name="quick", overrides=("data.name=digits", "clients=10", "participation.sampler.size=5", "rounds=2")

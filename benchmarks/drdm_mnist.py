@@ -16,7 +16,7 @@ from benchmarks.experiment import command_line, flags
 from benchmarks.page import made_by, put
 from benchmarks.program import markdown, progress, tell
 
-_EXPERIMENT = Path("experiments/drdm/mnist-linear.yaml")
+_EXPERIMENT = Path("fenchel/experiments/drdm/mnist-linear.yaml")
 _PAGE = Path("docs/results/drdm-mnist.md")
 _SEEDS: tuple[int, ...] = (1, 2, 3, 4, 5)
 _TARGETS = (0.80, 0.85)

@@ -16,7 +16,7 @@ from benchmarks.page import made_by, put
 from benchmarks.program import Figures, markdown, progress, run
 from fenchel.report.render.figure import draw
 
-_EXPERIMENT = "experiments/mnist-fedavg.yaml"
+_EXPERIMENT = "fenchel/experiments/mnist-fedavg.yaml"
 _TARGETS = (0.80, 0.85, 0.90)
 _PAGE = Path("docs/results/fedavg-mnist.md")
 

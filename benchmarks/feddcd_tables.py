@@ -36,7 +36,7 @@ from fenchel.common.settings.solver import AdamSolver, NewtonCgSolver, Stopping
 from fenchel.common.wire.phases import EVALUATE
 from fenchel.report.render.canvas import COLORS
 
-_EXPERIMENTS = Path("experiments/feddcd")
+_EXPERIMENTS = Path("fenchel/experiments/feddcd")
 _PAGES = Path("docs/results")
 
 

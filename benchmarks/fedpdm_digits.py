@@ -22,7 +22,7 @@ from benchmarks.fedpdm_runs import Row, against_rounds_and_bits, bits, optimum, 
 from benchmarks.page import made_by, put
 from benchmarks.program import markdown, progress, tell
 
-_EXPERIMENT = Path("experiments/fedpdm/digits.yaml")
+_EXPERIMENT = Path("fenchel/experiments/fedpdm/digits.yaml")
 _PAGE = Path("docs/results/fedpdm-digits.md")
 _TARGET = 0.90
 _LOCAL = {"local_steps": 20, "batch_size": 10, "batches": "independent", "step_size": 0.05}

@@ -33,7 +33,7 @@ from fenchel.common.objectives.factory import build_objective
 from fenchel.common.settings.run import RunSettings
 from fenchel.report.render.canvas import COLORS
 
-_EXPERIMENT = Path("experiments/fedpdm/adult-private.yaml")
+_EXPERIMENT = Path("fenchel/experiments/fedpdm/adult-private.yaml")
 _PAGE = Path("docs/results/fedpdm-dp.md")
 _BUDGETS = (1.0, 5.0, 20.0)
 _PAPER_UPLOADS, _MOST_UPLOADS = 60, 82  # p T, as the paper counts; what hardly any draw of cohorts exceeds

@@ -24,8 +24,8 @@ from benchmarks.outcome import evaluated
 from benchmarks.page import made_by, put
 from benchmarks.program import markdown, progress, tell
 
-_EXPERIMENT = Path("experiments/fedpdm/mnist.yaml")
-_LITERAL = Path("experiments/fedpdm/mnist-paper.yaml")
+_EXPERIMENT = Path("fenchel/experiments/fedpdm/mnist.yaml")
+_LITERAL = Path("fenchel/experiments/fedpdm/mnist-paper.yaml")
 _PAGE = Path("docs/results/fedpdm-mnist.md")
 _TARGETS = (0.85, 0.90, 0.91)
 _LOCAL = {"local_steps": 20, "batch_size": 10, "batches": "epoch", "step_size": 0.1}

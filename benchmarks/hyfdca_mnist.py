@@ -27,7 +27,7 @@ from benchmarks.processes import Watched, up
 from benchmarks.program import Figures, markdown, progress, run
 from fenchel.report.render.figure import draw
 
-_SETTINGS = "experiments/hyfdca/mnist-encrypted.yaml"
+_SETTINGS = "fenchel/experiments/hyfdca/mnist-encrypted.yaml"
 _PAGE = Path("docs/results/hyfdca-mnist.md")
 _PROCESSES = 2
 _QUADRANTS = 4

@@ -23,8 +23,8 @@ from benchmarks.program import Figures, markdown, progress, run
 from fenchel.common.data.catalogue import DATA_VARIABLE
 from fenchel.report.render.figure import draw
 
-_PLAIN = "experiments/hyfdca/news20.yaml"
-_ENCRYPTED = "experiments/hyfdca/news20-encrypted.yaml"
+_PLAIN = "fenchel/experiments/hyfdca/news20.yaml"
+_ENCRYPTED = "fenchel/experiments/hyfdca/news20-encrypted.yaml"
 _PAGE = Path("docs/results/hyfdca-news20.md")
 _FEATURES = 1_355_191
 _FIVE = ("clients=25", "data.partition={kind: ragged, sample_groups: 5, feature_groups: 5}")

@@ -19,22 +19,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fenchel.algorithms.client_half import ClientAlgorithm, answers
     from fenchel.algorithms.server_half import Algorithm
-    from fenchel.common.settings.algorithm import AlgorithmSettings
     from fenchel.common.arrays import Indices, Matrix, Vector
     from fenchel.common.data.shard import Shard
     from fenchel.common.errors import DataError, FenchelError, SettingsError
     from fenchel.common.objectives.metrics import Metrics
     from fenchel.common.objectives.objective import Objective
     from fenchel.common.objectives.ranking import Ranking
+    from fenchel.common.settings.algorithm import AlgorithmSettings
     from fenchel.common.settings.run import RunSettings
     from fenchel.common.wire.schema import ArraySpec, NumberSpec
     from fenchel.common.wire.values import SparseVector, Values
     from fenchel.deploy.launch.up import up
     from fenchel.report.run import Run
-    from fenchel.server.fleet.cohort import Cohort
     from fenchel.server.fleet.addressing import Each
+    from fenchel.server.fleet.cohort import Cohort, Reduced, Replies
     from fenchel.server.fleet.fleet import Fleet
-    from fenchel.server.fleet.cohort import Reduced, Replies
 
 _HOMES = {
     "Algorithm": "fenchel.algorithms.server_half",

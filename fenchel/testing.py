@@ -25,9 +25,9 @@ import numpy as np
 
 from fenchel.algorithms.client_half import ClientAlgorithm
 from fenchel.algorithms.registry import server_half
+from fenchel.client.journal import Journal
 from fenchel.client.local_data import LocalData
 from fenchel.client.secrets.shared import Secrets
-from fenchel.client.journal import Journal
 from fenchel.client.session import Answer, ClientData, Session
 from fenchel.client.worker import Worker
 from fenchel.common.arrays import Vector

@@ -15,7 +15,7 @@ from benchmarks.experiment import Planned, path_of
 from benchmarks.program import progress
 from fenchel.common.arrays import Vector
 
-SETTINGS = Path("experiments/hyfdca/breast-cancer.yaml")
+SETTINGS = Path("fenchel/experiments/hyfdca/breast-cancer.yaml")
 RUNS = Path("runs/hyfdca-breast-cancer")
 
 LAMBDAS = (0.1, 0.01, 0.001)

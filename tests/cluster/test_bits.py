@@ -20,7 +20,7 @@ from tests.cluster.federation import digest
 
 pytestmark = pytest.mark.cluster
 
-FEDAVG = Path("experiments/fedavg-digits.yaml")
+FEDAVG = Path("fenchel/experiments/fedavg-digits.yaml")
 
 
 @pytest.fixture(scope="module")

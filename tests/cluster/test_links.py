@@ -32,8 +32,8 @@ from tests.messages import raises
 
 pytestmark = pytest.mark.cluster
 
-FEDAVG = Path("experiments/fedavg-digits.yaml")
-EXPERIMENT = Path("experiments/links-digits.yaml")
+FEDAVG = Path("fenchel/experiments/fedavg-digits.yaml")
+EXPERIMENT = Path("fenchel/experiments/links-digits.yaml")
 TRIES = 3  # of what a busy machine may spoil: it makes things slower now and then, never quicker
 
 

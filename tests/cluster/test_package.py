@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,8 @@ DEPENDENCIES = Path(pytest.__file__).parents[1]
 
 OWN = ("client.py", "server.py", "report.py", "deploy.py", "common/__init__.py", "proto/__init__.py", "algorithms.py")
 """Modules that a user's folder may hold, with the names of Fenchel's folders."""
+
+MAKE = "import sys; from setuptools import build_meta as b; print(getattr(b, sys.argv[1])(sys.argv[2]))"
 
 pytestmark = pytest.mark.cluster
 
@@ -33,12 +35,11 @@ def ran(*words: str | Path, at: Path) -> str:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site-packages of a new environment with the wheel, which was built from the source distribution."""
     built = tmp_path_factory.mktemp("built")
-    make = "import sys; from setuptools import build_meta as b; print(getattr(b, sys.argv[1])(sys.argv[2]))"
-    source = ran(sys.executable, "-c", make, "build_sdist", built, at=ROOT).splitlines()[-1]
+    source = ran(sys.executable, "-c", MAKE, "build_sdist", built, at=ROOT).splitlines()[-1]
     with tarfile.open(built / source) as archive:
         archive.extractall(built, filter="data")
     unpacked = built / source.removesuffix(".tar.gz")
-    wheel = ran(sys.executable, "-c", make, "build_wheel", built, at=unpacked).splitlines()[-1]
+    wheel = ran(sys.executable, "-c", MAKE, "build_wheel", built, at=unpacked).splitlines()[-1]
     home = tmp_path_factory.mktemp("environment")
     venv.create(home, with_pip=False)
     (site,) = home.glob("lib/python*/site-packages")
@@ -47,19 +48,22 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-def test_a_copy_without_symbolic_links_is_not_built(tmp_path: Path) -> None:
-    """A ZIP of the repository holds a text file in place of each link."""
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
-    for path in (ROOT / "fenchel").iterdir():
-        copy = tmp_path / "fenchel" / path.name
-        copy.parent.mkdir(exist_ok=True)
-        copy.write_text(str(path.readlink()) if path.is_symlink() else "")
-    words = [sys.executable, "-c", "from setuptools import build_meta; build_meta.build_wheel('.')"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode != 0
-    assert "without symbolic links" in done.stderr
-    assert not list(tmp_path.glob("*.whl"))
+def test_a_zip_of_the_repository_which_has_no_links_makes_a_wheel_of_every_file(tmp_path: Path) -> None:
+    ran("git", "archive", "--format=zip", f"--output={tmp_path / 'main.zip'}", "HEAD", at=ROOT)
+    with zipfile.ZipFile(tmp_path / "main.zip") as archive:
+        archive.extractall(tmp_path)  # a link becomes a text file
+    assert (tmp_path / "server").read_text() == "fenchel/server"
+    wheel = ran(sys.executable, "-c", MAKE, "build_wheel", tmp_path, at=tmp_path).splitlines()[-1]
+    with zipfile.ZipFile(tmp_path / wheel) as archive:
+        installed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert installed == set(ran("git", "ls-tree", "-r", "--name-only", "HEAD", "fenchel", at=ROOT).split())
+
+
+def test_the_links_at_the_top_lead_into_the_package() -> None:
+    entries = ran("git", "ls-files", "--stage", at=ROOT).splitlines()
+    links = sorted(entry.split()[-1] for entry in entries if entry.startswith("120000"))
+    assert links == ["client", "common", "experiments", "proto", "server"]
+    assert [ran("git", "show", f":{name}", at=ROOT) for name in links] == [f"fenchel/{name}" for name in links]
 
 
 def test_nothing_but_fenchel_is_installed(site: Path) -> None:
@@ -128,7 +132,7 @@ def test_an_installed_package_adds_an_algorithm_by_an_entry_point(site: Path, fo
 
 
 def test_no_module_of_a_checkout_exists_twice() -> None:
-    """The folders of ``fenchel`` are links: the same file must not be imported under two names."""
+    """What a link at the top leads to must not be imported under its name."""
     code = (
         "import fenchel, os, pathlib, sys\n"
         "for name in fenchel.__all__: getattr(fenchel, name)\n"

@@ -78,9 +78,9 @@ def checkout(compose: Sequence[str], image: str) -> Iterator[Check]:
         if os.getuid() not in (0, uid):
             pytest.skip(f"only root can start a command as user {uid}")
         folder = Path(tempfile.mkdtemp(prefix="fenchel-checkout-"))  # pytest's own are closed to other users
-        for each in ("docker-compose.yml", "experiments", "deploy/compose.encrypted.yml"):
+        for each in ("docker-compose.yml", "fenchel/experiments", "deploy/compose.encrypted.yml"):
             target = folder / each
-            target.parent.mkdir(exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
             source = ROOT / each
             shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
         for path in (folder, *folder.rglob("*")):

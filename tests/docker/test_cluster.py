@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 
 CLIENTS = 8
 ROUNDS = 400
-DEFAULT = ROOT / "experiments" / "fedavg-digits.yaml"
+DEFAULT = ROOT / "fenchel" / "experiments" / "fedavg-digits.yaml"
 LEDGER = "tests.cluster.ledger:Ledger"  # its clients keep state: one lost or repeated reply changes the model
 
 Bring = Callable[..., Cluster]

@@ -20,7 +20,7 @@ from tests.docker.cluster import ROOT, Cluster
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 
 CLIENTS = 4
-QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
+QUICKSTART = ROOT / "fenchel" / "experiments" / "quickstart.yaml"
 TOLERANCE = 1e-9  # of weights after 30 rounds; values are rounded to 2^-40 whatever the key
 
 Bring = Callable[..., Cluster]

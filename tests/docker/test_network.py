@@ -19,7 +19,7 @@ from tests.docker.cluster import ROOT, Cluster, model_bytes
 pytestmark = [pytest.mark.docker, pytest.mark.faults, pytest.mark.timeout(900)]  # long; make faults
 
 CLIENTS = 4
-SETTINGS = ROOT / "experiments" / "fedavg-digits.yaml"
+SETTINGS = ROOT / "fenchel" / "experiments" / "fedavg-digits.yaml"
 OVERLAYS = ("docker-compose.yml", "deploy/compose.links.yml")
 
 Bring = Callable[..., Cluster]

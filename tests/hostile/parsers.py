@@ -579,7 +579,7 @@ def _settings(folder: Path) -> Iterator[Parser]:
     yield Parser("settings, YAML", seeds, reading(path, load), (SettingsError,), 10)
     policy = b"maximum_epsilon: 5\nmechanisms: [contractive]\nsupports: [dense]\ndelta: 1.0e-6\n"
     yield Parser("policies", (policy,), reading(path, load_policy), (SettingsError,), 8)
-    tuning = Path("experiments/tune-fedavg-digits.yaml").read_bytes()
+    tuning = Path("fenchel/experiments/tune-fedavg-digits.yaml").read_bytes()
     yield Parser("tunings", (tuning,), reading(path, load_tuning), (SettingsError,), 8)
     short = (b"lbfgs", b"{kind: gradient, accelerated: true, stop: {steps: 30}}")
 

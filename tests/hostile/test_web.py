@@ -25,7 +25,7 @@ from fenchel.deploy.monitoring.exporters import Exporters, watching
 from tests.hostile.memory import resident
 
 SECRET = b"wombat-4711"
-SETTINGS = load(Path("experiments/fedavg-digits.yaml"))
+SETTINGS = load(Path("fenchel/experiments/fedavg-digits.yaml"))
 PATHS = ("/", "/data", "/fleet", "/page.css", "/dashboard.css", "/plotly.js", "/page.js", "/dashboard.js", "/metrics")
 FILES = ("settings.yaml", "checkpoint/latest", "log.jsonl", "secret.txt")
 OUT = (

@@ -17,27 +17,27 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("proto", "common", "algorithms", "server", "client", "deploy", "report")
 NETWORKS = {
-    f"common/objectives/networks/{name}.py"
+    f"fenchel/common/objectives/networks/{name}.py"
     for name in ("architectures", "device", "factory", "flat", "objective", "scorer")
 }
 ROOMS = {
-    "torch": {*NETWORKS, "common/data/extractor.py", "common/data/resnet.py"},
+    "torch": {*NETWORKS, "fenchel/common/data/extractor.py", "fenchel/common/data/resnet.py"},
     "docker": set[str](),
     "ray": set[str](),
-    "plotly": {"report/render/page.py"},
+    "plotly": {"fenchel/report/render/page.py"},
     "matplotlib": {
-        "report/render/canvas.py",
-        "report/render/figure.py",
-        "report/render/plots.py",
-        "report/tuning/pareto_front.py",
-        "report/energy/picture.py",
-        "common/data/table_picture.py",
+        "fenchel/report/render/canvas.py",
+        "fenchel/report/render/figure.py",
+        "fenchel/report/render/plots.py",
+        "fenchel/report/tuning/pareto_front.py",
+        "fenchel/report/energy/picture.py",
+        "fenchel/common/data/table_picture.py",
     },
     "pandas": set[str](),
     "phe": set[str](),
-    "dp_accounting": {"common/accounting/accountant.py"},
-    "prometheus_client": {"common/telemetry/exposition.py"},
-    "opentelemetry": {"common/telemetry/tracing.py"},
+    "dp_accounting": {"fenchel/common/accounting/accountant.py"},
+    "prometheus_client": {"fenchel/common/telemetry/exposition.py"},
+    "opentelemetry": {"fenchel/common/telemetry/tracing.py"},
 }
 """The modules that may import a heavy or optional library."""
 
@@ -59,7 +59,7 @@ class Import:
 
 
 def sources() -> list[Path]:
-    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return [path for package in PACKAGES for path in sorted((ROOT / "fenchel" / package).rglob("*.py"))]
 
 
 def place_of(path: Path) -> str:
@@ -98,7 +98,7 @@ def all_imports() -> list[Import]:
 
 def test_there_is_a_project_to_look_at() -> None:
     assert len(handwritten()) > 50
-    assert {path.relative_to(ROOT).parts[0] for path in sources()} == set(PACKAGES)
+    assert {path.relative_to(ROOT / "fenchel").parts[0] for path in sources()} == set(PACKAGES)
 
 
 def test_imports_go_one_way_only() -> None:
@@ -152,8 +152,8 @@ def test_no_module_is_named_after_nothing() -> None:
 
 def recorded_versions() -> dict[str, str]:
     """Return the versions of the generators that the stubs name."""
-    python = (ROOT / "proto" / "fenchel_pb2.py").read_text()
-    grpc = (ROOT / "proto" / "fenchel_pb2_grpc.py").read_text()
+    python = (ROOT / "fenchel" / "proto" / "fenchel_pb2.py").read_text()
+    grpc = (ROOT / "fenchel" / "proto" / "fenchel_pb2_grpc.py").read_text()
     protobuf = re.search(r"Protobuf Python Version: (\S+)", python)
     tools = re.search(r"GRPC_GENERATED_VERSION = '([^']+)'", grpc)
     assert protobuf
@@ -183,7 +183,7 @@ def test_the_stubs_are_those_of_the_contract(tmp_path: Path, monkeypatch: pytest
     found = {"protobuf": version[1], "grpcio-tools": metadata.version("grpcio-tools")}
     if found != recorded_versions():
         pytest.skip(f"the stubs were made by {recorded_versions()}, here are {found}")
-    kept = sorted(path for path in (ROOT / "proto").iterdir() if "_pb2" in path.name and path.is_file())
+    kept = sorted(path for path in (ROOT / "fenchel" / "proto").iterdir() if "_pb2" in path.name and path.is_file())
     assert [path.name for path in made] == [path.name for path in kept]
     for mine, theirs in zip(made, kept, strict=True):
         assert mine.read_bytes() == theirs.read_bytes(), f"{theirs.name} is not what fenchel.proto says; regenerate it"

@@ -37,7 +37,7 @@ from fenchel.testing import check_algorithm
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
-EXPERIMENTS = sorted((ROOT / "experiments").rglob("*.yaml"))
+EXPERIMENTS = sorted((ROOT / "fenchel" / "experiments").rglob("*.yaml"))
 SETTINGS_PAGE = ROOT / "docs" / "settings.md"
 NEW_ALGORITHM = ROOT / "docs" / "new-algorithm.md"
 SHELL = ("", "sh", "bash", "shell", "console")
@@ -260,7 +260,7 @@ def test_every_piece_of_settings_in_a_page_is_valid(
         write_example(tmp_path)
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.delitem(sys.modules, "feddual", raising=False)
-    whole = yaml.safe_load((ROOT / "experiments" / "fedavg-digits.yaml").read_text())
+    whole = yaml.safe_load((ROOT / "fenchel" / "experiments" / "fedavg-digits.yaml").read_text())
     validate(whole | values, str(block))
 
 

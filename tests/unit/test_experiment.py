@@ -18,7 +18,7 @@ from fenchel.algorithms.auc.stages import PracticeSchedule
 from fenchel.algorithms.fedavg import LocalTrainingSettings
 from fenchel.common.settings.run import load
 
-DIGITS = Path(__file__).parents[2] / "experiments" / "codasca" / "digits.yaml"
+DIGITS = Path(__file__).parents[2] / "fenchel" / "experiments" / "codasca" / "digits.yaml"
 SHORT = ("rounds=4", "objective.scorer={kind: linear}", "evaluation.every=2", "algorithm.local_steps=2")
 
 

@@ -44,14 +44,14 @@ def rows(file: Path) -> Iterator[list[str]]:
             yield from (overrides(cell) for cell in re.split(r"\s{2,}", line) if cell.startswith("--set "))
 
 
-FILES = sorted((ROOT / "experiments").rglob("*.yaml"))
+FILES = sorted((ROOT / "fenchel" / "experiments").rglob("*.yaml"))
 COMMANDS = [command for file in FILES for command in commands(file)]
 ROWS = [(file, row) for file in FILES for row in rows(file)]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_a_file_says_to_type_loads(command: str) -> None:
-    load(ROOT / command.split()[2], overrides(command))
+    load(Path(command.split()[2]), overrides(command))
 
 
 @pytest.mark.parametrize(("file", "row"), ROWS, ids=[f"{file.stem}: {' '.join(row)}"[:100] for file, row in ROWS])

@@ -13,7 +13,7 @@ from fenchel.common.settings.run import RunSettings, from_json, json_schema, loa
 from tests.messages import raises
 
 ROOT = Path(__file__).parents[3]
-QUICKSTART = ROOT / "experiments" / "quickstart.yaml"
+QUICKSTART = ROOT / "fenchel" / "experiments" / "quickstart.yaml"
 GOOD: dict[str, Any] = {
     "rounds": 3,
     "clients": 4,

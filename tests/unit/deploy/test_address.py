@@ -38,7 +38,7 @@ def test_addresses_are_read_and_known_as_private_or_not() -> None:
         ["client", "localhost", "--insecure", "--name", "a"],
         ["probe", "localhost:", "--insecure"],
         ["relay", "--listen", "localhost:1", "--to", "there"],
-        ["server", "experiments/quickstart.yaml", "--listen", "7443", "--insecure"],
+        ["server", "fenchel/experiments/quickstart.yaml", "--listen", "7443", "--insecure"],
     ],
 )
 def test_no_command_begins_with_an_address_that_is_none(words: list[str]) -> None:
@@ -69,7 +69,7 @@ def test_a_server_without_tls_listens_on_this_machine_alone_unless_told_otherwis
         raise UnreachableError("it only notes the address")
 
     monkeypatch.setattr("fenchel.server.transport.service.serve", serve)
-    experiment = str(Path("experiments/fedavg-digits.yaml").resolve())
+    experiment = str(Path("fenchel/experiments/fedavg-digits.yaml").resolve())
     monkeypatch.chdir(tmp_path)
     made = application()
     result = CliRunner().invoke(made, ["server", experiment, *words])

@@ -19,7 +19,7 @@ from fenchel.deploy.monitoring.web import WebServer
 from fenchel.server.telemetry.observer import RunObserver
 from tests.messages import raises
 
-SETTINGS = load(Path("experiments/fedavg-digits.yaml"))
+SETTINGS = load(Path("fenchel/experiments/fedavg-digits.yaml"))
 
 
 class Told:

@@ -115,7 +115,7 @@ def test_a_short_key_other_words_and_files_that_are_no_keys_are_refused(tmp_path
 def test_a_server_takes_no_private_key_for_the_public_one(folder: Path, tmp_path: Path) -> None:
     with raises(CredentialError):
         fenchel(
-            *("server", "experiments/quickstart.yaml", "--insecure", "--runs", str(tmp_path)),
+            *("server", "fenchel/experiments/quickstart.yaml", "--insecure", "--runs", str(tmp_path)),
             *("--public-key", str(folder / CLIENTS)),
         )
     assert list(tmp_path.iterdir()) == []
@@ -127,7 +127,9 @@ def test_a_server_refuses_to_start_with_the_clients_file_among_its_certificates(
     refuse_private_keys(certs, {})
     (certs / "renamed").write_text((folder / CLIENTS).read_text())
     with raises(CredentialError):
-        fenchel("server", "experiments/quickstart.yaml", "--certs", str(certs), "--runs", str(tmp_path / "runs"))
+        fenchel(
+            "server", "fenchel/experiments/quickstart.yaml", "--certs", str(certs), "--runs", str(tmp_path / "runs")
+        )
     assert not (tmp_path / "runs").exists()
 
 
@@ -147,7 +149,7 @@ def test_a_server_refuses_what_its_environment_or_its_container_gives_it(folder:
 
 
 def test_the_refusal_ends_the_process_with_the_code_of_credentials(folder: Path, tmp_path: Path) -> None:
-    words = ["server", "experiments/quickstart.yaml", "--insecure", "--runs", str(tmp_path)]
+    words = ["server", "fenchel/experiments/quickstart.yaml", "--insecure", "--runs", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, "-m", "fenchel", *words],
         env=os.environ | {"FENCHEL_SECRETS": str(folder / CLIENTS)},
@@ -164,7 +166,7 @@ def test_the_refusal_ends_the_process_with_the_code_of_credentials(folder: Path,
 def test_a_public_key_for_a_run_that_encrypts_nothing_is_refused(folder: Path, tmp_path: Path) -> None:
     with raises(SettingsError):
         fenchel(
-            *("server", "experiments/fedavg-digits.yaml", "--insecure", "--runs", str(tmp_path)),
+            *("server", "fenchel/experiments/fedavg-digits.yaml", "--insecure", "--runs", str(tmp_path)),
             *("--public-key", str(folder / SERVER)),
         )
 

@@ -37,7 +37,7 @@ Series = dict[str, list[dict[str, str]]]
 @pytest.fixture(scope="module")
 def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     """What both roles say of a run of two rounds: the same objects that ``--metrics`` serves."""
-    settings = load(ROOT / "experiments/fedavg-digits.yaml", ["rounds=2", "data.samples=200"])
+    settings = load(ROOT / "fenchel/experiments/fedavg-digits.yaml", ["rounds=2", "data.samples=200"])
     server, client = ServerMetrics("run", settings), ClientMetrics()
     folder = RunFolder.create(tmp_path_factory.mktemp("runs"), "watched")
     asyncio.run(run_in_process(settings, folder, observer=server.observer()))

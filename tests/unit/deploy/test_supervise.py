@@ -149,7 +149,7 @@ def test_a_folder_for_runs_that_cannot_be_written_is_named_by_the_server(
 ) -> None:
     runs = tmp_path / "runs"
     runs.write_text("")
-    settings = Path(__file__).parents[3] / "experiments" / "fedavg-digits.yaml"
+    settings = Path(__file__).parents[3] / "fenchel" / "experiments" / "fedavg-digits.yaml"
     assert main(["server", str(runs), "--insecure", "--", str(settings)]) == StorageError.exit_code
     assert str(runs) in capfd.readouterr().err
 

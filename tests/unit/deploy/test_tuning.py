@@ -245,7 +245,7 @@ def test_a_record_that_was_cut_off_is_done_again_and_a_damaged_one_refused(tmp_p
 
 
 def test_the_example_can_be_searched(tmp_path: Path) -> None:
-    experiments = Path(__file__).parents[3] / "experiments"
+    experiments = Path(__file__).parents[3] / "fenchel" / "experiments"
     search = Search.begin(load_tuning(experiments / "tune-fedavg-digits.yaml"), tmp_path)
     assert search.base.algorithm.model_dump()["local_epochs"] is None
     assert len({str(parameters(search.tuning, number)) for number in range(20)}) == 20

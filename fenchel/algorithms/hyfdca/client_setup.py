@@ -1,0 +1,246 @@
+"""What a client settles before HyFDCA's first round: where its entries lie, and how vectors travel.
+
+The setup is the specification's (section 2.2); the paper takes it for granted.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fenchel.algorithms.client_half import ClientAlgorithm, answers
+from fenchel.algorithms.hyfdca.client_alignment import check_groups, check_layouts, check_quotas, check_slice
+from fenchel.algorithms.hyfdca.client_vectors import Clear, Encrypted
+from fenchel.algorithms.hyfdca.settings import HyFDCASettings, layout_numbers, layout_of, norm_bits, target_bits
+from fenchel.client.paillier.cipher import Paillier
+from fenchel.client.secrets.pseudonyms import cell_pseudonyms, label_pseudonyms, pseudonyms
+from fenchel.common.arrays import Indices, Vector, squared_norms
+from fenchel.common.crypto.ciphertexts import Ciphertexts
+from fenchel.common.crypto.meter import CipherMeter
+from fenchel.common.crypto.packing import Layout
+from fenchel.common.errors import PayloadError, SettingsError
+from fenchel.common.objectives.linear import LinearObjective, require_one_score
+from fenchel.common.objectives.losses import MarginLoss
+from fenchel.common.version import SAME_VERSION
+from fenchel.common.wire.values import Values
+
+log = logging.getLogger("fenchel.client")
+
+_PUBLIC_ALIGNMENT_KEY = b"privacy: none"  # pseudonyms of a plaintext run hide nothing
+_RANGES = {
+    "score": "inner products (algorithm.encryption.largest_score)",
+    "dual": "dual variables (their bound follows from algorithm.encryption.largest_dual and the largest target)",
+    "figure": "mean losses (their bound follows from algorithm.encryption: largest_score, largest_dual)",
+    "norm": "squared norms of rows (algorithm.encryption.largest_norm)",
+    "primal": "contributions to the model (their bound follows from the longest row)",
+}
+_UNIT_NORM = 1 + 2e-5  # squared; rows that were divided by their norm, in float32 perhaps, are rounded
+
+
+class HyFDCASetupClient(ClientAlgorithm):
+    """Knows where its entries lie among all, and how they travel; a subclass does the rounds."""
+
+    settings: HyFDCASettings
+
+    @dataclass
+    class State:
+        """What a client keeps; entries of samples are in aligned order (fenchel/algorithms/hyfdca/alignment.py)."""
+
+        dual: Vector  # alpha_k, shape (N_k,)
+        change: Vector  # the latest proposed change of alpha_k, shape (N_k,); line search only
+        primal: Vector  # w_k, shape (M_k,) in the order of ``feature_order``; encrypted primal only
+        samples: int  # N, distinct samples of all clients
+        largest_dual: float
+        """Largest magnitude of a dual variable that ciphertexts have room for, if the loss does not bound it."""
+        order: Indices  # own rows in aligned order, shape (N_k,)
+        sizes: Indices  # samples in each own block, shape (B_k,)
+        holders: Indices  # |B_n| of each sample, shape (N_k,)
+        groups: Indices  # sample group of each own block, shape (B_k,)
+        quotas: Indices  # how many units are picked a round (:func:`fenchel.algorithms.hyfdca.settings.picked_units`)
+        norms: Vector  # ||x_i||^2 over all holders, shape (N_k,)
+        feature_order: Indices
+        """feature_order, feature_sizes, feature_holders: the same for features; empty unless the primal is
+        encrypted."""
+        feature_sizes: Indices
+        feature_holders: Indices
+        layouts: dict[str, Indices]
+        """How values lie in ciphertexts, by what they are
+        (:func:`fenchel.algorithms.hyfdca.settings.layout_numbers`)."""
+
+    def initial_state(self) -> State:
+        """Return the state of a client that has not been aligned yet."""
+        real, whole = np.empty(0), np.empty(0, np.int64)
+        return self.State(real, real, real, 0, 1.0, whole, whole, whole, whole, whole, real, whole, whole, whole, {})
+
+    @property
+    def meter(self) -> CipherMeter | None:
+        """What was encrypted and decrypted so far; ``None`` in plaintext."""
+        return None if self._cipher is None else self._cipher.meter
+
+    # Setup
+
+    @answers("introduce")
+    def introduce(self) -> Values:
+        """S1: say by pseudonyms which samples are held, with which labels, and which features."""
+        features = self._problem.features
+        if not features.shape[0] or not features.shape[1]:
+            raise SettingsError(
+                f"client {self.client} has {features.shape[0]} samples of {features.shape[1]} features; "
+                "HyFDCA needs some of both"
+            )
+        norms = squared_norms(features)
+        longest = float(norms.max())
+        identifiers = self.shard.identifiers
+        cells = np.empty((0, 16), np.uint8)
+        if self.settings.compares_cells:
+            rows, columns = features.nonzero()
+            held = self._problem.features_held
+            cells = cell_pseudonyms(
+                self._alignment_key, identifiers, held, rows.astype(np.int64), columns.astype(np.int64)
+            )
+        return {
+            "samples": pseudonyms(self._alignment_key, identifiers),
+            "labels": label_pseudonyms(self._alignment_key, identifiers, self._problem.targets),
+            "features": self._problem.features_held,
+            "cells": cells,
+            "key": self._public_key_bytes(),
+            # The orders of magnitude alone: the server needs them to lay out the ciphertexts.
+            "norm_bits": norm_bits(longest),
+            "target_bits": target_bits(self._problem.targets),
+        }
+
+    @answers("align")
+    def align(
+        self,
+        samples: int,
+        largest_dual: float,
+        order: Indices,
+        sizes: Indices,
+        holders: Indices,
+        groups: Indices,
+        quotas: Indices,
+        score_layout: Indices,
+        dual_layout: Indices,
+        figure_layout: Indices,
+        norm_layout: Indices,
+        primal_layout: Indices,
+        feature_order: Indices,
+        feature_sizes: Indices,
+        feature_holders: Indices,
+    ) -> Values:
+        """S3, S4: take in where the own entries lie; share the squared norms of the own parts of rows."""
+        count, columns = self._problem.features.shape
+        layouts: dict[str, Layout] = {}
+        if self._cipher is not None:
+            chosen = (score_layout, dual_layout, figure_layout, norm_layout, primal_layout)  # as in _RANGES
+            layouts = {name: layout_of(numbers) for name, numbers in zip(_RANGES, chosen, strict=True)}
+            check_layouts(layouts, self._cipher.key.public, self.settings)
+        slots = layouts["dual"].slots if layouts else None
+        check_slice(
+            "samples", count, order=order, sizes=sizes, holders=holders, slots=slots, message_bytes=self.message_bytes
+        )
+        check_groups(groups, sizes, slots)
+        check_quotas(quotas, groups, self.settings)
+        check_slice(
+            "features",
+            columns if self.settings.protect_primal else 0,
+            order=feature_order,
+            sizes=feature_sizes,
+            holders=feature_holders,
+            slots=layouts["primal"].slots if layouts else None,
+            message_bytes=self.message_bytes,
+        )
+        if samples < count or largest_dual <= 0:
+            raise PayloadError(
+                f"the server's alignment cannot be used: {samples} samples of all clients, of which this one holds "
+                f"{count}, and dual variables up to {largest_dual:g}{SAME_VERSION}"
+            )
+        self.state = self.State(
+            dual=np.zeros(count),
+            change=np.zeros(count),
+            primal=np.zeros(len(feature_order)),
+            samples=samples,
+            largest_dual=largest_dual,
+            order=order.copy(),
+            sizes=sizes.copy(),
+            holders=holders.copy(),
+            groups=groups.copy(),
+            quotas=quotas.copy(),
+            norms=np.zeros(count),
+            feature_order=feature_order.copy(),
+            feature_sizes=feature_sizes.copy(),
+            feature_holders=feature_holders.copy(),
+            layouts={name: layout_numbers(layout) for name, layout in layouts.items()},
+        )
+        return {"norms": self._samples_in("norm").seal(squared_norms(self._problem.features)[order])}
+
+    @answers("take_norms")
+    def take_norms(self, norms: Vector | Ciphertexts) -> Values:
+        """S4: learn ||x_i||^2 over all holders; report how many rows are longer than 1."""
+        self.state.norms = self._samples_in("norm").open(norms)
+        long = int(np.count_nonzero(self.state.norms > _UNIT_NORM))
+        if long and self.settings.preset in ("paper", "theory"):
+            log.warning(
+                "%s: %d of %d rows are longer than 1 (the longest has norm %.6g), but the preset %s rests on "
+                "rows of norm 1 at most and may diverge; set data.scale: unit-rows, or another preset",
+                self.client,
+                long,
+                len(self.state.norms),
+                math.sqrt(float(self.state.norms.max())),
+                self.settings.preset,
+            )
+        return {"long_rows": long if self.settings.preset in ("paper", "theory") else 0}
+
+    # How vectors travel
+
+    def _samples_in(self, what: str) -> Clear:
+        if self._cipher is None:
+            return Clear(self.state.sizes)
+        return Encrypted(self.state.sizes, layout_of(self.state.layouts[what]), self._cipher, _RANGES[what])
+
+    def _features_in(self, what: str) -> Clear:
+        assert self._cipher is not None, "the primal is encrypted only where everything is"
+        layout = layout_of(self.state.layouts[what])
+        return Encrypted(self.state.feature_sizes, layout, self._cipher, _RANGES[what])
+
+    def _figures(self, count: int = 2) -> Clear:
+        """A few numbers that are summed over clients."""
+        if self._cipher is None:
+            return Clear(np.array([count]))
+        layout = layout_of(self.state.layouts["figure"])
+        whole, rest = divmod(count, layout.slots)
+        sizes = np.array([layout.slots] * whole + ([rest] if rest else []))
+        return Encrypted(sizes, layout, self._cipher, _RANGES["figure"])
+
+    @cached_property
+    def _cipher(self) -> Paillier | None:
+        if self.settings.privacy == "none":
+            return None
+        assert self.secrets is not None, "the session refuses to begin without"
+        return Paillier(self.secrets.private_key, self.secrets.blinding_factors)
+
+    @property
+    def _alignment_key(self) -> bytes:
+        return _PUBLIC_ALIGNMENT_KEY if self.secrets is None else self.secrets.alignment_key
+
+    def _public_key_bytes(self) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+        if self._cipher is None:
+            return np.empty(0, np.uint8)
+        n = self._cipher.key.public.n
+        return np.frombuffer(n.to_bytes(-(-n.bit_length() // 8), "big"), np.uint8)
+
+    @cached_property
+    def _problem(self) -> LinearObjective:
+        require_one_score(self.objective, "hyfdca")
+        assert isinstance(self.objective, LinearObjective)
+        return self.objective
+
+    @cached_property
+    def _loss(self) -> MarginLoss:
+        loss = self._problem.score_loss
+        assert isinstance(loss, MarginLoss)
+        return loss

@@ -1,0 +1,111 @@
+"""The command that searches for good parameters: tune."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.status import Status
+
+from fenchel.common.errors import SettingsError
+from fenchel.deploy.cli.run import JsonOption, RunsOption
+from fenchel.deploy.launch.logs import log_to_file
+from fenchel.report.formatting import number_text
+from fenchel.report.tuning.trials import Trial
+
+if TYPE_CHECKING:
+    from fenchel.server.telemetry.observer import RunObserver
+    from fenchel.server.telemetry.recorder import Row
+
+
+def tune(
+    settings: Annotated[Path | None, typer.Argument(help="tuning file (YAML); see docs/tuning.md")] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="override one setting of all runs; dotted key, YAML value"),
+    ] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="number of trials, in place of the file's")] = None,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="runs in this process, without a network: sooner, no real latency")
+    ] = False,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="client processes of a run; default one for each client, at most 16")
+    ] = None,
+    runs: RunsOption = Path("runs"),
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="TUNING", help="tuning folder of a search to go on with")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Search for good parameters: random trials, each a run; Pareto front and grey relational analysis."""
+    from fenchel.common.settings.tuning import load_tuning
+    from fenchel.deploy.launch.tuning import Search
+    from fenchel.report.tuning import trials as report
+
+    if in_process and processes is not None:
+        raise SettingsError("--processes belongs to runs between processes; leave out --in-process")
+    if resume is not None:
+        if settings is not None or overrides:
+            raise SettingsError("a search that goes on keeps its settings: give --resume TUNING (and --trials) alone")
+        search = Search.reopen(resume, trials)
+    elif settings is not None:
+        tuning = load_tuning(settings)
+        if trials is not None:
+            tuning = tuning.model_copy(update={"trials": trials})
+        search = Search.begin(tuning, runs, tuple(overrides or ()))
+    else:
+        raise SettingsError("which search? Give a tuning file, a name such as tune-fedavg-digits, or --resume TUNING")
+    console = Console(stderr=as_json, highlight=False)
+    folder = search.folder
+    progress = _Progress(console, search.tuning.trials, search.base.rounds)
+    try:
+        with log_to_file(folder.log), progress.status:
+            verdict = search.go(
+                in_process=in_process, processes=processes, beginning=progress.beginning, ended=progress.ended
+            )
+    except KeyboardInterrupt:
+        console.print(f"to go on: fenchel tune --resume {folder.path}", soft_wrap=True)
+        raise
+    if as_json:
+        print(json.dumps(report.as_json(verdict) | {"folder": str(folder.path)}))  # noqa: T201
+        return
+    report.show(verdict, console)
+    for name, path in (("tuning folder", folder.path), ("best settings", folder.best), ("picture", folder.figure)):
+        console.print(f"{name:14} {path}", soft_wrap=True)
+
+
+class _Progress:
+    """Shows a search while it goes on: a line for each trial that is over, and where the present one is."""
+
+    def __init__(self, console: Console, trials: int, rounds: int) -> None:
+        self._console = console
+        self._trials = trials
+        self._rounds = rounds
+        self.status = Status("starting", console=console)
+
+    def beginning(self, number: int, drawn: Mapping[str, Any]) -> RunObserver:
+        """Show that a trial begins; return what its run reports to."""
+        from fenchel.server.telemetry.observer import RunObserver
+
+        title = f"trial {number} ({number + 1} of {self._trials}): {_words(drawn)}"
+        self.status.update(title)
+
+        def row(row: Row) -> None:
+            self.status.update(f"{title}, round {row['round']:.0f} of {drawn.get('rounds', self._rounds)}")
+
+        return RunObserver(row=row)
+
+    def ended(self, trial: Trial) -> None:
+        """Show that a trial is over."""
+        end = "failed" if trial.error else "done"
+        self._console.print(f"trial {trial.number} {end}: {_words(trial.parameters)}", markup=False, soft_wrap=True)
+
+
+def _words(drawn: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{key} {number_text(value) if isinstance(value, float) else value}" for key, value in drawn.items()
+    )

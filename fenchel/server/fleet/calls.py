@@ -1,0 +1,145 @@
+"""One instruction on its way to one client and back, stamped at each boundary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from fenchel.common.wire.frames import Body
+from fenchel.common.wire.schema import Form
+from fenchel.common.wire.values import Value
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.metering.clock_offset import Offset
+from fenchel.server.metering.socket_bytes import SocketBytes
+
+Outcome = Literal["counted", "late", "failed", "unanswered", "promised", "told"]
+"""What became of a call. A told one is ``promised`` until the client confirms it."""
+
+
+class OpenRequest(Protocol):
+    """A request as the calls that belong to it see it; ``fenchel/server/fleet/request.py`` has the implementation."""
+
+    forms: Mapping[str, Form]  # declared form of each value of the replies, by name
+    values: int | None  # number of values of each reply; ``None``: any number
+    started_ns: int
+    """started_ns, posted_ns, ended_ns: by the performance counter: when it was made, when all clients had been asked,
+    when it was over; 0: not yet."""
+    posted_ns: int
+    ended_ns: int
+
+    def is_open_for(self, call: Call) -> bool:
+        """Return whether a reply to this call would still count."""
+        ...
+
+    def excess(self, client: str, size: int) -> str:
+        """Say why a reply of ``size`` bytes is too large; empty if it is not."""
+        ...
+
+    def check(self, client: str, values: Mapping[str, Value], finite: bool, /) -> None:
+        """Raise ``PayloadError`` for a reply that is not what was asked for."""
+        ...
+
+    async def arriving(self, call: Call, size: int) -> None:
+        """Note that a reply has begun to arrive; return when there is room for its body."""
+        ...
+
+    def interrupted(self, client: str) -> None:
+        """Note that a reply stopped arriving."""
+        ...
+
+    def receive(self, call: Call, values: dict[str, Value]) -> None:
+        """Count a reply that has been checked."""
+        ...
+
+    def fail(self, call: Call, reason: str, *, diverged: bool = False) -> None:
+        """Note that a client could not answer."""
+        ...
+
+
+@dataclass(slots=True)
+class Call:
+    """An instruction to one client, and what became of it.
+
+    Times ending in ``_ns`` are of this process's performance counter; 0 means not yet. Durations are
+    ``held_ns`` (the reply was left on the wire, because there was no room for it), ``away_ns`` and
+    ``broken_ns`` (the client had no stream open: before the first byte was sent to it, and after that).
+    """
+
+    client: str
+    sequence: int
+    base: int
+    phase: str
+    round: int
+    kind: pb.Kind.ValueType
+    body: Body | None
+    request: OpenRequest | None = None
+    queued_unix_ns: int = field(default_factory=time.time_ns)
+    queued_ns: int = field(default_factory=time.perf_counter_ns)
+    first_sent_ns: int = 0
+    last_sent_ns: int = 0
+    first_received_ns: int = 0
+    last_received_ns: int = 0
+    held_ns: int = 0
+    away_ns: int = 0
+    broken_ns: int = 0
+    decoded_ns: int = 0
+    taken_ns: int = 0  # when the reply had been checked and had entered the result
+    interrupted: bool = False
+    """Whether a stream broke before the answer was here. ``first_sent_ns`` is of the first time that it was sent."""
+    opening_down: int = 0  # opening_down, opening_up: bytes of the first frame of the instruction and of its reply
+    opening_up: int = 0
+    body_bytes: int = 0
+    reply_bytes: int = 0
+    wire_down: int = 0
+    wire_up: int = 0
+    timing: pb.Timing | None = None
+    offset: Offset | None = None  # between the two clocks, as far as it was known when the reply came
+    serialisation: float = 0.0  # seconds in which the bytes of both messages passed
+    crossed: SocketBytes | None = None  # what crossed the client's connection for it; ``None``: nobody knows
+    kept_out: bool = False
+    """Whether the reply could not come for want of room on the server, which is not the client's doing."""
+    recorded: bool = False  # whether its row has been written: a promise may be kept later than that
+    traceparent: str = ""  # W3C trace context of the question; empty: nobody traces
+    outcome: Outcome = "unanswered"
+
+    def __post_init__(self) -> None:
+        if self.body is not None:
+            self.body_bytes = self.body.size
+        if self.kind == pb.TELL:
+            self.outcome = "promised"
+
+    @property
+    def most_values(self) -> int | None:
+        """How many values the reply may have: none where the client is told; ``None``: any number."""
+        if self.kind == pb.TELL:
+            return 0
+        return None if self.request is None else self.request.values
+
+    def missed(self, since_ns: int) -> None:
+        """Note that the client has come back now, or is given up, and had been away since some moment."""
+        away_ns = time.perf_counter_ns() - max(since_ns, self.queued_ns)
+        if self.first_sent_ns:
+            self.broken_ns += away_ns
+        else:
+            self.away_ns += away_ns
+
+    def unix_ns(self, stamp_ns: int) -> int:
+        """Return the time of day of a moment of the performance counter."""
+        return self.queued_unix_ns + stamp_ns - self.queued_ns
+
+    def head(self, reach: int) -> pb.Instruction:
+        """Return the head of the message, without its payload.
+
+        A promise counts in a checkpoint before it is kept, so its own base may lie before ``reach``.
+        """
+        return pb.Instruction(
+            phase=self.phase,
+            round=self.round,
+            kind=self.kind,
+            sequence=self.sequence,
+            base=self.base,
+            reach=min(reach, self.base),
+            traceparent=self.traceparent,
+        )

@@ -1,0 +1,157 @@
+"""What a run has cost its clients of their privacy, as far as the server can know: shown, and kept to the budget.
+
+Each client keeps its own ledger, which decides for it (``fenchel/client/privacy/ledger.py``). The server counts what
+it asked for, in order to show the figures and to end the run before a client would have to refuse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fenchel.algorithms.privacy_requirements import facts_of
+from fenchel.common.accounting.accountant import Accountant, Release
+from fenchel.common.accounting.gaussian import exact_gaussian
+from fenchel.common.accounting.public_facts import PrivacyFacts
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.settings.privacy import DifferentialPrivacy
+from fenchel.common.settings.run import RunSettings
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.fleet.calls import Call
+
+
+@dataclass
+class PrivacyBudget:
+    """Uploads of every client, and what they amount to."""
+
+    settings: RunSettings  # of the run, which is under differential privacy
+    objective: Objective  # what is minimised, without data
+    facts: dict[str, PrivacyFacts] = field(default_factory=dict)  # of each client, by id
+    releases: dict[str, Release] = field(default_factory=dict)  # noise and sampling of each client's uploads
+    uploads: Counter[str] = field(default_factory=Counter)  # how often each client was asked for one
+    _accountants: dict[str, Accountant] = field(default_factory=dict)
+    _epsilons: dict[str, dict[tuple[Release, int], float]] = field(default_factory=dict)
+
+    names: ClassVar[tuple[str, ...]] = (
+        "privacy_uploads",
+        "epsilon_round",
+        "epsilon_paper",
+        "epsilon_pld",
+        "epsilon_rdp",
+    )
+    """Columns of the metrics table; each the largest of any client."""
+
+    @property
+    def privacy(self) -> DifferentialPrivacy:
+        """The mechanism."""
+        assert self.settings.differential_privacy is not None
+        return self.settings.differential_privacy
+
+    def enrol(self, samples: Mapping[str, int]) -> None:
+        """Take in clients with so many samples each, n_i by client id, that are not known yet."""
+        alike = {facts: self.releases[client] for client, facts in self.facts.items()}
+        for client, count in samples.items():
+            if client in self.facts:
+                continue
+            facts = facts_of(self.settings, self.objective, count)
+            if facts not in alike:  # most clients are alike, and a calibration takes a second
+                alike[facts] = Release(self.privacy.noise(facts), self.privacy.sampling_rate(facts))
+            self.facts[client], self.releases[client] = facts, alike[facts]
+
+    def resume(self, calls: pa.Table) -> None:
+        """Count what a run that is resumed has asked for already: the rows of its calls."""
+        asked = calls.filter(pc.and_(pc.equal(calls["kind"], "ask"), pc.greater(calls["round"], 0)))
+        self.uploads = Counter(asked["client"].to_pylist())
+
+    def warnings(self) -> list[str]:
+        """Return what a reader of this run's figures should know, each once."""
+        found = [warning for facts in set(self.facts.values()) for warning in self.privacy.warnings(facts)]
+        return list(dict.fromkeys(found))
+
+    def count(self, calls: Iterable[Call]) -> None:
+        """Count the uploads that a round asked for, whether or not they arrived."""
+        self.uploads.update(call.client for call in calls if call.kind == pb.ASK and call.round > 0)
+
+    def epsilon(self, method: str, more: int = 0) -> float:
+        """Return the largest epsilon of any client by one accountant, after ``more`` further uploads of each."""
+        most: dict[Release, int] = {}
+        for client, release in self.releases.items():
+            most[release] = max(most.get(release, 0), self.uploads[client] + more)
+        return max((self._epsilon_of(method, *pair) for pair in most.items()), default=0.0)
+
+    def _epsilon_of(self, method: str, release: Release, count: int) -> float:
+        known = self._epsilons.setdefault(method, {})
+        if (release, count) not in known:
+            accountant = self._accountants.setdefault(method, Accountant(method))  # type: ignore[arg-type]
+            known[release, count] = accountant.epsilon({release: count}, self.privacy.delta)
+        return known[release, count]
+
+    def exhausted(self) -> str:
+        """Say why no further round can be asked for within the budget; empty if one can."""
+        budget = self.privacy.budget
+        if budget is None or self.privacy.mechanism == "paper":
+            return ""
+        next_epsilon = self.epsilon(self.privacy.accountant, more=1)
+        if next_epsilon <= budget:
+            return ""
+        return (
+            f"another round could cost a client epsilon = {next_epsilon:.4g} in all, and "
+            f"differential_privacy.budget is {budget:g} (delta = {self.privacy.delta:g})"
+        )
+
+    def figures(self) -> dict[str, float]:
+        """Return the row of this moment: see :attr:`names`."""
+        most = max(self.uploads.values(), default=0)
+        return {
+            "privacy_uploads": float(most),
+            "epsilon_round": max(
+                exact_gaussian(release.noise_multiplier, self.privacy.delta) for release in self.releases.values()
+            ),
+            "epsilon_paper": max(
+                (self.privacy.claimed(facts, self.uploads[client]) for client, facts in self._largest()),
+                default=math.nan,
+            ),
+            "epsilon_pld": self.epsilon("pld-wor"),
+            "epsilon_rdp": self.epsilon("rdp-wor"),
+        }
+
+    def groups(self) -> list[dict[str, object]]:
+        """Return what the uploads have cost, a row for all clients of equal noise and sampling; the largest of any."""
+        alike: dict[Release, list[str]] = {}
+        for client, release in self.releases.items():
+            alike.setdefault(release, []).append(client)
+        rows: list[dict[str, object]] = []
+        for release, clients in alike.items():
+            most = max(clients, key=lambda client: self.uploads[client])
+            uploads = self.uploads[most]
+            rows.append(
+                {
+                    "clients": sorted(clients),
+                    "noise_multiplier": release.noise_multiplier,
+                    "sampling_rate": release.sampling_rate,
+                    "uploads": uploads,
+                    "epsilon_pld": _finite(self._epsilon_of("pld-wor", release, uploads)),
+                    "epsilon_rdp": _finite(self._epsilon_of("rdp-wor", release, uploads)),
+                    "epsilon_paper": _finite(self.privacy.claimed(self.facts[most], uploads)),
+                }
+            )
+        return rows
+
+    def _largest(self) -> list[tuple[str, PrivacyFacts]]:
+        """Return, of clients that are alike, the one that was asked most often."""
+        largest: dict[PrivacyFacts, str] = {}
+        for client, facts in self.facts.items():
+            if facts not in largest or self.uploads[client] > self.uploads[largest[facts]]:
+                largest[facts] = client
+        return [(client, facts) for facts, client in largest.items()]
+
+
+def _finite(epsilon: float) -> float | None:
+    """Return an epsilon for a JSON file, which has no infinity: ``None`` says that nothing is promised."""
+    return epsilon if math.isfinite(epsilon) else None
