@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,23 +25,24 @@ import numpy as np
 
 from fenchel.algorithms.client_half import ClientAlgorithm
 from fenchel.algorithms.registry import server_half
+from fenchel.client.joining import Participant, session_of
 from fenchel.client.journal import Journal
-from fenchel.client.local_data import LocalData
+from fenchel.client.local_data import DataProvider
 from fenchel.client.secrets.shared import Secrets
-from fenchel.client.session import Answer, ClientData, Session
+from fenchel.client.session import Answer, Session
+from fenchel.client.trust_limits import TrustLimits
 from fenchel.client.worker import Worker
 from fenchel.common.arrays import Vector
+from fenchel.common.data.shard import Shard
 from fenchel.common.errors import FenchelError, JoinRefusedError
-from fenchel.common.settings.run import RunSettings, from_json, load, outside_code, validate
+from fenchel.common.settings.run import RunSettings, load, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.state import freeze, thaw
 from fenchel.common.storage.tables import read
-from fenchel.common.version import PROTOCOL
 from fenchel.common.wire.values import Values
 from fenchel.deploy.certificates.keys import CLIENTS, make_keys
-from fenchel.deploy.launch.in_process import MemoryStream
+from fenchel.deploy.launch.in_process import MemoryStream, providers
 from fenchel.deploy.launch.names import client_names
-from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.coordinator import Coordinator, open_resumed
 from fenchel.server.telemetry.observer import RunObserver
@@ -128,13 +129,16 @@ class Federation:
     executor: Executor | None = None  # where clients compute; None: on the event loop
     session: Callable[..., Session] = Session
     secrets: Secrets | None = None  # what the clients share; made where the algorithm encrypts
+    shards: Sequence[Shard] | None = None
+    """What each client holds, where the settings do not say it (``data.name: own``)."""
+    journals: bool = True  # whether clients keep journals in files, not in memory
     workers: dict[str, Worker] = field(default_factory=dict)
     broken: int = 0  # streams so far
     rebuilt: int = 0  # clients that were started anew
     killed: int = 0  # servers
     passed: int = 0  # frames since the first checkpoint
     _breaks_left: dict[str, int] = field(default_factory=dict)
-    _holdings: LocalData = field(default_factory=LocalData)
+    _participants: dict[str, Participant] = field(default_factory=dict)
     _lines: dict[str, _Line] = field(default_factory=dict)
     _ticks_to_death: int | None = None
 
@@ -146,6 +150,8 @@ class Federation:
             make_keys(self.folder.journals / "keys", self.settings.algorithm.key_bits)
             self.secrets = Secrets.load(self.folder.journals / "keys" / CLIENTS)
         self._breaks_left = dict.fromkeys(names, self.faults.breaks)
+        data = providers(self.settings, len(names), self.shards)
+        self._participants = {name: self.participant(name, local) for name, local in zip(names, data, strict=True)}
         checkpoint = open_resumed(self.folder) if resume else None
         while True:
             try:
@@ -155,6 +161,16 @@ class Federation:
                 checkpoint = open_resumed(self.folder)
                 continue
             return load_model(self.folder)
+
+    def participant(self, name: str, local_data: DataProvider) -> Participant:
+        """Return what a client is started with."""
+        return Participant(
+            name=name,
+            local_data=local_data,
+            state_folder=self.folder.journals if self.journals else None,
+            trust_limits=TrustLimits.agreeing_to(self.settings),
+            secrets=self.secrets,
+        )
 
     async def _life(self, names: list[str], resume: Checkpoint | None) -> None:
         """Let a server process live until the run is over or it is killed."""
@@ -233,18 +249,12 @@ class Federation:
                     await asyncio.gather(noticed, return_exceptions=True)
 
     async def _joined(self, coordinator: Coordinator, name: str) -> Worker:
-        request = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=name.encode())
-        reply = await coordinator.admission.join(request)
+        participant = self._participants[name]
+        reply = await coordinator.admission.join(participant.request(name.encode()))
         assert reply.HasField("assignment")
         if name not in self.workers:
-            settings = from_json(reply.settings)
-            holding = self._holdings.of(settings, reply.assignment.index, reply.assignment.clients)
-            folder = self.folder.journals / reply.run / name
-            self.workers[name] = Worker(self._session(name, settings, holding, folder), self.executor)
+            self.workers[name] = Worker(session_of(participant, reply, make=self.session), self.executor)
         return self.workers[name]
-
-    def _session(self, name: str, settings: RunSettings, holding: ClientData, journal: Path) -> Session:
-        return self.session(name, settings, holding, journal, outside_code(settings.model_dump()), self.secrets)
 
 
 def load_model(folder: RunFolder) -> Vector:
@@ -376,8 +386,8 @@ class _Case:
                 damaged.add((t, phase))
             return changed
 
-        def session(name: str, *given: Any) -> Session:
-            return _Tampering(name, *given, tamper=tamper) if name == victim else Session(name, *given)
+        def session(name: str, *given: Any, **more: Any) -> Session:
+            return _Tampering(name, *given, tamper=tamper, **more) if name == victim else Session(name, *given, **more)
 
         federation = self.federation("damaged", session=session)
         with contextlib.suppress(FenchelError):  # too few good replies are left, or the client is lost
@@ -413,8 +423,8 @@ class _Repeating(Session):
 class _Tampering(Session):
     """A session whose algorithm's replies are changed before they leave."""
 
-    def __init__(self, *given: Any, tamper: _Tamper) -> None:
-        super().__init__(*given)
+    def __init__(self, *given: Any, tamper: _Tamper, **more: Any) -> None:
+        super().__init__(*given, **more)
         self._tamper = tamper
 
     def _ready(self) -> tuple[ClientAlgorithm, Journal]:

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from fenchel.client.connection import Connection, Participant
+from fenchel.client.connection import Connection
+from fenchel.client.joining import Participant
 from fenchel.client.observer import ClientObserver
 from fenchel.common.wire.buffer_pool import keep_freed_memory
 from fenchel.proto import fenchel_pb2 as pb

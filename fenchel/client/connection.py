@@ -7,35 +7,22 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 
 from fenchel.client.disk_quota import DiskQuota
-from fenchel.client.local_data import LocalData
+from fenchel.client.joining import Participant, session_of
 from fenchel.client.observer import ClientObserver
-from fenchel.client.privacy.ledger import POLICY_LEDGER, Account
-from fenchel.client.privacy.policy import Policy
-from fenchel.client.session import Session
-from fenchel.client.trust_limits import TrustLimits, check_run
 from fenchel.client.worker import Worker
-from fenchel.common.errors import CredentialError, JoinRefusedError, SettingsError, UnreachableError
-from fenchel.common.settings.run import RunSettings
-from fenchel.common.settings.solver import Solver
-from fenchel.common.tls.credentials import Credentials
-from fenchel.common.version import PROTOCOL, software
+from fenchel.common.errors import CredentialError, JoinRefusedError, UnreachableError
 from fenchel.common.wire.channel import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, options
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
-
-if TYPE_CHECKING:
-    from fenchel.client.secrets.secret_exchange import SecretExchange
-    from fenchel.client.secrets.shared import Secrets
 
 log = logging.getLogger("fenchel.client")
 
@@ -76,24 +63,6 @@ class Backoff:
         self._attempts = 0
 
 
-@dataclass(frozen=True)
-class Participant:
-    """What a client is started with."""
-
-    name: str  # its id
-    server: str  # ``host:port``
-    credentials: Credentials | None  # its certificate and key; ``None``: no TLS
-    local_data: LocalData  # where its data comes from
-    state_folder: Path | None = None  # below it journals are kept, by run and client; ``None``: in memory only
-    trust_limits: TrustLimits = field(default_factory=TrustLimits)  # what the server may have it run, read and use
-    retry_for: float = 600.0  # seconds that it goes on trying to reach a server that does not answer
-    secrets: Secrets | None = None  # what it was given of what all clients share, if anything
-    peers: Collection[str] | None = None
-    """With which clients it may exchange secrets in sealed boxes; ``None``: with every client of its authority."""
-    solver: Solver | None = None  # the local solver that suits it, in place of the run's
-    policy: Policy | None = None  # what it insists on before it sends anything, if anything
-
-
 @dataclass
 class _ClientStream:
     """The client's side of a Work call, as frames."""
@@ -131,11 +100,9 @@ class Connection:
     _backoff: Backoff = field(default_factory=Backoff)
     _last_success: float = field(default_factory=time.monotonic)
     _handshakes_failed: int = 0
-    _credentials: Credentials | None = None
     _keepalive: float = _KEEPALIVE
 
     def __post_init__(self) -> None:
-        self._credentials = self.participant.credentials
         self._quota = DiskQuota(self.participant.trust_limits.journal_bytes)
 
     async def take_part(self) -> pb.Farewell:
@@ -171,10 +138,10 @@ class Connection:
             await channel.close()
 
     def _channel(self) -> grpc.aio.Channel:
-        server = self.participant.server
-        if self._credentials is None:
-            return grpc.aio.insecure_channel(server, options=options(self._keepalive))
-        return grpc.aio.secure_channel(server, self._credentials.for_channel(), options=options(self._keepalive))
+        who = self.participant
+        if who.credentials is None:
+            return grpc.aio.insecure_channel(who.server, options=options(self._keepalive))
+        return grpc.aio.secure_channel(who.server, who.credentials.for_channel(), options=options(self._keepalive))
 
     async def _as_agreed(self, channel: grpc.aio.Channel) -> grpc.aio.Channel:
         """Return a channel with the keepalive of the run, which is not known before this client has joined."""
@@ -189,29 +156,22 @@ class Connection:
 
     def _renewed(self) -> bool:
         """Take up the certificate that was put in place of this client's, if one was; return whether so."""
-        if self._credentials is None:
+        before = self.participant.credentials
+        if before is None or (renewed := before.renewed()) is before:
             return False
-        before, self._credentials = self._credentials, self._credentials.renewed()
-        return self._credentials is not before
+        self.participant = replace(self.participant, credentials=renewed)
+        return True
 
     async def _joined(self, channel: grpc.aio.Channel) -> bool:
         """Join; return whether the fleet is complete and this client is ready to work."""
         who = self.participant
-        request = pb.JoinRequest(
-            protocol=PROTOCOL,
-            client=who.name,
-            instance=self._instance,
-            software=software(),
-            own_data=who.local_data.own is not None,
-        )
-        reply: pb.JoinReply = await CoordinatorStub(channel).Join(request, timeout=60.0)
+        reply: pb.JoinReply = await CoordinatorStub(channel).Join(who.request(self._instance), timeout=60.0)
         self._succeeded()
         if not reply.HasField("assignment"):
             expected = f" of {reply.expected}" if reply.expected else ""
             self.on_event(f"{who.name}: waiting for the others ({reply.joined}{expected} have joined)")
             return False
         if self._worker is None or reply.run != self._run:
-            check_run(reply.run)
             if self._has_worked:  # else the server knows nothing of this client but the shape of its data
                 who.trust_limits.check_same(self._run, reply.run, who.name)
             self._worker = await asyncio.get_running_loop().run_in_executor(self.executor, self._ready, reply)
@@ -226,56 +186,9 @@ class Connection:
             self.on_instruction(instruction)
 
     def _ready(self, reply: pb.JoinReply) -> Worker:
-        who = self.participant
-        own = who.local_data.own
-        settings = who.trust_limits.settings(reply.settings, None if own is None else own.path)
-        given = "--secrets" if who.secrets is not None else "--peer" if who.peers is not None else None
-        who.trust_limits.check_encryption(settings, given)
-        holding = who.local_data.of(settings, reply.assignment.index, reply.assignment.clients)
-        who.trust_limits.check_model(settings, holding.shard)
-        folder = None if who.state_folder is None else who.state_folder / reply.run / who.name
-        secret_exchange = self._exchange_of(reply.run, settings, folder)
-        session = Session(
-            who.name,
-            settings,
-            holding,
-            folder,
-            who.trust_limits.code,
-            who.secrets,
-            secret_exchange,
-            who.solver,
-            who.policy,
-            self._quota,
-            None if who.policy is None else self._account(who.policy, reply.run, settings),
-            who.trust_limits.error_texts,
-        )
-        answered = partial(self.observer.answered, who.name)
+        session = session_of(self.participant, reply, self._quota)
+        answered = partial(self.observer.answered, session.client)
         return Worker(session, self.executor, short_here=True, on_instruction=self._instructed, on_answer=answered)
-
-    def _account(self, policy: Policy, run: str, settings: RunSettings) -> Account:
-        """Return where all runs of this client are counted."""
-        who = self.participant
-        path = policy.ledger
-        if path is None and who.state_folder is not None:
-            path = who.state_folder / POLICY_LEDGER
-        data = who.local_data.identity(settings, who.name)
-        return Account(who.name, run, data, None if path is None else path.resolve(), who.state_folder)
-
-    def _exchange_of(self, run: str, settings: RunSettings, folder: Path | None) -> SecretExchange | None:
-        """Return this client's part in the sealed exchange, if there is one."""
-        who, bits = self.participant, settings.algorithm.key_bits
-        if not settings.seals_secrets or bits is None or self._credentials is None:
-            return None
-        if who.secrets is not None:
-            raise SettingsError(
-                f"client {who.name} was given secrets in a file, but the clients of this run make their own "
-                "(secrets.source: sealed); start it without --secrets"
-            )
-        from fenchel.client.secrets.identity import Identity
-        from fenchel.client.secrets.secret_exchange import SecretExchange
-
-        identity = Identity(who.name, self._credentials)
-        return SecretExchange(run, identity, bits, settings.secrets.designated, who.peers, folder)
 
     async def _work(self, channel: grpc.aio.Channel) -> pb.Farewell | None:
         assert self._worker is not None
@@ -348,7 +261,7 @@ class Connection:
                     f"this client dials; fenchel certs show DIR tells what is in them ({details})"
                 ) from None
         if silent > who.retry_for:
-            plain = self._credentials is None and "Socket closed" in details
+            plain = who.credentials is None and "Socket closed" in details
             raise UnreachableError(
                 f"client {who.name} could not reach {who.server} for {silent:.0f} s ({code.name}: {details}); "
                 "is the server running, is the address right, and does a firewall let this machine dial out to it?"

@@ -1,12 +1,15 @@
-"""From a run's settings to the data that a client brings."""
+"""Where the data of a client comes from: what the settings of the run name, a file of its own, or a shard."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
+from typing import Any, Protocol
+
+import numpy as np
 
 from fenchel.client.session import ClientData
 from fenchel.common.data.catalogue import CATALOGUE, locate
@@ -14,11 +17,56 @@ from fenchel.common.data.fetch import fetch
 from fenchel.common.data.holdout import divide_own
 from fenchel.common.data.limits import ORDINARY, DataLimits, within_memory
 from fenchel.common.data.own_file import load_own
+from fenchel.common.data.shard import Shard
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import DataError
 from fenchel.common.settings.run import RunSettings
 
 log = logging.getLogger("fenchel.client")
+
+
+class DataProvider(Protocol):
+    """Anything that gives a client its data."""
+
+    @property
+    def own(self) -> str | None:
+        """What the client brings itself, in words; ``None``: the settings of the run name its data."""
+
+    def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
+        """Return what client ``index`` of ``clients`` holds."""
+
+    def identity(self, settings: RunSettings, client: str) -> str:
+        """Return what stands for a client's data, whatever the server's settings make of them."""
+
+
+@dataclass
+class LocalData:
+    """The data that settings name, for all clients of one process; a data set that they share is loaded once."""
+
+    own: None = None
+    _sources: dict[str, DataSource] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
+        """Return what client ``index`` of ``clients`` holds."""
+        source = self._source(settings)
+        dtype = settings.objective.dtype
+        return ClientData(source.shard(index, clients, dtype), source.holdout(index, clients, dtype))
+
+    def identity(self, settings: RunSettings, client: str) -> str:
+        """Return the name of the data set and of the client, which holds a part of it."""
+        return f"{client}: {settings.data.name or settings.data.file}"
+
+    def _source(self, settings: RunSettings) -> DataSource:
+        key = f"{settings.seed} {settings.positive} {settings.data.model_dump_json()}"
+        with self._lock:
+            if key not in self._sources:
+                entry = CATALOGUE.get(settings.data.name or "")
+                if entry is not None and locate(entry.name) is None:
+                    log.info("downloading the data set %s", entry.name)
+                    fetch(entry)
+                self._sources[key] = DataSource.open(settings.data, settings.seed, settings.positive)
+            return self._sources[key]
 
 
 @dataclass(frozen=True)
@@ -32,45 +80,55 @@ class OwnFile:
     are known by their row."""
     limits: DataLimits = ORDINARY  # of what is read
 
-
-@dataclass
-class LocalData:
-    """Loads the data of the clients of one process; a data set that they share is loaded once."""
-
-    own: OwnFile | None = None
-    _sources: dict[str, DataSource] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)
+    @property
+    def own(self) -> str:
+        """The path of the file."""
+        return str(self.path)
 
     def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
-        """Return what client ``index`` of ``clients`` holds."""
-        if self.own is not None:
-            own, dtype = self.own, settings.objective.dtype
-            with within_memory(own.path):
-                shard = load_own(
-                    own.path, settings.data, label=own.label, identifier=own.identifier, dtype=dtype, limits=own.limits
-                )
-                return ClientData(*divide_own(shard, settings.data.holdout, settings.seed, index, clients))
-        source = self._source(settings)
-        dtype = settings.objective.dtype
-        return ClientData(source.shard(index, clients, dtype), source.holdout(index, clients, dtype))
+        """Return the samples of the file."""
+        with within_memory(self.path):
+            shard = load_own(
+                self.path,
+                settings.data,
+                label=self.label,
+                identifier=self.identifier,
+                dtype=settings.objective.dtype,
+                limits=self.limits,
+            )
+            return ClientData(*divide_own(shard, settings.data.holdout, settings.seed, index, clients))
 
     def identity(self, settings: RunSettings, client: str) -> str:
-        """Return what stands for a client's data, whatever the server's settings make of them."""
-        if self.own is None:
-            return f"{client}: {settings.data.name or settings.data.file}"
+        """Return the SHA-256 of the file."""
         try:
-            with self.own.path.open("rb") as file:
+            with self.path.open("rb") as file:
                 return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
         except OSError as error:
-            raise DataError(f"cannot be read ({error.strerror})", source=self.own.path) from None
+            raise DataError(f"cannot be read ({error.strerror})", source=self.path) from None
 
-    def _source(self, settings: RunSettings) -> DataSource:
-        key = f"{settings.seed} {settings.positive} {settings.data.model_dump_json()}"
-        with self._lock:
-            if key not in self._sources:
-                entry = CATALOGUE.get(settings.data.name or "")
-                if entry is not None and locate(entry.name) is None:
-                    log.info("downloading the data set %s", entry.name)
-                    fetch(entry)
-                self._sources[key] = DataSource.open(settings.data, settings.seed, settings.positive)
-            return self._sources[key]
+
+@dataclass(frozen=True)
+class OwnShard:
+    """Samples that belong to one client, as they are; of ``data`` only ``holdout`` is applied to them."""
+
+    shard: Shard
+
+    @property
+    def own(self) -> str:
+        """The number of samples."""
+        return f"a shard of {self.shard.samples:,} samples"
+
+    def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
+        """Return the shard, in the floating type of the settings."""
+        features: Any = self.shard.features.astype(settings.objective.dtype, copy=False)
+        shard = replace(self.shard, features=features)
+        return ClientData(*divide_own(shard, settings.data.holdout, settings.seed, index, clients))
+
+    def identity(self, settings: RunSettings, client: str) -> str:
+        """Return the SHA-256 of features and labels."""
+        digest = hashlib.sha256()
+        features = self.shard.features
+        parts = (features,) if isinstance(features, np.ndarray) else (features.data, features.indices, features.indptr)
+        for part in (*parts, self.shard.labels):
+            digest.update(np.ascontiguousarray(part).data)
+        return f"sha256:{digest.hexdigest()}"

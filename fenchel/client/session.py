@@ -114,6 +114,7 @@ class Session:
         client: str,
         settings: RunSettings,
         holding: ClientData,
+        *,
         journal_folder: Path | None = None,
         allowed: Collection[str] = (),
         secrets: Secrets | None = None,

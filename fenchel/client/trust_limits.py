@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from pydantic import BaseModel
@@ -55,10 +56,25 @@ class TrustLimits:
     """Whether the client's log gets the text of an error in code from outside the project, which may hold data."""
     any_run: bool = False  # whether a client goes on with whatever run the server has, after it has taken part in one
 
-    def settings(self, text: str, own: Path | None) -> RunSettings:
+    @classmethod
+    def agreeing_to(cls, settings: RunSettings) -> Self:
+        """Return limits that allow all that settings ask for: whoever starts a run of them agrees to it."""
+        name, histograms = settings.data.name, settings.evaluation.histograms
+        return cls(
+            code=outside_code(settings.model_dump()),
+            files=[path for _, path in named_files(settings)],
+            data=None if name is None else [name],
+            message_bytes=settings.network.max_message_bytes,
+            least_group=LEAST_GROUP if histograms is None else histograms,
+            journal_bytes=sys.maxsize,
+            plaintext=True,
+            error_texts=True,
+        )
+
+    def settings(self, text: str, own: str | None) -> RunSettings:
         """Return the settings that a server sent, if nothing in them goes beyond these limits.
 
-        own: the data file that the client was started with, if any.
+        own: the data that the client was started with, in words, if any.
         """
         # Before the settings are validated, which imports the code that they name.
         for name in outside_code(raw(text)):
@@ -110,6 +126,7 @@ class TrustLimits:
         """
         if shown == joined or self.any_run:
             return
+        check_run(shown)
         raise AnotherRunError(
             f"client {client} has taken part in run {joined}, and the server has another one now, {shown}. It ends "
             "here, and nothing is lost. To take part in that run start the client again; with --any-run it goes on "
@@ -148,12 +165,12 @@ class TrustLimits:
                 f"it may, start it with --least-group {least}"
             )
 
-    def _check_data(self, settings: RunSettings, own: Path | None) -> None:
+    def _check_data(self, settings: RunSettings, own: str | None) -> None:
         name = settings.data.name
         if own is not None:
             if not settings.own_data:
                 raise SettingsError(
-                    f"this client was started with a data file of its own ({own}), and the server's settings ask for "
+                    f"this client was started with data of its own ({own}), and the server's settings ask for "
                     f"{name or settings.data.file}; is this the right server?"
                 )
         elif name is not None and (

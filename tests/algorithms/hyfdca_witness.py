@@ -19,8 +19,6 @@ from fenchel.algorithms.hyfdca.client import HyFDCAClient
 from fenchel.algorithms.hyfdca.server import HyFDCA
 from fenchel.algorithms.hyfdca.settings import HyFDCASettings, sampled
 from fenchel.algorithms.server_half import Algorithm
-from fenchel.client.local_data import LocalData
-from fenchel.client.session import ClientData, Session
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError
@@ -30,7 +28,6 @@ from fenchel.common.wire.values import Values
 from fenchel.server.fleet.cohort import Cohort
 from fenchel.testing import Federation
 from tests.algorithms.hyfdca_oracle import Hybrid, Party, Problem
-from tests.algorithms.mlr import Given
 
 ROWS: Mapping[str, Any] = {
     "name": "breast_cancer",
@@ -113,14 +110,14 @@ class Witness:
 
     def run(self, parent: Path) -> Witness:
         """Do all rounds; what was seen is in the attributes."""
-        holdings = Given(shards=self.shards) if self.shards else LocalData()
         folder = RunFolder.create(parent, self.settings.name)
         with (
             threadpool_limits(1),
             patch("fenchel.server.coordinator.server_half", lambda name: self._server_half()),
             patch("fenchel.client.session.client_half", lambda name, allowed: self._client_half()),
         ):
-            Federation(self.settings, folder, executor=self.executor, session=without_journal, _holdings=holdings).run()
+            # Files of journals would take most of the time.
+            Federation(self.settings, folder, executor=self.executor, shards=self.shards or None, journals=False).run()
         return self
 
     @property
@@ -259,8 +256,3 @@ class Witness:
                 return reply
 
         return WatchedClient
-
-
-def without_journal(name: str, settings: RunSettings, holding: ClientData, journal: Path, *more: Any) -> Session:
-    """Keep the journal in memory: files would take most of the time."""
-    return Session(name, settings, holding, None, *more)

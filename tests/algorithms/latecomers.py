@@ -15,16 +15,17 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from fenchel.algorithms.registry import client_half, server_half
-from fenchel.client.session import ClientData, Session
+from fenchel.client.joining import Participant, session_of
+from fenchel.client.local_data import OwnShard
+from fenchel.client.trust_limits import TrustLimits
 from fenchel.client.worker import Worker
 from fenchel.common.arrays import Dense, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import JoinRefusedError
-from fenchel.common.settings.run import RunSettings, from_json, validate
+from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage import store
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.state import thaw
-from fenchel.common.version import PROTOCOL
 from fenchel.deploy.launch.in_process import MemoryStream
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
@@ -116,14 +117,21 @@ class Federation:
             await asyncio.sleep(0)
 
     async def _client(self, coordinator: Coordinator, name: str) -> None:
-        request = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=name.encode(), own_data=True)
+        participant = Participant(
+            name=name,
+            local_data=OwnShard(self.shards[name]),
+            state_folder=self.folder.journals,
+            trust_limits=TrustLimits.agreeing_to(self.settings),
+        )
         try:
             while name not in self.farewells:
-                reply = await coordinator.admission.join(request)
+                reply = await coordinator.admission.join(participant.request(name.encode()))
                 stream = MemoryStream()
                 serving = asyncio.create_task(_serve(coordinator, name, stream.other_side()))
                 try:
-                    farewell = await self._worker(name, reply).work(stream)
+                    if name not in self._workers:
+                        self._workers[name] = Worker(session_of(participant, reply))
+                    farewell = await self._workers[name].work(stream)
                 finally:
                     serving.cancel()
                     await asyncio.gather(serving, return_exceptions=True)
@@ -131,13 +139,6 @@ class Federation:
                     self.farewells[name] = farewell
         except JoinRefusedError as error:
             self.refusals[name] = str(error)
-
-    def _worker(self, name: str, reply: pb.JoinReply) -> Worker:
-        if name not in self._workers:
-            journal = self.folder.journals / reply.run / name
-            session = Session(name, from_json(reply.settings), ClientData(self.shards[name]), journal)
-            self._workers[name] = Worker(session)
-        return self._workers[name]
 
     # What is left of it
 

@@ -23,8 +23,6 @@ from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
 from fenchel.algorithms.registry import server_half
-from fenchel.client.local_data import LocalData
-from fenchel.client.session import ClientData
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.objectives.factory import build_objective
@@ -99,18 +97,12 @@ class Problem:
         return (self.value(w) - self.value(self.optimum)) / self.clients
 
     def settings(self, folder: Path, algorithm: Mapping[str, Any], **sections: Any) -> RunSettings:
-        """Settings of a run on this problem; writes the samples of all clients into ``folder``, for the server."""
-        data = folder / "problem.npz"
-        np.savez(
-            data,
-            X=np.concatenate([shard.features for shard in self.shards]),
-            y=np.concatenate([shard.labels for shard in self.shards]),
-        )
+        """Settings of a run on this problem, whose shards clients are given."""
         basis = {
             "name": "mlr",
             "rounds": len(SETS),
             "clients": self.clients,
-            "data": {"file": str(data), "test_fraction": 0, "classes": list(range(self.shards[0].classes))},
+            "data": {"name": "own", "classes": list(range(self.shards[0].classes))},
             "objective": {"kind": "softmax", "l2": self.l2},
             "algorithm": dict(algorithm),
             "evaluation": {"server": False, "clients": False},
@@ -150,16 +142,6 @@ def two_class_digits(*, clients: int = 20, l2: float = 0.1, seed: int = 0) -> Pr
         for rows in (np.flatnonzero(owner == i) for i in range(clients))
     ]
     return Problem(tuple(shards), l2=l2)
-
-
-@dataclass
-class Given(LocalData):
-    """Hands out shards that were made beforehand."""
-
-    shards: Sequence[Shard] = ()
-
-    def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
-        return ClientData(self.shards[index])
 
 
 @dataclass
@@ -263,7 +245,7 @@ def train(
             run.states[t] = copy.deepcopy(self.state)
             on_round(t)
 
-    federation = Federation(settings, run.folder, executor=executor, _holdings=Given(shards=problem.shards))
+    federation = Federation(settings, run.folder, executor=executor, shards=problem.shards)
     if faults is not None:
         federation.faults = faults
     run.federation = federation

@@ -17,7 +17,7 @@ from fenchel.common.data.shard import Shard
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.deploy.cli.inspect import check
 from fenchel.server.preflight import check_run, open_data
-from fenchel.testing import Faults
+from fenchel.testing import Faults, undisturbed
 from tests.algorithms.drdm_oracle import excess
 from tests.algorithms.feddcd_oracle import Quadratics
 from tests.algorithms.mlr import Problem, Run, reproducible, train
@@ -29,21 +29,25 @@ class Regression(Problem):
     """Clients whose squared losses are given quadratics."""
 
     def settings(self, folder: Path, algorithm: Mapping[str, Any], **sections: Any) -> RunSettings:
-        data = folder / "problem.npz"
-        features, labels = (
-            np.concatenate([getattr(shard, name) for shard in self.shards]) for name in ("features", "labels")
-        )
-        np.savez(data, X=features, y=labels)
         basis = {
             "name": "regression",
             "rounds": 2,
             "clients": self.clients,
-            "data": {"file": str(data), "test_fraction": 0, "task": "regression"},
+            "data": {"name": "own", "task": "regression"},
             "objective": {"kind": "squared"},
             "algorithm": dict(algorithm),
             "evaluation": {"server": False, "clients": False},
         }
         return validate(basis | sections)
+
+    def in_a_file(self, folder: Path, algorithm: Mapping[str, Any], **sections: Any) -> RunSettings:
+        """Settings of the same run, whose server has the samples, too."""
+        file = folder / "problem.npz"
+        holders = np.repeat(np.arange(self.clients), [shard.samples for shard in self.shards])
+        X, y = (np.concatenate([getattr(shard, name) for shard in self.shards]) for name in ("features", "labels"))
+        np.savez(file, X=X, y=y, client=holders)
+        data = {"file": str(file), "test_fraction": 0, "task": "regression", "partition": {"kind": "column"}}
+        return self.settings(folder, algorithm, data=data, **sections)
 
 
 def samples_of(problem: Quadratics) -> Regression:
@@ -177,7 +181,7 @@ def test_a_client_that_is_too_steep_for_the_local_steps_is_named(
 def test_check_warns_of_a_regularization_far_below_the_smoothness(
     algorithm: dict[str, Any], warned: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = samples_of(five(0)).settings(tmp_path, DEFAULTS | algorithm)
+    settings = samples_of(five(0)).in_a_file(tmp_path, DEFAULTS | algorithm)
     assert bool(check_run(settings, open_data(settings), 5)) == warned
     file = tmp_path / "settings.yaml"
     file.write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude_unset=True)))
@@ -187,7 +191,8 @@ def test_check_warns_of_a_regularization_far_below_the_smoothness(
 
 def test_the_server_logs_that_warning_before_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "fenchel.server"):
-        train(samples_of(three()), tmp_path, DEFAULTS | {"regularization": 0.05}, rounds=1)
+        settings = samples_of(three()).in_a_file(tmp_path, DEFAULTS | {"regularization": 0.05}, rounds=1)
+        undisturbed(settings, tmp_path)
     assert [logged.module for logged in caplog.records] == ["coordinator"]
 
 
@@ -201,5 +206,5 @@ def test_the_regularization_that_the_warning_names_is_not_warned_of(tmp_path: Pa
 
 
 def _warnings(problem: Regression, algorithm: dict[str, Any], folder: Path) -> tuple[str, ...]:
-    settings = problem.settings(folder, algorithm)
+    settings = problem.in_a_file(folder, algorithm)
     return check_run(settings, open_data(settings), problem.clients)

@@ -175,7 +175,9 @@ def mixed() -> list[Shard]:
 def test_clients_in_general_position_follow_the_pseudocode_of_what_they_hold(algorithm: str, tmp_path: Path) -> None:
     searches = algorithm == "linesearch"
     chosen: Case = {"preset": algorithm} if searches else {"preset": "exact", "picks": 15, "averaging": algorithm}
-    run = Witness(settings_of(chosen, grid=(4, 2), rounds=40), mixed()).run(tmp_path)
+    run = Witness(
+        settings_of(chosen, grid=(4, 2), rounds=40, data={"name": "own", "classes": ["malignant", "benign"]}), mixed()
+    ).run(tmp_path)
     problem = run.problem
     assert set(problem.holders) == {1, 2, 3}
     assert 440 < problem.samples < 455

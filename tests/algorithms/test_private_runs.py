@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from fenchel.algorithms.privacy_requirements import check_claim, check_uploads
-from fenchel.client.local_data import LocalData
-from fenchel.client.privacy.ledger import LEDGER, Account, Ledger
+from fenchel.client.joining import Participant
+from fenchel.client.local_data import DataProvider, LocalData
+from fenchel.client.privacy.ledger import LEDGER, Ledger
 from fenchel.client.privacy.policy import Policy
 from fenchel.client.privacy.protection import protection_of
-from fenchel.client.session import ClientData, Session
+from fenchel.client.session import Session
 from fenchel.common.accounting.accountant import Release, epsilon
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import CheckpointError, PrivacyBudgetError, RunStoppedError, SettingsError
@@ -190,7 +191,7 @@ def answered(folder: Path, model: Vector, **privacy: Any) -> Vector:
     """What a client process, started in this folder, sends as its first upload."""
     settings = private(SOUND | {"mechanism": "batch"} | privacy, algorithm={"name": "fedavg", **LOCAL})
     holding = LocalData().of(settings, 0, 4)
-    session = Session("client-0", settings, holding, folder)
+    session = Session("client-0", settings, holding, journal_folder=folder)
     encoded = encode({"model": model})
     instruction = pb.Instruction(sequence=1, base=0, phase="train", round=1, kind=pb.ASK, payload=encoded.descriptor)
     answer = session.handle(instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()), pb.Timing())
@@ -234,20 +235,17 @@ def test_a_policys_limit_holds_whatever_the_mechanism_claims(tmp_path: Path) -> 
     settings = private(SOUND | {"mechanism": "paper", "noise_multiplier": 0.5})
     policy = Policy(maximum_epsilon=0.5, delta=1e-4, mechanisms=("paper",))
     with raises(SettingsError):
-        Session("client-0", settings, LocalData().of(settings, 0, 4), tmp_path, policy=policy)
+        Session("client-0", settings, LocalData().of(settings, 0, 4), journal_folder=tmp_path, policy=policy)
 
 
 @dataclass
 class Insisting(Federation):
-    """A federation some of whose clients have policies, each with a ledger of its own."""
+    """A federation some of whose clients have policies."""
 
     policies: dict[str, Policy] = field(default_factory=dict)
 
-    def _session(self, name: str, settings: RunSettings, holding: ClientData, journal: Path) -> Session:
-        state, run = journal.parent.parent, journal.parent.name
-        account = Account(name, run, name, state / f"_{name}.ledger", state)
-        policy = self.policies.get(name)
-        return Session(name, settings, holding, journal, policy=policy, account=account)
+    def participant(self, name: str, local_data: DataProvider) -> Participant:
+        return replace(super().participant(name, local_data), policy=self.policies.get(name))
 
 
 def asked_rounds(folder: RunFolder, client: str) -> list[int]:
@@ -306,7 +304,7 @@ def test_places_of_clients_whose_budgets_are_spent_go_to_others(tmp_path: Path) 
 
 
 def test_a_run_stops_when_no_client_has_a_budget_left(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, "none left")
+    folder = RunFolder.create(tmp_path, "none-left")
     policies = {f"client-00{number}": allowing(1 + number) for number in range(4)}
     federation = Insisting(private(SOUND, **EVERYBODY, **FEDAVG), folder, policies=policies)
     with raises(RunStoppedError, round=5, phase="train"):
@@ -346,7 +344,7 @@ def test_noise_that_only_a_clients_samples_make_too_small_is_refused_before_it_t
     with raises(SettingsError, key="differential_privacy"):
         check_uploads(settings, objective, [holding.shard.samples])
     with raises(SettingsError, key="differential_privacy"):
-        Session("client-0", settings, holding, tmp_path)
+        Session("client-0", settings, holding, journal_folder=tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fenchel.client.client_process import host
-from fenchel.client.connection import Participant
+from fenchel.client.joining import Participant
 from fenchel.client.local_data import LocalData
 from fenchel.client.trust_limits import TrustLimits
 from fenchel.common.settings.run import validate
@@ -175,7 +175,13 @@ def together(tmp_path: Path, settings: Mapping[str, Any], clients: int, on_row: 
         credentials = {name: Credentials.load(tmp_path / "certs" / name) for name in names}
         own = ["benchmarks.echo:Echo", "benchmarks.echo:Vacuum"]
         participants = [
-            Participant(name, address, credentials[name], LocalData(), trust_limits=TrustLimits(code=own))
+            Participant(
+                name=name,
+                server=address,
+                credentials=credentials[name],
+                local_data=LocalData(),
+                trust_limits=TrustLimits(code=own),
+            )
             for name in names
         ]
         await host(participants, on_event=lambda words: None)

@@ -360,7 +360,7 @@ def test_a_client_gives_the_reply_again_that_it_sent_before_the_power_went(
     settings = make_settings(algorithm={"name": NAME}, objective={"kind": "logistic"}, checkpoint={"sync": True})
 
     def begun(folder: Path) -> Session:
-        return Session("a", settings, holding(), folder / "run-1" / "a", (NAME,))
+        return Session("a", settings, holding(), journal_folder=folder / "run-1" / "a", allowed=(NAME,))
 
     def read(folder: Path, promises: list[Any]) -> None:
         session = begun(folder)

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fenchel.client.connection import Connection, Participant
+from fenchel.client.connection import Connection
 from fenchel.client.evaluation import most_evaluations
-from fenchel.client.local_data import LocalData, OwnFile
+from fenchel.client.joining import Participant
+from fenchel.client.local_data import OwnFile
 from fenchel.client.session import Session
 from fenchel.common.objectives.score_groups import LEVELS
 from fenchel.common.settings.run import validate
@@ -40,7 +41,7 @@ def joined(folder: Path, held: int = FEATURES, **changes: Any) -> Session:
     path = folder / "north.csv"
     rows = [[*map(str, row[:held]), ("ill", "well")[label]] for row, label in zip(SAMPLES, LABELS, strict=True)]
     path.write_text("\n".join(",".join(row) for row in [[*COLUMNS[:held], "label"], *rows]) + "\n")
-    who = Participant("north", "localhost:1", None, LocalData(OwnFile(path)), folder / "state")
+    who = Participant(name="north", server="localhost:1", local_data=OwnFile(path), state_folder=folder / "state")
     assignment = pb.Assignment(index=0, clients=1)
     reply = pb.JoinReply(run="run", settings=json.dumps(SETTINGS | changes), assignment=assignment)
     return Connection(who, ThreadPoolExecutor(1))._ready(reply).session

@@ -15,7 +15,8 @@ import grpc
 import numpy as np
 import pytest
 
-from fenchel.client.connection import Connection, Participant
+from fenchel.client.connection import Connection
+from fenchel.client.joining import Participant
 from fenchel.client.local_data import LocalData
 from fenchel.client.trust_limits import TrustLimits
 from fenchel.common.errors import StorageError
@@ -84,12 +85,12 @@ def work(certificates: Path, tmp_path: Path) -> Work:
         hoarder = Hoarder(Credentials.load(certificates / "server"), json.dumps(STATEFUL), **keys)
         async with hoarder.listening() as port:
             participant = Participant(
-                "a",
-                f"localhost:{port}",
-                Credentials.load(certificates / "a"),
-                LocalData(),
-                tmp_path / "state",
-                trust_limits,
+                name="a",
+                server=f"localhost:{port}",
+                credentials=Credentials.load(certificates / "a"),
+                local_data=LocalData(),
+                state_folder=tmp_path / "state",
+                trust_limits=trust_limits,
                 retry_for=20.0,
             )
             with ThreadPoolExecutor(1) as executor:

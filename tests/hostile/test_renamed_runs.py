@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fenchel.client.connection import Connection, Participant
-from fenchel.client.local_data import LocalData, OwnFile
+from fenchel.client.connection import Connection
+from fenchel.client.joining import Participant
+from fenchel.client.local_data import OwnFile
 from fenchel.client.privacy.ledger import COUNT, LEDGER, POLICY_LEDGER, Account, Ledger
 from fenchel.client.privacy.ledger_file import LedgerFile
 from fenchel.client.privacy.policy import Policy
@@ -70,7 +71,7 @@ def data(tmp_path: Path) -> Path:
 
 def connection(data: Path, state: Path | None, policy: Policy | None = POLICY, name: str = "north") -> Connection:
     """Return a client process's connection, without a server."""
-    who = Participant(name, "localhost:1", None, LocalData(OwnFile(data)), state, policy=policy)
+    who = Participant(name=name, server="localhost:1", local_data=OwnFile(data), state_folder=state, policy=policy)
     return Connection(who, ThreadPoolExecutor(1))
 
 
@@ -209,14 +210,14 @@ def test_a_kill_between_charge_and_sending_charges_at_least_what_left(
 def counted(state: Path, run: str, data: Path) -> int:
     """Return how many uploads of a run the policy's ledger has."""
     path = (state / POLICY_LEDGER).resolve()
-    identity = LocalData(OwnFile(data)).identity(joined_settings(), "north")
+    identity = OwnFile(data).identity(joined_settings(), "north")
     opened = Account("north", run, identity, path, None).opened(None, DELTA)
     assert opened is not None
     return opened.uploads_of_this_run
 
 
 def joined_settings() -> Any:
-    return TrustLimits().settings(json.dumps(SETTINGS), Path("own.csv"))
+    return TrustLimits().settings(json.dumps(SETTINGS), "own.csv")
 
 
 @pytest.mark.parametrize("policy", [None, POLICY], ids=["no policy", "policy"])
@@ -345,12 +346,12 @@ class Renaming(Impostor):
         """Have a client of a policy take part."""
         async with self.listening() as port:
             who = Participant(
-                "north",
-                f"localhost:{port}",
-                Credentials.load(certificate),
-                LocalData(OwnFile(data)),
-                state,
-                TrustLimits(**limits),
+                name="north",
+                server=f"localhost:{port}",
+                credentials=Credentials.load(certificate),
+                local_data=OwnFile(data),
+                state_folder=state,
+                trust_limits=TrustLimits(**limits),
                 retry_for=20.0,
                 policy=POLICY,
             )

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fenchel.client.client_process import host
-from fenchel.client.connection import Participant
+from fenchel.client.joining import Participant
 from fenchel.client.local_data import LocalData
 from fenchel.client.trust_limits import TrustLimits
 from fenchel.client.worker import Worker
@@ -244,10 +244,10 @@ async def over_tls(
         ports = {PARROT: relay.port}
         participants = [
             Participant(
-                name,
-                f"localhost:{ports.get(name, relay.server)}",
-                Credentials.load(certificates / name),
-                LocalData(),
+                name=name,
+                server=f"localhost:{ports.get(name, relay.server)}",
+                credentials=Credentials.load(certificates / name),
+                local_data=LocalData(),
                 trust_limits=TrustLimits(code=[LEDGER]),
             )
             for name in client_names(3)

@@ -18,7 +18,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fenchel.client.client_process import host
-from fenchel.client.connection import Participant
+from fenchel.client.joining import Participant
 from fenchel.client.local_data import LocalData
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage.run_folder import RunFolder
@@ -407,7 +407,10 @@ async def _life(settings: RunSettings, run: RunFolder, attacks: Sequence[Attack]
     serving = asyncio.create_task(serve(coordinator, "127.0.0.1:0", credentials["server"], listening.set_result))
     port = await listening
     local_data = LocalData()
-    honest = [Participant(name, f"localhost:{port}", credentials[name], local_data) for name in HONEST]
+    honest = [
+        Participant(name=name, server=f"localhost:{port}", credentials=credentials[name], local_data=local_data)
+        for name in HONEST
+    ]
     working = asyncio.create_task(host(honest, on_event=lambda words: None))
     offending = [
         asyncio.create_task(_offend(Offender(port, credentials[name], name), attack))

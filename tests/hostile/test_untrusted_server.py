@@ -17,7 +17,8 @@ import grpc
 import numpy as np
 import pytest
 
-from fenchel.client.connection import Connection, Participant
+from fenchel.client.connection import Connection
+from fenchel.client.joining import Participant
 from fenchel.client.local_data import LocalData, OwnFile
 from fenchel.client.trust_limits import TrustLimits, named_files
 from fenchel.common.data.extractor import VARIABLE
@@ -131,12 +132,12 @@ def visit(certificates: Path, tmp_path: Path, met: list[Impostor]) -> Visit:
         async with impostor.listening() as port, relaying(port, "0.0.0.0") as relay:
             impostor.wire = relay.up
             participant = Participant(
-                "a",
-                f"{host}:{relay.port}",
-                Credentials.load(certificates / "ours" / "a"),
-                LocalData(None if own is None else OwnFile(own)),
-                tmp_path / "state",
-                trust_limits or TrustLimits(),
+                name="a",
+                server=f"{host}:{relay.port}",
+                credentials=Credentials.load(certificates / "ours" / "a"),
+                local_data=LocalData() if own is None else OwnFile(own),
+                state_folder=tmp_path / "state",
+                trust_limits=trust_limits or TrustLimits(),
                 retry_for=20.0,
             )
             with ThreadPoolExecutor(1) as executor:

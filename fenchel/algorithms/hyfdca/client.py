@@ -14,7 +14,7 @@ import numpy as np
 from fenchel.algorithms.client_half import answers
 from fenchel.algorithms.hyfdca.client_alignment import check_blocks
 from fenchel.algorithms.hyfdca.client_setup import HyFDCASetupClient
-from fenchel.algorithms.hyfdca.settings import LINE_STEPS, line_count, sampled
+from fenchel.algorithms.hyfdca.settings import LINE_STEPS, SampledBlock, line_count, sampled
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.errors import EncryptionError, PayloadError
@@ -58,9 +58,7 @@ class HyFDCAClient(HyFDCASetupClient):
     ) -> Values:
         """Step 5: Delta = LocalDualMethod(alpha_k, z); send enc(gamma / |B_i| Delta_i) for i in D_k."""
         state = self.state
-        blocks, picked = sampled(
-            self.settings, self.seed, self.client, self.round, state.groups, state.sizes, state.quotas.tolist()
-        )
+        blocks, picked = self.picks()
         z = self._all_scores(scores, primal, blocks)
         change = np.zeros(len(state.dual))
         step = self._local_step(state.dual[picked], z[picked], picked, step_size, damping)
@@ -70,6 +68,13 @@ class HyFDCAClient(HyFDCASetupClient):
         if monitor:
             reply["figures"] = self._figures(self.settings.monitored).seal(self._monitored(z))
         return reply
+
+    def picks(self) -> SampledBlock:
+        """Draw D_k of this round, as the server does (:meth:`SampledBlocks.of`)."""
+        state = self.state
+        return sampled(
+            self.settings, self.seed, self.client, self.round, state.groups, state.sizes, state.quotas.tolist()
+        )
 
     @answers("aggregate")
     def aggregate(

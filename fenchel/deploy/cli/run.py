@@ -457,7 +457,7 @@ def client(
 ) -> None:
     """Take part in a run: dial the server, and work until it says that the run is over."""
     from fenchel.client.client_process import ParentGoneError, host
-    from fenchel.client.connection import Participant
+    from fenchel.client.joining import Participant
     from fenchel.client.local_data import LocalData, OwnFile
     from fenchel.client.privacy.policy import load_policy
     from fenchel.client.secrets.shared import Secrets
@@ -479,7 +479,7 @@ def client(
     metrics_at = None if metrics is None else Address.parse(metrics, "--metrics")
     identities = _identities(certs, claim, sessions, first, name)
     limits = DataLimits(max_features, max_data_bytes)
-    local_data = LocalData(None if data is None else OwnFile(data, label, identifier, limits))
+    local_data = LocalData() if data is None else OwnFile(data, label, identifier, limits)
     trust_limits = TrustLimits(
         frozenset(allow or ()),
         frozenset(allow_file or ()),
@@ -495,17 +495,17 @@ def client(
     dialled = relays or [server] * len(identities)  # fenchel up gives each of its clients a relay of its own
     participants = [
         Participant(
-            each,
-            where,
-            credentials,
-            local_data,
-            state,
-            trust_limits,
-            retry_for,
-            shared,
-            frozenset(peers) if peers else None,
-            None if solver is None else parse_solver(solver, "--solver"),
-            None if privacy_policy is None else load_policy(privacy_policy),
+            name=each,
+            local_data=local_data,
+            server=where,
+            retry_for=retry_for,
+            credentials=credentials,
+            state_folder=state,
+            trust_limits=trust_limits,
+            secrets=shared,
+            peers=frozenset(peers) if peers else None,
+            solver=None if solver is None else parse_solver(solver, "--solver"),
+            policy=None if privacy_policy is None else load_policy(privacy_policy),
         )
         for where, (each, credentials) in zip(dialled, identities.items(), strict=True)
     ]

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fenchel.client.local_data import LocalData
+from fenchel.client.joining import Participant, session_of
+from fenchel.client.local_data import DataProvider, LocalData, OwnShard
 from fenchel.client.secrets.shared import Secrets
-from fenchel.client.session import Session
+from fenchel.client.trust_limits import TrustLimits
 from fenchel.client.worker import Worker
+from fenchel.common.data.shard import Shard
 from fenchel.common.errors import SettingsError
-from fenchel.common.settings.run import RunSettings, from_json, outside_code
+from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import write_text
-from fenchel.common.version import PROTOCOL, software
 from fenchel.deploy.certificates.keys import CLIENTS, make_keys
 from fenchel.deploy.launch.names import client_names
-from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.coordinator import Coordinator, Summary
 from fenchel.server.telemetry.observer import RunObserver
@@ -59,11 +59,13 @@ async def run_in_process(
     resume: Checkpoint | None = None,
     observer: RunObserver | None = None,
     secrets: Secrets | None = None,
+    shards: Sequence[Shard] | None = None,
 ) -> Summary:
     """Run a federation on the event loop of the caller.
 
     folder: where the run is kept.
     clients: number of clients where the settings leave it open.
+    shards: what each client holds, where the settings do not say it (``data.name: own``).
     secrets: what the clients share, if the algorithm needs it. By default it is made, and kept beside the journals
         until the run is complete.
     """
@@ -83,14 +85,22 @@ async def run_in_process(
         secrets = _secrets(settings, keys, fresh=resume is None)
     if secrets is not None and settings.algorithm.key_bits is not None:
         coordinator.require_key(secrets.private_key.public)
-    local_data = LocalData()
-    allowed = outside_code(settings.model_dump())
+    participants = [
+        Participant(
+            name=name,
+            local_data=local_data,
+            state_folder=folder.journals,
+            trust_limits=TrustLimits.agreeing_to(settings),
+            secrets=secrets,
+        )
+        for name, local_data in zip(client_names(number), providers(settings, number, shards), strict=True)
+    ]
     try:
         # One thread for linear algebra, as in every client process: sums must not depend on the machine's cores.
         with threadpool_limits(1):
             async with asyncio.TaskGroup() as tasks:
-                for name in client_names(number):
-                    tasks.create_task(_client(coordinator, name, local_data, folder, allowed, secrets))
+                for participant in participants:
+                    tasks.create_task(_client(coordinator, participant))
                 conducting = tasks.create_task(coordinator.conduct())
     except BaseExceptionGroup as group:
         raise _first(group) from None
@@ -120,27 +130,30 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-async def _client(
-    coordinator: Coordinator,
-    name: str,
-    local_data: LocalData,
-    folder: RunFolder,
-    allowed: Collection[str],
-    secrets: Secrets | None,
-) -> None:
-    request = pb.JoinRequest(protocol=PROTOCOL, client=name, instance=name.encode(), software=software())
+def providers(settings: RunSettings, clients: int, shards: Sequence[Shard] | None) -> Sequence[DataProvider]:
+    """Return where the data of each client comes from.
+
+    shards: what each client holds; ``None``: what the settings say.
+    """
+    if shards is None:
+        return [LocalData()] * clients  # one, which loads a data set once
+    if len(shards) != clients:
+        raise SettingsError(f"{len(shards)} given for {clients} clients; give a shard for each client", key="shards")
+    if not settings.own_data:
+        raise SettingsError("shards are given, so the settings must name no data; set it to own", key="data.name")
+    return [OwnShard(shard) for shard in shards]
+
+
+async def _client(coordinator: Coordinator, participant: Participant) -> None:
+    name = participant.name
     while True:
-        reply = await coordinator.admission.join(request)
+        reply = await coordinator.admission.join(participant.request(name.encode()))
         if reply.HasField("assignment"):
             break
-    settings = from_json(reply.settings)
-    holding = local_data.of(settings, reply.assignment.index, reply.assignment.clients)
-    journal = folder.journals / reply.run / name
-    session = Session(name, settings, holding, journal, allowed, secrets, shows_errors=True)
     stream = MemoryStream()
     serving = asyncio.create_task(_serve(coordinator, name, stream.other_side()))
     try:
-        await Worker(session).work(stream)
+        await Worker(session_of(participant, reply)).work(stream)
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)

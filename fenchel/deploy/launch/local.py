@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -12,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fenchel.client.trust_limits import named_files
+from fenchel.client.trust_limits import TrustLimits
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.errors import CheckpointError, RunStoppedError, SettingsError
 from fenchel.common.settings.link import Link
-from fenchel.common.settings.run import RunSettings, outside_code
+from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import write_text
 from fenchel.common.tls.credentials import Credentials
@@ -239,17 +238,13 @@ class LocalLauncher:
         words += ["--state", str(self.folder.journals), "--parent", str(parent)]
         if self._gives_keys:
             words += ["--secrets", str(self._keys / CLIENTS)]
-        # Who starts a run on one machine agrees to all that its settings ask for.
-        for name in outside_code(self.settings.model_dump()):
-            words += ["--allow", name]
-        for _, path in named_files(self.settings):
-            words += ["--allow-file", str(path)]
-        if self.settings.data.name is not None:
-            words += ["--allow-data", self.settings.data.name]
-        words += ["--max-message-bytes", str(self.settings.network.max_message_bytes)]
-        words += ["--max-journal-bytes", str(sys.maxsize)]
-        if self.settings.evaluation.histograms is not None:
-            words += ["--least-group", str(self.settings.evaluation.histograms)]
+        agreed = TrustLimits.agreeing_to(self.settings)
+        for option, given in (("--allow", agreed.code), ("--allow-file", agreed.files), ("--allow-data", agreed.data)):
+            for each in given or ():
+                words += [option, str(each)]
+        words += ["--max-message-bytes", str(agreed.message_bytes)]
+        words += ["--max-journal-bytes", str(agreed.journal_bytes)]
+        words += ["--least-group", str(agreed.least_group)]
         return words
 
 

@@ -18,6 +18,7 @@ from fenchel.deploy.launch.local import LocalLauncher
 from fenchel.server.telemetry.observer import RunObserver
 
 if TYPE_CHECKING:
+    from fenchel.common.data.shard import Shard
     from fenchel.report.run import Run
 
 T = TypeVar("T")
@@ -31,6 +32,7 @@ def up(
     processes: int | None = None,
     runs: str | Path = "runs",
     in_process: bool = False,
+    shards: Sequence[Shard] | None = None,
     observer: RunObserver | None = None,
 ) -> Run:
     """Do a run on this machine, as the command ``fenchel up`` does, and return it.
@@ -49,6 +51,8 @@ def up(
         Folder in which the run folder is created.
     in_process
         Everything in this process and without a network: the same model, sooner; no real latency.
+    shards
+        What each client holds, in place of data that the settings name (``data.name: own``); only with ``in_process``.
     observer
         Told of the progress.
 
@@ -64,6 +68,8 @@ def up(
     """
     from fenchel.report.run import Run
 
+    if shards is not None and not in_process:
+        raise SettingsError("shards are objects of this process, so in_process=True must be given", key="shards")
     chosen = _settings(settings, overrides, clients)
     if not isinstance(chosen.clients, int):
         raise SettingsError("auto means whoever joins; give clients=N", key="clients")
@@ -74,7 +80,7 @@ def up(
         # Only here: in any other case this process is a server, and must not have what decrypts.
         from fenchel.deploy.launch.in_process import run_in_process
 
-        _wait_for(run_in_process(chosen, folder, observer=observer))
+        _wait_for(run_in_process(chosen, folder, observer=observer, shards=shards))
     else:
         _wait_for(LocalLauncher(chosen, folder, chosen.clients, processes=processes, observer=observer).run())
     return Run(folder.path)

@@ -12,7 +12,8 @@ from typing import Any
 import grpc
 import pytest
 
-from fenchel.client.connection import Connection, Participant
+from fenchel.client.connection import Connection
+from fenchel.client.joining import Participant
 from fenchel.client.local_data import LocalData
 from fenchel.common.errors import UnreachableError
 from fenchel.common.wire.frames import frames
@@ -38,7 +39,7 @@ async def test_a_full_server_is_not_said_to_be_silent() -> None:
     with ThreadPoolExecutor(1) as executor:
 
         def connection(name: str, retry_for: float) -> Connection:
-            who = Participant(name, address, None, LocalData(), retry_for=retry_for)
+            who = Participant(name=name, server=address, local_data=LocalData(), retry_for=retry_for)
             return Connection(who, executor, said.append)
 
         first = asyncio.create_task(connection("a", 60.0).take_part())
@@ -93,7 +94,7 @@ async def test_a_stream_that_breaks_after_hours_is_opened_again(monkeypatch: pyt
     await server.start()
     try:
         with ThreadPoolExecutor(1) as executor:
-            who = Participant("a", address, None, LocalData(), retry_for=retry_for)
+            who = Participant(name="a", server=address, local_data=LocalData(), retry_for=retry_for)
             farewell = await Connection(who, executor).take_part()
     finally:
         await server.stop(None)

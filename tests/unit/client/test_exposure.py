@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from fenchel.algorithms.hyfdca.settings import HyFDCASettings
-from fenchel.client.connection import Connection, Participant
+from fenchel.client.connection import Connection
+from fenchel.client.joining import Participant
 from fenchel.client.local_data import LocalData
 from fenchel.client.privacy.policy import Policy
 from fenchel.client.secrets.shared import Secrets
@@ -41,7 +42,7 @@ def secrets() -> Secrets:
 
 def joined(settings: dict[str, Any], **given: Any) -> Session:
     """Return a client's session in a run with such settings."""
-    who = Participant("north", "localhost:1", None, LocalData(), **given)
+    who = Participant(name="north", server="localhost:1", local_data=LocalData(), **given)
     assignment = pb.Assignment(index=0, clients=settings["clients"])
     reply = pb.JoinReply(run="run", settings=json.dumps(settings), assignment=assignment)
     return Connection(who, ThreadPoolExecutor(1))._ready(reply).session

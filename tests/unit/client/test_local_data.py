@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fenchel.client.local_data import LocalData, OwnFile
+from fenchel.client.local_data import OwnFile
 from fenchel.common.settings.run import validate
 
 
@@ -25,7 +25,7 @@ def test_a_client_holds_samples_of_its_own_file_out(tmp_path: Path) -> None:
         }
     )
     file = OwnFile(tmp_path / "own.csv", "outcome", "patient")
-    held, again = (LocalData(file).of(settings, 1, 3) for _ in range(2))
+    held, again = (file.of(settings, 1, 3) for _ in range(2))
     assert held.holdout is not None
     assert (held.shard.samples, held.holdout.samples) == (30, 10)
     together = [*held.shard.identifiers, *held.holdout.identifiers]

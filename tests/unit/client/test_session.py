@@ -45,7 +45,7 @@ def make_session(make_settings: MakeSettings, tmp_path: Path) -> MakeSession:
 
     def make(name: str = NAME, allowed: Collection[str] = (NAME,), **sections: Any) -> Session:
         settings = make_settings(algorithm={"name": name}, objective={"kind": "logistic"}, **sections)
-        return Session("client-0", settings, holding(), tmp_path / "journal", allowed)
+        return Session("client-0", settings, holding(), journal_folder=tmp_path / "journal", allowed=allowed)
 
     TallyClient.computed.clear()
     return make
@@ -122,7 +122,9 @@ def test_a_failure_is_told_and_leaves_no_trace(
     make_settings: MakeSettings, tmp_path: Path, folder: bool, phase: str, kind: pb.Kind.ValueType, told: str
 ) -> None:
     settings = make_settings(algorithm={"name": NAME}, objective={"kind": "logistic"})
-    session = Session("client-0", settings, holding(), tmp_path / "journal" if folder else None, [NAME])
+    session = Session(
+        "client-0", settings, holding(), journal_folder=tmp_path / "journal" if folder else None, allowed=[NAME]
+    )
     add(session, 1.0, sequence=1, base=0)
     for _ in range(2):
         answer = handled(session, phase, 2, 1, kind=kind)
@@ -137,7 +139,7 @@ def test_the_text_of_an_error_is_shown_to_nobody_but_the_author_of_the_code(
     shown: bool, make_settings: MakeSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = make_settings(algorithm={"name": NAME}, objective={"kind": "logistic"})
-    handled(Session("client-0", settings, holding(), None, [NAME], shows_errors=shown), "stumble", 1, 0)
+    handled(Session("client-0", settings, holding(), allowed=[NAME], shows_errors=shown), "stumble", 1, 0)
     assert "in stumble" in caplog.text
     assert ("ArithmeticError: the step was too long" in caplog.text) == shown
     assert ("in handle" in caplog.text) != shown, "an author needs none of Fenchel's own lines"
@@ -293,7 +295,7 @@ def test_a_model_of_another_shape_is_not_evaluated(session: Session) -> None:
 
 def test_an_algorithm_without_state_writes_no_journal(make_settings: MakeSettings, tmp_path: Path) -> None:
     settings = make_settings(objective={"kind": "logistic"})
-    session = Session("client-0", settings, holding(), tmp_path / "journal")
+    session = Session("client-0", settings, holding(), journal_folder=tmp_path / "journal")
     model = np.zeros(2)
     trained = handled(session, "train", 1, 0, model=model)
     assert values_of(trained)["samples"] == 4

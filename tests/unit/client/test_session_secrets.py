@@ -37,7 +37,7 @@ def asked(session: Session, phase: str, kind: pb.Kind.ValueType = pb.ASK, **valu
 
 
 def test_an_algorithm_gets_the_secrets_that_its_client_was_given(make_settings: MakeSettings) -> None:
-    session = Session("client-0", settings(make_settings, "file"), holding(), None, [VAULT], secrets=SECRETS)
+    session = Session("client-0", settings(make_settings, "file"), holding(), allowed=[VAULT], secrets=SECRETS)
     reply = asked(session, "prove")
     assert not isinstance(reply, str)
     assert reply["fingerprint"] == SECRETS.private_key.public.fingerprint
@@ -50,12 +50,19 @@ def test_a_client_without_the_secrets_or_the_certificate_that_it_needs_is_told_w
     make_settings: MakeSettings, source: str, bits: int, secrets: Secrets | None
 ) -> None:
     with raises(SettingsError):
-        Session("client-0", settings(make_settings, source, bits), holding(), None, [VAULT], secrets=secrets)
+        Session(
+            "client-0",
+            settings(make_settings, source, bits),
+            holding(),
+            journal_folder=None,
+            allowed=[VAULT],
+            secrets=secrets,
+        )
 
 
 def test_an_exchange_that_nobody_expects_is_refused(make_settings: MakeSettings) -> None:
     """A server cannot have a client that was given its secrets seal others, or these, for anybody."""
-    session = Session("client-0", settings(make_settings, "file"), holding(), None, [VAULT], secrets=SECRETS)
+    session = Session("client-0", settings(make_settings, "file"), holding(), allowed=[VAULT], secrets=SECRETS)
     for phase in (OFFER, SEAL):
         assert "does not know" in str(asked(session, phase, pb.INSPECT))
 
@@ -69,7 +76,12 @@ def test_the_algorithm_begins_when_the_secrets_have_come_and_at_once_after_a_res
     def started() -> Session:
         secret_exchange = SecretExchange("run-1", identity, BITS, folder=tmp_path / "state")
         return Session(
-            "client-0", settings(make_settings, "sealed"), holding(), None, [VAULT], secret_exchange=secret_exchange
+            "client-0",
+            settings(make_settings, "sealed"),
+            holding(),
+            journal_folder=None,
+            allowed=[VAULT],
+            secret_exchange=secret_exchange,
         )
 
     session = started()

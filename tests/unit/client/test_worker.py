@@ -38,7 +38,7 @@ def instruction(
 def worker(make_settings: MakeSettings) -> Worker:
     settings = make_settings(algorithm={"name": NAME}, objective={"kind": "logistic"})
     TallyClient.computed.clear()
-    return Worker(Session("client-0", settings, holding(), None, [NAME]))
+    return Worker(Session("client-0", settings, holding(), allowed=[NAME]))
 
 
 async def conversed(worker: Worker, *sent: bytes, answers: int) -> tuple[pb.Hello, list[pb.Reply]]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fenchel.client.local_data import LocalData, OwnFile
+from fenchel.client.local_data import OwnFile
 from fenchel.common.data.npz import write_npz
 from fenchel.common.data.samples import DataSet, Samples
 from fenchel.common.data.shard import Shard
@@ -283,7 +283,7 @@ def test_a_clients_own_images_become_features(weights: Path, tmp_path: Path, mak
     pixels = np.random.default_rng(0).integers(0, 256, (12, 100), dtype=np.uint8)
     write_npz(tmp_path / "x.npz", DataSet(Samples(pixels, np.arange(12) % 2), image=(1, 10, 10)))
     data = {"name": "own", "holdout": 0.25, "extractor": {"file": str(weights), "size": 32}}
-    held = LocalData(OwnFile(tmp_path / "x.npz")).of(make_settings(data=data), 0, 3)
+    held = OwnFile(tmp_path / "x.npz").of(make_settings(data=data), 0, 3)
     assert held.holdout is not None
     assert (held.shard.features.shape, held.holdout.features.shape) == ((9, 512), (3, 512))
     extractor = Extractor(ExtractorSettings(file=weights, size=32), (1, 10, 10), 255.0)

@@ -19,7 +19,7 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
-from fenchel.client.local_data import LocalData, OwnFile
+from fenchel.client.local_data import OwnFile
 from fenchel.common.data.catalogue import import_files
 from fenchel.common.data.files import read_file, read_files
 from fenchel.common.data.limits import DataLimits, within_memory
@@ -173,9 +173,9 @@ def test_every_form_is_limited_in_its_features(name: str, tmp_path: Path) -> Non
 def test_the_limits_of_a_client_are_its_own(tmp_path: Path, make_settings: MakeSettings) -> None:
     settings = make_settings(data={"name": "own"})
     path = libsvm(tmp_path)
-    assert LocalData(OwnFile(path, limits=DataLimits(3))).of(settings, 0, 3).shard.features.shape == (ROWS, 3)
+    assert OwnFile(path, limits=DataLimits(3)).of(settings, 0, 3).shard.features.shape == (ROWS, 3)
     with raises(DataError, source=path):
-        LocalData(OwnFile(path, limits=DataLimits(2))).of(settings, 0, 3)
+        OwnFile(path, limits=DataLimits(2)).of(settings, 0, 3)
 
 
 def test_an_import_is_limited_as_its_options_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

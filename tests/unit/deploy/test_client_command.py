@@ -35,4 +35,4 @@ def test_the_client_command_passes_its_options_on(tmp_path: Path, monkeypatch: p
     plain, own = participants
     assert plain.trust_limits.journal_bytes is None
     assert own.trust_limits.journal_bytes == 5_000_000
-    assert own.local_data.own == OwnFile(tmp_path / "x.csv", "outcome", "patient")
+    assert own.local_data == OwnFile(tmp_path / "x.csv", "outcome", "patient")
