@@ -22,7 +22,7 @@ from fenchel.deploy.launch.in_process import run_in_process
 from tests.algorithms.test_private_runs import REPEATABLE, private
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.disk import Disk, NoDiskError
-from tests.cluster.federation import Federation, digest
+from tests.cluster.federation import Federation, digest, wait_until
 from tests.cluster.ledger_runs import LEDGER, settings, undisturbed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -105,10 +105,11 @@ def test_a_client_that_cannot_write_its_journal_goes_on_later(
 def test_a_server_that_cannot_write_is_resumed_later(disk: Disk, federation: Federation, tmp_path: Path) -> None:
     runs = federation.folder / "runs"
     disk.mount(runs, LARGE)
+    log = federation.folder / "server.log"
     federation.start()
-    for t, trouble in ((5, FROZEN), (15, FULL)):
-        federation.wait_for_round(t)
-        (federation.folder / "server.log").write_text("")
+    for trouble in (FROZEN, FULL):
+        wait_until(lambda: "\nround " in federation.says("server"), "a round of this server")
+        log.write_text("")
         place = runs if trouble is FULL else federation.run_folder / "checkpoint"
         trouble.begin(disk, place)
         last = fails(federation, "server")
@@ -117,10 +118,11 @@ def test_a_server_that_cannot_write_is_resumed_later(disk: Disk, federation: Fed
         for name in federation.names:  # clients hear that the run has stopped, and end
             assert federation.clients[name].wait(60) == 0
         trouble.end(disk, place)
+        log.write_text("")
         federation.start()
 
     # Not even where the last checkpoint is damaged and would be put aside is a run resumed in a frozen folder.
-    federation.wait_for_round(25)
+    wait_until(lambda: "\nround " in federation.says("server"), "a round of this server")
     assert federation.server is not None
     federation.server.send_signal(signal.SIGTERM)
     federation.server.wait(60)
@@ -131,7 +133,7 @@ def test_a_server_that_cannot_write_is_resumed_later(disk: Disk, federation: Fed
     content[-5] ^= 1
     (checkpoints / "latest").write_bytes(content)
     for folder in (federation.run_folder, checkpoints):
-        (federation.folder / "server.log").write_text("")
+        log.write_text("")
         disk.freeze(folder)
         federation.start_server()
         assert "cannot be written (Read-only file system)" in fails(federation, "server")

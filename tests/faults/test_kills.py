@@ -119,7 +119,8 @@ class Sharing(Federation):
     """Clients that are given the secrets which they share."""
 
     def client_words(self, name: str) -> list[str]:
-        return [*super().client_words(name), "--secrets", str(self.folder / "keys/clients.secret")]
+        given = ["--secrets", str(self.folder / "keys/clients.secret"), "--allow-plaintext"]
+        return [*super().client_words(name), *given]
 
 
 def federation_of(folder: Path, case: str) -> Federation:
