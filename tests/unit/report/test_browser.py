@@ -24,8 +24,7 @@ addEventListener("load", () => setTimeout(() => {{
   const {{ overflow, drawn }} = inner.documentElement.dataset;
   const charts = [...inner.querySelectorAll(".chart")].filter((chart) => chart.offsetParent);
   const empty = charts.filter((chart) => !chart.querySelector(".main-svg")).length;
-  document.body.dataset.measures = `overflow ${{overflow}} drawn ${{drawn}} charts ${{charts.length}} empty
-  ${{empty}}`;
+  document.body.dataset.measures = `overflow ${{overflow}} drawn ${{drawn}} charts ${{charts.length}} empty ${{empty}}`;
 }}, 3000));
 </script>"""
 
