@@ -3,11 +3,12 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 READY := .venv/.ready
+TWO := --numprocesses 2 --dist worksteal
 BACKEND := setuptools>=77
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock'
 
-.PHONY: help install torch demo test explore docs messages faults fuzz lint format bench bench-peers proto lock clean
+.PHONY: help install torch demo test test-all explore docs messages fuzz lint format bench bench-peers proto lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,17 +27,14 @@ torch: $(READY)  ## PyTorch, for the neural networks (several hundred MB)
 demo: $(READY)  ## the quickstart: a server and four clients over TLS, a live table, a report
 	$(BIN)/fenchel up quickstart
 
-test: $(READY)  ## all tests but those that need Docker
-	@failed=0; set -x; \
-	$(BIN)/python -m pytest -m 'not docker and not cluster and not faults' --numprocesses 2 || failed=1; \
-	$(BIN)/python -m pytest -m 'cluster and not faults' --numprocesses 2 --maxschedchunk 1 || failed=1; \
-	{ set +x; } 2>/dev/null; exit $$failed
+test: $(READY)  ## what a change can break, in five minutes: also real clusters, kills and encryption
+	$(BIN)/python -m pytest -m 'not docker and not slow' $(TWO)
 
-faults: $(READY)  ## 240 kills, ten for each algorithm, and what else is long; half an hour
-	$(BIN)/python -m pytest -m faults --numprocesses 2 -rs
+test-all: test  ## the same, then statistics, long convergence, every parameter, ten kills for each algorithm
+	$(BIN)/python -m pytest -m 'slow and not docker' $(TWO) -rs
 
 explore: $(READY)  ## the tests of properties on examples that nobody has tried yet
-	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'not docker and not cluster and not faults' --numprocesses 2 tests/unit tests/hostile
+	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'not docker and not cluster and not slow' $(TWO) tests/unit tests/hostile
 
 fuzz: $(READY)  ## a million damaged inputs to everything that parses bytes (for the night); FUZZ="--seed 1"
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.hostile.fuzz $(FUZZ)
@@ -46,7 +44,7 @@ docs: $(READY)  ## write the tables of docs/settings.md anew
 
 messages: torch  ## write the snapshot of error messages anew; look at its diff
 	rm -f tests/messages.json
-	$(BIN)/python -m pytest -m 'not docker and not faults' --numprocesses 2 --update-messages
+	$(BIN)/python -m pytest -m 'not docker and not slow' --numprocesses 2 --update-messages
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .

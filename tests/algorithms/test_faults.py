@@ -55,8 +55,8 @@ def test_an_undisturbed_run_keeps_the_balance(calm: dict[int, np.ndarray], lengt
     [
         *((SHORT, seed) for seed in range(4)),
         *((LONG, seed) for seed in range(2)),
-        *(pytest.param(SHORT, seed, marks=pytest.mark.faults) for seed in range(4, 10)),
-        *(pytest.param(LONG, seed, marks=pytest.mark.faults) for seed in range(2, 4)),
+        *(pytest.param(SHORT, seed, marks=pytest.mark.slow) for seed in range(4, 10)),
+        *(pytest.param(LONG, seed, marks=pytest.mark.slow) for seed in range(2, 4)),
     ],
 )
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.algorithms.mlr import Problem, Run, reproducible, train, two_class_di
 
 GAPS = (1e-2, 1e-4, 1e-6)
 SIX = {"sampler": {"kind": "fixed", "size": 6}}
-LONG = pytest.mark.faults  # make faults
+LONG = pytest.mark.slow  # make test-all
 
 
 @cache

@@ -17,7 +17,7 @@ LOCAL = {"name": "fedpdm", "step_size": 0.05, "local_steps": 20, "batch_size": 1
 SEEDS = (0, 1)
 SAMPLED = {"penalty": 1.0, "aggregator": "sampled"}
 TOP_HALF = {"support": "top-k", "keep": 0.5}
-LONG = pytest.mark.faults  # make faults
+LONG = pytest.mark.slow  # make test-all
 
 
 def learned(parent: Path, algorithm: dict[str, Any], **links: Any) -> tuple[float, float, float]:

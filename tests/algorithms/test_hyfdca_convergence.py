@@ -18,7 +18,7 @@ from tests.algorithms.hyfdca_witness import Witness, settings_of
 Case = dict[str, Any]
 
 OPTIMA = {0.1: 0.35448369, 0.01: 0.15444684, 0.001: 0.07302129}
-LONG = pytest.mark.faults  # make faults
+LONG = pytest.mark.slow  # make test-all
 LOSSES = ["hinge", "smoothed-hinge", "squared-hinge", "logistic", "squared"]
 
 

@@ -42,8 +42,8 @@ def weights_told(ended: Federation) -> list[tuple[int, str]]:
             PAIRS if pairs else {},
             weighted,
             id=f"{name}-{'pairs' if pairs else 'everybody'}-{'all samples' if weighted else 'sum of objectives'}",
-            # Any two of the three meet in what is left; make faults tries all.
-            marks=[] if (place + pairs + weighted) % 2 else pytest.mark.faults,
+            # Any two of the three meet in what is left; make test-all tries all.
+            marks=[] if (place + pairs + weighted) % 2 else pytest.mark.slow,
         )
         for place, name in enumerate(DUAL)
         for pairs in (False, True)

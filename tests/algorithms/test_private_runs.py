@@ -72,7 +72,7 @@ def counted(folder: RunFolder) -> dict[str, int]:
     return {client: replies.count(client) for client in set(replies)}
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.faults) for seed in (1, 2, 3))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_whatever_fails_each_distinct_payload_is_charged_once_and_the_bits_are_the_same(
     seed: int, tmp_path: Path
 ) -> None:

@@ -78,6 +78,8 @@ class Federation:
     clients: dict[str, Process] = field(default_factory=dict)
     started: list[Process] = field(default_factory=list)
     environment: Mapping[str, str] = field(default_factory=dict)
+    forks: Callable[[], ForkServer] | None = None
+    """What forks where there is an ``environment``, which libraries that are imported by then do not see."""
     within: Sequence[str] = ()  # words that begin each command, such as those of a namespace
 
     def __post_init__(self) -> None:
@@ -96,7 +98,8 @@ class Federation:
         environment = os.environ | {"PYTHONPATH": str(Path.cwd()), "PYTHONFAULTHANDLER": "1"} | dict(self.environment)
         process: Process
         with (self.folder / f"{log}.log").open("ab") as output:
-            if self.within or self.environment:
+            forks = self.forks or (None if self.environment else fork_server)
+            if self.within or forks is None:
                 process = subprocess.Popen(
                     [*self.within, sys.executable, "-m", "fenchel", *words],
                     stdin=subprocess.DEVNULL,
@@ -105,7 +108,7 @@ class Federation:
                     env=environment,
                 )
             else:
-                process = fork_server().start(words, output, environment)
+                process = forks().start(words, output, environment)
         self.started.append(process)
         return process
 

@@ -73,7 +73,7 @@ def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before_it(federation
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.faults  # long; make faults
+@pytest.mark.slow  # make test-all
 def test_a_damaged_journal_stops_the_run_which_can_go_back_behind_it(federate: MakeFederation, tmp_path: Path) -> None:
     """All that one client did after the checkpoint before the last one is gone, but what is older is there.
 

@@ -101,7 +101,7 @@ def test_a_client_that_cannot_write_its_journal_goes_on_later(
     assert digest(federation.finish() / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
 
 
-@pytest.mark.faults  # long; make faults
+@pytest.mark.slow  # make test-all
 def test_a_server_that_cannot_write_is_resumed_later(disk: Disk, federation: Federation, tmp_path: Path) -> None:
     runs = federation.folder / "runs"
     disk.mount(runs, LARGE)
@@ -156,7 +156,7 @@ def test_a_folder_in_which_no_run_can_begin_is_refused_at_once(
     assert "Traceback" not in federation.says("server")
 
 
-@pytest.mark.faults  # long; make faults
+@pytest.mark.slow  # make test-all
 @pytest.mark.parametrize("trouble", [FROZEN, FULL], ids=["frozen", "full"])
 def test_a_client_that_cannot_write_its_ledger_sends_nothing_and_spends_nothing(
     disk: Disk, federate: MakeFederation, tmp_path: Path, trouble: Trouble

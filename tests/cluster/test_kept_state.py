@@ -49,7 +49,7 @@ SCAFFOLD = common(
         pytest.param(SCAFFOLD, "control", "control", 1e-14, id="scaffold"),
         pytest.param(fedpdm(60, "random", aggregator="hybrid"), "dual", "mean_dual", 1e-13, id="fedpdm"),
         pytest.param(codasca("paper"), "control", "control", 1e-6, id="codasca-paper"),
-        pytest.param(codasca("compact"), "control", "control", 1e-6, id="codasca", marks=pytest.mark.faults),  # long
+        pytest.param(codasca("compact"), "control", "control", 1e-6, id="codasca", marks=pytest.mark.slow),  # long
     ],
 )
 def test_kills_change_no_bit_and_the_mean_of_what_clients_keep_is_kept(

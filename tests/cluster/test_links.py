@@ -78,7 +78,7 @@ async def probed(waiting: Federation, port: int, **options: Any) -> ProbeResult:
         ("none", 0.0),
         ("datacentre", 0.0005),
         ("hyfdca-257ms", 0.2575),
-        pytest.param("hyfdca-800ms", 0.8, marks=pytest.mark.faults),  # long; make faults
+        pytest.param("hyfdca-800ms", 0.8, marks=pytest.mark.slow),  # make test-all
     ],
 )
 async def test_the_probe_measures_the_round_trip_that_the_link_imposes(
@@ -96,7 +96,7 @@ async def test_the_probe_measures_the_round_trip_that_the_link_imposes(
     assert min(medians) <= rtt + 0.01
 
 
-@pytest.mark.faults  # long; make faults
+@pytest.mark.slow  # make test-all
 async def test_the_probe_measures_the_bandwidths_that_the_link_imposes(
     waiting: Federation, through: Callable[..., int]
 ) -> None:
@@ -195,7 +195,7 @@ def test_a_run_in_one_process_has_no_links(tmp_path: Path) -> None:
         fenchel.up(EXPERIMENT, runs=tmp_path, in_process=True)
 
 
-@pytest.mark.faults  # long; make faults
+@pytest.mark.slow  # make test-all
 def test_a_server_for_other_machines_leaves_links_out_and_says_so(federate: MakeFederation) -> None:
     federation = federate(load(EXPERIMENT, ["rounds=2"]).model_dump(mode="json"))
     federation.start()
@@ -232,7 +232,7 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-@pytest.mark.faults  # long; make faults
+@pytest.mark.slow  # make test-all
 def test_relays_end_with_whoever_started_them(tmp_path: Path) -> None:
     process, relays = started_up(tmp_path)
     process.kill()
@@ -240,7 +240,7 @@ def test_relays_end_with_whoever_started_them(tmp_path: Path) -> None:
     wait_until(lambda: has_ended(relays), "the end of the relays", 20)
 
 
-@pytest.mark.faults  # long; make faults
+@pytest.mark.slow  # make test-all
 def test_a_run_whose_relays_are_killed_stops_and_says_why(tmp_path: Path) -> None:
     process, relays = started_up(tmp_path)
     os.kill(relays, signal.SIGKILL)

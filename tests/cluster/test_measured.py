@@ -82,9 +82,9 @@ def up(tmp_path: Path, settings: Mapping[str, Any], rounds: int, clients: int = 
 @pytest.mark.parametrize(
     "settings",
     [
-        *(pytest.param(settings, marks=pytest.mark.faults, id=name) for name, settings in ORDINARY.items()),
+        *(pytest.param(settings, marks=pytest.mark.slow, id=name) for name, settings in ORDINARY.items()),
         pytest.param(echo(100_000), id="1e5"),
-        pytest.param(echo(1_000_000), marks=pytest.mark.faults, id="1e6"),  # long; make faults
+        pytest.param(echo(1_000_000), marks=pytest.mark.slow, id="1e6"),  # make test-all
     ],
 )
 def test_the_parts_of_a_round_add_up_to_its_wall_time(tmp_path: Path, settings: Mapping[str, Any]) -> None:
@@ -99,7 +99,7 @@ def test_the_parts_of_a_round_add_up_to_its_wall_time(tmp_path: Path, settings: 
     assert abs((metrics["unaccounted_s"] / metrics["seconds"]).median()) < 0.05
 
 
-@pytest.mark.faults  # long; make faults
+@pytest.mark.slow  # make test-all
 def test_clients_on_this_machine_have_the_servers_clock(tmp_path: Path) -> None:
     calls = up(tmp_path, ORDINARY["fedavg"], rounds=7).calls
     assert (calls["clock_offset_s"].abs() <= calls["clock_error_s"] + 1e-6).all()
@@ -113,7 +113,7 @@ def test_clients_on_this_machine_have_the_servers_clock(tmp_path: Path) -> None:
 @linux
 @pytest.mark.parametrize(
     "settings",
-    [pytest.param(ENCRYPTED, marks=pytest.mark.faults, id="hyfdca"), pytest.param(echo(1_000_000), id="1e6")],
+    [pytest.param(ENCRYPTED, marks=pytest.mark.slow, id="hyfdca"), pytest.param(echo(1_000_000), id="1e6")],
 )
 def test_payload_is_in_the_frames_and_the_frames_in_what_crossed_the_sockets(
     tmp_path: Path, settings: Mapping[str, Any]

@@ -126,7 +126,7 @@ def test_a_run_is_one_trace_over_all_processes_and_the_model_is_the_same(
     assert digest(plain.model) == model
 
 
-@pytest.mark.faults  # long; make faults
+@pytest.mark.slow  # make test-all
 def test_a_collector_that_is_not_there_costs_a_run_nothing_but_its_traces(
     federate: MakeFederation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +161,7 @@ def browsed(url: str, folder: Path, *words: str) -> subprocess.CompletedProcess[
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 @pytest.mark.timeout(400)
-@pytest.mark.faults  # long; make faults
+@pytest.mark.slow  # make test-all
 def test_the_live_page_follows_the_run_in_a_browser(federate: MakeFederation, tmp_path: Path) -> None:
     port = free_port()
     federation = federate(settings(rounds=2000, local_epochs=20))

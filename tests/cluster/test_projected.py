@@ -24,9 +24,9 @@ THIN: Mapping[str, Any] = {"rtt": "40ms", "upload": "0.2Mbit", "download": "0.4M
     ("algorithm", "link"),
     [
         ("fedavg", FAR),
-        pytest.param("fedavg", THIN, marks=pytest.mark.faults),  # long; make faults
-        pytest.param("feddcd", FAR, marks=pytest.mark.faults),
-        pytest.param("hyfdca", FAR, marks=pytest.mark.faults),
+        pytest.param("fedavg", THIN, marks=pytest.mark.slow),  # make test-all
+        pytest.param("feddcd", FAR, marks=pytest.mark.slow),
+        pytest.param("hyfdca", FAR, marks=pytest.mark.slow),
     ],
 )
 def test_a_projection_is_near_the_real_run(tmp_path: Path, algorithm: str, link: Mapping[str, Any]) -> None:

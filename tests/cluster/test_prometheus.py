@@ -18,7 +18,7 @@ from tests.cluster.test_monitoring import answers, fetched, settings, started
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.faults,  # not every machine has Prometheus, and it takes its time
+    pytest.mark.slow,  # not every machine has Prometheus, and it takes its time
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed"),
 ]
 

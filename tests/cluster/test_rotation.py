@@ -128,7 +128,7 @@ def test_a_run_goes_on_while_certificates_are_replaced_and_one_client_is_shut_ou
     assert any("was replaced; the new one counts from now on" in line for line in said)
 
 
-@pytest.mark.faults  # long; make faults
+@pytest.mark.slow  # make test-all
 def test_a_revoked_client_is_not_let_in_and_a_damaged_list_stops_nobody_who_was_let_in(
     federate: MakeFederation, tmp_path: Path
 ) -> None:

@@ -204,7 +204,7 @@ async def test_a_client_that_is_cut_off_while_it_computes_rejoins_and_its_answer
     await run.ends_without_work_done_twice(tmp_path, mended - cut)
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 async def test_a_client_that_is_cut_off_while_its_reply_is_on_its_way_sends_the_rest_of_it(
     hold: Hold, tmp_path: Path
 ) -> None:
@@ -234,7 +234,7 @@ async def test_a_client_that_is_cut_off_while_its_reply_is_on_its_way_sends_the_
     assert size < call["bytes_up"] <= call["wire_up"] < 1.25 * size, "what had arrived was not sent again"
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 async def test_a_server_that_is_cut_off_from_all_is_found_again_by_all(hold: Hold, tmp_path: Path) -> None:
     run = hold()
     cluster = run.up_to_the_fault()
@@ -267,7 +267,7 @@ def clients_notice(cluster: Cluster, since: float, within: float) -> None:
         assert seconds < within
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 async def test_a_frozen_client_that_thaws_before_the_deadline_changes_nothing(hold: Hold, tmp_path: Path) -> None:
     run = hold()
     cluster = run.up_to_the_fault()
@@ -284,7 +284,7 @@ async def test_a_frozen_client_that_thaws_before_the_deadline_changes_nothing(ho
     await run.ends_without_work_done_twice(tmp_path, thawed - stopped)
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_a_client_that_is_frozen_beyond_the_deadline_is_missed_and_takes_part_again_when_it_thaws(hold: Hold) -> None:
     deadline, rounds = 3.0, 40
     run = hold(rounds=rounds, algorithm={"nap": 0.1}, participation={"deadline": deadline})
@@ -309,7 +309,7 @@ def test_a_client_that_is_frozen_beyond_the_deadline_is_missed_and_takes_part_ag
     assert max(lasted) < deadline + SLACK
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 async def test_a_frozen_server_is_noticed_by_its_clients_and_found_again_when_it_thaws(
     hold: Hold, tmp_path: Path
 ) -> None:
@@ -328,7 +328,7 @@ async def test_a_frozen_server_is_noticed_by_its_clients_and_found_again_when_it
     await run.ends_without_work_done_twice(tmp_path, thawed - paused)
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 @pytest.mark.parametrize("keepalive", [KEEPALIVE, 20.0])
 async def test_a_client_that_vanishes_without_a_word_is_known_to_be_gone_and_leaves_no_stream_behind(
     keepalive: float, hold: Hold, tmp_path: Path
@@ -366,7 +366,7 @@ def taken(cluster: Cluster, address: str) -> Iterator[None]:
         command("docker", "kill", other)
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 async def test_a_client_that_comes_back_while_the_server_holds_its_half_open_stream_replaces_it(
     hold: Hold, tmp_path: Path
 ) -> None:
@@ -393,7 +393,7 @@ async def test_a_client_that_comes_back_while_the_server_holds_its_half_open_str
     await run.ends_with_the_bits_of_an_undisturbed_run(tmp_path)
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 async def test_a_server_that_comes_back_at_another_address_is_found_by_its_name(hold: Hold, tmp_path: Path) -> None:
     run = hold()
     cluster = run.up_to_the_fault()

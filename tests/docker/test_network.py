@@ -16,7 +16,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from tests.docker.cluster import ROOT, Cluster, model_bytes
 
-pytestmark = [pytest.mark.docker, pytest.mark.faults, pytest.mark.timeout(900)]  # long; make faults
+pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(900)]  # make test-all
 
 CLIENTS = 4
 SETTINGS = ROOT / "fenchel" / "experiments" / "fedavg-digits.yaml"

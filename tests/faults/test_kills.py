@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -27,10 +28,11 @@ from fenchel.client.secrets.shared import Secrets
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.certificates.keys import make_keys
+from fenchel.deploy.launch.fork_server import ForkServer
 from fenchel.deploy.launch.in_process import run_in_process
 from tests.cluster.federation import Federation, digest, wait_until
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 KILLS = 10
 KEY_BITS = 2048
@@ -102,7 +104,7 @@ def settings_of(case: str) -> dict[str, Any]:
     common: dict[str, Any] = {
         "name": "kills",
         "seed": 11,
-        "rounds": 3000,
+        "rounds": 1500,
         "clients": 3,
         "data": WHOLE,
         "objective": RIDGE,
@@ -123,15 +125,23 @@ class Sharing(Federation):
         return [*super().client_words(name), *given]
 
 
+@cache
+def dying_fork_server() -> ForkServer:
+    """Return what forks processes that obey orders, for all tests of this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{Path.cwd()}:{DYING}")
+        return ForkServer().__enter__()
+
+
 def federation_of(folder: Path, case: str) -> Federation:
     settings = settings_of(case)
     orders = folder / "orders"
     orders.mkdir(parents=True)
-    environment = {"PYTHONPATH": f"{Path.cwd()}:{DYING}", "FENCHEL_TEST_ORDERS": str(orders)}
+    given: dict[str, Any] = {"environment": {"FENCHEL_TEST_ORDERS": str(orders)}, "forks": dying_fork_server}
     if not case.startswith("hyfdca"):  # which aligns samples by a key that clients share
-        return Federation(folder, settings, environment=environment)
+        return Federation(folder, settings, **given)
     make_keys(folder / "keys", KEY_BITS)
-    return Sharing(folder, settings, environment=environment)
+    return Sharing(folder, settings, **given)
 
 
 def quiet(folder: Path, case: str) -> str:
@@ -157,7 +167,7 @@ def strike(federation: Federation, moment: Moment, chance: random.Random) -> str
     """Kill somebody at such a moment; return who it was, or ``None`` if the run was over before."""
     if moment == "any":
         who = chance.choice(["server", *federation.names])
-        time.sleep(chance.uniform(0.0, 0.5))
+        time.sleep(chance.uniform(0.0, 0.2))
         if is_over(federation):
             return None  # a client that is killed now would come back to nobody
     else:
@@ -223,7 +233,7 @@ def test_kills_change_no_bit_of_the_model(case: str, tmp_path: Path) -> None:
                 killed.append(moment)
                 time.sleep(chance.uniform(0.0, 0.2))
                 federation.restart(who)
-                time.sleep(chance.uniform(0.0, 1.0))
+                time.sleep(chance.uniform(0.0, 0.4))
             run = federation.finish(patience=600)
         models.add(digest(run / "model.npz"))
         if len(killed) == KILLS:

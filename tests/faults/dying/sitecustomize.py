@@ -13,13 +13,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
-_orders = Path(os.environ["FENCHEL_TEST_ORDERS"])
 _replace = Path.replace
 
 
 def _obey(order: str) -> None:
     try:
-        (_orders / order).unlink()
+        (Path(os.environ["FENCHEL_TEST_ORDERS"]) / order).unlink()
     except FileNotFoundError:
         return  # there is no such order
     os.kill(os.getpid(), signal.SIGKILL)
