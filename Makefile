@@ -7,7 +7,7 @@ BACKEND := setuptools>=77
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock'
 
-.PHONY: help install torch demo test explore docs messages faults fuzz lint format bench bench-peers proto lock clean
+.PHONY: help install torch demo test explore docs faults fuzz lint format bench bench-peers proto lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,10 +43,6 @@ fuzz: $(READY)  ## a million damaged inputs to everything that parses bytes (for
 
 docs: $(READY)  ## write the tables of docs/settings.md anew
 	$(BIN)/python -m docs.settings_tables
-
-messages: torch  ## write the snapshot of error messages anew; look at its diff
-	rm -f tests/messages.json
-	$(BIN)/python -m pytest -m 'not docker and not faults' --numprocesses 2 --update-messages
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .
