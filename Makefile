@@ -44,10 +44,11 @@ fuzz: $(READY)  ## a million damaged inputs to everything that parses bytes (for
 docs: $(READY)  ## write the tables of docs/settings.md anew
 	$(BIN)/python -m docs.settings_tables
 
-lint: $(READY)  ## style and types
+lint: $(READY)  ## style, types and language
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/unit/test_language.py
 
 format: $(READY)  ## bring the code into form
 	$(BIN)/ruff check --fix .
