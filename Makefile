@@ -8,7 +8,7 @@ BACKEND := setuptools>=77
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock'
 
-.PHONY: help install torch demo test test-all explore docs messages fuzz lint format bench bench-peers proto lock clean
+.PHONY: help install torch demo test test-all explore docs fuzz lint format bench bench-peers proto lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,14 +42,11 @@ fuzz: $(READY)  ## a million damaged inputs to everything that parses bytes (for
 docs: $(READY)  ## write the tables of docs/settings.md anew
 	$(BIN)/python -m docs.settings_tables
 
-messages: torch  ## write the snapshot of error messages anew; look at its diff
-	rm -f tests/messages.json
-	$(BIN)/python -m pytest -m 'not docker and not slow' --numprocesses 2 --update-messages
-
-lint: $(READY)  ## style and types
+lint: $(READY)  ## style, types and language
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/unit/test_language.py
 
 format: $(READY)  ## bring the code into form
 	$(BIN)/ruff check --fix .

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, settings
 
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.deploy.launch import grpc_engine
-from tests import messages
 
 grpc_engine.choose()  # as in every process of a federation, whatever a test imports first
 
@@ -25,23 +24,6 @@ settings.register_profile("explore", deadline=None, suppress_health_check=[Healt
 # Whoever runs the tests runs the same examples, so a failure is about what was changed.
 settings.register_profile("repeat", settings.get_profile("explore"), derandomize=True, max_examples=30)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that writes the snapshot of messages anew."""
-    parser.addoption("--update-messages", action="store_true", help="write tests/messages.json anew")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Hand the option on to the processes of pytest-xdist."""
-    if config.getoption("--update-messages"):
-        os.environ[messages.UPDATE] = "1"
-
-
-def pytest_sessionfinish() -> None:
-    """Write what this process has found of the snapshot."""
-    if os.environ.get(messages.UPDATE):
-        messages.save()
 
 
 MakeSettings: TypeAlias = Callable[..., RunSettings]

@@ -24,7 +24,7 @@ _BLUE, _ORANGE, _GREEN, _PURPLE, *_ = COLORS
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a chart: values at x = 1, 2, …"""
+    """A line of a chart, with values at x = 1, 2 and so on."""
 
     label: str
     color: str

@@ -104,7 +104,7 @@ def settings_of(case: str) -> dict[str, Any]:
     common: dict[str, Any] = {
         "name": "kills",
         "seed": 11,
-        "rounds": 1500,
+        "rounds": 800,
         "clients": 3,
         "data": WHOLE,
         "objective": RIDGE,

@@ -1,5 +1,4 @@
-"""What the server halves of the algorithms for the area under the ROC curve share (docs/specifications/codasca.md,
-section 2).
+"""Common parts of the algorithms for the area under the ROC curve (docs/specifications/codasca.md, section 2).
 
 The point is u = (w, a, b, alpha), shape (n,) with n = d + 3; v = (w, a, b) descends and alpha ascends. Vectors of
 directions have the sign of G = (grad_v F, -grad_alpha F), so that all entries are treated alike.

@@ -1,5 +1,4 @@
-"""The stages of CODASCA, CODA+, CODA and NPA, and the schedules that make them (docs/specifications/codasca.md,
-section 2.6).
+"""Stages of CODASCA, CODA+, CODA and NPA, and their schedules (docs/specifications/codasca.md, section 2.6).
 
 A stage fixes the step size, the number of local steps in a round, and the centre that the model is pulled towards.
 """

@@ -39,8 +39,10 @@ class Ranking:
 
     @cached_property
     def _found(self) -> tuple[Counts, Counts]:
-        """How many positive and negative samples have one of the k highest scores, for k = 0, 1, ...; equal scores
-        count as one. Each of shape (different scores + 1,)."""
+        """Numbers of positive and of negative samples with one of the k highest scores, for k = 0, 1, ...
+
+        Equal scores count as one. Each is of shape (different scores + 1,).
+        """
         order = np.argsort(-self.scores, kind="stable")
         ordered = self.scores[order]
         last = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), ordered.size - 1)

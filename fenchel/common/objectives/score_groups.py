@@ -139,7 +139,6 @@ def _cut(before: Sequence[int], start: int, stop: int, least: int) -> int | None
 
     before: how many samples lie before each bin, shape (bins + 1,).
     """
-
     bins = len(before) - 1
     edges = [k * bins // PARTS for k in range(1, PARTS)]
     if before[stop] == before[start]:

@@ -112,12 +112,12 @@ def test_a_download_without_a_known_checksum_is_checked_by_its_numbers(url: str,
 
 def test_a_failed_download_is_told_by_its_address(url: str, public: Path, tmp_path: Path) -> None:
     entry = tiny(url, public)
-    bases = {url: True, "http://127.0.0.1:9/": False, f"file://{public}/": True}  # some words are the system's
+    bases = (url, "http://127.0.0.1:9/", f"file://{public}/")
     (gone := public / NAMES[2]).rename(public / "gone")
-    for base, snapshot in bases.items():
+    for base in bases:
         files = tuple(replace(file, url=base + file.name) for file in entry.files)
         failed = gone.name if base == url else NAMES[0]
-        with raises(DataError, snapshot=snapshot, source=base + failed):
+        with raises(DataError, source=base + failed):
             fetch(replace(entry, files=files), cache=tmp_path, timeout=1.0)
 
 

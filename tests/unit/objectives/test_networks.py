@@ -172,7 +172,7 @@ def test_a_gpu_that_is_not_there_is_refused_and_auto_does_without() -> None:
         {"kind": "binary", "scorer": {"kind": "mlp"}},
     )
     for keys in sections:
-        with raises(SettingsError, snapshot=False):  # it names this machine's version of torch
+        with raises(SettingsError):
             make_objective(shard, **keys, device="cuda")
         here, automatic = (make_objective(shard, **keys, device=device) for device in ("cpu", "auto"))
         w = here.initial(2)

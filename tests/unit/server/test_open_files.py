@@ -73,9 +73,9 @@ def test_addresses_of_one_name_share_the_connections_as_grpc_counts_each_apart(m
 def test_a_run_with_more_clients_than_there_are_files_does_not_start() -> None:
     files = taken() + RESERVED + 50
     assert connections(1000, 50, LOOPBACK, files) == 50
-    with raises(SettingsError, key="clients", snapshot=False):
+    with raises(SettingsError, key="clients"):
         connections(1000, 51, LOOPBACK, files)
-    with raises(SettingsError, key="clients", snapshot=False):
+    with raises(SettingsError, key="clients"):
         connections(1000, 1, LOOPBACK, 64)
 
 
@@ -172,13 +172,13 @@ async def test_a_write_waits_for_files_and_the_log_says_so_once(
 
 
 async def test_a_write_that_waits_in_vain_ends_the_run(pauses: list[float], tmp_path: Path) -> None:
-    with raises(TooManyFilesError, snapshot=False):
+    with raises(TooManyFilesError):
         await until_written("the model", failing(1000, tmp_path), ThrottledLog(clock=lambda: 0.0))
     assert len(pauses) == saving._TRIES - 1
 
 
 async def test_a_full_disk_is_not_waited_for(pauses: list[float], tmp_path: Path) -> None:
-    with raises(StorageError, snapshot=False):
+    with raises(StorageError):
         await until_written("the model", failing(1, tmp_path, errno.ENOSPC), ThrottledLog(clock=lambda: 0.0))
     assert not pauses
 
