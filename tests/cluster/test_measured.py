@@ -112,8 +112,7 @@ def test_clients_on_this_machine_have_the_servers_clock(tmp_path: Path) -> None:
 
 @linux
 @pytest.mark.parametrize(
-    "settings",
-    [pytest.param(ENCRYPTED, marks=pytest.mark.slow, id="hyfdca"), pytest.param(echo(1_000_000), id="1e6")],
+    "settings", [pytest.param(ENCRYPTED, marks=pytest.mark.slow, id="hyfdca"), pytest.param(echo(1_000_000), id="1e6")]
 )
 def test_payload_is_in_the_frames_and_the_frames_in_what_crossed_the_sockets(
     tmp_path: Path, settings: Mapping[str, Any]
