@@ -219,6 +219,7 @@ class TestBegin:
 class TestGuard:
     """It acts where solves are too inexact, and only there."""
 
+    @pytest.mark.slow  # make test-all
     @pytest.mark.parametrize("seed", [0, 3])
     def test_it_does_nothing_where_solves_are_exact_however_unequal_the_clients(
         self, seed: int, tmp_path: Path

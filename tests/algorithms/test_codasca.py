@@ -30,6 +30,7 @@ from tests.algorithms.auc_runs import Array, imbalance, kept, plain_signs, point
 from tests.algorithms.codasca_oracle import Machines, Part, golden
 from tests.algorithms.mlr import Run, train
 from tests.messages import raises
+from tests.slow import rest_slow
 
 ONE_STAGE = {"stage_steps": 1_000_000}
 EXACT = {"batch_size": None, "schedule": ONE_STAGE}
@@ -728,7 +729,9 @@ def the_rest(weighting: str = "uniform", gamma: float = 0.0) -> tuple[list[Part]
     return parts, Machines(left, sizes / sizes.sum(), gamma)
 
 
-@pytest.mark.parametrize(("start", "weighting"), [("carry", "uniform"), ("zero", "samples"), ("gradient", "samples")])
+@pytest.mark.parametrize(
+    ("start", "weighting"), rest_slow([("carry", "uniform"), ("zero", "samples"), ("gradient", "samples")])
+)
 def test_after_a_loss_codasca_finds_the_saddle_of_the_clients_that_are_left(
     start: str, weighting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

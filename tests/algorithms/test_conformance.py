@@ -11,6 +11,7 @@ import pytest
 import fenchel
 from fenchel.algorithms.registry import builtin
 from fenchel.testing import check_algorithm
+from tests.slow import rest_slow
 
 WHOLE = {"name": "breast_cancer", "samples": 200, "scale": "standard", "partition": {"kind": "dirichlet", "alpha": 0.5}}
 SPLIT = {
@@ -160,7 +161,11 @@ def test_every_algorithm_has_a_case() -> None:
     assert {case.partition(",")[0] for case in CASES} == set(builtin())
 
 
-@pytest.mark.parametrize("case", CASES)
+FIRST = {case.partition(",")[0]: case for case in reversed(CASES)}
+"""The first case of each algorithm."""
+
+
+@pytest.mark.parametrize("case", rest_slow(sorted(CASES, key=lambda case: case not in FIRST.values()), len(FIRST)))
 def test_it_conforms(case: str, tmp_path: Path) -> None:
     given = CASES[case]
     algorithm = {"name": case.partition(",")[0], **given["algorithm"]}

@@ -21,6 +21,7 @@ from fenchel.testing import Faults, undisturbed
 from tests.algorithms.drdm_oracle import excess
 from tests.algorithms.feddcd_oracle import Quadratics
 from tests.algorithms.mlr import Problem, Run, reproducible, train
+from tests.slow import rest_slow
 
 DEFAULTS = {"name": "drdm"}
 
@@ -80,15 +81,15 @@ def worst(problem: Quadratics, run: Run) -> float:
     return max(excess(problem, w) for w in run.models[-20:])
 
 
-@pytest.mark.parametrize("factor", [1.0, 30.0, 1000.0])
-@pytest.mark.parametrize("scale", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("factor", rest_slow([1.0, 30.0, 1000.0]))
+@pytest.mark.parametrize("scale", rest_slow([0.3, 1.0, 3.0]))
 def test_three_clients_that_disagree_end_at_the_robust_optimum(factor: float, scale: float, tmp_path: Path) -> None:
     problem = three(factor, scale)
     assert worst(problem, train(samples_of(problem), tmp_path, DEFAULTS, rounds=200)) < 1.01
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("scale", [0.3, 1.0, 1.7])
+@pytest.mark.parametrize("seed", rest_slow(range(4)))
+@pytest.mark.parametrize("scale", rest_slow([0.3, 1.0, 1.7]))
 def test_clients_with_unequal_curvatures_end_at_the_robust_optimum(seed: int, scale: float, tmp_path: Path) -> None:
     problem = five(seed, scale)
     assert worst(problem, train(samples_of(problem), tmp_path, DEFAULTS, rounds=200, seed=seed)) < 1.02

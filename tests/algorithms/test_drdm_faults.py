@@ -16,6 +16,7 @@ from tests.algorithms.drdm_oracle import Constants, Draw, drdm
 from tests.algorithms.drdm_runs import Record, minibatch_gradients, record, reported_losses, sampled
 from tests.algorithms.mlr import Run, reproducible
 from tests.algorithms.straggler import late, missed
+from tests.slow import rest_slow
 
 TAU = 4
 LOCAL: dict[str, Any] = {"step_size": 0.3, "local_steps": TAU, "batch_size": 2, "dual_step_size": 0.02}
@@ -57,7 +58,7 @@ def followed(taken: Record, correction: str, missing: Mapping[int, int]) -> None
     exact(taken.run)
 
 
-@pytest.mark.parametrize("correction", ["uniform", "lambda-table"])
+@pytest.mark.parametrize("correction", rest_slow(["uniform", "lambda-table"]))
 def test_a_drift_that_came_too_late_is_undone(correction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everyone = np.ones(4, np.int64)
     # In round 2 the slow client is not asked for its loss, which it could not tell either.

@@ -88,6 +88,7 @@ def advised(caplog: pytest.LogCaptureFixture) -> tuple[float, float]:
     return float(f"{right:.3g}"), float(f"{wrong:.3g}")
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.parametrize(("factor", "warm"), [(1.0, False), (60.0, True), (1000.0, False), (1000.0, True)])
 def test_however_far_off_one_client_is_drdm_ends_at_the_robust_value(
     factor: float, warm: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -104,6 +105,7 @@ def test_however_far_off_one_client_is_drdm_ends_at_the_robust_value(
         assert not caplog.records
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.parametrize(("factor", "warm"), [(13.0, False), (1000.0, True)])
 def test_however_far_off_one_client_is_the_mean_of_drfa_is_near_the_robust_value(
     factor: float, warm: bool, tmp_path: Path
@@ -139,6 +141,7 @@ def test_the_advice_cures_a_run_in_which_one_report_is_wrong(
     assert worst(problem, cured, 20) < 1.02
 
 
+@pytest.mark.slow  # make test-all
 def test_the_advice_cures_a_run_in_which_a_loss_beyond_a_thousand_medians_is_right(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

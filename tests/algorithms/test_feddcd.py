@@ -348,6 +348,7 @@ class TestGuard:
         assert half.state.figures["restarts"] == len(restarts)
         assert half.state.accuracy == 0.25 / 4 ** len(restarts)
 
+    @pytest.mark.slow  # make test-all
     def test_it_slows_a_run_that_diverges(self, tmp_path: Path) -> None:
         # A number of steps cannot be made more accurate, so this run cannot be saved.
         problem = replace(reproducible(), l2=0.01)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.algorithms.mlr import Problem, Run, reproducible, train, two_class_digits
+from tests.slow import rest_slow
 
 GAPS = (1e-2, 1e-4, 1e-6)
 SIX = {"sampler": {"kind": "fixed", "size": 6}}
@@ -43,16 +44,18 @@ def rounds_to(problem: Problem, run: Run) -> list[float]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("algorithm", "known"),
-    [
-        pytest.param({"name": "feddcd"}, (109,), id="feddcd"),
-        pytest.param({"name": "feddcd"}, (109, 284, 455), id="feddcd, all", marks=LONG),
-        pytest.param({"name": "feddcd", "step_size": 1.9}, (61,), id="eta 1.9"),
-        pytest.param({"name": "feddcd", "step_size": 1.9}, (61, 143, 242), id="eta 1.9, all", marks=LONG),
-        pytest.param({"name": "acc-feddcd"}, (27, 90), id="one cohort"),
-        pytest.param({"name": "acc-feddcd"}, (27, 90, 155), id="one cohort, all", marks=LONG),
-        pytest.param({"name": "acc-feddcd", "cohorts": 2}, (30,), id="two cohorts"),
-        pytest.param({"name": "acc-feddcd", "cohorts": 2}, (30, 88, 153), id="two cohorts, all", marks=LONG),
-    ],
+    rest_slow(
+        [
+            pytest.param({"name": "feddcd"}, (109,), id="feddcd"),
+            pytest.param({"name": "feddcd"}, (109, 284, 455), id="feddcd, all", marks=LONG),
+            pytest.param({"name": "feddcd", "step_size": 1.9}, (61,), id="eta 1.9"),
+            pytest.param({"name": "feddcd", "step_size": 1.9}, (61, 143, 242), id="eta 1.9, all", marks=LONG),
+            pytest.param({"name": "acc-feddcd"}, (27, 90), id="one cohort"),
+            pytest.param({"name": "acc-feddcd"}, (27, 90, 155), id="one cohort, all", marks=LONG),
+            pytest.param({"name": "acc-feddcd", "cohorts": 2}, (30,), id="two cohorts"),
+            pytest.param({"name": "acc-feddcd", "cohorts": 2}, (30, 88, 153), id="two cohorts, all", marks=LONG),
+        ]
+    ),
 )
 def test_digits_take_as_many_rounds_as_known(algorithm: dict[str, Any], known: tuple[int, ...], tmp_path: Path) -> None:
     # With the settings' own solver, whose accuracy is delta = 1/4: the counts are those of exact solves.

@@ -16,6 +16,7 @@ from fenchel.algorithms.feddcd.feddcd import FedDCDClient
 from fenchel.common.arrays import Vector
 from fenchel.testing import Faults
 from tests.algorithms.mlr import Run, reproducible, train
+from tests.slow import rest_slow
 
 SOLVER = {"kind": "newton-cg", "stop": {"gradient": 1e-13}}
 ALGORITHMS: dict[str, dict[str, Any]] = {
@@ -94,7 +95,7 @@ def held_up(monkeypatch: pytest.MonkeyPatch, client: str, rounds: set[int], rele
         monkeypatch.setattr(half, "solved_at", slow)
 
 
-@pytest.mark.parametrize("name", ["feddcd", "one cohort"])
+@pytest.mark.parametrize("name", rest_slow(["feddcd", "one cohort"]))
 def test_a_straggler_is_as_one_that_was_not_asked(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Client 1 is late in round 2, where two others are in time, and in round 4, where only one is.
     asked = [(0, 1), (0, 1, 3), (1, 2), (1, 3), (0, 1), (2, 3)]

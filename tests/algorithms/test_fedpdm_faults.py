@@ -14,6 +14,7 @@ from tests.algorithms.fedpdm_oracle import Variant, simulated
 from tests.algorithms.fedpdm_runs import EVERYBODY, SEED, real
 from tests.algorithms.mlr import Run, reproducible
 from tests.algorithms.straggler import late, missed
+from tests.slow import rest_slow
 
 SMALL: dict[str, Any] = {"batch_size": 2, "gamma": 0.01}
 VARIANTS: Mapping[str, Variant] = {
@@ -42,7 +43,7 @@ def assert_mirrored(name: str, run: Run) -> None:
         np.testing.assert_allclose(last.mean_upload, np.mean(mirrored, axis=0), rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", rest_slow(VARIANTS))
 def test_what_came_too_late_is_undone_on_both_sides(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     variant, problem = VARIANTS[name], reproducible()
     with late(monkeypatch, FedPDMClient, "client-001", 2) as slow:

@@ -11,6 +11,7 @@ from fenchel.common.arrays import Dense, Vector
 from tests.algorithms.fedpdm_oracle import Landscape, Variant
 from tests.algorithms.fedpdm_runs import EVERYBODY, iterates_of, landscape_of, real, smoothness_of, watched
 from tests.algorithms.mlr import reproducible
+from tests.slow import rest_slow
 
 BETA, GAMMA = 0.15, 0.02
 
@@ -59,8 +60,8 @@ def minimised(land: Landscape) -> Vector:
     return x
 
 
-@pytest.mark.parametrize("factor", [4, 8])
-@pytest.mark.parametrize("sigma", [0.0, 0.02, 0.1])
+@pytest.mark.parametrize("factor", rest_slow([4, 8]))
+@pytest.mark.parametrize("sigma", rest_slow([0.0, 0.02, 0.1]))
 def test_with_noise_and_inexact_solves_the_mean_measure_is_bounded(sigma: float, factor: int, tmp_path: Path) -> None:
     problem, rounds, seeds = reproducible(), 40, range(2)
     smoothness = smoothness_of(problem, BETA)

@@ -155,6 +155,7 @@ def optimum(settings: RunSettings) -> float:
     return objective.value(solver.fit(shard.features, shard.labels).coef_.ravel())
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.parametrize(
     "algorithm",
     [

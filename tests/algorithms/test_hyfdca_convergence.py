@@ -14,6 +14,7 @@ from fenchel.common.arrays import Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.data.source import DataSource
 from tests.algorithms.hyfdca_witness import Witness, settings_of
+from tests.slow import rest_slow
 
 Case = dict[str, Any]
 
@@ -65,17 +66,19 @@ def test_the_dual_objective_never_falls(loss: str, seed: int, tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("preset", "l2", "expected"),
-    [
-        ("linesearch", 0.1, [3, 7, 10, 13, 15]),
-        ("linesearch", 0.01, [4, 11, 17, 19, 34]),
-        ("linesearch", 0.001, [3, 17, 35, 62]),
-        ("safe", 0.1, [5, 13, 38]),
-        ("safe", 0.01, [26, 81]),
-        ("safe", 0.001, [74]),
-        pytest.param("linesearch", 0.001, [3, 17, 35, 62, 178], marks=LONG),
-        pytest.param("safe", 0.1, [5, 13, 38, 103], marks=LONG),
-        pytest.param("safe", 0.01, [26, 81, 203], marks=LONG),
-    ],
+    rest_slow(
+        [
+            ("linesearch", 0.1, [3, 7, 10, 13, 15]),
+            ("linesearch", 0.01, [4, 11, 17, 19, 34]),
+            ("linesearch", 0.001, [3, 17, 35, 62]),
+            ("safe", 0.1, [5, 13, 38]),
+            ("safe", 0.01, [26, 81]),
+            ("safe", 0.001, [74]),
+            pytest.param("linesearch", 0.001, [3, 17, 35, 62, 178], marks=LONG),
+            pytest.param("safe", 0.1, [5, 13, 38, 103], marks=LONG),
+            pytest.param("safe", 0.01, [26, 81, 203], marks=LONG),
+        ]
+    ),
 )
 def test_with_all_coordinates_it_takes_exactly_the_rounds_of_the_specification(
     preset: str, l2: float, expected: list[int], tmp_path: Path
@@ -101,6 +104,7 @@ def test_the_cautious_steps_of_the_theory_take_the_rounds_of_the_specification(
     assert [every * t for t in rounds_to(gaps[::every])] == expected
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.parametrize(
     ("algorithm", "loss", "rounds", "expected"),
     [
@@ -171,7 +175,7 @@ def mixed() -> list[Shard]:
     ]
 
 
-@pytest.mark.parametrize("algorithm", ["all", "active", "pickers", "linesearch"])
+@pytest.mark.parametrize("algorithm", rest_slow(["all", "active", "pickers", "linesearch"], 2))
 def test_clients_in_general_position_follow_the_pseudocode_of_what_they_hold(algorithm: str, tmp_path: Path) -> None:
     searches = algorithm == "linesearch"
     chosen: Case = {"preset": algorithm} if searches else {"preset": "exact", "picks": 15, "averaging": algorithm}

@@ -33,20 +33,24 @@ from tests.algorithms.hybrid import (
     shards_of,
     split,
 )
+from tests.slow import rest_slow
 
 # The same numbers
 
 
 @pytest.mark.parametrize(
     ("algorithm", "loss"),
-    [
-        ({"preset": "linesearch", "protect_primal": True}, "hinge"),
-        ({"preset": "linesearch", "protect_primal": True}, "logistic"),
-        ({"preset": "exact", "picks": 8, "protect_primal": True}, "squared"),
-        ({"preset": "exact", "picks": 8, "picking": "common", "messages": "sparse"}, "logistic"),
-        ({"preset": "exact", "picks": 8, "messages": "sparse"}, "hinge"),
-        ({"preset": "safe", "averaging": "pickers"}, "squared"),
-    ],
+    rest_slow(
+        [
+            ({"preset": "linesearch", "protect_primal": True}, "hinge"),
+            ({"preset": "linesearch", "protect_primal": True}, "logistic"),
+            ({"preset": "exact", "picks": 8, "protect_primal": True}, "squared"),
+            ({"preset": "exact", "picks": 8, "picking": "common", "messages": "sparse"}, "logistic"),
+            ({"preset": "exact", "picks": 8, "messages": "sparse"}, "hinge"),
+            ({"preset": "safe", "averaging": "pickers"}, "squared"),
+        ],
+        2,
+    ),
 )
 def test_every_way_of_working_is_the_same_encrypted(
     algorithm: dict[str, Any], loss: str, laboratory: Laboratory
@@ -291,6 +295,7 @@ def picks_of(run: Run, message: Message) -> Indices:
     return picked_units(settings.algorithm, settings.seed, message.client, message.round, state["groups"], quotas)
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.parametrize("picking", ["common", "independent"])
 def test_zeros_travel_like_everything_else(picking: str, laboratory: Laboratory) -> None:
     # Late in a run most picked duals stay at an end of their interval: their change is zero.

@@ -28,6 +28,7 @@ from fenchel.server.coordinator import Coordinator
 from fenchel.server.telemetry.observer import RunObserver
 from fenchel.testing import Faults, Federation
 from tests.algorithms.hybrid import Run, hybrid_settings, shards_of
+from tests.slow import rest_slow
 
 T = TypeVar("T")
 
@@ -243,16 +244,18 @@ def agree(run: Run) -> Vector:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("name", "phase"),
-    [
-        ("exact", "inner_product"),
-        ("exact", "change_dual"),
-        ("exact", "aggregate"),
-        ("line search", "change_dual"),
-        ("line search", "propose"),
-        ("protected line search", "curvature"),
-        ("protected line search", "advance"),
-        ("sparse", "aggregate"),
-    ],
+    rest_slow(
+        [
+            ("exact", "inner_product"),
+            ("exact", "change_dual"),
+            ("exact", "aggregate"),
+            ("line search", "change_dual"),
+            ("line search", "propose"),
+            ("protected line search", "curvature"),
+            ("protected line search", "advance"),
+            ("sparse", "aggregate"),
+        ]
+    ),
 )
 def test_a_client_that_misses_rounds_returns_and_the_run_still_converges(
     name: str, phase: str, secrets: Secrets, tmp_path: Path

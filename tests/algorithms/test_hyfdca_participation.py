@@ -32,6 +32,7 @@ def first_below(gaps: Vector, level: float) -> int:
 # Oracle 14, O5 and O11: rounds to a gap of 1e-4 at lambda = 0.01
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.parametrize(
     ("sampler", "size", "averaging", "rounds"),
     [
@@ -142,6 +143,7 @@ def test_a_client_that_misses_steps_of_the_line_search_catches_up(what: str, tmp
     assert run.final.figures["gap"] < 1e-3
 
 
+@pytest.mark.slow  # make test-all
 def test_a_client_that_misses_its_deadline_comes_back(tmp_path: Path) -> None:
     late = threading.Event()
 

@@ -34,6 +34,7 @@ def weights_told(ended: Federation) -> list[tuple[int, str]]:
     return sorted((call["round"], call["client"]) for call in ended.calls if call["phase"] == "begin")
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.parametrize(
     ("name", "sampler", "weighted"),
     [

@@ -291,6 +291,7 @@ def test_a_client_whose_budget_is_spent_is_asked_once_more_and_then_no_longer(
     assert any("1 of 4 clients have spent" in record.getMessage() for record in caplog.records)
 
 
+@pytest.mark.slow  # make test-all
 def test_places_of_clients_whose_budgets_are_spent_go_to_others(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "places")
     policies = {"client-001": allowing(1), "client-002": allowing(1)}

@@ -17,6 +17,7 @@ from fenchel.common.arrays import Vector
 from fenchel.common.randomness import generator
 from tests.algorithms.mlr import SETS, Problem, Run, reproducible, train, two_class_digits
 from tests.algorithms.straggler import late, missed
+from tests.slow import rest_slow
 
 FULL: dict[str, Any] = {"local_steps": 5, "batch_size": None, "step_size": 0.2, "weighting": "uniform"}
 SEED = 3
@@ -132,8 +133,8 @@ def test_it_is_the_algorithm_of_the_paper_whatever_the_settings_and_cohorts(
     assert imbalance(run) < 1e-13
 
 
-@pytest.mark.parametrize("weighted", [False, True], ids=["sum of objectives", "all samples"])
-@pytest.mark.parametrize("correction", ["option-ii", "option-i"])
+@pytest.mark.parametrize("weighted", rest_slow([False, True]), ids=["sum of objectives", "all samples"])
+@pytest.mark.parametrize("correction", rest_slow(["option-ii", "option-i"]))
 def test_it_minimises_what_the_weighting_says(weighted: bool, correction: str, tmp_path: Path) -> None:
     problem, other = reproducible(weighted=weighted), reproducible(weighted=not weighted)
     algorithm = scaffold(
@@ -151,6 +152,7 @@ def test_it_minimises_what_the_weighting_says(weighted: bool, correction: str, t
     assert imbalance(run) < 1e-14
 
 
+@pytest.mark.slow  # make test-all
 def test_on_two_classes_a_client_it_reaches_the_optimum_where_fedavg_stalls(tmp_path: Path) -> None:
     problem = two_class_digits()
     local = {"local_steps": 20, "batch_size": None, "step_size": 0.03, "weighting": "uniform"}
@@ -169,8 +171,8 @@ def test_on_two_classes_a_client_it_reaches_the_optimum_where_fedavg_stalls(tmp_
 STOCHASTIC = {"local_epochs": 2, "batch_size": 3, "step_size": 0.1, "server_step_size": 0.9, "correction": "option-ii"}
 
 
-@pytest.mark.parametrize("when", [2, 4], ids=["in the middle", "in the last round"])
-@pytest.mark.parametrize("correction", ["option-ii", "option-i"])
+@pytest.mark.parametrize("when", rest_slow([2, 4]), ids=["in the middle", "in the last round"])
+@pytest.mark.parametrize("correction", rest_slow(["option-ii", "option-i"]))
 def test_a_control_variate_that_came_too_late_is_undone(
     correction: str, when: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

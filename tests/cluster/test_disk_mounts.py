@@ -77,6 +77,7 @@ def fails(federation: Federation, who: str) -> str:
     return last
 
 
+@pytest.mark.slow  # make test-all
 def test_a_client_that_cannot_write_its_journal_goes_on_later(
     disk: Disk, federation: Federation, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def over_grpc(
     return model
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("algorithm", "known"),

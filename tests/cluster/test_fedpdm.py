@@ -19,6 +19,7 @@ from fenchel.server.fleet.downlink import ServerDownlink
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import digest
 from tests.payload_sizes import payload_bits
+from tests.slow import rest_slow
 
 pytestmark = pytest.mark.cluster
 
@@ -78,11 +79,13 @@ def in_process(given: Mapping[str, Any], parent: Path) -> tuple[RunFolder, list[
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("support", "algorithm", "index_bits"),
-    [
-        ("top-k", {"aggregator": "stale", "error_feedback": "ef21"}, (8 * 64, 640)),
-        ("random", {"aggregator": "sampled", "dual": "public"}, (SEED_BITS, SEED_BITS)),
-        ("shared-random", {"aggregator": "hybrid"}, (0, 0)),
-    ],
+    rest_slow(
+        [
+            ("top-k", {"aggregator": "stale", "error_feedback": "ef21"}, (8 * 64, 640)),
+            ("random", {"aggregator": "sampled", "dual": "public"}, (SEED_BITS, SEED_BITS)),
+            ("shared-random", {"aggregator": "hybrid"}, (0, 0)),
+        ]
+    ),
     ids=["ef21 top-k", "random", "shared-random"],
 )
 def test_sparse_messages_give_the_bits_of_the_in_process_fleet_and_cost_what_the_table_says(

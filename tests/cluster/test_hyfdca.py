@@ -186,6 +186,7 @@ def array(value: Value) -> Vector:
     return value
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.timeout(300)
 def test_the_memory_of_a_server_holds_nothing_that_clients_hide(federate: MakeFederation, tmp_path: Path) -> None:
     make_keys(tmp_path / "keys", KEY_BITS)

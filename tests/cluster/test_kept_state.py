@@ -17,6 +17,7 @@ from fenchel.server import checkpoint as checkpoints
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import digest
 from tests.cluster.test_fedpdm import settings as fedpdm
+from tests.slow import rest_slow
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -45,12 +46,14 @@ SCAFFOLD = common(
 
 @pytest.mark.parametrize(
     ("settings", "client", "server", "tolerance"),
-    [
-        pytest.param(SCAFFOLD, "control", "control", 1e-14, id="scaffold"),
-        pytest.param(fedpdm(60, "random", aggregator="hybrid"), "dual", "mean_dual", 1e-13, id="fedpdm"),
-        pytest.param(codasca("paper"), "control", "control", 1e-6, id="codasca-paper"),
-        pytest.param(codasca("compact"), "control", "control", 1e-6, id="codasca", marks=pytest.mark.slow),  # long
-    ],
+    rest_slow(
+        [
+            pytest.param(SCAFFOLD, "control", "control", 1e-14, id="scaffold"),
+            pytest.param(fedpdm(60, "random", aggregator="hybrid"), "dual", "mean_dual", 1e-13, id="fedpdm"),
+            pytest.param(codasca("paper"), "control", "control", 1e-6, id="codasca-paper"),
+            pytest.param(codasca("compact"), "control", "control", 1e-6, id="codasca", marks=pytest.mark.slow),  # long
+        ]
+    ),
 )
 def test_kills_change_no_bit_and_the_mean_of_what_clients_keep_is_kept(
     settings: dict[str, Any], client: str, server: str, tolerance: float, federate: MakeFederation, tmp_path: Path

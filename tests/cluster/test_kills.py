@@ -63,6 +63,7 @@ def test_a_run_that_was_brought_up_in_one_command_resumes_after_a_kill(
     assert digest(federation.finish() / "model.npz") == reference
 
 
+@pytest.mark.slow  # make test-all
 def test_clients_notice_a_frozen_server_and_go_on_with_one_at_another_address(
     federate: MakeFederation, reference: str
 ) -> None:

@@ -44,6 +44,7 @@ print(json.dumps({{what: size / (4 * {_FLOATS}) for what, size in counted.items(
 """
 
 
+@pytest.mark.slow  # make test-all
 def test_a_reduction_takes_three_models_and_keeps_one() -> None:
     done = subprocess.run([sys.executable, "-c", _COUNT], stdout=subprocess.PIPE, text=True, check=True)
     models = json.loads(done.stdout.splitlines()[-1])

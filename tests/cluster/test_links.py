@@ -173,6 +173,7 @@ def test_the_experiment_has_the_bits_of_a_run_without_links_and_says_what_each_c
     assert digest(run.path / "model.npz") == in_one_process(without, tmp_path)
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.timeout(300)
 def test_links_that_are_cut_in_the_middle_of_a_run_cost_time_and_not_a_bit_of_the_model(tmp_path: Path) -> None:
     rounds = 90

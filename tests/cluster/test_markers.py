@@ -24,6 +24,7 @@ from tests.cluster.federation import Federation, free_port, wait_until
 from tests.cluster.gated import NAME
 from tests.cluster.onlooker import Onlooker
 from tests.cluster.test_secrets import traces
+from tests.slow import rest_slow
 
 pytestmark = pytest.mark.cluster
 
@@ -157,7 +158,7 @@ def loose() -> Iterator[None]:
     os.umask(before)
 
 
-@pytest.mark.parametrize("encrypted", [False, True], ids=["fails", "hyfdca"])
+@pytest.mark.parametrize("encrypted", rest_slow([False, True]), ids=["fails", "hyfdca"])
 def test_no_file_or_word_holds_what_its_owner_must_not_have(
     encrypted: bool,
     federate: MakeFederation,

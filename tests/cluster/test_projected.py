@@ -20,6 +20,7 @@ FAR: Mapping[str, Any] = {"rtt": "200ms"}
 THIN: Mapping[str, Any] = {"rtt": "40ms", "upload": "0.2Mbit", "download": "0.4Mbit"}  # 5 kB take 0.2 s up
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.parametrize(
     ("algorithm", "link"),
     [

@@ -58,6 +58,7 @@ def stopped(federation: Federation, how: signal.Signals) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.timeout(300)
 def test_a_run_that_waits_has_saved_all_and_goes_on_with_the_same_bits_also_after_a_stop_and_a_kill(
     federate: MakeFederation, tmp_path: Path
@@ -105,6 +106,7 @@ def check_saved(federation: Federation) -> int:
     return last
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.timeout(300)
 def test_a_federation_of_one_command_with_a_frozen_client_can_be_stopped_and_resumed(
     federate: MakeFederation, tmp_path: Path
@@ -129,6 +131,7 @@ def test_a_federation_of_one_command_with_a_frozen_client_can_be_stopped_and_res
     assert digest(run / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.timeout(300)
 def test_a_frozen_client_costs_as_many_deadlines_as_the_run_is_patient(federate: MakeFederation) -> None:
     without = settings(sampler={"kind": "all"}, min_replies=1, patience=2)

@@ -32,6 +32,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow  # make test-all
 def test_what_a_resumption_costs_is_no_cost_of_a_round(federate: MakeFederation) -> None:
     federation = federate(SETTINGS)
     federation.start()

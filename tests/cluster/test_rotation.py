@@ -83,6 +83,7 @@ def counted(run: Path) -> dict[int, set[str]]:
     return found
 
 
+@pytest.mark.slow  # make test-all
 def test_a_run_goes_on_while_certificates_are_replaced_and_one_client_is_shut_out(
     federate: MakeFederation, tmp_path: Path
 ) -> None:

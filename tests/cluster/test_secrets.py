@@ -18,6 +18,7 @@ from fenchel.deploy.certificates.keys import make_keys
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, wait_until
 from tests.messages import raises
+from tests.slow import rest_slow
 
 pytestmark = pytest.mark.cluster
 
@@ -181,7 +182,7 @@ def test_secrets_from_a_file_reach_the_clients_and_the_server_insists_on_their_k
     assert decrypting(loaded(federation.says("server"))) == set()
 
 
-@pytest.mark.parametrize("source", ["file", "sealed"])
+@pytest.mark.parametrize("source", rest_slow(["file", "sealed"]))
 def test_one_command_makes_the_secrets_elsewhere_and_finds_them_again(
     source: str, federate: MakeFederation, tmp_path: Path
 ) -> None:

@@ -227,6 +227,7 @@ def test_a_synced_checkpoint_survives_the_loss_of_power(disk: Path) -> None:
     try_kills(found, read_checkpoint)
 
 
+@pytest.mark.slow  # make test-all
 @given(places=st.lists(st.integers(0, 10_000), min_size=1, max_size=4), chance=st.randoms())
 @settings(max_examples=60)
 def test_power_may_go_again_and_again(
@@ -344,6 +345,7 @@ def test_a_synced_journal_knows_every_reply_that_was_sent(disk: Path, caplog: py
     assert not caplog.records, "nothing was damaged"
 
 
+@pytest.mark.slow  # make test-all
 def test_without_sync_a_journal_says_what_is_damaged_and_knows_nothing_wrong(
     disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -536,6 +538,7 @@ def test_a_list_that_was_copied_for_the_server_stays_there(disk: Path) -> None:
     try_kills(found, read_copy)
 
 
+@pytest.mark.slow  # make test-all
 def test_what_was_revoked_stays_so_and_who_was_certified_can_be_revoked(disk: Path) -> None:
     make_all(disk / "certs", ["localhost"], ["a", "b"])
     with recording(disk) as found:

@@ -165,6 +165,7 @@ async def test_few_bytes_that_stand_for_a_gigabyte_stay_few(federate: Callable[.
     assert told.count("got values named") == len(encodings) - 1
 
 
+@pytest.mark.slow  # make test-all
 async def test_what_a_client_never_reads_is_not_kept_for_it(federate: Callable[..., Federation]) -> None:
     """Each round has 16 MiB for it, of which 4 MiB may be sent ahead."""
     rounds = 12

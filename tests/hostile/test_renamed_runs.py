@@ -36,6 +36,7 @@ from fenchel.deploy.certificates.making import make_all
 from fenchel.proto import fenchel_pb2 as pb
 from tests.hostile.test_untrusted_server import Impostor
 from tests.messages import raises
+from tests.slow import rest_slow
 
 DELTA = 1e-4
 POLICY = Policy(maximum_epsilon=1.0, delta=DELTA)
@@ -141,13 +142,16 @@ def test_a_largest_epsilon_needs_a_place_where_runs_are_counted(data: Path) -> N
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"data": SETTINGS["data"] | {"scale": "none", "bias": 1.0}},
-        {"data": SETTINGS["data"] | {"holdout": 0.1}},
-        {"data": SETTINGS["data"] | {"classes": ["ill", "other", "well"]}, "objective": {"kind": "softmax"}},
-        {"seed": 9},
-        {"objective": {"kind": "logistic", "dtype": "float32"}},
-    ],
+    rest_slow(
+        [
+            {"data": SETTINGS["data"] | {"scale": "none", "bias": 1.0}},
+            {"data": SETTINGS["data"] | {"holdout": 0.1}},
+            {"data": SETTINGS["data"] | {"classes": ["ill", "other", "well"]}, "objective": {"kind": "softmax"}},
+            {"seed": 9},
+            {"objective": {"kind": "logistic", "dtype": "float32"}},
+        ],
+        2,
+    ),
     ids=["scaling", "holdout", "classes", "seed", "dtype"],
 )
 def test_the_servers_settings_do_not_begin_a_new_count(changes: dict[str, Any], data: Path, tmp_path: Path) -> None:

@@ -268,6 +268,7 @@ async def over_tls(
     return bytes(relay.up[0]), coordinator.admission.members[PARROT].streams
 
 
+@pytest.mark.slow  # make test-all
 def test_bytes_of_a_connection_are_of_no_use_in_another_one_nor_in_another_run(
     settings: RunSettings, undisturbed: bytes, tmp_path: Path
 ) -> None:

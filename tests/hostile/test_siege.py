@@ -37,6 +37,7 @@ from fenchel.server.metering.limits import Limits
 from fenchel.server.transport.service import serve
 from fenchel.testing import load_model
 from tests.hostile.memory import growth
+from tests.slow import rest_slow
 
 OFFENDER = "client-002"
 HONEST = ("client-000", "client-001")
@@ -437,7 +438,7 @@ async def _offend(offender: Offender, attack: Attack) -> None:
             await attack(offender, channel)
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group[0])
+@pytest.mark.parametrize("group", rest_slow(GROUPS, 2), ids=lambda group: group[0])
 def test_the_run_of_the_others_ends_with_the_right_bits(
     group: list[str], certificates: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -276,6 +276,7 @@ def test_who_does_not_take_the_answer_does_not_keep_the_others_out(
             connection.close()
 
 
+@pytest.mark.slow  # make test-all
 def test_thousands_of_connections_take_no_more_than_sixteen_threads(endpoint: Endpoint) -> None:
     threads, memory = threading.active_count(), resident(os.getpid())
     held: list[socket.socket] = []
@@ -307,6 +308,7 @@ def test_a_thread_that_cannot_be_started_costs_no_place(endpoint: Endpoint, monk
     assert endpoint.is_well()
 
 
+@pytest.mark.slow  # make test-all
 def test_a_reader_that_resets_its_connection_is_forgotten(endpoint: Endpoint) -> None:
     for _ in range(200):
         with endpoint.dial() as connection:

@@ -29,7 +29,9 @@ _TEST_LABELS = ("y_test", "test_labels")
 _SPARSE = ("data", "indices", "indptr", "shape")
 
 _LONGEST_HEADER = 10_000
-_PIECE = 1 << 20
+_PIECES = {zipfile.ZIP_STORED: 1 << 20, zipfile.ZIP_DEFLATED: 1 << 20, zipfile.ZIP_LZMA: 1 << 12}
+"""Bytes of an array that are read at once, by its compression. Of LZMA so many compressed bytes are decompressed whole,
+to 28 MB at most; of bzip2 they might be gigabytes."""
 _VALUE_BYTES = 8
 """A value of any type becomes a float of up to so many bytes."""
 _HEADER = re.compile(
@@ -164,13 +166,15 @@ def read_arrays(path: Path, limits: DataLimits = UNLIMITED) -> dict[str, NDArray
             limits.require_bytes(sum(info.file_size for info in archive.infolist()), path)
             for info in archive.infolist():
                 member = info.filename.removesuffix(".npy")
-                if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise ValueError("compressed in a way that NumPy does not use")
+                if info.compress_type not in _PIECES:
+                    raise ValueError(f"compressed by method {info.compress_type}; expected none, deflate or LZMA")
                 with archive.open(info) as content:
                     dtype, shape, fortran = _announced(content, info.file_size)
                     taken += math.prod(shape) * max(dtype.itemsize, _VALUE_BYTES)
                     limits.require_bytes(taken, path)
-                    arrays[member] = _array(content, dtype, shape, fortran=fortran)
+                    arrays[member] = _array(
+                        content, dtype, shape, fortran=fortran, piece_bytes=_PIECES[info.compress_type]
+                    )
     except (
         zipfile.BadZipFile,
         NotImplementedError,
@@ -191,7 +195,7 @@ def read_npy(path: Path) -> NDArray[Any]:
     try:
         rest = io.BytesIO(content)
         dtype, shape, fortran = _announced(rest, len(content))
-        return _array(rest, dtype, shape, fortran=fortran)
+        return _array(rest, dtype, shape, fortran=fortran, piece_bytes=len(content))
     except (ValueError, TypeError) as error:
         raise DataError(f"not a plain NumPy array: {error}", source=path) from error
 
@@ -248,10 +252,12 @@ def _announced(content: IO[bytes], size: int) -> tuple[np.dtype[Any], tuple[int,
     return dtype, shape, header["fortran"] == b"True"
 
 
-def _array(content: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool) -> NDArray[Any]:
+def _array(
+    content: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool, piece_bytes: int
+) -> NDArray[Any]:
     """Read the values of an array."""
     data = bytearray()
-    while piece := content.read(_PIECE):
+    while piece := content.read(piece_bytes):
         data += piece
     if len(data) != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"ends after {len(data)} bytes")

@@ -98,6 +98,7 @@ def test_a_long_file_without_aliases_is_read() -> None:
     assert yaml_value(f"[{'1, ' * (MOST_VALUES + 10)}]") == [1] * (MOST_VALUES + 10)
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.parametrize("depth", range(1, 6))
 def test_what_is_shown_of_a_value_takes_no_longer_for_a_large_one(depth: int, tmp_path: Path) -> None:
     """A value that one line shows the beginning of is not written out whole first."""

@@ -128,6 +128,7 @@ def test_colour_images_reach_a_resnet_with_their_channels(real: Path) -> None:
     assert np.isfinite(scores).all()
 
 
+@pytest.mark.slow  # make test-all
 def test_news20_is_dealt_to_144_clients_value_by_value(real: Path, tmp_path: Path) -> None:
     """Of ``news20.binary``, rebuilt: presence features with rows of unit length, columns delta-coded."""
     need(real / "news20")

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from fenchel.deploy.launch import grpc_engine
+from tests.slow import rest_slow
 
 _WATCH = """
 import os, sys
@@ -52,14 +53,17 @@ def python(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     "entry",
-    [
-        _COMMAND,
-        "import benchmarks.round_trip, benchmarks.scale",
-        "import benchmarks.load",
-        "import benchmarks.instrumentation",
-        "import benchmarks.large_model",
-        "import benchmarks.peers.fenchel_fedavg",
-    ],
+    rest_slow(
+        [
+            _COMMAND,
+            "import benchmarks.round_trip, benchmarks.scale",
+            "import benchmarks.load",
+            "import benchmarks.instrumentation",
+            "import benchmarks.large_model",
+            "import benchmarks.peers.fenchel_fedavg",
+        ],
+        2,
+    ),
 )
 def test_the_engine_is_chosen_before_grpc_is_imported(entry: str) -> None:
     assert python(_WATCH + entry).stdout.startswith(f"gRPC is imported with {grpc_engine.POLLED}\n")
@@ -67,14 +71,17 @@ def test_the_engine_is_chosen_before_grpc_is_imported(entry: str) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [
-        "fenchel",
-        "fenchel.deploy.cli.main",
-        "fenchel.deploy.launch.local",
-        "fenchel.deploy.launch.in_process",
-        "fenchel.server.transport.service",
-        "fenchel.client.client_process",
-    ],
+    rest_slow(
+        [
+            "fenchel",
+            "fenchel.deploy.cli.main",
+            "fenchel.deploy.launch.local",
+            "fenchel.deploy.launch.in_process",
+            "fenchel.server.transport.service",
+            "fenchel.client.client_process",
+        ],
+        2,
+    ),
 )
 def test_an_import_leaves_the_environment_as_it_was(module: str) -> None:
     compare = f"import os; before = dict(os.environ); import {module}; print(dict(os.environ) == before)"

@@ -181,6 +181,7 @@ async def test_jitter_keeps_every_byte_in_its_place() -> None:
         writer.close()
 
 
+@pytest.mark.slow  # make test-all
 async def test_jitter_makes_round_trips_differ_and_is_on_top_of_the_round_trip() -> None:
     async with relayed(echo, rtt=0.01, jitter=0.02) as (_, port):
         reader, writer = await dial(port)
@@ -196,6 +197,7 @@ async def test_jitter_makes_round_trips_differ_and_is_on_top_of_the_round_trip()
     assert max(took) - min(took) >= 0.02
 
 
+@pytest.mark.slow  # make test-all
 async def test_a_server_that_does_not_read_stops_the_client_and_little_is_held_in_between() -> None:
     reading = asyncio.Event()
 

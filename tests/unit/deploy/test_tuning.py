@@ -146,6 +146,7 @@ def test_draws_depend_on_the_trial_and_the_key_alone(tmp_path: Path) -> None:
     assert not {parameters(other, number)[key] for number in range(20)} & set(drawn)
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_diverging_and_failing_trials_are_recorded_and_dropped(tmp_path: Path) -> None:
     search = begun(

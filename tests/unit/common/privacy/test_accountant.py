@@ -170,6 +170,7 @@ def test_more_uploads_less_noise_and_more_samples_cost_more(z: float, q: float, 
         assert here * slack >= cost(z, 0.8 * q, uploads)
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.parametrize("method", METHODS)
 def test_hardly_any_noise_is_a_large_number_and_no_failure(method: Method) -> None:
     noises = (0.1, 0.01, 0.002, 1e-6)
@@ -229,6 +230,7 @@ def test_whatever_a_release_may_be_has_a_price(method: Method, z: float, q: floa
     assert epsilon({Release(z, q): 2}, 1e-5, method) >= 0
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.parametrize(("z", "q", "uploads"), [(1.0, 0.45, 10**5), (1.0, 0.45, 10**12), (0.01, 0.5, 10**5)])
 def test_memory_does_not_grow_with_the_number_of_uploads(z: float, q: float, uploads: int) -> None:
     epsilon({Release(1.0, 0.5): 2}, 1e-5)  # imports
