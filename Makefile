@@ -1,14 +1,17 @@
-# What people do every day. Everything happens in .venv; the first call of any target makes it.
+# What people do every day. Everything happens in .venv (VENV=...); the first call of any target makes it.
 
-PYTHON ?= python3.11
-BIN := .venv/bin
-READY := .venv/.ready
-TWO := --numprocesses 2 --dist worksteal
+# The newest supported version that there is. One that pyenv knows but has not chosen answers with an error.
+PYTHON ?= $(shell for minor in 14 13 12 11; do \
+	python3.$$minor -c '' 2>/dev/null && { echo python3.$$minor; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SPREAD := --numprocesses 3 --dist worksteal
 BACKEND := setuptools>=77
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock'
 
-.PHONY: help install torch demo test test-all explore docs fuzz lint format bench bench-peers proto lock clean
+.PHONY: help install torch demo test fast slow test-all explore docs fuzz lint format bench bench-peers proto lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -16,7 +19,9 @@ help:  ## this list
 install: $(READY)  ## a .venv with everything for development
 
 $(READY): pyproject.toml requirements.lock
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@test -x $(BIN)/python || test -n '$(PYTHON)' || { echo 'error: no Python 3.11 to 3.14 was found.' \
+		'Install one, or name it: make PYTHON=/path/to/python3' >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
@@ -28,13 +33,18 @@ demo: $(READY)  ## the quickstart: a server and four clients over TLS, a live ta
 	$(BIN)/fenchel up quickstart
 
 test: $(READY)  ## what a change can break, in five minutes: also real clusters, kills and encryption
-	$(BIN)/python -m pytest -m 'not docker and not slow' $(TWO)
+	$(BIN)/python -m pytest -m 'not docker and not slow' $(SPREAD)
 
-test-all: test  ## the same, then statistics, long convergence, every parameter, ten kills for each algorithm
-	$(BIN)/python -m pytest -m 'slow and not docker' $(TWO) -rs
+fast: $(READY)  ## the tests of parts, without a cluster
+	$(BIN)/python -m pytest -m 'not docker and not slow and not cluster' $(SPREAD) tests/unit
+
+slow: $(READY)  ## statistics, long convergence, every parameter, ten kills for each algorithm
+	$(BIN)/python -m pytest -m 'slow and not docker' $(SPREAD)
+
+test-all: test slow  ## both
 
 explore: $(READY)  ## the tests of properties on examples that nobody has tried yet
-	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'not docker and not cluster and not slow' $(TWO) tests/unit tests/hostile
+	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m 'not docker and not cluster and not slow' $(SPREAD) tests/unit tests/hostile
 
 fuzz: $(READY)  ## a million damaged inputs to everything that parses bytes (for the night); FUZZ="--seed 1"
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.hostile.fuzz $(FUZZ)

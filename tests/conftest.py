@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -24,6 +26,22 @@ settings.register_profile("explore", deadline=None, suppress_health_check=[Healt
 # Whoever runs the tests runs the same examples, so a failure is about what was changed.
 settings.register_profile("repeat", settings.get_profile("explore"), derandomize=True, max_examples=30)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
+
+
+SKIPS = Path(__file__).with_name("skips.txt")
+"""What may be skipped in CI: a regular expression for a reason a line, and after a tab why CI cannot do better."""
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Let a run in CI fail where a test was skipped for a reason that is not on the list."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not os.environ.get("CI") or hasattr(session.config, "workerinput"):
+        return
+    known = [line.partition("\t")[0] for line in SKIPS.read_text().splitlines()]
+    reasons = {str(report.longrepr[2]) for report in reporter.stats.get("skipped", ())}
+    for reason in sorted(reason for reason in reasons if not any(re.search(each, reason) for each in known)):
+        reporter.write_line(f"skipped, and not in {SKIPS.name}: {reason}", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 MakeSettings: TypeAlias = Callable[..., RunSettings]
