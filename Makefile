@@ -6,7 +6,7 @@ PYTHON ?= $(shell for minor in 14 13 12 11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SPREAD := --numprocesses 3 --dist worksteal
+SPREAD := --numprocesses 4 --maxschedchunk 1
 BACKEND := setuptools>=77
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock'

@@ -44,6 +44,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that start processes, which take longest, so that no worker is left with them at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("cluster") is None)
+
+
 MakeSettings: TypeAlias = Callable[..., RunSettings]
 
 

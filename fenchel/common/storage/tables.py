@@ -7,8 +7,9 @@ being written. When the run ends, the table becomes ``<name>.parquet``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -58,8 +59,9 @@ class TableLog:
         self._schema = schema
         earlier = read(path) if kept_rounds and exists(path) else None
         fresh = path.with_suffix(".arrows.new")  # replaces the growing file when it holds what is kept
-        with writing(_growing(path)):
+        with writing(_growing(path)), ExitStack() as stack:
             self._file = fresh.open("wb")
+            stack.callback(_close_after_failure, self._file)
             self._writer = pa.ipc.new_stream(self._file, schema)
             if earlier is not None:
                 kept = earlier.filter(pc.less_equal(earlier["round"], kept_rounds))
@@ -67,6 +69,7 @@ class TableLog:
                 self._file.flush()
             fresh.replace(_growing(path))
             path.unlink(missing_ok=True)
+            stack.pop_all()
 
     def append(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Append rows, each in the order of the schema's columns."""
@@ -96,6 +99,12 @@ class TableLog:
         if not self._file.closed:
             with writing(_growing(self._path)), self._file:
                 self._writer.close()
+
+
+def _close_after_failure(file: BinaryIO) -> None:
+    """Close a file whose disk may be full: what it has not written is lost in any case."""
+    with suppress(OSError):
+        file.close()
 
 
 def exists(path: Path) -> bool:

@@ -67,7 +67,10 @@ async def test_a_run_that_waits_for_its_quorum_says_so_and_says_when_it_goes_on(
     assert watched.said[-1] == (
         "round 5, phase 'train': waiting for 2 more, of client-0 (away), client-1 (away), client-2 (away)"
     )
-    (warning, *_) = [each for each in caplog.records if "The run waits" in each.message]
+    async with asyncio.timeout(PATIENCE):
+        while not (warnings := [each for each in caplog.records if "The run waits" in each.message]):
+            await asyncio.sleep(0)
+    warning = warnings[0]
     assert warning.levelno == logging.WARNING
     assert "it needs 2 (participation.min_replies)" in warning.message
     assert "Everything up to round 4 is saved" in warning.message
