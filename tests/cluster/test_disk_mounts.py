@@ -123,13 +123,14 @@ def test_a_server_that_cannot_write_is_resumed_later(disk: Disk, federation: Fed
         federation.start()
 
     # Not even where the last checkpoint is damaged and would be put aside is a run resumed in a frozen folder.
+    checkpoints = federation.run_folder / "checkpoint"
     wait_until(lambda: "\nround " in federation.says("server"), "a round of this server")
+    wait_until((checkpoints / "previous").exists, "a checkpoint before the last")
     assert federation.server is not None
     federation.server.send_signal(signal.SIGTERM)
     federation.server.wait(60)
     for name in federation.names:
         federation.kill(name)  # one that has not heard of the end tries to reach the server still
-    checkpoints = federation.run_folder / "checkpoint"
     content = bytearray((checkpoints / "latest").read_bytes())
     content[-5] ^= 1
     (checkpoints / "latest").write_bytes(content)
