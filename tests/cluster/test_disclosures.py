@@ -71,6 +71,7 @@ def test_sealed_boxes_are_listed_as_such_and_hold_nothing_that_can_be_read(feder
     assert {each["clients"][0] for each in sealed.values() if each["direction"] == "up"} == {federation.names[0]}
 
 
+@pytest.mark.slow  # make test-all
 def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(
     federate: MakeFederation, collector: Onlooker
 ) -> None:

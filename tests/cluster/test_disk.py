@@ -58,6 +58,7 @@ def test_a_full_disk_stops_a_client_which_goes_on_when_there_is_room(federation:
     assert digest(run / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.timeout(300)
 def test_a_damaged_checkpoint_sends_the_run_back_to_the_one_before_it(federation: Federation, tmp_path: Path) -> None:
     federation.start()

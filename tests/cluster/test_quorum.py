@@ -159,6 +159,7 @@ def is_saved_as_away(federation: Federation) -> bool:
     return missed >= 2
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.timeout(300)
 def test_a_client_that_is_away_for_good_leaves_its_place_in_cohorts_to_others(federate: MakeFederation) -> None:
     """Also after a kill of the server, which must know how long it has been away.

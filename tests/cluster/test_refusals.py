@@ -119,7 +119,7 @@ def test_who_does_not_fit_is_told_so_and_the_run_goes_on_with_those_who_do(feder
 
 
 def test_a_fleet_that_stays_incomplete_ends_with_the_names_of_those_who_came(federate: MakeFederation) -> None:
-    federation = federate(SETTINGS | {"network": {"join_timeout": 6.0}})
+    federation = federate(SETTINGS | {"network": {"join_timeout": 3.0}})
     federation.start_server()
     federation.start_client("client-001")
     assert federation.server is not None

@@ -182,7 +182,7 @@ def test_secrets_from_a_file_reach_the_clients_and_the_server_insists_on_their_k
     assert decrypting(loaded(federation.says("server"))) == set()
 
 
-@pytest.mark.parametrize("source", rest_slow(["file", "sealed"]))
+@pytest.mark.parametrize("source", rest_slow(["sealed", "file"]))
 def test_one_command_makes_the_secrets_elsewhere_and_finds_them_again(
     source: str, federate: MakeFederation, tmp_path: Path
 ) -> None:

@@ -438,7 +438,7 @@ async def _offend(offender: Offender, attack: Attack) -> None:
             await attack(offender, channel)
 
 
-@pytest.mark.parametrize("group", rest_slow(GROUPS, 2), ids=lambda group: group[0])
+@pytest.mark.parametrize("group", rest_slow(GROUPS), ids=lambda group: group[0])
 def test_the_run_of_the_others_ends_with_the_right_bits(
     group: list[str], certificates: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

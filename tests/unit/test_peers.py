@@ -125,6 +125,7 @@ def test_no_process_outlives_its_federation(tmp_path: Path) -> None:
     assert alive == []
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.cluster
 def test_the_echo_and_fenchel_do_the_job() -> None:
     words = [sys.executable, "-m", "benchmarks.peers", "--quick", "--json"]
