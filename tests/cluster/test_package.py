@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -34,8 +35,12 @@ def ran(*words: str | Path, at: Path) -> str:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site-packages of a new environment with the wheel, which was built from the source distribution."""
-    built = tmp_path_factory.mktemp("built")
-    source = ran(sys.executable, "-c", MAKE, "build_sdist", built, at=ROOT).splitlines()[-1]
+    built, copy = tmp_path_factory.mktemp("built"), tmp_path_factory.mktemp("copy")
+    # Building writes beside what it builds, and other processes may do so at the same time.
+    shutil.copytree(ROOT / "fenchel", copy / "fenchel", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    source = ran(sys.executable, "-c", MAKE, "build_sdist", built, at=copy).splitlines()[-1]
     with tarfile.open(built / source) as archive:
         archive.extractall(built, filter="data")
     unpacked = built / source.removesuffix(".tar.gz")
