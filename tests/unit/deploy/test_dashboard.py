@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fenchel.algorithms.registry import server_half
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.address import Address
@@ -47,9 +48,21 @@ def fleet(page: Dashboard) -> dict[str, Any]:
     return found
 
 
-def test_the_fleet_is_shown_as_it_stands_while_a_round_goes_on(tmp_path: Path) -> None:
+def test_the_fleet_is_shown_as_it_stands_while_a_round_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, folder = validate(SETTINGS), RunFolder.create(tmp_path, "watched")
     seen: list[dict[str, Any]] = []
+    half: Any = server_half(settings.algorithm.name)
+
+    class Held(half):  # type: ignore[misc]
+        """The algorithm's own half, which begins no round after the fourth before the fleet was seen."""
+
+        async def round(self, t: int) -> None:
+            async with asyncio.timeout(60):
+                while t == 5 and not seen:
+                    await asyncio.sleep(0.01)
+            await super().round(t)
+
+    monkeypatch.setattr("fenchel.server.coordinator.server_half", lambda name: Held)
     conducting: list[Conductor] = []
     with opened(folder, settings) as dashboard:
 
