@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Participant:
-    """What a client is started with."""
+    """Identity, data and limits that a client is started with."""
 
     name: str  # its id
     local_data: DataProvider  # where its data comes from
@@ -42,7 +42,7 @@ class Participant:
     trust_limits: TrustLimits = field(default_factory=TrustLimits)  # what the server may have it run, read and use
     secrets: Secrets | None = None  # what it was given of what all clients share, if anything
     peers: Collection[str] | None = None
-    """With which clients it may exchange secrets in sealed boxes; ``None``: with every client of its authority."""
+    """Clients with which it may exchange secrets in sealed boxes; ``None``: every client of its authority."""
     solver: Solver | None = None  # the local solver that suits it, in place of the run's
     policy: Policy | None = None  # what it insists on before it sends anything, if anything
 

@@ -1,4 +1,4 @@
-"""Where the data of a client comes from: what the settings of the run name, a file of its own, or a shard."""
+"""Sources of a client's data: a data set that the settings of the run name, a file of its own, or a shard."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class DataProvider(Protocol):
 
     @property
     def own(self) -> str | None:
-        """What the client brings itself, in words; ``None``: the settings of the run name its data."""
+        """Description of the data that the client brings itself; ``None``: the settings of the run name its data."""
 
     def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
         """Return what client ``index`` of ``clients`` holds."""
 
     def identity(self, settings: RunSettings, client: str) -> str:
-        """Return what stands for a client's data, whatever the server's settings make of them."""
+        """Return a text that stands for a client's data, whatever the server's settings make of them."""
 
 
 @dataclass
@@ -76,8 +76,8 @@ class OwnFile:
     path: Path  # LIBSVM, CSV, Parquet or NPZ
     label: str | None = None  # column of the label; ``None``: the usual one
     identifier: str | None = None
-    """Where the sample identifiers are, as ``--id`` says: a column, an array or a file. ``None``: nowhere, and samples
-    are known by their row."""
+    """Place of the sample identifiers, as ``--id`` names it: a column, an array or a file. ``None``: there are none, and
+    samples are known by their row."""
     limits: DataLimits = ORDINARY  # of what is read
 
     @property

@@ -58,7 +58,7 @@ class TrustLimits:
 
     @classmethod
     def agreeing_to(cls, settings: RunSettings) -> Self:
-        """Return limits that allow all that settings ask for: whoever starts a run of them agrees to it."""
+        """Return limits that allow all that settings ask for, as the person who starts a run of them agrees to it."""
         name, histograms = settings.data.name, settings.evaluation.histograms
         return cls(
             code=outside_code(settings.model_dump()),

@@ -158,7 +158,7 @@ class HyFDCASettings(AlgorithmSettings):
 
     @property
     def hides_model(self) -> bool:
-        """Whether the clients' contributions to the model are encrypted."""
+        """True if the clients' contributions to the model are encrypted."""
         return self.protect_primal
 
     @property

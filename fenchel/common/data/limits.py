@@ -1,4 +1,4 @@
-"""How large a data file may be once it is read.
+"""Limits of what a data file may become when it is read.
 
 A small file can announce, or decompress to, far more than a machine has. What follows is checked before it is
 allocated, so that such a file is an error and not the end of the process.
@@ -26,7 +26,7 @@ class DataLimits:
 
     features: int = 100_000_000  # how many features its samples may have
     bytes: int = field(default_factory=lambda: memory_bytes() // _COPIES)
-    """How many bytes it may have when decompressed, and its values in memory with eight bytes each."""
+    """Bytes that it may have when decompressed, and its values in memory with eight bytes each."""
 
     def require_features(self, features: int, path: Path) -> None:
         """Refuse a file whose samples have more features than they may."""
@@ -48,10 +48,10 @@ class DataLimits:
 
 
 ORDINARY: Final = DataLimits()
-"""Those of files that anybody may have written."""
+"""The limits of files of unknown origin."""
 
 UNLIMITED: Final = DataLimits(sys.maxsize, sys.maxsize)
-"""None, for files whose size is known: those of the catalogue, and what Fenchel wrote."""
+"""No limits, for files whose size is known: those of the catalogue, and those that Fenchel wrote."""
 
 
 @contextmanager

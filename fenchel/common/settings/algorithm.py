@@ -40,7 +40,7 @@ class AlgorithmSettings(Section):
 
     @property
     def hides_model(self) -> bool:
-        """Whether clients encrypt what they contribute to the model, so that the server learns it only at the end."""
+        """True if clients encrypt their contributions to the model, which the server then learns only at the end."""
         return False
 
     @property
