@@ -76,7 +76,7 @@ class OwnFile:
     path: Path  # LIBSVM, CSV, Parquet or NPZ
     label: str | None = None  # column of the label; ``None``: the usual one
     identifier: str | None = None
-    """Place of the sample identifiers, as ``--id`` names it: a column, an array or a file. ``None``: there are none, and
+    """Place of the sample identifiers, as ``--id`` names it: a column, an array or a file. ``None``: there are none, so
     samples are known by their row."""
     limits: DataLimits = ORDINARY  # of what is read
 
