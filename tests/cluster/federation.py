@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from fenchel.common.settings.registry import builtin_settings, half
 from fenchel.common.storage import store
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.values import Value
@@ -31,12 +32,15 @@ PATIENCE = 120.0
 
 Process = subprocess.Popen[bytes] | Forked
 
+MODULES = (*(half(name, side).__module__ for name in builtin_settings() for side in ("server", "client")), "pandas")
+"""What processes import later than the command line; Arrow looks for pandas with the first list that it is given."""
+
 
 @cache
 def fork_server() -> ForkServer:
     """Return what forks for all tests of this process, with which it ends."""
     os.environ.setdefault("PYTHONFAULTHANDLER", "1")
-    return ForkServer().__enter__()
+    return ForkServer(MODULES).__enter__()
 
 
 def free_port() -> int:

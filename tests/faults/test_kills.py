@@ -31,7 +31,7 @@ from fenchel.deploy.certificates.keys import make_keys
 from fenchel.deploy.launch.fork_server import ForkServer
 from fenchel.deploy.launch.in_process import run_in_process
 from tests.cases import FIRST, sections_of
-from tests.cluster.federation import Federation, digest, wait_until
+from tests.cluster.federation import MODULES, Federation, digest, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -78,7 +78,7 @@ def dying_fork_server() -> ForkServer:
     """Return what forks processes that obey orders, for all tests of this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{Path.cwd()}:{DYING}")
-        return ForkServer().__enter__()
+        return ForkServer(MODULES).__enter__()
 
 
 def federation_of(folder: Path, case: str) -> Federation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import selectors
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Self
 
-from fenchel.deploy.cli.main import ONE_THREAD, set_up_process
+from fenchel.deploy.cli.main import ONE_THREAD, application, set_up_process
 from fenchel.deploy.cli.main import main as command_line
 from fenchel.deploy.launch.fork_server import LENGTH
 
@@ -108,10 +109,13 @@ def main() -> None:
     set_up_process()
     import fenchel.algorithms.registry
     import fenchel.client.client_process
-    import fenchel.deploy.cli.run
     import fenchel.server.transport.service  # noqa: F401
 
-    order = _serve(socket.socket(fileno=int(sys.argv[1])))
+    application()
+    control, *modules = sys.argv[1:]
+    for module in modules:
+        importlib.import_module(module)
+    order = _serve(socket.socket(fileno=int(control)))
     if order is not None:
         order.become()
 

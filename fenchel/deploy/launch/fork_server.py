@@ -87,13 +87,22 @@ class Forked:
 
 
 class ForkServer:
-    """The side that asks for processes; a context manager, which ends the fork server but nothing that it forked."""
+    """The side that asks for processes; a context manager, which ends the fork server but nothing that it forked.
+
+    Parameters
+    ----------
+    modules
+        What the fork server imports beside the command line, so that no process has to.
+    """
+
+    def __init__(self, modules: Sequence[str] = ()) -> None:
+        self._modules = modules
 
     def __enter__(self) -> Self:
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", _SERVER, str(theirs.fileno())],
+                [sys.executable, "-P", "-m", _SERVER, str(theirs.fileno()), *self._modules],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )

@@ -15,6 +15,7 @@ from fenchel.client.trust_limits import TrustLimits
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.errors import CheckpointError, RunStoppedError, SettingsError
 from fenchel.common.settings.link import Link
+from fenchel.common.settings.registry import half, is_outside
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import write_text
@@ -126,7 +127,9 @@ class LocalLauncher:
         if public_key is not None:
             coordinator.require_key(public_key)
         names = client_names(self.clients)
-        with tempfile.TemporaryDirectory(prefix="fenchel-") as temporary, ForkServer() as fork_server:
+        algorithm = self.settings.algorithm.name
+        modules = () if is_outside(algorithm) else (half(algorithm, "client").__module__,)
+        with tempfile.TemporaryDirectory(prefix="fenchel-") as temporary, ForkServer(modules) as fork_server:
             certificates = Path(temporary) / "certificates"
             credentials = None
             if self.secure:
