@@ -43,10 +43,10 @@ Moment: TypeAlias = Literal["any", "checkpoint", "journal", "reply"]
 MOMENTS: tuple[Moment, ...] = ("any", "checkpoint", "any", "reply", "any", "journal")
 WITHOUT_JOURNAL: tuple[Moment, ...] = ("any", "checkpoint")
 
-ROUNDS = {"hyfdca": 600, "hyfdca, encrypted": 80}
-"""How many rounds a run has, that most of its kills find it going on; others have 800."""
+ROUNDS = {"hyfdca": 150, "hyfdca, encrypted": 40}
+"""How many rounds a run has, that most of its kills find it going on; others have 300."""
 
-STAGED = {"kind": "practice", "stage_steps": 200}
+STAGED = {"kind": "practice", "stage_steps": 75}
 """The schedule of the algorithms in stages, for so many rounds."""
 
 KILLED = (
@@ -57,7 +57,7 @@ KILLED = (
 
 def settings_of(case: str) -> dict[str, Any]:
     settings = sections_of(case)
-    settings |= {"name": "kills", "rounds": ROUNDS.get(case, 800), "evaluation": {"server": False, "clients": False}}
+    settings |= {"name": "kills", "rounds": ROUNDS.get(case, 300), "evaluation": {"server": False, "clients": False}}
     if "schedule" in settings["algorithm"]:
         settings["algorithm"] |= {"schedule": STAGED}
     # Longer than any restart on a busy machine: a late answer would change the run, as it should.
