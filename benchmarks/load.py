@@ -35,7 +35,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import psutil
@@ -44,7 +43,7 @@ from benchmarks import as_served  # noqa: F401 - before gRPC is imported
 from benchmarks.program import Figures, allow_many_sockets, flags, progress, tell
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.launch import local
+from fenchel.deploy.launch.federation import Federation
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.report.run import Run
 from fenchel.server import checkpoint as checkpoints
@@ -208,16 +207,19 @@ def carry(plan: Plan) -> tuple[Load, Figures]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder.create(Path(temporary), "load")
         chosen = settings(plan.clients, plan.rounds)
-        launcher = local.LocalLauncher(
-            chosen, folder, plan.clients, processes=plan.processes, observer=RunObserver(row=server.note)
+        federation = Federation(
+            chosen,
+            folder,
+            plan.clients,
+            processes=plan.processes,
+            restarts=sys.maxsize,  # by default one that is killed a fourth time is taken for one that cannot live
+            observer=RunObserver(row=server.note),
         )
         killing = threading.Thread(target=killer.work, daemon=True)
         if plan.at_once:
             killing.start()
         started = time.perf_counter()
-        # By default it takes a process that is killed a fourth time for one that cannot live.
-        with mock.patch.object(local, "_RESTARTS", sys.maxsize):
-            asyncio.run(launcher.run())
+        asyncio.run(federation.run())
         seconds = time.perf_counter() - started
         if plan.at_once:
             killer.stop()

@@ -13,18 +13,16 @@ from fenchel.client.observer import ClientObserver
 from fenchel.common.wire.buffer_pool import keep_freed_memory
 from fenchel.proto import fenchel_pb2 as pb
 
-_PARENT_POLL_SECONDS = 0.5
 
-
-class ParentGoneError(Exception):
-    """The process that started this one has died."""
+class LifelineError(Exception):
+    """The process that started this one has closed the pipe to it, or has died."""
 
 
 async def host(
     participants: Sequence[Participant],
     *,
     threads: int = 1,
-    parent: int | None = None,
+    lifeline: int | None = None,
     on_event: Callable[[str], None],
     on_instruction: Callable[[pb.Instruction], None] | None = None,
     observer: ClientObserver | None = None,
@@ -32,7 +30,7 @@ async def host(
     """Take part in a run with several clients at once, until it is over.
 
     threads: how many of them compute at the same time.
-    parent: process without which these clients have no purpose; they end when it has died.
+    lifeline: descriptor of a pipe at whose end these clients end, with :class:`LifelineError`.
 
     Returns: What the server said at the end to each.
     """
@@ -48,8 +46,8 @@ async def host(
             asyncio.create_task(connection.take_part()) for connection in connections
         }
         working = list(tasks)
-        if parent is not None:
-            tasks.add(asyncio.create_task(_watch(parent)))
+        if lifeline is not None:
+            tasks.add(asyncio.create_task(_watch(lifeline)))
         try:
             while not all(task.done() for task in working):
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -63,7 +61,18 @@ async def host(
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        await asyncio.sleep(_PARENT_POLL_SECONDS)
-    raise ParentGoneError
+async def _watch(lifeline: int) -> None:
+    """Read from a pipe until its end."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def read() -> None:
+        if not os.read(lifeline, 1 << 16):
+            ended.set()
+
+    loop.add_reader(lifeline, read)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(lifeline)
+    raise LifelineError

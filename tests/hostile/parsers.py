@@ -96,6 +96,7 @@ from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.certificates.pairs import check_pair
 from fenchel.deploy.certificates.revocation import revoke
 from fenchel.deploy.cli.energy import _devices as read_devices
+from fenchel.deploy.launch.bundle import ReceivedBundle
 from fenchel.deploy.launch.tuning import TuningFolder, _recorded
 from fenchel.deploy.monitoring.exporters import Exporters, watching
 from fenchel.proto import fenchel_pb2 as pb
@@ -732,6 +733,10 @@ def _credentials(folder: Path) -> Iterator[Parser]:
 
     theirs = b'{"kty": "DAJ", "alg": "PAI-GN1", "key_ops": ["decrypt"], "p": "Cw", "q": "DQ", "kid": "phe"}'
     yield Parser("secrets", (text, public, theirs), read_secrets, refusals, 15)
+    texts = {"authority": "AUTHORITY", "certificate": "CERTIFICATE", "key": "KEY"}
+    line = json.dumps({"identities": {"a": texts, "b": None}, "secrets": len(text)}).encode()
+    bundle = line + b"\n" + text
+    yield Parser("bundles", (bundle,), lambda data: void(ReceivedBundle.read(io.BytesIO(data), "x")), refusals, 15)
     yield Parser("public keys", (public, theirs), read_public, refusals, 15)
     yield _exchange(folder / "exchange", identity, secrets)
     yield _own_secrets(folder / "noise")

@@ -46,7 +46,7 @@ NAMES = (
     *("data, differences", "data, compressed", "data, CIFAR", "data, Adult", "data, Covertype"),
     *("data, news20", "data, rcv1"),
     *("data, subset", "features", "certificates", "identities", "revocation lists", "issued certificates"),
-    *("secrets", "public keys", "exchanges", "own secrets", "sealed boxes"),
+    *("secrets", "bundles", "public keys", "exchanges", "own secrets", "sealed boxes"),
     *("store", "checkpoints", "journals"),
     *("ledgers", "accounts", "summaries", "models", "records of trials", "tables"),
 )

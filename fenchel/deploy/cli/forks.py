@@ -27,15 +27,17 @@ class Order:
     folder: str
     output: int  # descriptor
     status: int  # descriptor to which the exit code is written
+    given: int | None  # descriptor of standard input
 
     @classmethod
     def received(cls, control: socket.socket) -> Self | None:
         """Wait for the next order; return ``None`` when there will be no more."""
-        header, descriptors, _, _ = socket.recv_fds(control, LENGTH, 2)
+        header, descriptors, _, _ = socket.recv_fds(control, LENGTH, 3)
         if len(header) < LENGTH:
             return None
         order = json.loads(control.recv(int.from_bytes(header), socket.MSG_WAITALL))
-        return cls(**order, output=descriptors[0], status=descriptors[1])
+        output, status, *given = descriptors
+        return cls(**order, output=output, status=status, given=given[0] if given else None)
 
     def become(self) -> NoReturn:
         """Make this process the one that is wanted."""
@@ -46,6 +48,9 @@ class Order:
             standard.flush()
             os.dup2(self.output, standard.fileno())
         os.close(self.output)
+        if self.given is not None:
+            os.dup2(self.given, sys.stdin.fileno())
+            os.close(self.given)
         if self.environment is not None:
             os.environ.clear()
             os.environ.update(self.environment)
@@ -85,6 +90,8 @@ def _serve(control: socket.socket) -> Order | None:
                     return order
                 running[pid] = order.status
                 os.close(order.output)
+                if order.given is not None:
+                    os.close(order.given)
                 control.sendall(pid.to_bytes(LENGTH))
 
 

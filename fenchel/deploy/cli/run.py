@@ -7,8 +7,9 @@ import json
 import os
 import shutil
 import signal
+import stat
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -19,7 +20,7 @@ import typer
 from rich.console import Console
 
 from fenchel.common.data.limits import ORDINARY, DataLimits
-from fenchel.common.errors import CheckpointError, FenchelError, SettingsError, TooManyFilesError
+from fenchel.common.errors import CheckpointError, CredentialError, FenchelError, SettingsError, TooManyFilesError
 from fenchel.common.settings.run import RunSettings, load
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import write_text
@@ -30,6 +31,7 @@ from fenchel.deploy.launch.logs import log_to_file
 
 if TYPE_CHECKING:
     from fenchel.common.tls.credentials import Credentials
+    from fenchel.deploy.launch.bundle import ReceivedBundle
     from fenchel.server.coordinator import Summary
 
 T = TypeVar("T")
@@ -216,7 +218,7 @@ def up(
 ) -> None:
     """Bring a federation up on this machine: a server and its clients, over TLS, until the run is done."""
     from fenchel.deploy.cli.display import Display
-    from fenchel.deploy.launch.local import LocalLauncher
+    from fenchel.deploy.launch.federation import Federation
     from fenchel.deploy.monitoring.exporters import Exporters, watching
     from fenchel.server.coordinator import open_resumed
     from fenchel.server.metering.open_files import raise_limit
@@ -237,7 +239,7 @@ def up(
         watching(folder, chosen, exporters, partial(_say, console), warn_of) as watchers,
         Display(console, folder.id, chosen.rounds) as display,
     ):
-        launcher = LocalLauncher(
+        federation = Federation(
             chosen,
             folder,
             number,
@@ -247,7 +249,7 @@ def up(
             observer=display.observer().beside(watchers),
             say=display.say,
         )
-        summary = _interruptible(launcher.run())
+        summary = _interruptible(federation.run())
     _finished(console, folder, summary, as_json)
 
 
@@ -452,11 +454,18 @@ def client(
     ] = None,
     metrics: MetricsOption = None,
     insecure: InsecureOption = False,
-    parent: Annotated[int | None, typer.Option(hidden=True)] = None,
+    bundle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="-",
+            help="read names, certificates, keys and secrets of the clients to host from standard input, with whose "
+            "end they end; fenchel up starts its clients so",
+        ),
+    ] = None,
     relays: Annotated[list[str] | None, typer.Option("--relay", hidden=True)] = None,
 ) -> None:
     """Take part in a run: dial the server, and work until it says that the run is over."""
-    from fenchel.client.client_process import ParentGoneError, host
+    from fenchel.client.client_process import LifelineError, host
     from fenchel.client.joining import Participant
     from fenchel.client.local_data import LocalData, OwnFile
     from fenchel.client.privacy.policy import load_policy
@@ -467,8 +476,8 @@ def client(
     from fenchel.deploy.launch.crash import leaving_no_data
     from fenchel.deploy.monitoring.exporters import watching_clients
 
-    if sum((certs is not None, claim is not None, insecure)) != 1:
-        raise SettingsError("give one of --certs DIR, --claim DIR and --insecure")
+    if sum((certs is not None, claim is not None, insecure, bundle is not None)) != 1:
+        raise SettingsError("give one of --certs DIR, --claim DIR, --bundle - and --insecure")
     if data is not None and sessions is not None:
         raise SettingsError("--data is the file of one client; leave --sessions out")
     if identifier is not None and data is None:
@@ -477,7 +486,13 @@ def client(
         )
     Address.parse(server, "the server's address")
     metrics_at = None if metrics is None else Address.parse(metrics, "--metrics")
-    identities = _identities(certs, claim, sessions, first, name)
+    if bundle is not None:
+        received = _received(bundle)
+        identities = received.identities
+        shared = None if received.secrets is None else Secrets.from_text(received.secrets, "--bundle")
+    else:
+        identities = _identities(certs, claim, sessions, first, name)
+        shared = None if secrets is None else Secrets.load(secrets)
     limits = DataLimits(max_features, max_data_bytes)
     local_data = LocalData() if data is None else OwnFile(data, label, identifier, limits)
     trust_limits = TrustLimits(
@@ -489,9 +504,8 @@ def client(
         max_journal_bytes,
         plaintext=allow_plaintext,
         any_run=any_run,
-        error_texts=parent is not None or sys.stderr.isatty(),  # never into files between organisations
+        error_texts=bundle is not None or sys.stderr.isatty(),  # never into files between organisations
     )
-    shared = None if secrets is None else Secrets.load(secrets)
     dialled = relays or [server] * len(identities)  # fenchel up gives each of its clients a relay of its own
     participants = [
         Participant(
@@ -509,6 +523,7 @@ def client(
         )
         for where, (each, credentials) in zip(dialled, identities.items(), strict=True)
     ]
+    lifeline = None if bundle is None else sys.stdin.fileno()
     console = Console(stderr=True, highlight=False)
     last: list[str] = []
 
@@ -518,11 +533,11 @@ def client(
             console.print(plain(event), soft_wrap=True, markup=False)
 
     try:
-        with leaving_no_data(ParentGoneError), watching_clients(metrics_at, say, warn_of) as observer:
+        with leaving_no_data(LifelineError), watching_clients(metrics_at, say, warn_of) as observer:
             farewells = _interruptible(
-                host(participants, threads=threads, parent=parent, on_event=say, observer=observer)
+                host(participants, threads=threads, lifeline=lifeline, on_event=say, observer=observer)
             )
-    except ParentGoneError:
+    except LifelineError:
         raise typer.Exit(0) from None
     stopped = next((farewell.reason for farewell in farewells if not farewell.completed), None)
     say("the run is complete" if stopped is None else f"ended early: {stopped}")
@@ -535,7 +550,6 @@ def _identities(
     from fenchel.common.tls.credentials import Credentials
     from fenchel.deploy.certificates.claims import claim as claim_identity
     from fenchel.deploy.certificates.description import common_name
-    from fenchel.deploy.certificates.pairs import check_pair
     from fenchel.deploy.launch.names import client_names
 
     identities: dict[str, Credentials | None] = {}
@@ -558,9 +572,30 @@ def _identities(
         identities[name] = None
     else:
         raise SettingsError("with --insecure, give --name NAME or --sessions N")
+    _check_pairs(identities)
+    return identities
+
+
+def _check_pairs(identities: Mapping[str, Credentials | None]) -> None:
+    """Refuse certificates that fit no key, and warn of keys that others can read."""
+    from fenchel.deploy.certificates.pairs import check_pair
+
     for pair in identities.values():
         if pair is not None:
             check_pair(pair)
             if pair.key_is_open:
                 warn_of(f"{pair.folder}: other users of this machine can read key.pem; run: chmod 600 key.pem")
-    return identities
+
+
+def _received(bundle: str) -> ReceivedBundle:
+    """Read a bundle from standard input, which must be a pipe."""
+    from fenchel.deploy.launch.bundle import ReceivedBundle
+
+    if bundle != "-":
+        raise SettingsError(f"expected -, which stands for standard input, got {bundle!r:.80}", key="--bundle")
+    kind = os.fstat(sys.stdin.fileno()).st_mode
+    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):
+        raise CredentialError("expected a pipe, whose end is the end of this client", source="standard input")
+    received = ReceivedBundle.read(sys.stdin.buffer, "standard input")
+    _check_pairs(received.identities)
+    return received

@@ -117,18 +117,27 @@ class ForkServer:
         """The parent of what is forked."""
         return self._process.pid
 
-    def start(self, words: Sequence[str], output: BinaryIO, environment: Mapping[str, str] | None = None) -> Forked:
+    def start(
+        self,
+        words: Sequence[str],
+        output: BinaryIO,
+        environment: Mapping[str, str] | None = None,
+        *,
+        given: int | None = None,
+    ) -> Forked:
         """Start a process; raise :class:`RunStoppedError` where the fork server has ended.
 
         words: of the command line, after ``fenchel``.
         output: open file to which its standard output and standard error go.
         environment: in place of the fork server's; what is read by libraries when they are imported has been read.
+        given: descriptor that it has as its standard input; ``None``: an empty one.
         """
         order = json.dumps({"words": words, "environment": environment, "folder": str(Path.cwd())}).encode()
         status, theirs = os.pipe()
         told = b""
         with suppress(BrokenPipeError, ConnectionResetError):
-            socket.send_fds(self._control, [len(order).to_bytes(LENGTH)], [output.fileno(), theirs])
+            descriptors = [output.fileno(), theirs, *(() if given is None else (given,))]
+            socket.send_fds(self._control, [len(order).to_bytes(LENGTH)], descriptors)
             self._control.sendall(order)
             told = self._control.recv(LENGTH, socket.MSG_WAITALL)
         os.close(theirs)

@@ -14,7 +14,7 @@ from fenchel.common.errors import SettingsError
 from fenchel.common.settings.run import RunSettings, load, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.data import ensure
-from fenchel.deploy.launch.local import LocalLauncher
+from fenchel.deploy.launch.federation import Federation
 from fenchel.server.telemetry.observer import RunObserver
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def up(
 
         _wait_for(run_in_process(chosen, folder, observer=observer, shards=shards))
     else:
-        _wait_for(LocalLauncher(chosen, folder, chosen.clients, processes=processes, observer=observer).run())
+        _wait_for(Federation(chosen, folder, chosen.clients, processes=processes, observer=observer).run())
     return Run(folder.path)
 
 

@@ -16,7 +16,8 @@ from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.settings.run import validate
 from fenchel.common.settings.tuning import load_tuning
 from fenchel.deploy.cli.inspect import check
-from fenchel.deploy.launch import local
+from fenchel.deploy.launch import federation
+from fenchel.deploy.launch.launchers.local import LocalLauncher
 from fenchel.deploy.launch.tuning import Search
 from fenchel.deploy.launch.up import up
 from fenchel.server.preflight import check_run, open_data
@@ -177,9 +178,9 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     async def started(*arguments: object, **more: object) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(local._ClientProcess, "run", started)
-    monkeypatch.setattr(local, "make_keys_apart", started)
-    monkeypatch.setattr(local, "serve", started)
+    monkeypatch.setattr(LocalLauncher, "start", started)
+    monkeypatch.setattr(federation, "make_keys_apart", started)
+    monkeypatch.setattr(federation, "serve", started)
 
 
 @pytest.mark.parametrize("case", REFUSED)

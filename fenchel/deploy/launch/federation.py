@@ -1,13 +1,13 @@
-"""A federation on this machine: the server in this process, the clients in others, TLS in between."""
+"""A federation of one command: the server in this process, the clients in others that an engine starts, TLS between."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,12 @@ from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import write_text
 from fenchel.common.tls.credentials import Credentials
+from fenchel.deploy.address import Address
 from fenchel.deploy.certificates.keys import CLIENTS, SERVER, make_keys_apart, read_public
 from fenchel.deploy.certificates.making import make_all
-from fenchel.deploy.launch.fork_server import ForkServer
+from fenchel.deploy.launch.bundle import Bundle
+from fenchel.deploy.launch.launchers.interface import ClientProcess, Launcher, Site
+from fenchel.deploy.launch.launchers.local import LocalLauncher
 from fenchel.deploy.launch.names import client_names
 from fenchel.deploy.netem.proxies import NetworkProxies, how_it_ended, relaying
 from fenchel.server.checkpoint import Checkpoint
@@ -34,52 +37,21 @@ from fenchel.server.transport.service import serve
 MAX_PROCESSES = 16
 """Client processes that are started by default; more clients share them."""
 
-_HOST = "127.0.0.1"
 _GRACE = 10.0  # seconds that a client process has to end
-_RESTARTS = 3  # times that a killed client process is started again
 
 
 @dataclass
-class _ClientProcess:
-    """A process that hosts some of the clients."""
+class Federation:
+    """A server in this process, and clients in processes that a launcher starts.
 
-    names: Sequence[str]
-    words: list[str]  # of its command line
-    log: Path
-    restarts: int = 0
-
-    async def run(self, fork_server: ForkServer) -> None:
-        """Run the process until the run is over; start it again if something kills it."""
-        while True:
-            with self.log.open("ab") as output:
-                process = fork_server.start(self.words, output)
-            try:
-                code = await process.ended()
-            except asyncio.CancelledError:
-                process.terminate()
-                try:
-                    async with asyncio.timeout(_GRACE):
-                        await process.ended()
-                except TimeoutError:  # it hangs, or was stopped: it would never end
-                    process.kill()
-                    await process.ended()
-                raise
-            if code == 0:
-                return
-            if code > 0 or self.restarts == _RESTARTS:
-                raise RunStoppedError(f"the process of {self._who()} {how_it_ended(code, self.log)}")
-            self.restarts += 1
-
-    def _who(self) -> str:
-        return self.names[0] if len(self.names) == 1 else f"{self.names[0]} to {self.names[-1]}"
-
-
-@dataclass
-class LocalLauncher:
-    """Brings a federation up on this machine.
-
-    processes: number of client processes; by default one for each client, up to :data:`MAX_PROCESSES`.
-    secure: TLS, with certificates made for this run and thrown away after it.
+    Parameters
+    ----------
+    processes
+        Number of client processes; by default one for each client, up to :data:`MAX_PROCESSES`.
+    secure
+        TLS, with certificates made for this run and thrown away after it.
+    restarts
+        Times that a client process that was killed is started again.
     """
 
     settings: RunSettings
@@ -87,6 +59,7 @@ class LocalLauncher:
     clients: int
     processes: int | None = None
     secure: bool = True
+    restarts: int = 3
     resume: Checkpoint | None = None
     observer: RunObserver = field(default_factory=RunObserver)
     say: Callable[[str], None] = lambda words: None
@@ -129,20 +102,24 @@ class LocalLauncher:
         names = client_names(self.clients)
         algorithm = self.settings.algorithm.name
         modules = () if is_outside(algorithm) else (half(algorithm, "client").__module__,)
-        with tempfile.TemporaryDirectory(prefix="fenchel-") as temporary, ForkServer(modules) as fork_server:
-            certificates = Path(temporary) / "certificates"
+        launcher: Launcher = LocalLauncher(modules)
+        site = await launcher.open()
+        try:
+            identities: dict[str, Credentials | None] = dict.fromkeys(names)
             credentials = None
             if self.secure:
                 self.say(f"making certificates for {self.clients} clients")
-                make_all(certificates, ["localhost"], names)
-                credentials = Credentials.load(certificates / "server")
+                credentials, identities = _certified(site, names)
             listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            serving = asyncio.create_task(serve(coordinator, f"{_HOST}:0", credentials, listening.set_result))
+            serving = asyncio.create_task(serve(coordinator, f"{site.listen}:0", credentials, listening.set_result))
             awaited: set[asyncio.Future[Any]] = {serving, listening}
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
                 return serving.result()
-            return await self._with_clients(coordinator, serving, fork_server, names, listening.result(), certificates)
+            server = Address(site.dial, listening.result())
+            return await self._with_clients(coordinator, serving, launcher, server, identities)
+        finally:
+            await launcher.close()
 
     @property
     def _keys(self) -> Path:
@@ -173,23 +150,27 @@ class LocalLauncher:
         self,
         coordinator: Coordinator,
         serving: asyncio.Task[Summary],
-        fork_server: ForkServer,
-        names: Sequence[str],
-        port: int,
-        certificates: Path,
+        launcher: Launcher,
+        server: Address,
+        identities: Mapping[str, Credentials | None],
     ) -> Summary:
+        names = list(identities)
         groups = _split(names, self.processes or min(len(names), MAX_PROCESSES))
         clients: set[asyncio.Task[None]] = set()
         watching: set[asyncio.Task[None]] = set()
         try:
-            async with self._links(names, port) as relays:
+            async with self._links(names, server) as relays:
                 self.say(f"starting {len(groups)} client processes")
                 if relays is not None:
                     watching.add(asyncio.create_task(relays.watch()))
                 for group in groups:
-                    words = self._words(group, port, certificates, relays, fork_server.pid)
-                    process = _ClientProcess(group, words, self._logs / f"{group[0]}.log")
-                    clients.add(asyncio.create_task(process.run(fork_server)))
+                    bundle = Bundle(
+                        identities={name: identities[name] for name in group},
+                        secrets=self._keys / CLIENTS if self._gives_keys else None,
+                    )
+                    words = self._words(group, server, relays)
+                    process = ClientProcess(words=words, bundle=bundle, log=self._logs / f"{group[0]}.log")
+                    clients.add(asyncio.create_task(self._run_clients(launcher, process)))
                 waiting: set[asyncio.Task[Any]] = {serving, *clients, *watching}
                 while not serving.done():
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -208,6 +189,28 @@ class LocalLauncher:
                 task.cancel()
             await asyncio.gather(serving, *clients, *watching, return_exceptions=True)
 
+    async def _run_clients(self, launcher: Launcher, process: ClientProcess) -> None:
+        """Run a client process until the run is over; start it again if something kills it."""
+        for restart in range(self.restarts + 1):
+            handle = await launcher.start(process)
+            try:
+                code = await handle.ended()
+            except asyncio.CancelledError:
+                handle.stop()
+                try:
+                    async with asyncio.timeout(_GRACE):
+                        await handle.ended()
+                except TimeoutError:  # it hangs, or was stopped: it would never end
+                    handle.stop(now=True)
+                    await handle.ended()
+                raise
+            if code == 0:
+                return
+            if code > 0 or restart == self.restarts:
+                names = list(process.bundle.identities)
+                who = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+                raise RunStoppedError(f"the process of {who} {how_it_ended(code, process.log)}")
+
     @property
     def _logs(self) -> Path:
         return self.folder.path / "clients"
@@ -217,7 +220,7 @@ class LocalLauncher:
         return {} if links is None else links.of_clients(client_names(self.clients))
 
     @asynccontextmanager
-    async def _links(self, names: Sequence[str], port: int) -> AsyncIterator[NetworkProxies | None]:
+    async def _links(self, names: Sequence[str], server: Address) -> AsyncIterator[NetworkProxies | None]:
         """Have relays stand between the server and those clients whose links the settings describe."""
         links = self._linked()
         self._logs.mkdir(exist_ok=True)
@@ -226,21 +229,14 @@ class LocalLauncher:
             return
         self.say(f"putting links between the server and {len(links)} of {len(names)} clients")
         passed = self.folder.path / "links.json"
-        async with relaying(links, f"{_HOST}:{port}", self.settings.seed, self._logs / "links.log", passed) as relays:
+        async with relaying(links, str(server), self.settings.seed, self._logs / "links.log", passed) as relays:
             yield relays
 
-    def _words(
-        self, names: Sequence[str], port: int, certificates: Path, relays: NetworkProxies | None, parent: int
-    ) -> list[str]:
-        words = ["client", f"localhost:{port}"]
+    def _words(self, names: Sequence[str], server: Address, relays: NetworkProxies | None) -> list[str]:
+        words = ["client", str(server), "--bundle", "-", "--state", str(self.folder.journals)]
         if relays is not None:
             for name in names:
-                words += ["--relay", f"localhost:{relays.ports.get(name, port)}"]
-        words += ["--certs", str(certificates)] if self.secure else ["--insecure"]
-        words += ["--sessions", str(len(names)), "--first", str(int(names[0].rpartition("-")[2]))]
-        words += ["--state", str(self.folder.journals), "--parent", str(parent)]
-        if self._gives_keys:
-            words += ["--secrets", str(self._keys / CLIENTS)]
+                words += ["--relay", f"localhost:{relays.ports.get(name, server.port)}"]
         agreed = TrustLimits.agreeing_to(self.settings)
         for option, given in (("--allow", agreed.code), ("--allow-file", agreed.files), ("--allow-data", agreed.data)):
             for each in given or ():
@@ -249,6 +245,15 @@ class LocalLauncher:
         words += ["--max-journal-bytes", str(agreed.journal_bytes)]
         words += ["--least-group", str(agreed.least_group)]
         return words
+
+
+def _certified(site: Site, names: Sequence[str]) -> tuple[Credentials, dict[str, Credentials | None]]:
+    """Return certificates for the server and for the clients of a run, which no file outlives."""
+    with tempfile.TemporaryDirectory(prefix="fenchel-") as folder:
+        make_all(Path(folder), [site.dial], names)
+        return replace(Credentials.load(Path(folder, "server")), folder=None), {
+            name: Credentials.load(Path(folder, name)) for name in names
+        }
 
 
 def _first_trace(logs: Path) -> str:

@@ -1,0 +1,91 @@
+"""Certificates, keys and secrets of a client process, which it reads from its standard input and keeps in memory.
+
+The first line is a JSON object: the PEM texts of each client, by its id, and the length of the secrets that follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from fenchel.common.errors import CredentialError
+from fenchel.common.tls.credentials import Credentials
+
+_LONGEST = 64 << 20  # bytes of a bundle that are read at most
+_PARTS = ("authority", "certificate", "key")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """Identities and secrets of the clients of one process.
+
+    Attributes
+    ----------
+    identities
+        Certificate and key of each client, by its id; ``None`` without TLS.
+    secrets
+        File of the secrets that clients share; ``None`` where nothing is encrypted. The process of the server never
+        reads it.
+    """
+
+    identities: Mapping[str, Credentials | None]
+    secrets: Path | None = None
+
+    async def send(self, descriptor: int) -> None:
+        """Write the bundle into a pipe that stays open; raise ``BrokenPipeError`` where its reader has ended."""
+        size = 0 if self.secrets is None else self.secrets.stat().st_size
+        texts = {
+            name: None if pair is None else {part: getattr(pair, part).decode() for part in _PARTS}
+            for name, pair in self.identities.items()
+        }
+        line = json.dumps({"identities": texts, "secrets": size}).encode() + b"\n"
+        await asyncio.to_thread(_write, descriptor, line)
+        if self.secrets is not None:
+            # A process of its own, as this one is the server's.
+            copying = await asyncio.create_subprocess_exec("cat", str(self.secrets), stdout=descriptor)
+            await copying.wait()
+
+
+@dataclass(frozen=True)
+class ReceivedBundle:
+    """A bundle as the client process has read it: ``secrets`` is the text of the file."""
+
+    identities: Mapping[str, Credentials | None]
+    secrets: str | None
+
+    @classmethod
+    def read(cls, stream: BinaryIO, source: str) -> ReceivedBundle:
+        """Read what :meth:`Bundle.send` wrote.
+
+        source: where it comes from, for errors.
+        """
+        try:
+            line = json.loads(stream.readline(_LONGEST))
+            identities = {str(name): _credentials(texts) for name, texts in line["identities"].items()}
+            size = min(int(line["secrets"]), _LONGEST)
+            secrets = stream.read(size)
+            if not identities or len(secrets) != size:
+                raise ValueError
+            return cls(identities, secrets.decode("ascii") if size else None)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise CredentialError(
+                "not a bundle of certificates and keys, or not whole; it is what fenchel up writes to a client's "
+                "standard input",
+                source=source,
+            ) from None
+
+
+def _credentials(texts: Any) -> Credentials | None:
+    return None if texts is None else Credentials(*(texts[part].encode() for part in _PARTS))
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    """Write all of it, however little fits into the pipe at a time."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]

@@ -1,0 +1,1 @@
+"""Engines that start client processes."""

@@ -1,0 +1,72 @@
+"""Client processes on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from fenchel.deploy.launch.fork_server import Forked, ForkServer
+from fenchel.deploy.launch.launchers.interface import ClientProcess, Site
+
+
+@dataclass
+class LocalProcess:
+    """A client process of this machine."""
+
+    forked: Forked
+    lifeline: int | None  # descriptor without which it ends
+
+    async def ended(self) -> int:
+        """Wait for the process to end; return its exit code, below 0: the signal that killed it."""
+        code = await self.forked.ended()
+        if self.lifeline is not None:  # without the fork server, no more is known of a process that goes on
+            os.close(self.lifeline)
+            self.lifeline = None
+        return code
+
+    def stop(self, *, now: bool = False) -> None:
+        """Ask the process to end, or kill it ``now``."""
+        if now:
+            self.forked.kill()
+        else:
+            self.forked.terminate()
+
+
+@dataclass
+class LocalLauncher:
+    """Forks client processes from one that has imported Fenchel.
+
+    Parameters
+    ----------
+    modules
+        What that process imports beside the command line.
+    """
+
+    modules: Sequence[str] = ()
+    _fork_server: ForkServer = field(init=False)
+
+    async def open(self) -> Site:
+        """Start the fork server, which imports while the server starts."""
+        self._fork_server = ForkServer(self.modules).__enter__()
+        return Site(listen="127.0.0.1", dial="localhost")
+
+    async def start(self, process: ClientProcess) -> LocalProcess:
+        """Fork a process; raise :class:`RunStoppedError` where the fork server has ended."""
+        reading, writing = os.pipe()
+        try:
+            with process.log.open("ab") as output:
+                forked = self._fork_server.start(process.words, output, given=reading)
+        except BaseException:
+            os.close(writing)
+            raise
+        finally:
+            os.close(reading)
+        with suppress(BrokenPipeError):  # it has ended already, and its exit code says why
+            await process.bundle.send(writing)
+        return LocalProcess(forked, writing)
+
+    async def close(self) -> None:
+        """End the fork server."""
+        self._fork_server.__exit__()
