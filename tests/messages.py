@@ -16,19 +16,24 @@ _E = TypeVar("_E", bound=BaseException)
 
 
 @contextmanager
-def raises(kind: type[_E] | tuple[type[_E], ...], **attributes: Any) -> Iterator[pytest.ExceptionInfo[_E]]:
+def raises(
+    kind: type[_E] | tuple[type[_E], ...], *, file: str = "", **attributes: Any
+) -> Iterator[pytest.ExceptionInfo[_E]]:
     """Expect an error of a type and with these attributes.
 
     Parameters
     ----------
     kind
         Expected type.
+    file
+        Expected last part of the path that is the error's ``source``.
     **attributes
         Expected attributes of the error, such as ``source``, ``row`` or ``client``; paths may be given for texts.
     """
     with pytest.raises(kind) as caught:
         yield caught
-    error = caught.value
+    error: Any = caught.value
+    assert not file or Path(error.source).name == file, f"source of: {error}"
     for name, expected in attributes.items():
         found = getattr(error, name)
         assert found == (str(expected) if isinstance(expected, Path) else expected), f"{name} of: {error}"

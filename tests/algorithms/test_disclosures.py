@@ -188,5 +188,5 @@ def test_a_damaged_account_is_not_begun_anew_in_silence(tmp_path: Path) -> None:
     federation = Federation(settings(rounds=30), folder, faults)
     federation.run()
     folder.disclosures.write_text(json.dumps({"run": folder.id}))
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="disclosures.json"):
         federation.run(resume=True)

@@ -227,7 +227,7 @@ def test_a_model_whose_scores_overflow_tells_nothing_of_who_has_which_feature(tm
 def test_a_ledger_that_was_lost_is_missed(tmp_path: Path) -> None:
     answered(tmp_path, np.zeros(640))
     (tmp_path / LEDGER).unlink()
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="privacy.ledger"):
         answered(tmp_path, np.zeros(640))
 
 

@@ -192,7 +192,7 @@ def test_links_that_are_cut_in_the_middle_of_a_run_cost_time_and_not_a_bit_of_th
 
 
 def test_a_run_in_one_process_has_no_links(tmp_path: Path) -> None:
-    with raises(SettingsError):
+    with raises(SettingsError, key="links"):
         fenchel.up(EXPERIMENT, runs=tmp_path, in_process=True)
 
 

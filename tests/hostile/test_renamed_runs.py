@@ -241,7 +241,7 @@ def test_an_old_copy_of_a_runs_ledger_is_found(whole: bool, policy: Policy | Non
     assert Ledger(folder / LEDGER, "north").uploads == 1, "by itself it looks whole"
     if whole and policy is None:
         return  # nothing else knows
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="privacy.ledger"):
         joined(connection(data, state, policy), "run")
 
 
@@ -265,9 +265,11 @@ def test_an_old_copy_of_a_policys_ledger_is_found(change: str, data: Path, tmp_p
     (tmp_path / "ledger").unlink()
     if change == "old copy":
         shutil.copy(copy, tmp_path / "ledger")
-    with raises(CheckpointError):  # without the last two charges, of which only the last is known elsewhere
+    with raises(
+        CheckpointError, file="ledger"
+    ):  # without the last two charges, of which only the last is known elsewhere
         joined(connection(data, tmp_path / "b", named), "b")
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="ledger"):
         asked(session, 3)
 
 
@@ -288,7 +290,7 @@ def test_only_a_ledger_outside_a_state_folder_knows_that_all_of_the_folder_is_an
     shutil.rmtree(state)
     shutil.copytree(tmp_path / "backup", state)
     if outside:
-        with raises(CheckpointError):
+        with raises(CheckpointError, file="privacy.ledger"):
             joined(restarted(), "begun")
     else:
         assert joined(restarted(), "begun").client == "north", "what left since is forgotten"

@@ -233,7 +233,7 @@ async def test_the_weights_of_an_extractor_are_this_machines_choice(
     ours = secret.with_name("weights.pth")
     monkeypatch.setenv(VARIABLE, str(ours))
     # It is not there, but it is what was looked for.
-    with raises(FenchelError):
+    with raises(FenchelError, key="data.extractor.file", file="weights.pth"):
         await visit(settings)
     assert str(secret) not in opened
 

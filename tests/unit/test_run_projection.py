@@ -262,7 +262,7 @@ def test_parts_add_up_and_a_longer_way_never_takes_less(
 
 
 def test_a_run_without_a_round_in_one_process_or_of_an_earlier_version_is_refused(tables: Tables) -> None:
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="calls.parquet"):
         Timeline.of(tables.run())
     tables.ask(Work(0.1))
     tables.end_round()

@@ -74,7 +74,7 @@ def test_a_revoked_client_is_not_believed_by_those_who_have_the_list(tmp_path: P
     known["south"].check("east", known["east"].certificate, SIGNED, known["east"].sign(SIGNED))
     known["east"].check("north", north.certificate, SIGNED, signature)
     (tmp_path / "ours" / "south" / REVOKED).write_text("damaged")
-    with raises(CredentialError):
+    with raises(CredentialError, file="revoked.pem"):
         known["south"].check("east", known["east"].certificate, SIGNED, known["east"].sign(SIGNED))
 
 

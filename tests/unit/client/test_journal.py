@@ -112,7 +112,7 @@ def test_a_damaged_entry_is_told_and_the_others_are_used(
 def test_what_cannot_be_written_is_told_and_not_remembered(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text("a file in place of the folder")
     journal = Journal(state(0.0), tmp_path / "journal" / "of-run")
-    with raises(StorageError):
+    with raises(StorageError, file="of-run"):
         journal.record(3, state(1.0), {})
     assert journal.snapshots == []
 
@@ -149,7 +149,7 @@ def test_with_a_folder_only_the_last_entries_are_in_memory(tmp_path: Path) -> No
         np.testing.assert_array_equal(np.asarray(reply["reply"]), np.ones(large // 8))
     (tmp_path / "journal" / f"{1:020d}.state").write_bytes(b"damaged meanwhile")
     for ask in (again.state_after, again.reply_to):
-        with raises(CheckpointError):
+        with raises(CheckpointError, file="00000000000000000001.state"):
             ask(1)
 
 

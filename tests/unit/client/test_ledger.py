@@ -131,7 +131,7 @@ def test_a_changed_or_missing_line_is_refused(file: Path, line: int, change: str
     edited = lines[line].replace(b'"version": 2', b'"version": 2, "more": 2').replace(b"5.0", b"9.0")
     lines[line] = edited if change == "edited" else b""
     file.write_bytes(b"".join(lines))
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="ledger.jsonl"):
         opened(file)
 
 
@@ -149,7 +149,7 @@ def test_what_is_not_json_is_refused(file: Path) -> None:
 def test_another_file_and_a_ledger_of_somebody_else_are_refused(file: Path, content: bytes | None) -> None:
     if content is not None:
         file.write_bytes(content)
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="ledger.jsonl"):
         Ledger(file, "run 7, client b" if content is None else OWNER)
 
 
@@ -157,10 +157,10 @@ def test_a_lowered_ledger_is_refused(file: Path) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:-1]))  # an old copy: whole, but too short
     assert opened(file).uploads == 2
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="ledger.jsonl"):
         opened(file, at_least=3)
     file.unlink()
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="ledger.jsonl"):
         opened(file, at_least=1)
 
 
@@ -173,7 +173,7 @@ def test_a_file_that_changes_under_a_running_client_stops_it(file: Path, change:
         file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))
     else:
         opened(file).charge(payload(9), 9, RELEASE)  # a second client with the same folder
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="ledger.jsonl"):
         ledger.charge(payload(3), 3, RELEASE)
     assert ledger.uploads == 3
 
@@ -182,7 +182,7 @@ def test_a_full_disk_leaves_no_half_line(file: Path, monkeypatch: pytest.MonkeyP
     whole, ledger = file.read_bytes(), opened(file)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with raises(StorageError):
+        with raises(StorageError, file="ledger.jsonl"):
             ledger.charge(payload(3), 3, RELEASE)
     assert file.read_bytes() == whole
     assert ledger.uploads == 3
@@ -202,7 +202,7 @@ def test_room_that_comes_back_at_once_leaves_no_half_line_either(file: Path, mon
     monkeypatch.setattr(os, "ftruncate", cut_and_make_room)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 50, limits[1]))
     try:
-        with raises(StorageError):
+        with raises(StorageError, file="ledger.jsonl"):
             ledger.charge(payload(3), 3, RELEASE)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -219,7 +219,7 @@ def test_a_ledger_that_cannot_be_mended_is_not_used(
     file.write_bytes(whole[:-1] if torn is None else whole + torn)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with raises(StorageError):
+        with raises(StorageError, file="ledger.jsonl"):
             opened(file)
     assert opened(file).uploads == 3
 

@@ -68,7 +68,7 @@ def test_a_policy_is_read_from_a_file(tmp_path: Path) -> None:
 def test_a_policy_that_cannot_be_meant_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(text)
-    with raises(SettingsError):
+    with raises(SettingsError, file="policy.yaml"):
         load_policy(path)
 
 

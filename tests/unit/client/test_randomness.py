@@ -67,7 +67,7 @@ def test_a_damaged_secret_is_refused_and_not_replaced(content: bytes, tmp_path: 
     PrivateRandomness.kept_in(tmp_path)
     (file,) = tmp_path.iterdir()
     file.write_bytes(content)
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="own.secret"):
         PrivateRandomness.kept_in(tmp_path)
     assert file.read_bytes() == content
 

@@ -184,7 +184,7 @@ def test_a_half_written_file_of_a_killed_client_is_in_nobodys_way(make: Make, tm
 def test_a_damaged_key_is_named(make: Make, tmp_path: Path) -> None:
     make("north").answer(OFFER, {})
     (tmp_path / "run-1/north/exchange.key").write_bytes(b"short")
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="exchange.key"):
         make("north")
 
 
@@ -206,7 +206,7 @@ def test_what_cannot_be_removed_at_the_end_is_named(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(Path, "unlink", refuse)
-    with raises(StorageError):
+    with raises(StorageError, file="exchange.key"):
         north.forget()
     monkeypatch.undo()
     north.forget()

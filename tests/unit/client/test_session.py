@@ -192,9 +192,9 @@ def test_a_folder_that_becomes_read_only_stops_the_client(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", refuse)
-        with raises(StorageError):
+        with raises(StorageError, file="00000000000000000001.state"):
             handled(session, "add", 3, 2, reach=2, amount=1.0)
-        with raises(StorageError):
+        with raises(StorageError, file="00000000000000000002.state"):
             handled(session, "add", 3, 1, amount=1.0)  # whose base says that the second did not count
     assert session.hello().snapshots == [1, 2]
     assert add(make_session(), 1.0, sequence=3, base=2, reach=2) == 3.0

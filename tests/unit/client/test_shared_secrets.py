@@ -53,21 +53,21 @@ def test_only_the_owner_may_read_the_file_whatever_the_mask(tmp_path: Path, mask
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o666, 0o620, 0o644])
 def test_a_file_that_others_may_open_is_refused(path: Path, mode: int) -> None:
     path.chmod(mode)
-    with raises(CredentialError):
+    with raises(CredentialError, file="secrets.json"):
         Secrets.load(path)
 
 
 def test_secrets_are_never_replaced(path: Path) -> None:
     content = path.read_bytes()
-    with raises(CredentialError):
+    with raises(CredentialError, file="secrets.json"):
         Secrets.generate(256, for_tests=True).save(path)
     assert path.read_bytes() == content
 
 
 def test_a_path_that_cannot_be_is_said(tmp_path: Path) -> None:
-    with raises(CredentialError):
+    with raises(CredentialError, file="none.json"):
         Secrets.load(tmp_path / "none.json")
-    with raises(CredentialError):
+    with raises(CredentialError, file="secrets.json"):
         made().save(tmp_path / "none" / "secrets.json")
 
 
@@ -113,9 +113,8 @@ def test_the_server_s_side_recognises_and_refuses_them() -> None:
     ],
 )
 def test_a_text_that_holds_something_else_is_refused(text: str) -> None:
-    with raises(CredentialError) as caught:
+    with raises(CredentialError, source="clients/secrets.json"):
         Secrets.from_text(text, "clients/secrets.json")
-    assert str(caught.value).startswith("clients/secrets.json: ")
 
 
 def test_a_key_of_pseudonyms_of_another_length_is_refused() -> None:
@@ -125,5 +124,5 @@ def test_a_key_of_pseudonyms_of_another_length_is_refused() -> None:
 
 def test_bytes_that_are_no_text_are_refused(path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
-    with raises(CredentialError):
+    with raises(CredentialError, file="secrets.json"):
         Secrets.load(path)

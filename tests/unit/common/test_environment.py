@@ -148,5 +148,5 @@ def test_a_damaged_record_is_refused_and_a_missing_one_is_empty(content: bytes, 
     path = tmp_path / "environments.json"
     assert EnvironmentRecord.load(path) == EnvironmentRecord()
     path.write_bytes(content)
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="environments.json"):
         EnvironmentRecord.load(path)

@@ -76,7 +76,7 @@ def test_a_list_of_somebody_else_is_refused(made: Path, tmp_path: Path) -> None:
     make_all(tmp_path / "others", ["localhost"], ["north"])
     revoke(tmp_path / "others/authority", names=["north"])
     (made / "server" / REVOKED).write_bytes((tmp_path / "others/authority" / REVOKED).read_bytes())
-    with raises(CredentialError):
+    with raises(CredentialError, file="revoked.pem"):
         read_revoked(made / "server")
     # With the certificates of both authorities beside it, it counts, for their certificates only.
     authorities = b"".join((each / "authority/authority.pem").read_bytes() for each in (made, tmp_path / "others"))
@@ -98,14 +98,14 @@ def test_a_list_that_is_damaged_later_revokes_no_less_than_before(
         (made / "server" / REVOKED).unlink()
     else:
         (made / "server" / REVOKED).write_bytes(damage)
-        with raises(CredentialError):
+        with raises(CredentialError, file="revoked.pem"):
             read_revoked(made / "server")
     assert not revocations.refresh()
     assert revocations.refusal(pem(made / "north"))
 
 
 def test_a_name_that_was_never_issued_cannot_be_revoked(made: Path) -> None:
-    with raises(SettingsError):
+    with raises(SettingsError, file="issued.jsonl"):
         revoke(made / "authority", names=["nroth"])
     assert not (made / "authority" / REVOKED).exists()
 

@@ -26,7 +26,7 @@ def nested(depth: int, width: int = 10) -> str:
 def test_a_short_file_that_stands_for_too_much_is_refused_by_line(depth: int, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(nested(depth) + f"rounds: *a{depth - 1}\n")
-    with raises(SettingsError) as refusal:
+    with raises(SettingsError, file="run.yaml") as refusal:
         load(path)
     said = str(refusal.value)
     assert said.startswith(f"{path}: not valid YAML: line 5: with the alias *a3 a section or list holds more than")

@@ -184,7 +184,7 @@ def test_a_file_that_holds_no_settings_is_refused_by_its_path(path: Path, conten
     with raises(SettingsError, source=path.with_name("nowhere.yaml")):
         load(path.with_name("nowhere.yaml"))
     path.write_bytes(content)
-    with raises(SettingsError):
+    with raises(SettingsError, file="run.yaml"):
         load(path)
 
 

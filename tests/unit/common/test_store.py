@@ -48,7 +48,7 @@ def test_no_file_and_one_cut_at_any_byte_or_with_one_more_are_refused(written: P
     whole = written.read_bytes()
     for damaged in (*(whole[:length] for length in range(len(whole))), whole + b"\0"):
         written.write_bytes(damaged)
-        with raises(CheckpointError):
+        with raises(CheckpointError, file="state"):
             store.read(written)
     for nothing in (written.with_name("nothing"), written.parent, Path(os.devnull)):
         with raises(CheckpointError):
@@ -63,7 +63,7 @@ def test_a_file_with_any_byte_changed_is_refused(tmp_path: Path, data: st.DataOb
     place = data.draw(st.integers(0, len(content) - 1))
     content[place] ^= data.draw(st.integers(1, 255))
     path.write_bytes(content)
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="state"):
         store.read(path)
 
 
@@ -72,7 +72,7 @@ def test_a_write_that_breaks_off_leaves_the_old_file(written: Path, monkeypatch:
         raise OSError("no space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    with raises(StorageError):
+    with raises(StorageError, file="state"):
         store.write(written, {"round": 8})
     monkeypatch.undo()
     assert [path.name for path in written.parent.iterdir()] == [written.name]
@@ -163,9 +163,9 @@ def test_a_disk_that_does_not_sync_is_told(tmp_path: Path, monkeypatch: pytest.M
 
     store.write(tmp_path / "state", {"round": 7}, previous=tmp_path / "previous", sync=True)
     monkeypatch.setattr(os, "fsync", broken)
-    with raises(StorageError):
+    with raises(StorageError, file="state"):
         store.write(tmp_path / "state", {"round": 8}, previous=tmp_path / "previous", sync=True)
     assert store.read(tmp_path / "state") == {"round": 7}
-    with raises(StorageError):
+    with raises(StorageError, file="new"):
         store.write(tmp_path / "new", {"round": 8}, previous=tmp_path / "previous", sync=True)
     assert [path.name for path in tmp_path.iterdir()] == ["state"]

@@ -143,14 +143,14 @@ def test_a_damaged_table_is_named_as_it_lies_there_and_can_be_moved_away(path: P
     grown(path, (1, 2))
     growing = path.with_suffix(".arrows")
     growing.write_bytes(b"not a table")
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="metrics.arrows"):
         TableLog(path, SCHEMA, kept_rounds=2)
     growing.rename(path.with_suffix(".damaged"))
     assert not tables.exists(path)
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="metrics.parquet"):
         tables.read(path)
     path.write_bytes(b"not a table")
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="metrics.parquet"):
         tables.read(path)
     path.unlink()
     log = TableLog(path, SCHEMA, kept_rounds=2)

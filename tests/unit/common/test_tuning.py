@@ -94,7 +94,7 @@ def test_settings_written_as_yaml_are_read_as_the_same(tmp_path: Path) -> None:
 )
 def test_a_distribution_that_cannot_be_drawn_from_is_refused(tmp_path: Path, distribution: str) -> None:
     path = written(tmp_path, f"settings: run.yaml\ntrials: 1\nparameters:\n  algorithm.step_size: {distribution}\n")
-    with raises(SettingsError):
+    with raises(SettingsError, file="tune.yaml"):
         load_tuning(path)
 
 
@@ -109,7 +109,7 @@ def test_a_distribution_that_cannot_be_drawn_from_is_refused(tmp_path: Path, dis
     ],
 )
 def test_a_file_that_is_no_search_is_refused(tmp_path: Path, text: str) -> None:
-    with raises(SettingsError):
+    with raises(SettingsError, file="nowhere.yaml"):
         load_tuning(tmp_path / "nowhere.yaml")
-    with raises(SettingsError):
+    with raises(SettingsError, file="tune.yaml"):
         load_tuning(written(tmp_path, text))

@@ -151,9 +151,9 @@ def test_a_leaf_does_not_outlive_its_authority(tmp_path: Path) -> None:
 def test_nothing_is_overwritten_without_force_and_what_is_missing_can_be_added(tmp_path: Path) -> None:
     make_all(tmp_path, [], ["north"])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.pem")}
-    with raises(SettingsError):
+    with raises(SettingsError, file="authority.pem"):
         make_all(tmp_path, [], ["north"])
-    with raises(SettingsError):
+    with raises(SettingsError, file="authority.pem"):
         make_client(tmp_path / "authority", tmp_path / "north", "north")
     make_all(tmp_path, [], ["north", "south"], keep=True)
     assert {path: path.read_bytes() for path in before} == before
@@ -187,14 +187,14 @@ def test_names_lifetimes_and_folders_that_cannot_be_are_refused(tmp_path: Path) 
         with raises(SettingsError):
             make_authority(tmp_path, "a", days=days)
     (tmp_path / "file").write_text("")
-    with raises(CredentialError):
+    with raises(CredentialError, file="authority"):
         make_authority(tmp_path / "file" / "authority", "a")
 
 
 def test_an_authority_signs_with_its_own_key_while_it_is_valid(
     tmp_path: Path, made: Path, foreign: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with raises(CredentialError):
+    with raises(CredentialError, file="authority-key.pem"):
         make_client(made / "north", tmp_path / "x", "x")
     for folder, name in ((made, "authority.pem"), (foreign, AUTHORITY_KEY)):
         (tmp_path / name).write_bytes((folder / "authority" / name).read_bytes())
@@ -217,7 +217,7 @@ def test_a_certificate_that_names_an_extension_twice_is_damaged(tmp_path: Path, 
     assert key_usage in content
     twice = content.replace(basic_constraints, key_usage)
     path.write_text(ssl.DER_cert_to_PEM_cert(twice))
-    with raises(CredentialError):
+    with raises(CredentialError, file="certificate.pem"):
         describe(tmp_path / "server")
 
 
@@ -289,7 +289,7 @@ def test_each_holder_gets_the_lowest_free_identity_and_the_same_one_again(tmp_pa
 def test_a_folder_without_identities_is_no_pool(tmp_path: Path) -> None:
     with raises(SettingsError):
         claim(tmp_path, "a")
-    with raises(CredentialError):
+    with raises(CredentialError, file="claims"):
         claim(tmp_path / "missing", "a")
 
 

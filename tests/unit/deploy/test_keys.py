@@ -53,12 +53,12 @@ def test_only_the_owner_can_read_the_clients_file(tmp_path: Path) -> None:
 
 def test_keys_are_replaced_only_by_force(folder: Path, tmp_path: Path) -> None:
     (tmp_path / SERVER).write_text((folder / SERVER).read_text())
-    with raises(SettingsError):
+    with raises(SettingsError, file="server.public"):
         make_keys(tmp_path, 2048)
     assert not (tmp_path / CLIENTS).exists()
     public = make_keys(tmp_path, 2048, force=True)
     assert read_public(tmp_path / SERVER) == public != read_public(folder / SERVER)
-    with raises(SettingsError):
+    with raises(SettingsError, file="clients.secret"):
         make_keys(tmp_path, 2048)
 
 
@@ -103,9 +103,9 @@ def test_a_short_key_other_words_and_files_that_are_no_keys_are_refused(tmp_path
     with raises(SettingsError):
         fenchel("keys", "show", "one", "two")
     (tmp_path / "other").write_text("{}")
-    with raises(CredentialError):
+    with raises(CredentialError, file="other"):
         fenchel("keys", "show", str(tmp_path / "other"))
-    with raises(CredentialError):
+    with raises(CredentialError, file="missing"):
         fenchel("keys", "show", str(tmp_path / "missing"))
 
 
@@ -113,7 +113,7 @@ def test_a_short_key_other_words_and_files_that_are_no_keys_are_refused(tmp_path
 
 
 def test_a_server_takes_no_private_key_for_the_public_one(folder: Path, tmp_path: Path) -> None:
-    with raises(CredentialError):
+    with raises(CredentialError, file="clients.secret"):
         fenchel(
             *("server", "fenchel/experiments/quickstart.yaml", "--insecure", "--runs", str(tmp_path)),
             *("--public-key", str(folder / CLIENTS)),
@@ -126,7 +126,7 @@ def test_a_server_refuses_to_start_with_the_clients_file_among_its_certificates(
     certs = tmp_path / "certs/server"
     refuse_private_keys(certs, {})
     (certs / "renamed").write_text((folder / CLIENTS).read_text())
-    with raises(CredentialError):
+    with raises(CredentialError, file="renamed"):
         fenchel(
             "server", "fenchel/experiments/quickstart.yaml", "--certs", str(certs), "--runs", str(tmp_path / "runs")
         )
@@ -138,13 +138,13 @@ def test_a_server_refuses_what_its_environment_or_its_container_gives_it(folder:
     with raises(CredentialError, source="the variable KEY of the environment"):
         refuse_private_keys(None, {"PATH": "/bin", "KEY": (folder / CLIENTS).read_text()})
     for variable in ("FENCHEL_SECRETS", "FENCHEL_PUBLIC_KEY"):
-        with raises(CredentialError):
+        with raises(CredentialError, file="clients.secret"):
             refuse_private_keys(None, {variable: str(folder / CLIENTS)})
     (tmp_path / "password").write_bytes(bytes(range(256)))
     (tmp_path / SERVER).write_text((folder / SERVER).read_text())
     refuse_private_keys(None, {}, tmp_path)
     (tmp_path / "clients").write_text(json.dumps(Secrets.load(folder / CLIENTS).private_key.to_fields()))
-    with raises(CredentialError):
+    with raises(CredentialError, file="clients"):
         refuse_private_keys(None, {}, tmp_path)
 
 

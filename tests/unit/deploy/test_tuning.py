@@ -215,10 +215,10 @@ def test_data_that_is_not_there_ends_the_search_at_once(tmp_path: Path) -> None:
     base = {**BASE, "data": {"file": str(file), "label": "y"}}
     search = begun(tmp_path, base=base)
     file.rename(tmp_path / "elsewhere.csv")
-    with raises(DataError):
+    with raises(DataError, file="here.csv"):
         search.go(in_process=True)
     assert not search.finished
-    with raises(DataError):
+    with raises(DataError, file="here.csv"):
         begun(tmp_path, base=base)
 
 
@@ -227,7 +227,7 @@ def test_a_search_whose_parameters_were_changed_is_not_gone_on_with(tmp_path: Pa
     search.go(in_process=True)
     text = search.folder.settings.read_text()
     search.folder.settings.write_text(text.replace("seed: 3", "seed: 5"))
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="trials.jsonl"):
         Search.reopen(search.folder.path)
 
 
@@ -241,7 +241,7 @@ def test_a_record_that_was_cut_off_is_done_again_and_a_damaged_one_refused(tmp_p
     reopened.go(in_process=True)
     assert sorted(Search.reopen(search.folder.path).finished) == [0, 1]
     search.folder.record.write_text("{}\n")
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="trials.jsonl"):
         Search.reopen(search.folder.path)
 
 

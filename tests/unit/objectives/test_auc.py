@@ -329,7 +329,7 @@ def test_files_that_hold_no_such_model_are_refused(tmp_path: Path) -> None:
         with raises(SettingsError):
             initial_model(section(initial=initial), 5, 2, 0)
     initial = saved(tmp_path, np.zeros(5)) | {"fresh_head": True}
-    with raises(SettingsError):
+    with raises(SettingsError, key="objective.initial.fresh_head"):
         initial_model(section(initial=initial), 5, 2, 0)
     (tmp_path / "text.npz").write_text("no archive")
     np.savez(tmp_path / "other.npz", weights=np.zeros(5))

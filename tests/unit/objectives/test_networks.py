@@ -133,13 +133,13 @@ def test_a_network_without_samples_evaluates_other_shards_but_has_no_gradient(ki
 
 @both
 def test_a_network_refuses_regression_and_names_the_setting(kind: str) -> None:
-    with raises(SettingsError):
+    with raises(SettingsError, key="objective.kind"):
         make_objective(make_shard(5, 64, 0), kind=kind)
 
 
 @pytest.mark.parametrize("features", [4, 30, 63])
 def test_the_cnn_refuses_what_is_no_square_image(features: int) -> None:
-    with raises(SettingsError):
+    with raises(SettingsError, key="objective.kind"):
         dimension_of(section(kind="cnn"), features, 10)
 
 
@@ -172,7 +172,7 @@ def test_a_gpu_that_is_not_there_is_refused_and_auto_does_without() -> None:
         {"kind": "binary", "scorer": {"kind": "mlp"}},
     )
     for keys in sections:
-        with raises(SettingsError):
+        with raises(SettingsError, key="objective.device"):
             make_objective(shard, **keys, device="cuda")
         here, automatic = (make_objective(shard, **keys, device=device) for device in ("cpu", "auto"))
         w = here.initial(2)

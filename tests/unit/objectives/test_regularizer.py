@@ -124,7 +124,7 @@ def test_mcp_refuses_a_penalty_that_it_is_not_defined_for() -> None:
 
 def test_group_lasso_refuses_a_network() -> None:
     pytest.importorskip("torch")
-    with raises(SettingsError):
+    with raises(SettingsError, key="objective.regularizer.kind"):
         make_objective(make_shard(classes=3), kind="mlp", regularizer={"kind": "group-lasso", "weight": 1})
 
 

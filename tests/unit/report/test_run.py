@@ -74,7 +74,7 @@ def test_a_run_without_a_model_says_how_far_it_came(killed: Run) -> None:
 def test_a_damaged_model_is_refused(altered: Callable[..., Run]) -> None:
     run = altered()
     (run.path / "model.npz").write_bytes(b"PK\x03\x04 and no more")
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="model.npz"):
         _ = run.model
 
 
@@ -90,7 +90,7 @@ def test_a_run_that_has_not_finished_a_round_has_empty_tables(tmp_path: Path, he
 def test_a_damaged_table_is_refused(altered: Callable[..., Run]) -> None:
     run = altered()
     (run.path / "metrics.parquet").write_bytes(b"PAR1 and no more")
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="metrics.parquet"):
         _ = run.metrics
 
 
@@ -123,7 +123,7 @@ def test_a_count_beyond_all_that_a_float_can_hold_is_shown(altered: Callable[...
 @pytest.mark.parametrize("text", ["rounds: " + "9" * 5000, "a: &a {b: *a}", "a: &a [[*a]]", "[" * 5000])
 def test_settings_that_are_no_value_are_refused(altered: Callable[..., Run], text: str) -> None:
     run = altered(settings=lambda _: text)
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="settings.yaml"):
         render([run])
 
 
@@ -144,14 +144,14 @@ def test_a_report_that_cannot_be_written_says_where(finished: Run, tmp_path: Pat
 def test_a_damaged_summary_is_refused(altered: Callable[..., Run], text: str) -> None:
     run = altered()
     (run.path / "summary.json").write_text(text)
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="summary.json"):
         _ = run.completed
 
 
 def test_a_folder_that_is_no_run_is_refused_with_what_was_expected(tmp_path: Path) -> None:
     with raises(CheckpointError):
         Run(tmp_path)
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="nowhere"):
         Run(tmp_path / "nowhere")
 
 

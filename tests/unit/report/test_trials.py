@@ -125,7 +125,7 @@ def test_the_picture_is_a_png(verdict: Verdict, tmp_path: Path) -> None:
 
 
 def test_a_trial_whose_run_is_gone_is_refused(tmp_path: Path) -> None:
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="gone"):
         judge([Trial(0, {}, tmp_path / "gone")], Selection())
     with raises(CheckpointError):
         judge([Trial(0, {}, None)], Selection())

@@ -191,7 +191,7 @@ def test_a_state_of_another_algorithm_is_refused(members: dict[str, ClientRecord
 )
 def test_a_file_that_is_no_checkpoint_is_refused(about: str | None, tmp_path: Path) -> None:
     store.write(tmp_path / "latest", {} if about is None else {"about": about})
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="latest"):
         load(tmp_path / "latest")
 
 
@@ -201,7 +201,7 @@ def test_half_of_a_surrogate_pair_is_damage(members: dict[str, ClientRecord], tm
         kept["shard"] = {"\ud800": 1}
     folder = folder_of(tmp_path)
     save(folder, checkpoint, sync=False)
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="latest"):
         load(folder.checkpoint)
 
 

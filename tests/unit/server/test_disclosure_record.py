@@ -278,7 +278,7 @@ def test_an_account_that_a_hand_has_changed_is_refused(
     disclosure_rows(load_disclosures(tmp_path))
     change(told)
     path.write_text(json.dumps(told))
-    with raises(CheckpointError):
+    with raises(CheckpointError, file="disclosures.json"):
         load_disclosures(tmp_path)
 
 
