@@ -208,6 +208,13 @@ def up(
         int | None, typer.Option(min=1, help="client processes; default one for each client, at most 16")
     ] = None,
     runs: RunsOption = Path("runs"),
+    on: Annotated[str, typer.Option("--on", metavar="ENGINE", help="where clients run: local, ssh")] = "local",
+    hosts: Annotated[
+        str | None, typer.Option("--hosts", metavar="A,B,C|FILE", help="hosts of --on ssh, which take turns")
+    ] = None,
+    engine: Annotated[
+        Path | None, typer.Option("--engine", metavar="FILE", help="what the engine needs (YAML); see docs/engines.md")
+    ] = None,
     resume: ResumeOption = None,
     previous: PreviousOption = False,
     dashboard: DashboardOption = False,
@@ -216,14 +223,16 @@ def up(
     insecure: InsecureOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring a federation up on this machine: a server and its clients, over TLS, until the run is done."""
+    """Bring a federation up: a server on this machine and its clients, over TLS, until the run is done."""
     from fenchel.deploy.cli.display import Display
     from fenchel.deploy.launch.federation import Federation
+    from fenchel.deploy.launch.launchers.choice import launcher
     from fenchel.deploy.monitoring.exporters import Exporters, watching
     from fenchel.server.coordinator import open_resumed
     from fenchel.server.metering.open_files import raise_limit
 
     raise_limit()
+    engine_launcher = launcher(on, engine=engine, hosts=hosts)
     exporters = Exporters.parse(dashboard, dashboard_at, metrics)
     chosen, folder = _chosen(settings, overrides, clients, resume, previous)
     checkpoint = None if folder is None else open_resumed(folder, previous=previous)
@@ -245,6 +254,7 @@ def up(
             number,
             processes=processes,
             secure=not insecure,
+            launcher=engine_launcher,
             resume=checkpoint,
             observer=display.observer().beside(watchers),
             say=display.say,

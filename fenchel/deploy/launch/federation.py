@@ -50,6 +50,8 @@ class Federation:
         Number of client processes; by default one for each client, up to :data:`MAX_PROCESSES`.
     secure
         TLS, with certificates made for this run and thrown away after it.
+    launcher
+        Engine that starts client processes; by default processes of this machine.
     restarts
         Times that a client process that was killed is started again.
     """
@@ -59,6 +61,7 @@ class Federation:
     clients: int
     processes: int | None = None
     secure: bool = True
+    launcher: Launcher | None = None
     restarts: int = 3
     resume: Checkpoint | None = None
     observer: RunObserver = field(default_factory=RunObserver)
@@ -79,6 +82,11 @@ class Federation:
             )
         if self.settings.secrets.designated is not None:
             check_designated(self.settings.secrets.designated, client_names(self.clients))
+        if self.launcher is not None and (self.settings.links is not None or not self.secure):
+            raise SettingsError(
+                "links are emulated, and TLS is left out, on this machine only; leave --on out",
+                key="links" if self.secure else "--insecure",
+            )
         self._linked()  # so that an error in them shows before anything is started
         completed = False
         try:
@@ -96,30 +104,41 @@ class Federation:
     async def _bring_up(self) -> Summary:
         write_text(self.folder.settings, self.settings.to_yaml(), sync=self.settings.checkpoint.sync)
         coordinator = Coordinator(self.settings, self.folder, resume=self.resume, observer=self.observer)
-        public_key = await self._public_key()  # made in a process of its own: after all checks
+        launcher = self.launcher or self._local()
+        site = await launcher.open(self.folder.id)
+        completed = False
+        try:
+            summary = await self._conduct(coordinator, launcher, site)
+            completed = True
+            return summary
+        finally:
+            await launcher.close(completed=completed)
+
+    async def _conduct(self, coordinator: Coordinator, launcher: Launcher, site: Site) -> Summary:
+        """Make keys and certificates, serve, and run the clients."""
+        public_key = await self._public_key()  # made in a process of its own
         if public_key is not None:
             coordinator.require_key(public_key)
-        names = client_names(self.clients)
-        algorithm = self.settings.algorithm.name
-        modules = () if is_outside(algorithm) else (half(algorithm, "client").__module__,)
-        launcher: Launcher = LocalLauncher(modules)
-        site = await launcher.open()
-        try:
-            identities: dict[str, Credentials | None] = dict.fromkeys(names)
-            credentials = None
-            if self.secure:
-                self.say(f"making certificates for {self.clients} clients")
-                credentials, identities = _certified(site, names)
-            listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            serving = asyncio.create_task(serve(coordinator, f"{site.listen}:0", credentials, listening.set_result))
-            awaited: set[asyncio.Future[Any]] = {serving, listening}
-            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-            if serving.done():
-                return serving.result()
-            server = Address(site.dial, listening.result())
-            return await self._with_clients(coordinator, serving, launcher, server, identities)
-        finally:
-            await launcher.close()
+        identities: dict[str, Credentials | None] = dict.fromkeys(client_names(self.clients))
+        credentials = None
+        if self.secure:
+            self.say(f"making certificates for {self.clients} clients")
+            credentials, identities = _certified(site, list(identities))
+        listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        serving = asyncio.create_task(
+            serve(coordinator, str(Address(site.listen, site.port)), credentials, listening.set_result)
+        )
+        awaited: set[asyncio.Future[Any]] = {serving, listening}
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            return serving.result()
+        server = Address(site.dial, listening.result())
+        return await self._with_clients(coordinator, serving, launcher, site, server, identities)
+
+    def _local(self) -> LocalLauncher:
+        """Return the launcher of this machine, which imports the client half once for all processes."""
+        name = self.settings.algorithm.name
+        return LocalLauncher(() if is_outside(name) else (half(name, "client").__module__,))
 
     @property
     def _keys(self) -> Path:
@@ -151,6 +170,7 @@ class Federation:
         coordinator: Coordinator,
         serving: asyncio.Task[Summary],
         launcher: Launcher,
+        site: Site,
         server: Address,
         identities: Mapping[str, Credentials | None],
     ) -> Summary:
@@ -163,13 +183,14 @@ class Federation:
                 self.say(f"starting {len(groups)} client processes")
                 if relays is not None:
                     watching.add(asyncio.create_task(relays.watch()))
-                for group in groups:
+                for number, group in enumerate(groups):
                     bundle = Bundle(
                         identities={name: identities[name] for name in group},
                         secrets=self._keys / CLIENTS if self._gives_keys else None,
                     )
-                    words = self._words(group, server, relays)
-                    process = ClientProcess(words=words, bundle=bundle, log=self._logs / f"{group[0]}.log")
+                    words = self._words(group, server, site.state, relays)
+                    log = self._logs / f"{group[0]}.log"
+                    process = ClientProcess(number=number, words=words, bundle=bundle, log=log)
                     clients.add(asyncio.create_task(self._run_clients(launcher, process)))
                 waiting: set[asyncio.Task[Any]] = {serving, *clients, *watching}
                 while not serving.done():
@@ -232,8 +253,10 @@ class Federation:
         async with relaying(links, str(server), self.settings.seed, self._logs / "links.log", passed) as relays:
             yield relays
 
-    def _words(self, names: Sequence[str], server: Address, relays: NetworkProxies | None) -> list[str]:
-        words = ["client", str(server), "--bundle", "-", "--state", str(self.folder.journals)]
+    def _words(
+        self, names: Sequence[str], server: Address, state: str | None, relays: NetworkProxies | None
+    ) -> list[str]:
+        words = ["client", str(server), "--bundle", "-", "--state", state or str(self.folder.journals)]
         if relays is not None:
             for name in names:
                 words += ["--relay", f"localhost:{relays.ports.get(name, server.port)}"]

@@ -15,6 +15,7 @@ from fenchel.common.settings.run import RunSettings, load, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.federation import Federation
+from fenchel.deploy.launch.launchers.choice import launcher
 from fenchel.server.telemetry.observer import RunObserver
 
 if TYPE_CHECKING:
@@ -30,12 +31,15 @@ def up(
     overrides: Sequence[str] = (),
     clients: int | None = None,
     processes: int | None = None,
+    on: str = "local",
+    hosts: str | Sequence[str] | None = None,
+    engine: str | Path | Mapping[str, Any] | None = None,
     runs: str | Path = "runs",
     in_process: bool = False,
     shards: Sequence[Shard] | None = None,
     observer: RunObserver | None = None,
 ) -> Run:
-    """Do a run on this machine, as the command ``fenchel up`` does, and return it.
+    """Do a run with the server in this process, as the command ``fenchel up`` does, and return it.
 
     Parameters
     ----------
@@ -47,6 +51,12 @@ def up(
         Number of clients, in place of the settings'.
     processes
         Client processes; by default one for each client, at most 16.
+    on
+        Where the clients run: ``local`` or ``ssh``.
+    hosts
+        Hosts of ``ssh``.
+    engine
+        Settings of the engine: a YAML file, or a mapping.
     runs
         Folder in which the run folder is created.
     in_process
@@ -73,6 +83,7 @@ def up(
     chosen = _settings(settings, overrides, clients)
     if not isinstance(chosen.clients, int):
         raise SettingsError("auto means whoever joins; give clients=N", key="clients")
+    engine_launcher = launcher(on, engine=engine, hosts=hosts)
     ensure(chosen.data, Console(stderr=True))
     folder = RunFolder.create(Path(runs), chosen.name)
     observer = observer or RunObserver()
@@ -82,7 +93,10 @@ def up(
 
         _wait_for(run_in_process(chosen, folder, observer=observer, shards=shards))
     else:
-        _wait_for(Federation(chosen, folder, chosen.clients, processes=processes, observer=observer).run())
+        federation = Federation(
+            chosen, folder, chosen.clients, processes=processes, launcher=engine_launcher, observer=observer
+        )
+        _wait_for(federation.run())
     return Run(folder.path)
 
 

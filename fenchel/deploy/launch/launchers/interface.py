@@ -18,12 +18,18 @@ class Site:
     ----------
     listen
         Host on which the server listens.
+    port
+        Port on which it listens; 0: a free one.
     dial
         Host that clients dial, which the server's certificate names.
+    state
+        Folder for the clients' journals, as client processes see it; ``None``: in the run folder.
     """
 
     listen: str
+    port: int = 0
     dial: str
+    state: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +38,8 @@ class ClientProcess:
 
     Attributes
     ----------
+    number
+        Counted from 0; the same when it is started again.
     words
         Command line after ``fenchel``; it reads its bundle from standard input.
     bundle
@@ -40,6 +48,7 @@ class ClientProcess:
         File to which its output is appended, on the server's machine.
     """
 
+    number: int
     words: Sequence[str]
     bundle: Bundle
     log: Path
@@ -58,11 +67,11 @@ class Handle(Protocol):
 class Launcher(Protocol):
     """An engine that starts client processes, and starts one again that was killed."""
 
-    async def open(self) -> Site:
-        """Find or make what processes need; raise :class:`FenchelError` where that cannot be had."""
+    async def open(self, run: str) -> Site:
+        """Find or make what processes of a run need, by its id; raise ``FenchelError`` where that cannot be had."""
 
     async def start(self, process: ClientProcess) -> Handle:
         """Start a process, or one that was killed again."""
 
-    async def close(self) -> None:
-        """Remove all that :meth:`open` and :meth:`start` have left."""
+    async def close(self, *, completed: bool) -> None:
+        """Remove all that :meth:`open` and :meth:`start` have left; journals only where the run is completed."""

@@ -47,7 +47,7 @@ class LocalLauncher:
     modules: Sequence[str] = ()
     _fork_server: ForkServer = field(init=False)
 
-    async def open(self) -> Site:
+    async def open(self, run: str) -> Site:
         """Start the fork server, which imports while the server starts."""
         self._fork_server = ForkServer(self.modules).__enter__()
         return Site(listen="127.0.0.1", dial="localhost")
@@ -67,6 +67,6 @@ class LocalLauncher:
             await process.bundle.send(writing)
         return LocalProcess(forked, writing)
 
-    async def close(self) -> None:
+    async def close(self, *, completed: bool) -> None:
         """End the fork server."""
         self._fork_server.__exit__()

@@ -1,0 +1,140 @@
+"""``fenchel up --on ssh``: hosts of their own, lost connections, and what users get wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from fenchel import up
+from fenchel.common.errors import SettingsError, UnreachableError
+from fenchel.deploy.launch.launchers.choice import _hosts
+from tests.cluster.federation import digest, wait_until
+from tests.cluster.ssh_hosts import Hosts, NoHostsError, hosts
+from tests.messages import raises
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+OVERRIDES = ("rounds=12", "algorithm.encryption.key_bits=2048")
+
+
+@pytest.fixture(scope="module")
+def reached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    try:
+        with hosts(tmp_path_factory.mktemp("hosts")) as found:
+            yield found
+    except NoHostsError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the digest of the encrypted quickstart's model from this machine alone."""
+    folder = tmp_path_factory.mktemp("local")
+    up("quickstart", overrides=OVERRIDES, runs=folder)
+    (run,) = folder.iterdir()
+    return digest(run / "model.npz")
+
+
+def engine_file(folder: Path, reached: Hosts, **more: Any) -> Path:
+    file = folder / "engine.yaml"
+    file.write_text(yaml.safe_dump(reached.engine(**more)))
+    return file
+
+
+def started(folder: Path, engine: Path, *words: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "fenchel", "up", *words, "--on", "ssh", "--engine", str(engine)]
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log)
+
+
+def begun(folder: Path, engine: Path) -> subprocess.Popen[bytes]:
+    """Begin a run, and wait until it is in the middle."""
+    overrides = [word for override in OVERRIDES for word in ("--set", override)]
+    process = started(folder, engine, "quickstart", *overrides, "--runs", str(folder / "runs"))
+    said = (folder / "log").read_text
+    wait_until(lambda: "round 3 " in said() or process.poll() is not None, "the third round")
+    assert process.poll() is None, said()
+    return process
+
+
+def clients_of(reached: Hosts) -> list[str]:
+    """Return the command lines of client processes on all hosts."""
+    found = []
+    for address in reached.namespaces:
+        for process in reached.processes(address):
+            with suppress(psutil.Error):  # it has just ended
+                found.append(" ".join(process.cmdline()))
+    return [line for line in found if "fenchel.deploy.cli.remote client" in line]
+
+
+def check_end(folder: Path, process: subprocess.Popen[bytes], reached: Hosts, expected: str) -> None:
+    said = (folder / "log").read_text
+    assert process.wait(200) == 0, said()
+    (run,) = (folder / "runs").iterdir()
+    assert digest(run / "model.npz") == expected
+    assert not clients_of(reached)
+    assert not list((reached.folder / "state").iterdir()), "journals of a completed run are removed"
+
+
+def test_a_connection_that_is_cut_costs_no_bit_and_secrets_are_nowhere(
+    reached: Hosts, expected: str, tmp_path: Path
+) -> None:
+    process = begun(tmp_path, engine_file(tmp_path, reached))
+    running = clients_of(reached)
+    assert len(running) == 4
+    for line in running:
+        assert "PRIVATE KEY" not in line
+        assert "--bundle -" in line
+    for address in reached.namespaces:
+        for each in reached.processes(address):
+            with suppress(psutil.Error):
+                assert "PRIVATE KEY" not in "".join(each.environ().values())
+    cut = [each for each in reached.processes(next(iter(reached.namespaces))) if each.name() == "sshd"]
+    assert cut
+    for each in cut:
+        each.kill()
+    check_end(tmp_path, process, reached, expected)
+
+
+def test_clients_end_with_the_command_and_the_run_goes_on_later(reached: Hosts, expected: str, tmp_path: Path) -> None:
+    engine = engine_file(tmp_path, reached)
+    process = begun(tmp_path, engine)
+    process.kill()
+    process.wait()
+    wait_until(lambda: not clients_of(reached), "the end of all clients")
+    (run,) = (tmp_path / "runs").iterdir()
+    check_end(tmp_path, started(tmp_path, engine, "--resume", str(run)), reached, expected)
+
+
+WRONG: dict[str, tuple[dict[str, Any], type[Exception], dict[str, str]]] = {
+    "a host that does not answer": ({"hosts": ["127.0.0.1"], "options": ["Port=1"]}, UnreachableError, {}),
+    "a host without Fenchel": ({"python": "/nowhere/python"}, SettingsError, {"key": "python"}),
+    "an address that hosts do not reach": ({"dial": "127.0.0.2"}, UnreachableError, {}),
+    "an option in place of a host": ({"hosts": ["-oProxyCommand=touch /tmp/here"]}, SettingsError, {"key": "hosts"}),
+    "no hosts": ({"hosts": []}, SettingsError, {"key": "hosts"}),
+    "a key that is none": ({"host": "a"}, SettingsError, {"key": "host"}),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_mistake_is_told_before_anything_is_started(case: str, reached: Hosts, tmp_path: Path) -> None:
+    more, kind, attributes = WRONG[case]
+    with raises(kind, **attributes):
+        up("quickstart", on="ssh", engine=reached.engine(**more), runs=tmp_path)
+    assert not clients_of(reached)
+
+
+def test_hosts_come_from_a_list_or_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# two machines\nfirst second\n\nfirst\n")
+    assert _hosts("a,b, c\nd\n") == ["a", "b", "c", "d"]
+    assert _hosts(str(file)) == ["first", "second", "first"]
+    assert _hosts(["a", "b"]) == ["a", "b"]
