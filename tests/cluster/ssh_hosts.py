@@ -26,7 +26,6 @@ class Hosts:
     """Hosts by their addresses, with what ssh must know to reach them."""
 
     namespaces: Mapping[str, str]  # by address
-    here: str  # address of this machine among them
     folder: Path
 
     def engine(self, **more: Any) -> dict[str, Any]:
@@ -39,6 +38,10 @@ class Hosts:
             "GlobalKnownHostsFile=/dev/null",
         )
         return {"hosts": list(self.namespaces), "options": list(options), "state": str(self.folder / "state")} | more
+
+    def switch(self, address: str, *, on: bool) -> None:
+        """Cut a host off the network, or connect it again."""
+        _run("ip", "-n", self.namespaces[address], "link", "set", "eth0", "up" if on else "down")
 
     def processes(self, address: str) -> list[psutil.Process]:
         """Return what runs on a host, but for its listening server."""
@@ -98,7 +101,7 @@ def hosts(folder: Path, number: int = 2) -> Iterator[Hosts]:
                 settings["SetEnv"] = f"OPENBLAS_CORETYPE={kernel}"
             options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
             _run("ip", "netns", "exec", namespace, SSHD, "-f", "/dev/null", "-h", str(folder / "host_key"), *options)
-        yield Hosts(namespaces, f"{subnet}.1", folder)
+        yield Hosts(namespaces, folder)
     finally:
         for namespace in namespaces.values():
             with suppress(subprocess.CalledProcessError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -112,6 +113,18 @@ def test_clients_end_with_the_command_and_the_run_goes_on_later(reached: Hosts, 
     wait_until(lambda: not clients_of(reached), "the end of all clients")
     (run,) = (tmp_path / "runs").iterdir()
     check_end(tmp_path, started(tmp_path, engine, "--resume", str(run)), reached, expected)
+
+
+@pytest.mark.slow  # make test-all
+def test_a_network_that_is_away_for_a_while_starts_nothing_again(reached: Hosts, expected: str, tmp_path: Path) -> None:
+    process = begun(tmp_path, engine_file(tmp_path, reached))
+    address = next(iter(reached.namespaces))
+    reached.switch(address, on=False)
+    time.sleep(20)  # longer than either side waits for a sign of life
+    reached.switch(address, on=True)
+    check_end(tmp_path, process, reached, expected)
+    for log in (tmp_path / "runs").glob("*/clients/*.log"):
+        assert log.read_text().count("working for run") == 1
 
 
 WRONG: dict[str, tuple[dict[str, Any], type[Exception], dict[str, str]]] = {

@@ -25,7 +25,8 @@ from fenchel.common.version import software
 from fenchel.deploy.launch.launchers import piped
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Site
 
-_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
+# A network may be away for a minute; clients connect again by themselves before ssh gives up.
+_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=12")
 _PATIENCE = 30.0  # seconds for the first answer of a host
 
 
@@ -100,7 +101,8 @@ class SshLauncher:
             await asyncio.gather(*(_said(self._ssh(host, "exec", "rm", "-rf", "--", self._state)) for host in hosts))
 
     def _ssh(self, host: str, *words: str) -> list[str]:
-        given = (word for option in (*_OPTIONS, *self.settings.options) for word in ("-o", option))
+        # Of an option that is given twice, ssh takes the first.
+        given = (word for option in (*self.settings.options, *_OPTIONS) for word in ("-o", option))
         return ["ssh", "-T", *given, "--", host, *map(shlex.quote, words)]
 
     def _command(self, host: str, *words: str) -> list[str]:
