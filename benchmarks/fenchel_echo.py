@@ -13,7 +13,7 @@ from benchmarks import as_served  # noqa: F401 - before gRPC is imported
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage import tables
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.launch.federation import Federation
+from fenchel.deploy.launch.deployment import Deployment
 from fenchel.server.telemetry.observer import RunObserver
 from fenchel.server.telemetry.recorder import Row
 
@@ -55,7 +55,7 @@ def measure(clients: int, processes: int, floats: int, rounds: int, *, secure: b
         def ended(row: Row) -> None:
             ends.append(row["unix"])
 
-        federation = Federation(
+        deployment = Deployment(
             settings(clients, floats, rounds + 1, reduce=reduce),
             folder,
             clients,
@@ -63,6 +63,6 @@ def measure(clients: int, processes: int, floats: int, rounds: int, *, secure: b
             secure=secure,
             observer=RunObserver(row=ended),
         )
-        asyncio.run(federation.run())
+        asyncio.run(deployment.run())
         metrics = tables.read(folder.metrics)
         return Measured(list(np.diff(ends)), int(sum(metrics["counted"].to_pylist())))

@@ -25,7 +25,7 @@ from benchmarks.limits import Limits
 from benchmarks.program import Figures, progress, run
 from fenchel.client.worker import _Arrived
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.launch.federation import Federation
+from fenchel.deploy.launch.deployment import Deployment
 from fenchel.server.stream.client_stream import ClientStream
 from fenchel.server.telemetry import recorder, time_breakdown
 from fenchel.server.telemetry.observer import RunObserver
@@ -89,8 +89,8 @@ def _rounds(rounds: int) -> list[float]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder.create(Path(temporary), "instrumentation")
         settings = fenchel_echo.settings(_CLIENTS, _FLOATS, rounds + 1)
-        federation = Federation(settings, folder, _CLIENTS, secure=False, observer=RunObserver(row=ended))
-        asyncio.run(federation.run())
+        deployment = Deployment(settings, folder, _CLIENTS, secure=False, observer=RunObserver(row=ended))
+        asyncio.run(deployment.run())
     return [later - earlier for earlier, later in itertools.pairwise(ends)]
 
 

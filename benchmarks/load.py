@@ -43,7 +43,7 @@ from benchmarks import as_served  # noqa: F401 - before gRPC is imported
 from benchmarks.program import Figures, allow_many_sockets, flags, progress, tell
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.launch.federation import Federation
+from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.report.run import Run
 from fenchel.server import checkpoint as checkpoints
@@ -207,7 +207,7 @@ def carry(plan: Plan) -> tuple[Load, Figures]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder.create(Path(temporary), "load")
         chosen = settings(plan.clients, plan.rounds)
-        federation = Federation(
+        deployment = Deployment(
             chosen,
             folder,
             plan.clients,
@@ -219,7 +219,7 @@ def carry(plan: Plan) -> tuple[Load, Figures]:
         if plan.at_once:
             killing.start()
         started = time.perf_counter()
-        asyncio.run(federation.run())
+        asyncio.run(deployment.run())
         seconds = time.perf_counter() - started
         if plan.at_once:
             killer.stop()

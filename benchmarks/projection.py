@@ -23,7 +23,7 @@ from benchmarks.program import Figures, progress, run
 from fenchel.common.settings.link import parse_link
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.launch.federation import Federation
+from fenchel.deploy.launch.deployment import Deployment
 from fenchel.report.projection.projection import measured, project
 from fenchel.report.run import Run
 from fenchel.report.timeline import Timeline
@@ -58,7 +58,7 @@ def up(name: str, rounds: int, runs: Path, link: Mapping[str, Any] | None = None
     """
     own = {"name": name, "rounds": rounds, "clients": _CLIENTS, "links": link and {"default": link}}
     folder = RunFolder.create(runs, name)
-    asyncio.run(Federation(validate(own | SETTINGS[name]), folder, _CLIENTS).run())
+    asyncio.run(Deployment(validate(own | SETTINGS[name]), folder, _CLIENTS).run())
     return Run(folder.path)
 
 

@@ -20,7 +20,7 @@ from benchmarks.program import Figures, progress, run
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.certificates.making import make_all
-from fenchel.deploy.launch.federation import Federation
+from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.names import client_names
 from fenchel.server.telemetry.observer import RunObserver
 from fenchel.server.telemetry.recorder import Row
@@ -50,10 +50,10 @@ def measure(quick: bool) -> Figures:
     progress(f"{clients} clients in {processes} processes")
     with tempfile.TemporaryDirectory() as temporary, PeakMemory() as memory:
         folder = RunFolder.create(Path(temporary), "scale")
-        federation = Federation(
+        deployment = Deployment(
             settings(clients, rounds), folder, clients, processes=processes, observer=RunObserver(row=table.append)
         )
-        asyncio.run(federation.run())
+        asyncio.run(deployment.run())
     ends = [row["unix"] for row in table]
     ours = statistics.median(later - earlier for earlier, later in itertools.pairwise(ends))
     with tempfile.TemporaryDirectory() as temporary:

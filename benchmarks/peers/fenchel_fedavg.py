@@ -25,7 +25,7 @@ from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.values import Values
-from fenchel.deploy.launch.federation import Federation
+from fenchel.deploy.launch.deployment import Deployment
 from fenchel.report.run import Run
 from fenchel.server.telemetry.observer import RunObserver
 from fenchel.server.telemetry.recorder import Row
@@ -123,7 +123,7 @@ def main() -> None:
         def ended(row: Row) -> None:
             ends.append(row["unix"])
 
-        federation = Federation(
+        deployment = Deployment(
             settings(given.job, data),
             folder,
             given.job.clients,
@@ -131,7 +131,7 @@ def main() -> None:
             secure=given.tls,
             observer=RunObserver(row=ended),
         )
-        asyncio.run(federation.run())
+        asyncio.run(deployment.run())
         Result(ends, Run(folder.path).model).write(given.folder)
 
 

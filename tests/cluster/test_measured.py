@@ -23,7 +23,7 @@ from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.tls.credentials import Credentials
 from fenchel.deploy.certificates.making import make_all
-from fenchel.deploy.launch.federation import Federation
+from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.names import client_names
 from fenchel.report.run import Run
 from fenchel.server.coordinator import Coordinator
@@ -75,7 +75,7 @@ def up(tmp_path: Path, settings: Mapping[str, Any], rounds: int, clients: int = 
     """Run a server and a process for each client, over TLS."""
     folder = RunFolder.create(tmp_path, "measured")
     valid = validate({"name": "measured", "rounds": rounds, "clients": clients} | dict(settings))
-    asyncio.run(Federation(valid, folder, clients).run())
+    asyncio.run(Deployment(valid, folder, clients).run())
     return Run(folder.path)
 
 

@@ -49,6 +49,7 @@ def application() -> typer.Typer:
     """Return the application, with its commands in the groups in which ``fenchel --help`` lists them."""
     from fenchel.deploy.cli import certs, data, inspect, keys, run
     from fenchel.deploy.cli.disclosures import disclosures
+    from fenchel.deploy.cli.doctor import doctor
     from fenchel.deploy.cli.energy import energy
     from fenchel.deploy.cli.project import project
     from fenchel.deploy.cli.relay import relay
@@ -67,7 +68,7 @@ def application() -> typer.Typer:
     everyday = "Every day"
     groups: dict[str, tuple[Callable[..., None], ...]] = {
         everyday: (run.up, run.server, run.client, inspect.check, inspect.report),
-        "Setting up": (inspect.algorithms, keys.keys, inspect.probe, relay),
+        "Setting up": (doctor, inspect.algorithms, keys.keys, inspect.probe, relay),
         "Looking into runs": (trace, project, energy, disclosures),
         "Searching and solving": (tune, solve),
     }

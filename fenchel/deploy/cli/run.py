@@ -225,7 +225,7 @@ def up(
 ) -> None:
     """Bring a federation up: a server on this machine and its clients, over TLS, until the run is done."""
     from fenchel.deploy.cli.display import Display
-    from fenchel.deploy.launch.federation import Federation
+    from fenchel.deploy.launch.deployment import Deployment
     from fenchel.deploy.launch.launchers.choice import launcher
     from fenchel.deploy.monitoring.exporters import Exporters, watching
     from fenchel.server.coordinator import open_resumed
@@ -248,7 +248,7 @@ def up(
         watching(folder, chosen, exporters, partial(_say, console), warn_of) as watchers,
         Display(console, folder.id, chosen.rounds) as display,
     ):
-        federation = Federation(
+        deployment = Deployment(
             chosen,
             folder,
             number,
@@ -259,7 +259,7 @@ def up(
             observer=display.observer().beside(watchers),
             say=display.say,
         )
-        summary = _interruptible(federation.run())
+        summary = _interruptible(deployment.run())
     _finished(console, folder, summary, as_json)
 
 

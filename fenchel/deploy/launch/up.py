@@ -14,7 +14,7 @@ from fenchel.common.errors import SettingsError
 from fenchel.common.settings.run import RunSettings, load, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.data import ensure
-from fenchel.deploy.launch.federation import Federation
+from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.launchers.choice import launcher
 from fenchel.server.telemetry.observer import RunObserver
 
@@ -93,10 +93,10 @@ def up(
 
         _wait_for(run_in_process(chosen, folder, observer=observer, shards=shards))
     else:
-        federation = Federation(
+        deployment = Deployment(
             chosen, folder, chosen.clients, processes=processes, launcher=engine_launcher, observer=observer
         )
-        _wait_for(federation.run())
+        _wait_for(deployment.run())
     return Run(folder.path)
 
 

@@ -75,7 +75,7 @@ def test_the_engine_is_chosen_before_grpc_is_imported(entry: str) -> None:
         [
             "fenchel",
             "fenchel.deploy.cli.main",
-            "fenchel.deploy.launch.federation",
+            "fenchel.deploy.launch.deployment",
             "fenchel.deploy.launch.in_process",
             "fenchel.server.transport.service",
             "fenchel.client.client_process",

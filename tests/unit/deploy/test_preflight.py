@@ -16,7 +16,7 @@ from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.settings.run import validate
 from fenchel.common.settings.tuning import load_tuning
 from fenchel.deploy.cli.inspect import check
-from fenchel.deploy.launch import federation
+from fenchel.deploy.launch import deployment
 from fenchel.deploy.launch.launchers.local import LocalLauncher
 from fenchel.deploy.launch.tuning import Search
 from fenchel.deploy.launch.up import up
@@ -179,8 +179,8 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a process was started")
 
     monkeypatch.setattr(LocalLauncher, "start", started)
-    monkeypatch.setattr(federation, "make_keys_apart", started)
-    monkeypatch.setattr(federation, "serve", started)
+    monkeypatch.setattr(deployment, "make_keys_apart", started)
+    monkeypatch.setattr(deployment, "serve", started)
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -83,3 +83,8 @@ def find_device(name: DeviceName) -> torch.device:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.allow_tf32 = False  # which would round the factors of convolutions to 11 bits
     return torch.device("cuda")
+
+
+def gpus() -> tuple[str, ...]:
+    """Return the names of the GPUs that torch sees."""
+    return tuple(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fenchel.common.errors import SettingsError
+from fenchel.common.errors import MissingDependencyError, SettingsError
 from fenchel.common.settings.reading import read_mapping, validated
 from fenchel.deploy.launch.launchers.interface import Launcher
 
@@ -33,9 +34,13 @@ def launcher(
     ------
     SettingsError
         There is no such engine, or what is said of it cannot be accepted.
+    MissingDependencyError
+        This machine lacks what the engine needs.
     """
     if on not in ENGINES:
         raise SettingsError(f"there is no engine {on!r}; known: {', '.join(ENGINES)}", key="--on")
+    if lacks := missing(on):
+        raise MissingDependencyError("; ".join(lacks), key=f"--on {on}")
     source = str(engine) if isinstance(engine, str | Path) else "--engine"
     given = read_mapping(Path(engine)) if isinstance(engine, str | Path) else dict(engine or {})
     if hosts is not None:
@@ -49,6 +54,13 @@ def launcher(
     from fenchel.deploy.launch.launchers.ssh import SshLauncher, SshSettings
 
     return SshLauncher(validated(SshSettings, given, source))
+
+
+def missing(on: str) -> list[str]:
+    """Return what this machine lacks for an engine, each with what to do; empty where it can be used."""
+    if on == "ssh" and shutil.which("ssh") is None:
+        return ["ssh was not found: apt install openssh-client"]
+    return []
 
 
 def _hosts(given: str | Sequence[str]) -> list[str]:

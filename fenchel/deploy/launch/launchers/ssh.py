@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
-import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from fenchel.common.errors import MissingDependencyError, SettingsError, UnreachableError
+from fenchel.common.errors import SettingsError, UnreachableError
 from fenchel.common.settings.section import Section
 from fenchel.common.untrusted_text import plain
 from fenchel.common.version import software
@@ -67,15 +66,11 @@ class SshLauncher:
 
         Raises
         ------
-        MissingDependencyError
-            There is no ``ssh`` here.
         SettingsError
             A host has no Fenchel, or another version; or hosts see this machine at different addresses.
         UnreachableError
             A host cannot be reached, or cannot reach this machine.
         """
-        if shutil.which("ssh") is None:
-            raise MissingDependencyError("ssh was not found; install OpenSSH's client (apt install openssh-client)")
         everywhere = "::" if ":" in self.settings.dial else "0.0.0.0"  # noqa: S104
         with _listening(everywhere, self.settings.port) as port:
             found = await asyncio.gather(*(self._look(host, port) for host in dict.fromkeys(self.settings.hosts)))

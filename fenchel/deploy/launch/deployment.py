@@ -41,7 +41,7 @@ _GRACE = 10.0  # seconds that a client process has to end
 
 
 @dataclass
-class Federation:
+class Deployment:
     """A server in this process, and clients in processes that a launcher starts.
 
     Parameters

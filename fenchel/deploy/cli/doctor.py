@@ -1,0 +1,114 @@
+"""``fenchel doctor``: what this machine offers, what it lacks, and what to do about that."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+
+from rich.console import Console
+from rich.table import Table
+
+from fenchel.deploy.cli.run import DEFAULT_LISTEN, JsonOption
+from fenchel.deploy.launch.launchers.choice import ENGINES, missing
+
+_PATIENCE = 10.0  # seconds for an answer of a program
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: a subject, what was found, and what to do where something is missing."""
+
+    subject: str
+    found: str
+    remedy: str = ""
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Show what this machine offers for runs, what is missing, and what to do about that."""
+    findings = [*_machine(), *_engines()]
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))  # noqa: T201
+        return
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for finding in findings:
+        table.add_row(finding.subject, finding.found, finding.remedy)
+    Console(highlight=False, markup=False).print(table)
+
+
+def _machine() -> Iterator[Finding]:
+    from fenchel.common.environment import Environment
+
+    here = Environment.current()
+    yield Finding("fenchel", f"{here.fenchel}, Python {here.python} ({sys.executable})")
+    yield Finding("linear algebra", f"{here.blas}, kernel {here.kernel or 'unknown'}, {here.machine}")
+    yield Finding(
+        "processors", str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+    )
+    yield _open_files()
+    yield _gpu()
+    yield _docker()
+    yield _port()
+    yield Finding("clock", f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC", *_unsynchronised())
+
+
+def _open_files() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Finding("open files", f"{soft:,}, at most {'any number' if hard == resource.RLIM_INFINITY else f'{hard:,}'}")
+
+
+def _gpu() -> Finding:
+    if find_spec("torch") is None:
+        return Finding("GPU", "not looked for, as PyTorch is not installed", "pip install 'fenchel[torch]'")
+    from fenchel.common.objectives.networks.factory import gpus
+
+    return Finding("GPU", ", ".join(gpus()) or "PyTorch sees none")
+
+
+def _docker() -> Finding:
+    if shutil.which("docker") is None:
+        return Finding("Docker", "not installed", "https://docs.docker.com/engine/install")
+    code, told = _answer("docker", "version", "--format", "{{.Server.Version}}")
+    if code != 0:
+        return Finding("Docker", "its engine does not answer", "start it, or join its group: docker info says why")
+    return Finding("Docker", f"engine {told}")
+
+
+def _port() -> Finding:
+    host, _, port = DEFAULT_LISTEN.rpartition(":")
+    try:
+        socket.create_server((host, int(port))).close()
+    except OSError as error:
+        return Finding(f"port {port}", f"not free ({error.strerror})", "give another one: fenchel server --listen")
+    return Finding(f"port {port}", "free")
+
+
+def _unsynchronised() -> tuple[str, ...]:
+    """Return a remedy for a clock that is not kept right, as far as that can be known."""
+    code, told = _answer("timedatectl", "show", "--property", "NTPSynchronized", "--value")
+    return (
+        ("not synchronised, and certificates go by it: timedatectl set-ntp true",) if (code, told) == (0, "no") else ()
+    )
+
+
+def _engines() -> Iterator[Finding]:
+    for engine in ENGINES:
+        lacks = missing(engine)
+        yield Finding(f"--on {engine}", "missing" if lacks else "ready", "; ".join(lacks))
+
+
+def _answer(*command: str) -> tuple[int | None, str]:
+    """Run a program; return its exit code, ``None`` where there is no answer, and what it printed."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None, ""
+    return done.returncode, done.stdout.strip()
