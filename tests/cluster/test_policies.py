@@ -47,6 +47,7 @@ def uploads(state: Path, name: str) -> int:
     return sum(Ledger(path, name).uploads for path in state.rglob(LEDGER))
 
 
+@pytest.mark.slow  # make test-all
 @pytest.mark.timeout(180)
 def test_a_policy_counts_all_runs_of_a_server_that_begins_anew(federate: MakeFederation) -> None:
     federation = federate(SETTINGS)

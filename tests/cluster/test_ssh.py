@@ -105,6 +105,7 @@ def test_a_connection_that_is_cut_costs_no_bit_and_secrets_are_nowhere(
     check_end(tmp_path, process, reached, expected)
 
 
+@pytest.mark.slow  # make test-all
 def test_clients_end_with_the_command_and_the_run_goes_on_later(reached: Hosts, expected: str, tmp_path: Path) -> None:
     engine = engine_file(tmp_path, reached)
     process = begun(tmp_path, engine)

@@ -14,7 +14,7 @@ from tests.cluster.federation import digest
 from tests.cluster.ledger import Ledger, LedgerClient, LedgerSettings
 from tests.cluster.ledger_runs import settings, undisturbed
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 ROUNDS = 20
 

@@ -107,7 +107,7 @@ async def test_a_full_server_says_so_once(caplog: pytest.LogCaptureFixture) -> N
 async def test_a_server_that_is_full_again_and_again_says_so_once_in_a_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = time.monotonic()
+    now = float(round(time.monotonic()))  # sums of whole seconds are exact
     monkeypatch.setattr(time, "monotonic", lambda: now)
     rate_limiter = RateLimiter(Limits(max_calls=1, calls_at_once=1000))
     with caplog.at_level(logging.WARNING, logger="fenchel.server"):
