@@ -33,7 +33,7 @@ PATIENCE = 120.0
 Process = subprocess.Popen[bytes] | Forked
 
 MODULES = (*(half(name, side).__module__ for name in builtin_settings() for side in ("server", "client")), "pandas")
-"""What processes import later than the command line; Arrow looks for pandas with the first list that it is given."""
+"""Modules that processes import later than the command line; Arrow looks for pandas with its first list."""
 
 
 @cache

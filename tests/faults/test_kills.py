@@ -44,7 +44,7 @@ MOMENTS: tuple[Moment, ...] = ("any", "checkpoint", "any", "reply", "any", "jour
 WITHOUT_JOURNAL: tuple[Moment, ...] = ("any", "checkpoint")
 
 ROUNDS = {"hyfdca": 150, "hyfdca, encrypted": 40}
-"""How many rounds a run has, that most of its kills find it going on; others have 300."""
+"""Rounds of a run, so many that most of its kills find it going on; others have 300."""
 
 STAGED = {"kind": "practice", "stage_steps": 75}
 """The schedule of the algorithms in stages, for so many rounds."""

@@ -37,18 +37,31 @@ class Bundle:
     secrets: Path | None = None
 
     async def send(self, descriptor: int) -> None:
-        """Write the bundle into a pipe that stays open; raise ``BrokenPipeError`` where its reader has ended."""
-        size = 0 if self.secrets is None else self.secrets.stat().st_size
+        """Write the bundle into a pipe that stays open, but where this fails or is cancelled.
+
+        A reader that has ended already is no error here: its exit code says why.
+        """
+        try:
+            # A thread that goes on when this is cancelled must not write to a descriptor that then means another file.
+            await asyncio.to_thread(_write, os.dup(descriptor), self._line())
+            if self.secrets is not None:
+                # By a process of its own, as this one is the server's.
+                copying = await asyncio.create_subprocess_exec("cat", str(self.secrets), stdout=descriptor)
+                await copying.wait()
+        except BrokenPipeError:
+            return
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def _line(self) -> bytes:
+        """Return all but the secrets."""
         texts = {
             name: None if pair is None else {part: getattr(pair, part).decode() for part in _PARTS}
             for name, pair in self.identities.items()
         }
-        line = json.dumps({"identities": texts, "secrets": size}).encode() + b"\n"
-        await asyncio.to_thread(_write, descriptor, line)
-        if self.secrets is not None:
-            # A process of its own, as this one is the server's.
-            copying = await asyncio.create_subprocess_exec("cat", str(self.secrets), stdout=descriptor)
-            await copying.wait()
+        size = 0 if self.secrets is None else self.secrets.stat().st_size
+        return json.dumps({"identities": texts, "secrets": size}).encode() + b"\n"
 
 
 @dataclass(frozen=True)
@@ -67,9 +80,11 @@ class ReceivedBundle:
         try:
             line = json.loads(stream.readline(_LONGEST))
             identities = {str(name): _credentials(texts) for name, texts in line["identities"].items()}
-            size = min(int(line["secrets"]), _LONGEST)
+            size = int(line["secrets"])
+            if not identities or not 0 <= size <= _LONGEST:
+                raise ValueError
             secrets = stream.read(size)
-            if not identities or len(secrets) != size:
+            if len(secrets) < size:
                 raise ValueError
             return cls(identities, secrets.decode("ascii") if size else None)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -85,7 +100,6 @@ def _credentials(texts: Any) -> Credentials | None:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    """Write all of it, however little fits into the pipe at a time."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    """Write all of it, however little fits into the pipe at a time, and close the descriptor."""
+    with os.fdopen(descriptor, "wb") as pipe:
+        pipe.write(data)

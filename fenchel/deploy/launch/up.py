@@ -80,6 +80,8 @@ def up(
 
     if shards is not None and not in_process:
         raise SettingsError("shards are objects of this process, so in_process=True must be given", key="shards")
+    if in_process and on != "local":
+        raise SettingsError("in_process=True starts no client processes; leave on out", key="on")
     chosen = _settings(settings, overrides, clients)
     if not isinstance(chosen.clients, int):
         raise SettingsError("auto means whoever joins; give clients=N", key="clients")

@@ -78,12 +78,15 @@ def test_a_damaged_bundle_is_an_error_that_names_its_source(case: str) -> None:
         ReceivedBundle.read(io.BytesIO(DAMAGED[case]), SOURCE)
 
 
-def test_who_reads_no_more_is_noticed() -> None:
+def test_a_reader_that_has_ended_is_no_error_and_missing_secrets_are(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    with pytest.raises(BrokenPipeError):
-        asyncio.run(Bundle(identities={"client-000": None}).send(writing))
-    os.close(writing)
+    asyncio.run(Bundle(identities={"client-000": None}).send(writing))
+    os.fstat(writing)  # it is still open
+    with pytest.raises(FileNotFoundError):
+        asyncio.run(Bundle(identities={"client-000": None}, secrets=tmp_path / "gone").send(writing))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(writing)
 
 
 def client(*words: str, **given: object) -> subprocess.Popen[bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fenchel.deploy.launch.fork_server import Forked, ForkServer
@@ -63,8 +62,7 @@ class LocalLauncher:
             raise
         finally:
             os.close(reading)
-        with suppress(BrokenPipeError):  # it has ended already, and its exit code says why
-            await process.bundle.send(writing)
+        await process.bundle.send(writing)
         return LocalProcess(forked, writing)
 
     async def close(self, *, completed: bool) -> None:

@@ -15,7 +15,8 @@ from fenchel.deploy.launch.launchers.interface import ClientProcess
 REMOTE = "fenchel.deploy.cli.remote"
 """Module that runs a client process elsewhere and reports its exit code."""
 
-_REPORT = re.compile(rb"(\d{1,3})\n")
+# A login shell may print lines of its own before.
+_REPORT = re.compile(rb"(?:.*\n)?(\d{1,3})\n", re.DOTALL)
 
 
 @dataclass
@@ -63,6 +64,5 @@ async def start(command: Sequence[str], process: ClientProcess) -> PipedProcess:
         raise
     finally:
         os.close(reading)
-    with suppress(BrokenPipeError):  # it has ended already, and its log says why
-        await process.bundle.send(writing)
+    await process.bundle.send(writing)
     return PipedProcess(started, writing)

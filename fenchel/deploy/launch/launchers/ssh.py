@@ -112,7 +112,7 @@ class SshLauncher:
                 source=host,
             )
         try:
-            found: dict[str, Any] = json.loads(told)
+            found: dict[str, Any] = json.loads(told.strip().rpartition("\n")[2])  # a shell may print before
             other, dial, problem = (plain(str(found[name])) for name in ("software", "dial", "problem"))
         except (ValueError, KeyError, TypeError, RecursionError):
             raise SettingsError(
