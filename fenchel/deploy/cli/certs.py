@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.tls.credentials import KEY
-from fenchel.deploy.cli.run import JsonOption
+from fenchel.deploy.cli.options import JsonOption
 
 app = typer.Typer(help="Certificates: an authority, the server's, the clients'.", no_args_is_help=True)
 

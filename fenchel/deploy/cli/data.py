@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fenchel.common.data.limits import ORDINARY, DataLimits
 from fenchel.common.errors import DataError, SettingsError
-from fenchel.deploy.cli.run import ClientsOption, JsonOption, MaxDataBytesOption, MaxFeaturesOption, SetOption
+from fenchel.deploy.cli.options import ClientsOption, JsonOption, MaxDataBytesOption, MaxFeaturesOption, SetOption
 
 app = typer.Typer(
     help="Data sets: list, fetch, import, and show how a run divides one; features of images.", no_args_is_help=True

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fenchel.deploy.cli.run import JsonOption
+from fenchel.deploy.cli.options import JsonOption
 
 
 def disclosures(

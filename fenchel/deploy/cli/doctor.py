@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from rich.console import Console
 from rich.table import Table
 
-from fenchel.deploy.cli.run import DEFAULT_LISTEN, JsonOption
-from fenchel.deploy.launch.launchers.choice import ENGINES, missing
+from fenchel.deploy.cli.options import DEFAULT_LISTEN, JsonOption
+from fenchel.deploy.launch.launchers.choice import LAUNCHERS
 
 _PATIENCE = 10.0  # seconds for an answer of a program
 
@@ -100,8 +100,8 @@ def _unsynchronised() -> tuple[str, ...]:
 
 
 def _engines() -> Iterator[Finding]:
-    for engine in ENGINES:
-        lacks = missing(engine)
+    for engine, launcher in LAUNCHERS.items():
+        lacks = launcher.missing()
         yield Finding(f"--on {engine}", "missing" if lacks else "ready", "; ".join(lacks))
 
 

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.section import yaml_value
-from fenchel.deploy.cli.run import JsonOption
+from fenchel.deploy.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from fenchel.report.energy.effort import Expense

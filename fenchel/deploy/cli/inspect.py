@@ -19,7 +19,7 @@ from rich.table import Table
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.run import json_schema, load
-from fenchel.deploy.cli.run import InsecureOption, JsonOption, SetOption, warn_of
+from fenchel.deploy.cli.options import InsecureOption, JsonOption, SetOption, warn_of
 
 _ANY_WIDTH = 1000  # columns: wider than any table, to measure what it would take
 _FILE_WIDTH = 160  # columns of a table in a file or a pipe

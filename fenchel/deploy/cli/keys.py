@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fenchel.common.errors import CredentialError, SettingsError
 from fenchel.deploy.certificates.keys import CLIENTS, DEFAULT_BITS, SERVER, make_keys, read_public
-from fenchel.deploy.cli.run import JsonOption
+from fenchel.deploy.cli.options import JsonOption
 
 
 def keys(

@@ -47,15 +47,18 @@ def find_own_modules() -> None:
 
 def application() -> typer.Typer:
     """Return the application, with its commands in the groups in which ``fenchel --help`` lists them."""
-    from fenchel.deploy.cli import certs, data, inspect, keys, run
+    from fenchel.deploy.cli import certs, data, inspect, keys
+    from fenchel.deploy.cli.client import client
     from fenchel.deploy.cli.disclosures import disclosures
     from fenchel.deploy.cli.doctor import doctor
     from fenchel.deploy.cli.energy import energy
     from fenchel.deploy.cli.project import project
     from fenchel.deploy.cli.relay import relay
+    from fenchel.deploy.cli.server import server
     from fenchel.deploy.cli.solve import solve
     from fenchel.deploy.cli.trace import trace
     from fenchel.deploy.cli.tune import tune
+    from fenchel.deploy.cli.up import up
 
     app = typer.Typer(
         name="fenchel",
@@ -67,7 +70,7 @@ def application() -> typer.Typer:
     )
     everyday = "Every day"
     groups: dict[str, tuple[Callable[..., None], ...]] = {
-        everyday: (run.up, run.server, run.client, inspect.check, inspect.report),
+        everyday: (up, server, client, inspect.check, inspect.report),
         "Setting up": (doctor, inspect.algorithms, keys.keys, inspect.probe, relay),
         "Looking into runs": (trace, project, energy, disclosures),
         "Searching and solving": (tune, solve),

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.link import PRESETS, Link, parse_link
-from fenchel.deploy.cli.run import JsonOption
+from fenchel.deploy.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from fenchel.report.projection.projection import Projection

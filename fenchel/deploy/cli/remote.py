@@ -6,16 +6,12 @@ can pass for the report.
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from fenchel.common.version import software
-
-_PATIENCE = 5.0  # seconds for a connection
+from fenchel.deploy.launch.launchers.survey import Survey
 
 
 def _client() -> NoReturn:
@@ -35,24 +31,11 @@ def _client() -> NoReturn:
             os.write(report, b"%d\n" % code)
 
 
-def _look(dial: str, port: int) -> dict[str, str]:
-    """Tell the version of Fenchel, and why an address cannot be reached.
-
-    dial: by default the address that ssh comes from.
-    """
-    dial = dial or os.environ.get("SSH_CONNECTION", "").partition(" ")[0]
-    problem = ""
-    try:
-        socket.create_connection((dial, port), _PATIENCE).close()
-    except OSError as error:
-        problem = error.strerror or str(error)
-    return {"software": software(), "dial": dial, "problem": problem}
-
-
 def main() -> None:
-    """Look around (``look HOST PORT``), or run a command of ``fenchel``."""
+    """Look around (``look HOST PORT FILE``), or run a command of ``fenchel``."""
     if sys.argv[1:2] == ["look"]:
-        print(json.dumps(_look(sys.argv[2], int(sys.argv[3]))))  # noqa: T201
+        _, _, dial, port, file = sys.argv
+        print(Survey.take(dial, int(port), file).line())  # noqa: T201
     else:
         _client()
 

@@ -15,7 +15,7 @@ from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.settings.algorithm import Weighting
 from fenchel.common.settings.data import GridPartition, RaggedPartition
 from fenchel.common.settings.run import RunSettings, load
-from fenchel.deploy.cli.run import JsonOption, SetOption
+from fenchel.deploy.cli.options import JsonOption, SetOption
 
 if TYPE_CHECKING:
     from fenchel.common.arrays import Vector

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.status import Status
 
 from fenchel.common.errors import SettingsError
-from fenchel.deploy.cli.run import JsonOption, RunsOption
+from fenchel.deploy.cli.options import JsonOption, RunsOption
 from fenchel.deploy.launch.logs import log_to_file
 from fenchel.report.formatting import number_text
 from fenchel.report.tuning.trials import Trial

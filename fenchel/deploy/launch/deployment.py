@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,9 +13,9 @@ from typing import Any
 
 from fenchel.client.trust_limits import TrustLimits
 from fenchel.common.crypto.public_key import PublicKey
-from fenchel.common.errors import CheckpointError, RunStoppedError, SettingsError
+from fenchel.common.errors import INTERRUPTED, CheckpointError, RunStoppedError, SettingsError
 from fenchel.common.settings.link import Link
-from fenchel.common.settings.registry import half, is_outside
+from fenchel.common.settings.registry import half, is_outside, keeps_no_state
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import write_text
@@ -24,7 +24,7 @@ from fenchel.deploy.address import Address
 from fenchel.deploy.certificates.keys import CLIENTS, SERVER, make_keys_apart, read_public
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.launch.bundle import Bundle
-from fenchel.deploy.launch.launchers.interface import ClientProcess, Launcher, Site
+from fenchel.deploy.launch.launchers.interface import ClientProcess, Launcher, Requirements, Site
 from fenchel.deploy.launch.launchers.local import LocalLauncher
 from fenchel.deploy.launch.names import client_names
 from fenchel.deploy.netem.proxies import NetworkProxies, how_it_ended, relaying
@@ -36,6 +36,8 @@ from fenchel.server.transport.service import serve
 
 MAX_PROCESSES = 16
 """Client processes that are started by default; more clients share them."""
+
+_PAUSES = (0.0, 0.0, 2.0, 10.0)  # seconds before a client process is started the first time, the second, ...
 
 _GRACE = 10.0  # seconds that a client process has to end
 
@@ -69,6 +71,30 @@ class Deployment:
 
     async def run(self) -> Summary:
         """Do the run; return when it is over and all processes have ended."""
+        self.check()
+        completed = False
+        try:
+            summary = await self._bring_up()
+            completed = True
+        except RunStoppedError:
+            if trace := _first_trace(self._logs):
+                self.say(trace)
+            raise
+        finally:
+            if completed or not self.folder.checkpoint.exists():
+                shutil.rmtree(self._keys, ignore_errors=True)  # no run can go on with them
+        return summary
+
+    def plan(self) -> Iterator[str]:
+        """Yield what would start each client process, in the language of the engine."""
+        self.check()
+        launcher = self.launcher or self._local()
+        identities: dict[str, Credentials | None] = dict.fromkeys(client_names(self.clients))
+        for process in self._client_processes("SERVER:PORT", "JOURNALS", identities):
+            yield launcher.plan(process)
+
+    def check(self) -> None:
+        """Refuse settings that no client process could be started for."""
         if self.settings.own_data:
             raise SettingsError(
                 "own means that clients on other machines bring their files; start fenchel server, and "
@@ -87,25 +113,20 @@ class Deployment:
                 "links are emulated, and TLS is left out, on this machine only; leave --on out",
                 key="links" if self.secure else "--insecure",
             )
-        self._linked()  # so that an error in them shows before anything is started
-        completed = False
-        try:
-            summary = await self._bring_up()
-            completed = True
-        except RunStoppedError:
-            if trace := _first_trace(self._logs):
-                self.say(trace)
-            raise
-        finally:
-            if completed or not self.folder.checkpoint.exists():
-                shutil.rmtree(self._keys, ignore_errors=True)  # no run can go on with them
-        return summary
+        self._linked()
 
     async def _bring_up(self) -> Summary:
         write_text(self.folder.settings, self.settings.to_yaml(), sync=self.settings.checkpoint.sync)
         coordinator = Coordinator(self.settings, self.folder, resume=self.resume, observer=self.observer)
         launcher = self.launcher or self._local()
-        site = await launcher.open(self.folder.id)
+        site = await launcher.open(
+            Requirements(
+                run=self.folder.id,
+                processes=len(self.groups),
+                journals=self.folder.journals.absolute(),
+                stateless=keeps_no_state(self.settings.algorithm),
+            )
+        )
         completed = False
         try:
             summary = await self._conduct(coordinator, launcher, site)
@@ -174,23 +195,17 @@ class Deployment:
         server: Address,
         identities: Mapping[str, Credentials | None],
     ) -> Summary:
-        names = list(identities)
-        groups = _split(names, self.processes or min(len(names), MAX_PROCESSES))
         clients: set[asyncio.Task[None]] = set()
         watching: set[asyncio.Task[None]] = set()
         try:
-            async with self._links(names, server) as relays:
-                self.say(f"starting {len(groups)} client processes")
+            async with self._links(server) as relays:
+                self.say(f"starting {len(self.groups)} client processes")
                 if relays is not None:
                     watching.add(asyncio.create_task(relays.watch()))
-                for number, group in enumerate(groups):
-                    bundle = Bundle(
-                        identities={name: identities[name] for name in group},
-                        secrets=self._keys / CLIENTS if self._gives_keys else None,
-                    )
-                    words = self._words(group, server, site.state, relays)
-                    log = self._logs / f"{group[0]}.log"
-                    process = ClientProcess(number=number, words=words, bundle=bundle, log=log)
+                dialled = None
+                if relays is not None:
+                    dialled = {name: relays.ports.get(name, server.port) for name in identities}
+                for process in self._client_processes(str(server), site.state, identities, dialled):
                     clients.add(asyncio.create_task(self._run_clients(launcher, process)))
                 waiting: set[asyncio.Task[Any]] = {serving, *clients, *watching}
                 while not serving.done():
@@ -211,8 +226,9 @@ class Deployment:
             await asyncio.gather(serving, *clients, *watching, return_exceptions=True)
 
     async def _run_clients(self, launcher: Launcher, process: ClientProcess) -> None:
-        """Run a client process until the run is over; start it again if something kills it."""
+        """Run a client process until the run is over; start it again if something kills or ends it."""
         for restart in range(self.restarts + 1):
+            await asyncio.sleep(_PAUSES[min(restart, len(_PAUSES) - 1)])
             handle = await launcher.start(process)
             try:
                 code = await handle.ended()
@@ -227,7 +243,7 @@ class Deployment:
                 raise
             if code == 0:
                 return
-            if code > 0 or restart == self.restarts:
+            if (code > 0 and code != INTERRUPTED) or restart == self.restarts:
                 names = list(process.bundle.identities)
                 who = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
                 raise RunStoppedError(f"the process of {who} {how_it_ended(code, process.log)}")
@@ -241,25 +257,49 @@ class Deployment:
         return {} if links is None else links.of_clients(client_names(self.clients))
 
     @asynccontextmanager
-    async def _links(self, names: Sequence[str], server: Address) -> AsyncIterator[NetworkProxies | None]:
+    async def _links(self, server: Address) -> AsyncIterator[NetworkProxies | None]:
         """Have relays stand between the server and those clients whose links the settings describe."""
         links = self._linked()
         self._logs.mkdir(exist_ok=True)
         if not links:
             yield None
             return
-        self.say(f"putting links between the server and {len(links)} of {len(names)} clients")
+        self.say(f"putting links between the server and {len(links)} of {self.clients} clients")
         passed = self.folder.path / "links.json"
         async with relaying(links, str(server), self.settings.seed, self._logs / "links.log", passed) as relays:
             yield relays
 
-    def _words(
-        self, names: Sequence[str], server: Address, state: str | None, relays: NetworkProxies | None
-    ) -> list[str]:
-        words = ["client", str(server), "--bundle", "-", "--state", state or str(self.folder.journals)]
-        if relays is not None:
-            for name in names:
-                words += ["--relay", f"localhost:{relays.ports.get(name, server.port)}"]
+    @property
+    def groups(self) -> list[Sequence[str]]:
+        """Names of the clients of each process."""
+        return _split(client_names(self.clients), self.processes or min(self.clients, MAX_PROCESSES))
+
+    def _client_processes(
+        self,
+        server: str,
+        state: str,
+        identities: Mapping[str, Credentials | None],
+        relays: Mapping[str, int] | None = None,
+    ) -> Iterator[ClientProcess]:
+        """Yield the processes of all clients.
+
+        relays: port of this machine that each client dials in place of the server.
+        """
+        for number, group in enumerate(self.groups):
+            words = ["client", server, "--bundle", "-", "--state", state]
+            if relays is not None:
+                for name in group:
+                    words += ["--relay", f"localhost:{relays[name]}"]
+            bundle = Bundle(
+                identities={name: identities[name] for name in group},
+                secrets=self._keys / CLIENTS if self._gives_keys else None,
+            )
+            log = self._logs / f"{group[0]}.log"
+            yield ClientProcess(number=number, words=[*words, *self._agreed()], bundle=bundle, log=log)
+
+    def _agreed(self) -> list[str]:
+        """Return the options by which clients agree to what the settings ask of them."""
+        words = []
         agreed = TrustLimits.agreeing_to(self.settings)
         for option, given in (("--allow", agreed.code), ("--allow-file", agreed.files), ("--allow-data", agreed.data)):
             for each in given or ():

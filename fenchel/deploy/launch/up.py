@@ -34,6 +34,8 @@ def up(
     on: str = "local",
     hosts: str | Sequence[str] | None = None,
     engine: str | Path | Mapping[str, Any] | None = None,
+    cpus: float | None = None,
+    gpus: float | None = None,
     runs: str | Path = "runs",
     in_process: bool = False,
     shards: Sequence[Shard] | None = None,
@@ -52,11 +54,15 @@ def up(
     processes
         Client processes; by default one for each client, at most 16.
     on
-        Where the clients run: ``local`` or ``ssh``.
+        Engine that starts the clients: ``local``, ``ssh`` or, in an allocation, ``slurm``.
     hosts
         Hosts of ``ssh``.
     engine
         Settings of the engine: a YAML file, or a mapping.
+    cpus
+        Processors for each client process, where the engine reserves them.
+    gpus
+        GPUs for each client process, where the engine reserves them.
     runs
         Folder in which the run folder is created.
     in_process
@@ -85,7 +91,7 @@ def up(
     chosen = _settings(settings, overrides, clients)
     if not isinstance(chosen.clients, int):
         raise SettingsError("auto means whoever joins; give clients=N", key="clients")
-    engine_launcher = launcher(on, engine=engine, hosts=hosts)
+    engine_launcher = launcher(on, engine=engine, hosts=hosts, cpus=cpus, gpus=gpus)
     ensure(chosen.data, Console(stderr=True))
     folder = RunFolder.create(Path(runs), chosen.name)
     observer = observer or RunObserver()

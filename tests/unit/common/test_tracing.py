@@ -182,7 +182,7 @@ def test_neither_library_is_imported_unless_it_is_asked_for() -> None:
     script = (
         "import sys, fenchel.server.telemetry.tracing, fenchel.server.telemetry.metrics\n"
         "import fenchel.client.tracing, fenchel.client.metrics\n"
-        "import fenchel.deploy.monitoring.exporters, fenchel.deploy.cli.run\n"
+        "import fenchel.deploy.monitoring.exporters, fenchel.deploy.cli.up\n"
         "from fenchel.common.telemetry.tracing import tracing\n"
         "assert tracing('x', {}) is None\n"
         "assert not {'opentelemetry', 'prometheus_client'} & set(sys.modules), 'imported'\n"

@@ -75,4 +75,4 @@ def test_a_server_without_tls_listens_on_this_machine_alone_unless_told_otherwis
     result = CliRunner().invoke(made, ["server", experiment, *words])
     assert isinstance(result.exception, UnreachableError), result.output
     assert tried == [listened_on]
-    assert ("without TLS everybody who reaches this address" in " ".join(result.output.split())) == warned
+    assert ("without TLS, anyone who reaches this address" in " ".join(result.output.split())) == warned

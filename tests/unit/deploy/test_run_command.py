@@ -11,12 +11,13 @@ from fenchel.common.errors import FenchelError, RunStoppedError, SettingsError, 
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.tls.credentials import KEY
 from fenchel.deploy.certificates.making import make_all
-from fenchel.deploy.cli.run import _identities, _kept_if_begun
+from fenchel.deploy.cli.client import _identities
+from fenchel.deploy.cli.conduct import kept_if_begun
 from tests.messages import raises
 
 
 def ended(folder: RunFolder, how: BaseException, *, resumed: bool = False) -> None:
-    with _kept_if_begun(folder, resumed):
+    with kept_if_begun(folder, resumed):
         raise how
 
 

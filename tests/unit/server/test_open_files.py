@@ -91,7 +91,7 @@ def test_each_client_can_dial_twice_as_where_its_last_connection_is_not_known_to
 def test_a_process_of_fenchels_own_raises_its_limit_and_an_import_does_not() -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (300, 500)); "
-        "import fenchel, fenchel.server.transport.service, fenchel.deploy.cli.run; "
+        "import fenchel, fenchel.server.transport.service, fenchel.deploy.cli.up; "
         "from fenchel.server.metering import open_files; print(open_files.largest_number()); "
         "open_files.raise_limit(); print(open_files.largest_number())"
     )

@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fenchel.common.errors import MissingDependencyError, SettingsError
 from fenchel.common.settings.reading import read_mapping, validated
 from fenchel.deploy.launch.launchers.interface import Launcher
+from fenchel.deploy.launch.launchers.local import LocalLauncher
+from fenchel.deploy.launch.launchers.slurm import SlurmLauncher
+from fenchel.deploy.launch.launchers.ssh import SshLauncher
 
-ENGINES = ("local", "ssh")
+LAUNCHERS: Mapping[str, type[Launcher]] = MappingProxyType(
+    {"local": LocalLauncher, "ssh": SshLauncher, "slurm": SlurmLauncher}
+)
+"""Launcher of each engine, by the name that ``--on`` takes."""
 
 
 def launcher(
-    on: str, *, engine: str | Path | Mapping[str, Any] | None = None, hosts: str | Sequence[str] | None = None
+    on: str,
+    *,
+    engine: str | Path | Mapping[str, Any] | None = None,
+    hosts: str | Sequence[str] | None = None,
+    cpus: float | None = None,
+    gpus: float | None = None,
 ) -> Launcher | None:
     """Return the launcher of an engine; ``None`` for this machine.
 
     Parameters
     ----------
     on
-        Name of the engine, one of :data:`ENGINES`.
+        Name of the engine, one of :data:`LAUNCHERS`.
     engine
-        YAML file, or mapping, of what the engine needs.
+        YAML file, or mapping, of what the engine needs; what follows stands in place of the keys of the same name.
     hosts
-        Hosts of ``ssh``, in place of those in ``engine``: a list, a text with commas or blanks between them, or the
-        path of a file that holds such a text.
+        Hosts of ``ssh``: a list, a text with commas or blanks between them, or the path of a file that holds such a
+        text.
+    cpus
+        Processors for each client process.
+    gpus
+        GPUs for each client process.
 
     Raises
     ------
@@ -37,30 +52,21 @@ def launcher(
     MissingDependencyError
         This machine lacks what the engine needs.
     """
-    if on not in ENGINES:
-        raise SettingsError(f"there is no engine {on!r}; known: {', '.join(ENGINES)}", key="--on")
-    if lacks := missing(on):
+    if on not in LAUNCHERS:
+        raise SettingsError(f"there is no engine {on!r}; known: {', '.join(LAUNCHERS)}", key="--on")
+    kind: Any = LAUNCHERS[on]
+    if lacks := kind.missing():
         raise MissingDependencyError("; ".join(lacks), key=f"--on {on}")
-    source = str(engine) if isinstance(engine, str | Path) else "--engine"
+    source = str(engine) if isinstance(engine, str | Path) else f"--on {on}"
     given = read_mapping(Path(engine)) if isinstance(engine, str | Path) else dict(engine or {})
-    if hosts is not None:
-        given["hosts"] = _hosts(hosts)
-    if on == "local":
-        if given:
-            raise SettingsError("this machine needs no hosts and no engine file; name an engine with --on", key="--on")
-        return None
-    if "hosts" not in given:
-        raise SettingsError("ssh needs hosts: name them with --hosts a,b,c, or in the engine file", key="--hosts")
-    from fenchel.deploy.launch.launchers.ssh import SshLauncher, SshSettings
-
-    return SshLauncher(validated(SshSettings, given, source))
-
-
-def missing(on: str) -> list[str]:
-    """Return what this machine lacks for an engine, each with what to do; empty where it can be used."""
-    if on == "ssh" and shutil.which("ssh") is None:
-        return ["ssh was not found: apt install openssh-client"]
-    return []
+    options = {"hosts": None if hosts is None else _hosts(hosts), "cpus": cpus, "gpus": gpus}
+    given |= {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in kind.Settings.model_fields:
+            known = ", ".join(kind.Settings.model_fields) or "nothing"
+            raise SettingsError(f"no setting of engine {on}; it has {known}", key=name, source=source)
+    settings = validated(kind.Settings, given, source)
+    return None if on == "local" else kind(settings)
 
 
 def _hosts(given: str | Sequence[str]) -> list[str]:

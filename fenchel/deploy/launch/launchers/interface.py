@@ -5,9 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+from fenchel.common.settings.section import Section
 from fenchel.deploy.launch.bundle import Bundle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirements:
+    """Requirements of a run on an engine.
+
+    Attributes
+    ----------
+    run
+        Id of the run.
+    processes
+        Number of client processes at the same time.
+    journals
+        Folder of this machine for the journals of clients, absolute.
+    stateless
+        Whether clients keep no journals, so that each can be started again without one.
+    """
+
+    run: str
+    processes: int
+    journals: Path
+    stateless: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +46,13 @@ class Site:
     dial
         Host that clients dial, which the server's certificate names.
     state
-        Folder for the clients' journals, as client processes see it; ``None``: in the run folder.
+        Folder for the clients' journals, as client processes see it.
     """
 
     listen: str
     port: int = 0
     dial: str
-    state: str | None = None
+    state: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +90,18 @@ class Handle(Protocol):
 class Launcher(Protocol):
     """An engine that starts client processes, and starts one again that was killed."""
 
-    async def open(self, run: str) -> Site:
-        """Find or make what processes of a run need, by its id; raise ``FenchelError`` where that cannot be had."""
+    Settings: ClassVar[type[Section]]
+    """Settings of the engine, which its constructor takes."""
+
+    @staticmethod
+    def missing() -> list[str]:
+        """Return what this machine lacks for the engine, each with what to do; empty where it can be used."""
+
+    def plan(self, process: ClientProcess) -> str:
+        """Return what :meth:`start` would do, in the engine's own language."""
+
+    async def open(self, required: Requirements) -> Site:
+        """Find or make what the processes of a run need; raise ``FenchelError`` where that cannot be had."""
 
     async def start(self, process: ClientProcess) -> Handle:
         """Start a process, or one that was killed again."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+from fenchel.common.settings.section import Section
 from fenchel.deploy.launch.fork_server import Forked, ForkServer
-from fenchel.deploy.launch.launchers.interface import ClientProcess, Site
+from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
 
 
 @dataclass
@@ -43,13 +46,24 @@ class LocalLauncher:
         What that process imports beside the command line.
     """
 
+    Settings: ClassVar[type[Section]] = Section
+
     modules: Sequence[str] = ()
     _fork_server: ForkServer = field(init=False)
 
-    async def open(self, run: str) -> Site:
+    @staticmethod
+    def missing() -> list[str]:
+        """Return nothing: every machine has what this needs."""
+        return []
+
+    def plan(self, process: ClientProcess) -> str:
+        """Return the command whose process is forked."""
+        return shlex.join(["fenchel", *process.words])
+
+    async def open(self, required: Requirements) -> Site:
         """Start the fork server, which imports while the server starts."""
         self._fork_server = ForkServer(self.modules).__enter__()
-        return Site(listen="127.0.0.1", dial="localhost")
+        return Site(listen="127.0.0.1", dial="localhost", state=str(required.journals))
 
     async def start(self, process: ClientProcess) -> LocalProcess:
         """Fork a process; raise :class:`RunStoppedError` where the fork server has ended."""

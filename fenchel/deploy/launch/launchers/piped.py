@@ -5,18 +5,36 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 import signal
-from collections.abc import Sequence
-from contextlib import suppress
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from pydantic import Field
+
+from fenchel.common.errors import UnreachableError
+from fenchel.common.settings.section import Section
+from fenchel.common.untrusted_text import plain
 from fenchel.deploy.launch.launchers.interface import ClientProcess
 
 REMOTE = "fenchel.deploy.cli.remote"
 """Module that runs a client process elsewhere and reports its exit code."""
 
+_PATIENCE = 30.0  # seconds for what a command says of another machine
+
 # A login shell may print lines of its own before.
 _REPORT = re.compile(rb"(?:.*\n)?(\d{1,3})\n", re.DOTALL)
+
+
+class PipedSettings(Section):
+    """Settings that all engines have whose clients are commands on other machines."""
+
+    python: str = Field(sys.executable, description="Python on the other machines that has Fenchel")
+    dial: str = Field("", description="address at which the other machines reach this one; by default it is found")
+    port: int = Field(0, ge=0, le=65535, description="port on which the server listens; 0: a free one")
 
 
 @dataclass
@@ -51,13 +69,18 @@ class PipedProcess:
             self.lifeline = None
 
 
-async def start(command: Sequence[str], process: ClientProcess) -> PipedProcess:
-    """Start a command, and send the bundle through it."""
+async def start(
+    command: Sequence[str], process: ClientProcess, environment: Mapping[str, str] | None = None
+) -> PipedProcess:
+    """Start a command, and send the bundle through it.
+
+    environment: by default that of this process.
+    """
     reading, writing = os.pipe()
     try:
         with process.log.open("ab") as log:
             started = await asyncio.create_subprocess_exec(
-                *command, stdin=reading, stdout=asyncio.subprocess.PIPE, stderr=log
+                *command, stdin=reading, stdout=asyncio.subprocess.PIPE, stderr=log, env=environment
             )
     except BaseException:
         os.close(writing)
@@ -66,3 +89,44 @@ async def start(command: Sequence[str], process: ClientProcess) -> PipedProcess:
         os.close(reading)
     await process.bundle.send(writing)
     return PipedProcess(started, writing)
+
+
+def plan(command: Sequence[str]) -> str:
+    """Return a command in the words of a shell."""
+    return f"{shlex.join(command)} < BUNDLE"
+
+
+async def said(command: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[int | None, str, str]:
+    """Run a command to its end.
+
+    Returns: Its exit code (``None``: it took too long), its output, and the end of what it said of errors.
+    """
+    running = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            told, errors = await running.communicate()
+    except TimeoutError:
+        return None, "", f"no answer in {_PATIENCE:g} s"
+    finally:
+        if running.returncode is None:
+            running.kill()
+            await running.wait()
+    return running.returncode, told.decode(errors="replace"), plain(errors.decode(errors="replace").strip()[-500:])
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[int]:
+    """Listen where the server will, so that other machines can try to connect; yield the port."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise UnreachableError(f"cannot listen on port {port}: {error.strerror}", key="port") from None
+    with listener:
+        yield listener.getsockname()[1]

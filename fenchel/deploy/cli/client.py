@@ -1,0 +1,285 @@
+"""``fenchel client``: the clients of one process, which dial a server and work until it says that the run is over."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fenchel.common.data.limits import ORDINARY, DataLimits
+from fenchel.common.errors import CredentialError, SettingsError
+from fenchel.common.untrusted_text import plain
+from fenchel.deploy.certificates.keys import SECRETS_VARIABLE
+from fenchel.deploy.cli.conduct import interruptible
+from fenchel.deploy.cli.options import (
+    CertsOption,
+    InsecureOption,
+    MaxDataBytesOption,
+    MaxFeaturesOption,
+    MetricsOption,
+    warn_of,
+)
+
+if TYPE_CHECKING:
+    from fenchel.common.tls.credentials import Credentials
+    from fenchel.deploy.launch.bundle import ReceivedBundle
+
+
+def client(
+    server: Annotated[str, typer.Argument(metavar="HOST:PORT", help="address of the server")],
+    certs: CertsOption = None,
+    claim: Annotated[
+        Path | None,
+        typer.Option(help="folder of identities, one of which this client claims for its host (containers)"),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="client id, with --insecure; else the certificate's name")] = None,
+    sessions: Annotated[
+        int | None,
+        typer.Option(min=1, help="host so many clients: client-000, client-001, ... below the --certs folder"),
+    ] = None,
+    first: Annotated[int, typer.Option(min=0, help="number of the first of the --sessions")] = 0,
+    data: Annotated[Path | None, typer.Option(help="data file of this client's own")] = None,
+    label: Annotated[str | None, typer.Option(help="column of the label in --data")] = None,
+    identifier: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            metavar="COLUMN|ARRAY|FILE",
+            help="sample identifiers of --data: a column of CSV and Parquet, an array of NumPy archives, a text file "
+            "beside LIBSVM, one a line",
+        ),
+    ] = None,
+    max_features: MaxFeaturesOption = ORDINARY.features,
+    max_data_bytes: MaxDataBytesOption = ORDINARY.bytes,
+    state: Annotated[Path, typer.Option(help="folder for journals, which survive a restart")] = Path("state"),
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE:CLASS", help="code from outside Fenchel that the server may have this client run"),
+    ] = None,
+    allow_file: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="file of this machine that the server's settings may name")
+    ] = None,
+    allow_data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="data set of this machine that the server may have this client use, and no other; default: any "
+            "public one",
+        ),
+    ] = None,
+    max_message_bytes: Annotated[
+        int, typer.Option(min=1, help="largest messages that the server's settings may allow")
+    ] = 8 << 30,
+    least_group: Annotated[
+        int,
+        typer.Option(
+            min=1, help="samples that must share a group at least, where the server's settings ask for scores by groups"
+        ),
+    ] = 5,
+    max_journal_bytes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="how much of the disk the journal may take, which the server has this client keep; default: 4 GiB, or "
+            "10,000 times the largest entry if that is more, and a tenth of the space that it finds stays free",
+        ),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="clients of this process that compute at the same time")] = 1,
+    retry_for: Annotated[float, typer.Option(min=0, help="seconds to go on trying to reach a silent server")] = 600.0,
+    secrets: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar=SECRETS_VARIABLE,
+            help="clients.secret of fenchel keys: what all clients share and the server must not have",
+        ),
+    ] = None,
+    peers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--peer",
+            metavar="NAME",
+            help="a client with which to exchange secrets in sealed boxes; default: all of the same authority",
+        ),
+    ] = None,
+    solver: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="local solver that suits this machine, in place of the run's: a kind, such as lbfgs, or a "
+            "section in braces (docs/solvers.md)",
+        ),
+    ] = None,
+    allow_plaintext: Annotated[
+        bool,
+        typer.Option(
+            "--allow-plaintext", help="with --secrets or --peer: take part in a run that encrypts nothing, too"
+        ),
+    ] = False,
+    any_run: Annotated[
+        bool,
+        typer.Option(
+            "--any-run", help="go on with whatever run the server has, after this client has taken part in another one"
+        ),
+    ] = False,
+    privacy_policy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="limits of this client's own: it takes part in no run that protects its samples less "
+            "(docs/privacy.md)",
+        ),
+    ] = None,
+    metrics: MetricsOption = None,
+    insecure: InsecureOption = False,
+    bundle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="-",
+            help="read names, certificates, keys and secrets of the clients to host from standard input, with whose "
+            "end they end; fenchel up starts its clients so",
+        ),
+    ] = None,
+    relays: Annotated[list[str] | None, typer.Option("--relay", hidden=True)] = None,
+) -> None:
+    """Take part in a run: dial the server, and work until it says that the run is over."""
+    from fenchel.client.client_process import LifelineError, host
+    from fenchel.client.joining import Participant
+    from fenchel.client.local_data import LocalData, OwnFile
+    from fenchel.client.privacy.policy import load_policy
+    from fenchel.client.secrets.shared import Secrets
+    from fenchel.client.trust_limits import TrustLimits
+    from fenchel.common.settings.solver import parse_solver
+    from fenchel.deploy.address import Address
+    from fenchel.deploy.launch.crash import leaving_no_data
+    from fenchel.deploy.monitoring.exporters import watching_clients
+
+    if sum((certs is not None, claim is not None, insecure, bundle is not None)) != 1:
+        raise SettingsError("give one of --certs DIR, --claim DIR, --bundle - and --insecure")
+    if data is not None and sessions is not None:
+        raise SettingsError("--data is the file of one client; leave --sessions out")
+    if identifier is not None and data is None:
+        raise SettingsError(
+            "says where the sample identifiers of a client's own file are; give the file with --data FILE", key="--id"
+        )
+    Address.parse(server, "the server's address")
+    metrics_at = None if metrics is None else Address.parse(metrics, "--metrics")
+    if bundle is not None:
+        received = _received(bundle)
+        identities = received.identities
+        shared = None if received.secrets is None else Secrets.from_text(received.secrets, "--bundle")
+    else:
+        identities = _identities(certs, claim, sessions, first, name)
+        shared = None if secrets is None else Secrets.load(secrets)
+    limits = DataLimits(max_features, max_data_bytes)
+    local_data = LocalData() if data is None else OwnFile(data, label, identifier, limits)
+    trust_limits = TrustLimits(
+        frozenset(allow or ()),
+        frozenset(allow_file or ()),
+        frozenset(allow_data) if allow_data else None,
+        max_message_bytes,
+        least_group,
+        max_journal_bytes,
+        plaintext=allow_plaintext,
+        any_run=any_run,
+        error_texts=bundle is not None or sys.stderr.isatty(),  # never into files between organisations
+    )
+    dialled = relays or [server] * len(identities)  # fenchel up gives each of its clients a relay of its own
+    participants = [
+        Participant(
+            name=each,
+            local_data=local_data,
+            server=where,
+            retry_for=retry_for,
+            credentials=credentials,
+            state_folder=state,
+            trust_limits=trust_limits,
+            secrets=shared,
+            peers=frozenset(peers) if peers else None,
+            solver=None if solver is None else parse_solver(solver, "--solver"),
+            policy=None if privacy_policy is None else load_policy(privacy_policy),
+        )
+        for where, (each, credentials) in zip(dialled, identities.items(), strict=True)
+    ]
+    lifeline = None if bundle is None else sys.stdin.fileno()
+    console = Console(stderr=True, highlight=False)
+    last: list[str] = []
+
+    def say(event: str) -> None:
+        if event not in last:  # a client that waits would say the same again and again
+            last[:] = [*last[-50:], event]
+            console.print(plain(event), soft_wrap=True, markup=False)
+
+    try:
+        with leaving_no_data(LifelineError), watching_clients(metrics_at, say, warn_of) as observer:
+            farewells = interruptible(
+                host(participants, threads=threads, lifeline=lifeline, on_event=say, observer=observer)
+            )
+    except LifelineError:
+        raise typer.Exit(0) from None
+    stopped = next((farewell.reason for farewell in farewells if not farewell.completed), None)
+    say("the run is complete" if stopped is None else f"ended early: {stopped}")
+
+
+def _identities(
+    certs: Path | None, claim: Path | None, sessions: int | None, first: int, name: str | None
+) -> dict[str, Credentials | None]:
+    """Return who this process is, by client id, each with its certificate or, with --insecure, without one."""
+    from fenchel.common.tls.credentials import Credentials
+    from fenchel.deploy.certificates.claims import claim as claim_identity
+    from fenchel.deploy.certificates.description import common_name
+    from fenchel.deploy.launch.names import client_names
+
+    identities: dict[str, Credentials | None] = {}
+    if claim is not None:
+        claimed = claim_identity(claim, os.uname().nodename)
+        identities[claimed] = Credentials.load(claim / claimed)
+    elif sessions is not None:
+        for each in client_names(sessions, first):
+            identities[each] = None if certs is None else Credentials.load(certs / each)
+    elif certs is not None:
+        credentials = Credentials.load(certs)
+        identities[common_name(credentials)] = credentials
+        if name is not None and name not in identities:
+            raise SettingsError(
+                f"with --certs a client has the name in its certificate, which is "
+                f"{common_name(credentials)}; leave --name out, or give the folder of that identity",
+                key=f"--name {name}",
+            )
+    elif name is not None:
+        identities[name] = None
+    else:
+        raise SettingsError("with --insecure, give --name NAME or --sessions N")
+    _check_pairs(identities)
+    return identities
+
+
+def _check_pairs(identities: Mapping[str, Credentials | None]) -> None:
+    """Refuse certificates that fit no key, and warn of keys that others can read."""
+    from fenchel.deploy.certificates.pairs import check_pair
+
+    for pair in identities.values():
+        if pair is not None:
+            check_pair(pair)
+            if pair.key_is_open:
+                warn_of(f"{pair.folder}: other users of this machine can read key.pem; run: chmod 600 key.pem")
+
+
+def _received(bundle: str) -> ReceivedBundle:
+    """Read a bundle from standard input, which must be a pipe."""
+    from fenchel.deploy.launch.bundle import ReceivedBundle
+
+    if bundle != "-":
+        raise SettingsError(f"expected -, which stands for standard input, got {bundle!r:.80}", key="--bundle")
+    kind = os.fstat(sys.stdin.fileno()).st_mode
+    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):
+        raise CredentialError("expected a pipe, whose end is the end of this client", source="standard input")
+    received = ReceivedBundle.read(sys.stdin.buffer, "standard input")
+    _check_pairs(received.identities)
+    return received

@@ -1,0 +1,112 @@
+"""Conduct of a run by a command: its settings, its folder and log, interruptions, warnings and outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rich.console import Console
+
+from fenchel.common.errors import CheckpointError, FenchelError, SettingsError
+from fenchel.common.settings.run import RunSettings, load
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.logs import log_to_file
+
+if TYPE_CHECKING:
+    from fenchel.server.coordinator import Summary
+
+T = TypeVar("T")
+
+
+def chosen_settings(
+    settings: Path | None, overrides: list[str] | None, clients: str | None, resume: Path | None, previous: bool
+) -> tuple[RunSettings, RunFolder | None]:
+    """Return the settings of a new run, or those of a run to resume and its folder."""
+    chosen = list(overrides or [])
+    if clients is not None:
+        chosen.append(f"clients={clients}")
+    if resume is None:
+        if previous:
+            raise SettingsError("says where to go on from: give it with --resume RUN", key="--previous")
+        if settings is None:
+            raise SettingsError("which settings? Give a file, a name such as quickstart, or --resume RUN")
+        return load(settings, chosen), None
+    if settings is not None or chosen:
+        raise SettingsError("a resumed run keeps its settings: give --resume RUN alone")
+    folder = RunFolder(resume)
+    if not folder.settings.exists():
+        raise CheckpointError(f"not a run folder (it has no {folder.settings.name})", source=resume)
+    return load(folder.settings), folder
+
+
+def interruptible(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine until it is done; SIGTERM ends it as Ctrl-C does."""
+
+    async def guarded() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    return asyncio.run(guarded())
+
+
+@contextmanager
+def kept_if_begun(folder: RunFolder, resumed: bool) -> Iterator[None]:
+    """Write a run's log; of a run that ends early say what is saved, or remove its folder if it never began."""
+    try:
+        with log_to_file(folder.log):
+            yield
+    except FenchelError:
+        # On a full disk the summary is missing, too, and the checkpoint is what the run goes on from.
+        if not (resumed or folder.summary.exists() or folder.checkpoint.exists()):
+            shutil.rmtree(folder.path)
+        _tell_what_is_saved(folder)
+        raise
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        _tell_what_is_saved(folder)
+        raise
+
+
+def _tell_what_is_saved(folder: RunFolder) -> None:
+    if folder.checkpoint.exists():
+        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
+            f"the run is saved up to its last checkpoint; go on with --resume {folder.path}"
+        )
+
+
+def show_warnings(settings: RunSettings) -> None:
+    """Show the warnings of a run's algorithm in a panel each."""
+    from rich.panel import Panel
+    from rich.text import Text
+
+    console = Console(stderr=True)
+    for warning in settings.algorithm.warnings:
+        console.print(Panel(Text(warning, style="bold yellow"), title="Warning", border_style="bold yellow"))
+
+
+def say_on(console: Console, words: str) -> None:
+    """Print a line as it is."""
+    console.print(words, highlight=False, soft_wrap=True)
+
+
+def show_outcome(console: Console, folder: RunFolder, summary: Summary, as_json: bool) -> None:
+    """Write the report, and say how it went."""
+    from fenchel.report.render.page import write_report
+    from fenchel.report.render.terminal import show
+    from fenchel.report.run import Run
+
+    run = Run(folder.path)
+    write_report([run], folder.report)
+    if as_json:
+        print(json.dumps(asdict(summary) | {"folder": str(folder.path)}))  # noqa: T201
+    else:
+        show([run], console)
+        console.print(f"run folder  {folder.path}\nreport      {folder.report}", highlight=False, soft_wrap=True)

@@ -1,0 +1,61 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+DEFAULT_LISTEN = "0.0.0.0:7443"
+DEFAULT_LISTEN_INSECURE = "127.0.0.1:7443"
+
+SettingsArgument = Annotated[Path | None, typer.Argument(help="settings file (YAML); see docs/settings.md")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override one setting; dotted key, YAML value")
+]
+ClientsOption = Annotated[
+    str | None, typer.Option("--clients", metavar="N|auto", help="number of clients, in place of the settings'")
+]
+RunsOption = Annotated[Path, typer.Option("--runs", help="folder in which run folders are created")]
+ResumeOption = Annotated[
+    Path | None, typer.Option("--resume", metavar="RUN", help="run folder of an interrupted run to go on with")
+]
+PreviousOption = Annotated[
+    bool,
+    typer.Option(
+        "--previous",
+        help="with --resume: go back to the checkpoint before the last one, because that one, or a client's journal "
+        "of what came after, is damaged",
+    ),
+]
+CertsOption = Annotated[Path | None, typer.Option("--certs", help="folder with authority, certificate and key")]
+DashboardOption = Annotated[
+    bool, typer.Option("--dashboard", help="serve a page that shows the run while it goes on (127.0.0.1:7444)")
+]
+DashboardAtOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dashboard-at", metavar="HOST:PORT", help="serve that page here, readable by all who reach the address"
+    ),
+]
+MetricsOption = Annotated[
+    str | None, typer.Option("--metrics", metavar="HOST:PORT", help="serve metrics for Prometheus here, below /metrics")
+]
+InsecureOption = Annotated[bool, typer.Option("--insecure", help="no TLS; for tests on one machine only")]
+MaxFeaturesOption = Annotated[int, typer.Option(min=1, help="features that the samples of a data file may have")]
+MaxDataBytesOption = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        show_default="a quarter of the memory",
+        help="bytes that a data file may have when decompressed, and its values with eight bytes each",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="print a JSON object on standard output, and nothing else")]
+
+
+def warn_of(words: str) -> None:
+    """Show a warning that is no error."""
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold yellow]warning:[/] {words}")

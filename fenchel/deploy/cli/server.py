@@ -1,0 +1,169 @@
+"""``fenchel server``: a server that waits for clients, and conducts one run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fenchel.common.errors import FenchelError, SettingsError, TooManyFilesError
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.storage.store import write_text
+from fenchel.deploy.certificates.keys import PUBLIC_KEY_VARIABLE, read_public, refuse_private_keys
+from fenchel.deploy.cli.conduct import (
+    chosen_settings,
+    interruptible,
+    kept_if_begun,
+    say_on,
+    show_outcome,
+    show_warnings,
+)
+from fenchel.deploy.cli.options import (
+    DEFAULT_LISTEN,
+    DEFAULT_LISTEN_INSECURE,
+    CertsOption,
+    ClientsOption,
+    DashboardAtOption,
+    DashboardOption,
+    InsecureOption,
+    JsonOption,
+    MetricsOption,
+    PreviousOption,
+    ResumeOption,
+    RunsOption,
+    SetOption,
+    SettingsArgument,
+    warn_of,
+)
+from fenchel.deploy.launch.data import ensure
+
+if TYPE_CHECKING:
+    from fenchel.common.tls.credentials import Credentials
+
+
+def server(
+    settings: SettingsArgument = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help=f"address to listen on; default: {DEFAULT_LISTEN}, with --insecure {DEFAULT_LISTEN_INSECURE}",
+        ),
+    ] = None,
+    certs: CertsOption = None,
+    overrides: SetOption = None,
+    clients: ClientsOption = None,
+    runs: RunsOption = Path("runs"),
+    resume: ResumeOption = None,
+    previous: PreviousOption = False,
+    dashboard: DashboardOption = False,
+    dashboard_at: DashboardAtOption = None,
+    metrics: MetricsOption = None,
+    insecure: InsecureOption = False,
+    as_json: JsonOption = False,
+    public_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--public-key",
+            metavar="FILE",
+            envvar=PUBLIC_KEY_VARIABLE,
+            help="server.public of fenchel keys: the key that clients must use; else they say which",
+        ),
+    ] = None,
+    linger: Annotated[
+        float, typer.Option(min=0, help="seconds to stay after an error, so that clients that dial in learn the reason")
+    ] = 0.0,
+) -> None:
+    """Coordinate one run for clients that dial in."""
+    from fenchel.common.tls.credentials import Credentials
+    from fenchel.deploy.address import Address
+    from fenchel.deploy.certificates.pairs import check_pair
+    from fenchel.deploy.cli.display import Display
+    from fenchel.deploy.monitoring.exporters import Exporters, watching
+    from fenchel.server.coordinator import Coordinator, open_resumed
+    from fenchel.server.metering.open_files import raise_limit
+    from fenchel.server.transport.service import serve
+
+    raise_limit()
+    listen = listen or (DEFAULT_LISTEN_INSECURE if insecure else DEFAULT_LISTEN)
+    address = Address.parse(listen, "--listen")
+    exporters = Exporters.parse(dashboard, dashboard_at, metrics)
+    refuse_private_keys(certs, os.environ)
+    if (certs is None) != insecure:
+        raise SettingsError("give either --certs DIR (fenchel certs makes one) or --insecure")
+    if insecure and not address.is_loopback:
+        warn_of(
+            f"--listen {listen}: without TLS, anyone who reaches this address can join and read all messages; "
+            "use --certs DIR, or an address of this machine alone"
+        )
+    credentials = None if certs is None else Credentials.load(certs)
+    if credentials is not None:
+        check_pair(credentials)
+        if credentials.key_is_open:
+            warn_of(f"{certs}: other users of this machine can read key.pem; run: chmod 600 key.pem")
+    with _explaining(listen, credentials, linger):
+        key = None if public_key is None else read_public(public_key)
+        chosen, folder = chosen_settings(settings, overrides, clients, resume, previous)
+        if chosen.seals_secrets and insecure:
+            raise SettingsError(
+                "sealed needs the clients' certificates: start the server with --certs DIR, or use "
+                "secrets.source: file",
+                key="secrets.source",
+            )
+        chosen = _without_links(chosen)
+        show_warnings(chosen)
+        checkpoint = None if folder is None else open_resumed(folder, previous=previous)
+        console = Console(stderr=as_json)
+        ensure(chosen.data, console)
+        folder = folder or RunFolder.create(runs, chosen.name)
+        write_text(folder.settings, chosen.to_yaml(), sync=chosen.checkpoint.sync)
+        with (
+            kept_if_begun(folder, resume is not None),
+            watching(folder, chosen, exporters, partial(say_on, console), warn_of) as watchers,
+            Display(console, folder.id, chosen.rounds) as display,
+        ):
+            observer = display.observer().beside(watchers)
+            coordinator = Coordinator(chosen, folder, resume=checkpoint, observer=observer, public_key=key)
+
+            def listening(port: int) -> None:
+                display.say(f"listening on {listen.rpartition(':')[0]}:{port}; waiting for clients")
+                if checkpoint is not None and checkpoint.round >= chosen.rounds:
+                    display.say("all rounds are done: what is left is to tell clients that have not heard so")
+
+            summary = interruptible(serve(coordinator, listen, credentials, listening))
+        show_outcome(console, folder, summary, as_json)
+
+
+@contextmanager
+def _explaining(listen: str, credentials: Credentials | None, seconds: float) -> Iterator[None]:
+    """After an error, answer clients that dial in with the reason for some seconds, before the error is raised."""
+    try:
+        yield
+    except FenchelError as error:
+        if seconds and not isinstance(error, TooManyFilesError):  # after which a supervisor starts the server again
+            from fenchel.server.coordinator import reason_for_clients
+            from fenchel.server.transport.refusal import refuse
+
+            warn_of(f"the server ends by an error; for {seconds:g} s it answers clients that dial in with the reason")
+            with suppress(asyncio.CancelledError, KeyboardInterrupt):  # Ctrl-C ends the wait, not the account of it
+                interruptible(refuse(listen, credentials, reason_for_clients(error), seconds))
+        raise
+
+
+def _without_links(settings: RunSettings) -> RunSettings:
+    """Return the settings without links, which only ``fenchel up`` emulates."""
+    if settings.links is None:
+        return settings
+    Console(stderr=True, soft_wrap=True, highlight=False).print(
+        "[bold yellow]warning:[/] links: left out, since only fenchel up imposes them; here the network is what it is. "
+        "fenchel relay puts a link in front of clients on other machines (docs/network.md)"
+    )
+    return settings.model_copy(update={"links": None})

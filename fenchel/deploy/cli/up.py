@@ -1,0 +1,169 @@
+"""``fenchel up``: a whole federation by one command, whose clients an engine starts on this machine or others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fenchel.common.errors import SettingsError
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.cli.conduct import (
+    chosen_settings,
+    interruptible,
+    kept_if_begun,
+    say_on,
+    show_outcome,
+    show_warnings,
+)
+from fenchel.deploy.cli.options import (
+    ClientsOption,
+    DashboardAtOption,
+    DashboardOption,
+    InsecureOption,
+    JsonOption,
+    MetricsOption,
+    PreviousOption,
+    ResumeOption,
+    RunsOption,
+    SetOption,
+    SettingsArgument,
+    warn_of,
+)
+from fenchel.deploy.launch.data import ensure
+
+if TYPE_CHECKING:
+    from fenchel.deploy.launch.launchers.slurm_job import SlurmJob
+
+
+def up(
+    settings: SettingsArgument = None,
+    overrides: SetOption = None,
+    clients: ClientsOption = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="client processes; default one for each client, at most 16")
+    ] = None,
+    runs: RunsOption = Path("runs"),
+    on: Annotated[str, typer.Option("--on", metavar="ENGINE", help="where clients run: local, ssh, slurm")] = "local",
+    hosts: Annotated[
+        str | None, typer.Option("--hosts", metavar="A,B,C|FILE", help="hosts of --on ssh, which take turns")
+    ] = None,
+    engine: Annotated[
+        Path | None, typer.Option("--engine", metavar="FILE", help="what the engine needs (YAML); see docs/engines.md")
+    ] = None,
+    cpus: Annotated[
+        float | None, typer.Option("--cpus", min=0, help="processors for each client process, where --on reserves them")
+    ] = None,
+    gpus: Annotated[
+        float | None, typer.Option("--gpus", min=0, help="GPUs for each client process, where --on reserves them")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print what would be started, in the language of the engine")
+    ] = False,
+    resume: ResumeOption = None,
+    previous: PreviousOption = False,
+    dashboard: DashboardOption = False,
+    dashboard_at: DashboardAtOption = None,
+    metrics: MetricsOption = None,
+    insecure: InsecureOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring a federation up: a server on this machine and its clients, over TLS, until the run is done."""
+    from fenchel.deploy.cli.display import Display
+    from fenchel.deploy.launch.deployment import Deployment
+    from fenchel.deploy.launch.launchers.choice import launcher
+    from fenchel.deploy.launch.launchers.slurm import SlurmLauncher
+    from fenchel.deploy.launch.launchers.slurm_job import SlurmJob
+    from fenchel.deploy.monitoring.exporters import Exporters, watching
+    from fenchel.server.coordinator import open_resumed
+    from fenchel.server.metering.open_files import raise_limit
+
+    raise_limit()
+    engine_launcher = launcher(on, engine=engine, hosts=hosts, cpus=cpus, gpus=gpus)
+    exporters = Exporters.parse(dashboard, dashboard_at, metrics)
+    chosen, folder = chosen_settings(settings, overrides, clients, resume, previous)
+    checkpoint = None if folder is None else open_resumed(folder, previous=previous)
+    number = len(checkpoint.members) if checkpoint is not None else chosen.clients
+    if not isinstance(number, int):
+        raise SettingsError(
+            "auto waits for clients that join by themselves; give the number to start with --clients N", key="clients"
+        )
+    deployment = Deployment(
+        chosen,
+        folder or RunFolder(runs / "RUN"),
+        number,
+        processes=processes,
+        secure=not insecure,
+        launcher=engine_launcher,
+        resume=checkpoint,
+    )
+    deployment.check()
+    job = None
+    if isinstance(engine_launcher, SlurmLauncher) and not engine_launcher.is_allocated:
+        job = SlurmJob(
+            settings=engine_launcher.settings,
+            name=chosen.name,
+            processes=len(deployment.groups),
+            always=_words(
+                {
+                    "--on": on,
+                    "--engine": engine,
+                    "--cpus": cpus,
+                    "--gpus": gpus,
+                    "--processes": processes,
+                    "--dashboard-at": dashboard_at,
+                    "--metrics": metrics,
+                }
+            ),
+            beginning=_beginning(settings, overrides, clients, resume, previous),
+            runs=runs,
+        )
+    if dry_run:
+        print(job.script() if job is not None else "\n".join(deployment.plan()))  # noqa: T201
+        return
+    show_warnings(chosen)
+    console = Console(stderr=as_json)
+    ensure(chosen.data, console)
+    if job is not None:
+        _wait_for(job, console, as_json)
+        return
+    folder = folder or RunFolder.create(runs, chosen.name)
+    with (
+        kept_if_begun(folder, resume is not None),
+        watching(folder, chosen, exporters, partial(say_on, console), warn_of) as watchers,
+        Display(console, folder.id, chosen.rounds) as display,
+    ):
+        observer = display.observer().beside(watchers)
+        summary = interruptible(replace(deployment, folder=folder, observer=observer, say=display.say).run())
+    show_outcome(console, folder, summary, as_json)
+
+
+def _beginning(
+    settings: Path | None, overrides: list[str] | None, clients: str | None, resume: Path | None, previous: bool
+) -> list[str]:
+    """Return the words by which a run begins, or goes on, in a job."""
+    if resume is not None:
+        return ["--resume", str(resume), *(["--previous"] if previous else [])]
+    words = [str(settings), *_words({"--clients": clients})]
+    return [*words, *(word for override in overrides or () for word in ("--set", override))]
+
+
+def _words(options: Mapping[str, object]) -> list[str]:
+    """Return options that were given as words of a command line."""
+    return [word for name, value in options.items() if value is not None for word in (name, str(value))]
+
+
+def _wait_for(job: SlurmJob, console: Console, as_json: bool) -> None:
+    """Do a run in a job, and show its log."""
+    code, folder = interruptible(job.run(partial(say_on, console)))
+    if code:
+        raise typer.Exit(code)
+    if as_json:
+        (run,) = (RunFolder(path) for path in folder.iterdir())
+        print(json.dumps(json.loads(run.summary.read_text()) | {"folder": str(run.path)}))  # noqa: T201

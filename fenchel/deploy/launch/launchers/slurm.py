@@ -1,0 +1,174 @@
+"""Client processes as job steps of Slurm, in the allocation in which the server runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.section import Section
+from fenchel.common.untrusted_text import plain
+from fenchel.common.version import software
+from fenchel.deploy.launch.launchers import piped
+from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
+from fenchel.deploy.launch.launchers.survey import Survey
+
+# What describes the shape of the job would describe that of each step, against the options given here.
+_SHAPE = ("SLURM_MEM_PER_", "SLURM_CPUS_PER_", "SLURM_TRES_PER_", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_GPUS")
+
+
+class SlurmSettings(piped.PipedSettings):
+    """Resources of client processes, and of the job that is submitted where there is no allocation."""
+
+    cpus: int = Field(1, ge=1, description="processors for each client process")
+    gpus: int = Field(0, ge=0, description="GPUs for each client process")
+    partition: str = Field("", description="partition of the job; by default the cluster's default")
+    account: str = Field("", description="account that the job is charged to; by default the user's")
+    time: str = Field("", description="longest time of the job, as Slurm writes it; by default the partition's")
+    nodes: int | None = Field(None, ge=1, description="nodes of the job; by default as Slurm places it")
+    options: tuple[str, ...] = Field((), description="more options of sbatch, such as --constraint=avx512")
+
+
+@dataclass
+class SlurmLauncher:
+    """Starts client processes by ``srun``.
+
+    Parameters
+    ----------
+    settings
+        Resources of client processes.
+    """
+
+    Settings: ClassVar[type[Section]] = SlurmSettings
+
+    settings: SlurmSettings
+    _started: set[int] = field(default_factory=set)
+    _temporary: str | None = None  # folder of each node for journals that no client needs again
+
+    @staticmethod
+    def missing() -> list[str]:
+        """Look for the commands of Slurm."""
+        absent = [name for name in ("sbatch", "srun", "scontrol") if shutil.which(name) is None]
+        return [f"{', '.join(absent)} not found: log in to a cluster's login node"] if absent else []
+
+    @property
+    def is_allocated(self) -> bool:
+        """True if this process has an allocation, in which steps can be started."""
+        return "SLURM_JOB_ID" in os.environ
+
+    def plan(self, process: ClientProcess) -> str:
+        """Return the command of the step."""
+        return piped.plan(self._step(process))
+
+    async def open(self, required: Requirements) -> Site:
+        """Look at every node of the allocation.
+
+        Raises
+        ------
+        SettingsError
+            There is no allocation, or it is too small; or a node has another version of Fenchel, or does not see the
+            folder of the journals.
+        UnreachableError
+            A node cannot reach this machine.
+        """
+        if not self.is_allocated:
+            raise SettingsError(
+                "there is no allocation here; begin in one (salloc, sbatch), or use the command fenchel up --on slurm, "
+                "which submits a job",
+                key="--on slurm",
+            )
+        available = sum(_processors(os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")))
+        if available < (wanted := required.processes * self.settings.cpus):
+            raise SettingsError(
+                f"the allocation has {available} processors, and {required.processes} client processes of "
+                f"{self.settings.cpus} need {wanted}; ask for more (--ntasks), or start fewer (--processes)",
+                key="--on slurm",
+            )
+        with piped.listening("0.0.0.0", self.settings.port) as port, _marker(required.journals) as marker:  # noqa: S104
+            dial = self.settings.dial or os.uname().nodename
+            found = await self._look(dial, port, marker)
+        blind = [node for node, survey in found.items() if not survey.shares]
+        if blind and not required.stateless:
+            raise SettingsError(
+                f"node {blind[0]} does not see {required.journals}, where clients keep their journals; put run folders "
+                "on storage that all nodes share",
+                key="--runs",
+            )
+        self._temporary = f"/tmp/fenchel-{required.run}" if blind else None  # noqa: S108
+        state = self._temporary or str(required.journals)
+        return Site(listen="0.0.0.0", port=self.settings.port, dial=dial, state=state)  # noqa: S104
+
+    async def start(self, process: ClientProcess) -> piped.PipedProcess:
+        """Start a step wherever there is room."""
+        started = await piped.start(self._step(process), process, _environment())
+        self._started.add(process.number)
+        return started
+
+    async def close(self, *, completed: bool) -> None:
+        """Remove what nodes keep of the run by themselves; steps have ended."""
+        if self._temporary is not None:
+            await piped.said(["srun", *self._everywhere(), "rm", "-rf", "--", self._temporary], _environment())
+
+    def _step(self, process: ClientProcess) -> list[str]:
+        resources = ["--exact", "--nodes=1", "--ntasks=1", f"--cpus-per-task={self.settings.cpus}", "--mem=0"]
+        if self.settings.gpus:
+            resources.append(f"--gpus={self.settings.gpus}")
+        if process.number in self._started:  # its node may be lost, and its processors with it
+            resources.append("--overlap")
+        name = f"--job-name={next(iter(process.bundle.identities))}"
+        return ["srun", "--quiet", name, *resources, *self._fenchel(*process.words)]
+
+    def _fenchel(self, *words: str) -> list[str]:
+        return [self.settings.python, "-P", "-m", piped.REMOTE, *words]
+
+    def _everywhere(self) -> list[str]:
+        nodes = os.environ.get("SLURM_JOB_NUM_NODES", "1")
+        return ["--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--mem=0"]
+
+    async def _look(self, dial: str, port: int, file: Path) -> Mapping[str, Survey]:
+        """Return what each node tells, by its name."""
+        words = self._fenchel("look", dial, str(port), str(file))
+        code, told, errors = await piped.said(["srun", "--quiet", *self._everywhere(), *words], _environment())
+        try:
+            found = [Survey.read(line) for line in told.splitlines() if code == 0]
+        except ValueError:
+            found = []
+        if not found:
+            raise SettingsError(
+                f"srun cannot run {self.settings.python} with {software()} on every node: "
+                f"{errors or plain(told[:200])}",
+                key="python",
+            )
+        for survey in found:
+            survey.check(survey.host, port)
+        return {survey.host: survey for survey in found}
+
+
+@contextmanager
+def _marker(folder: Path) -> Iterator[Path]:
+    """Make a file that shows whether others see a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    marker = folder / "shared"
+    marker.touch()
+    try:
+        yield marker
+    finally:
+        marker.unlink()
+
+
+def _processors(each_node: str) -> Iterator[int]:
+    """Yield the processors of each node of ``3,1(x2)``."""
+    for number, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", each_node):
+        yield int(number) * int(times or 1)
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(_SHAPE)}

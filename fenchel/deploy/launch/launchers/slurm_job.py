@@ -1,0 +1,184 @@
+"""A job of Slurm in which ``fenchel up`` runs, submitted from a machine that has no allocation."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fenchel.common.errors import RunStoppedError, SettingsError
+from fenchel.common.untrusted_text import plain
+from fenchel.deploy.launch.launchers import piped
+from fenchel.deploy.launch.launchers.slurm import SlurmSettings
+
+_UNFINISHED = frozenset(
+    {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "SIGNALING", "STAGE_OUT"}
+)
+_POLLING = 2.0  # seconds between questions to the controller of Slurm
+_READING = 0.2  # seconds between looks into the log
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmJob:
+    """A job that begins a run, or goes on with it whenever Slurm starts the job again.
+
+    Attributes
+    ----------
+    settings
+        Resources of the job.
+    name
+        Name of the job.
+    processes
+        Number of client processes.
+    always
+        Words of ``fenchel up`` whenever it starts.
+    beginning
+        Words of ``fenchel up`` when the run begins.
+    runs
+        Folder, on storage that all nodes share, of the log and of run folders.
+    """
+
+    settings: SlurmSettings
+    name: str
+    processes: int
+    always: Sequence[str]
+    beginning: Sequence[str]
+    runs: Path
+
+    def script(self) -> str:
+        """Return the script that ``sbatch`` takes."""
+        settings, runs = self.settings, self.runs.absolute()
+        given = {"partition": settings.partition, "account": settings.account, "time": settings.time}
+        options = [
+            f"--job-name={self.name}",
+            *(f"--{option}={value}" for option, value in given.items() if value),
+            *([f"--nodes={settings.nodes}"] if settings.nodes else []),
+            f"--ntasks={self.processes}",
+            f"--cpus-per-task={settings.cpus}",
+            *([f"--gpus-per-task={settings.gpus}"] if settings.gpus else []),
+            f"--output={runs}/job-%j.log",
+            "--open-mode=append",
+            "--requeue",
+            "--signal=B:TERM@60",
+            *settings.options,
+        ]
+        folder = f"{shlex.quote(str(runs))}/job-$SLURM_JOB_ID"
+        lines = [
+            "#!/bin/bash",
+            *(f"#SBATCH {option}" for option in options),
+            "# A job that was preempted, or that lost a node, is queued again and goes on from the last checkpoint.",
+            f"latest=$(ls -d {folder}/*/checkpoint/latest 2>/dev/null | tail -n 1)",
+            'if [ -n "$latest" ]; then',
+            '  set -- --resume "${latest%/checkpoint/latest}"',
+            "else",
+            f"  set -- --runs {folder} {shlex.join(self.beginning)}",
+            "fi",
+            f'exec {shlex.join([settings.python, "-P", "-m", "fenchel", "up", *self.always])} "$@"',
+        ]
+        return "\n".join(lines) + "\n"
+
+    async def run(self, say: Callable[[str], None]) -> tuple[int, Path]:
+        """Submit the job, and wait until it has ended; a job whose wait is cancelled is cancelled as well.
+
+        Parameters
+        ----------
+        say
+            Takes a line of the job's log, or of what becomes of it.
+
+        Returns
+        -------
+        tuple
+            Exit code of ``fenchel up`` in the job, and the folder of its run folders.
+
+        Raises
+        ------
+        SettingsError
+            Slurm does not take the job.
+        RunStoppedError
+            Slurm has ended the job.
+        """
+        self.runs.mkdir(parents=True, exist_ok=True)
+        number = await self._submit()
+        log = _Log(self.runs / f"job-{number}.log", say)
+        say(f"submitted job {number}; its log is {log.path}")
+        following = asyncio.create_task(log.follow())
+        try:
+            state, code = await _finished(number, say)
+        except asyncio.CancelledError:
+            await piped.said(["scancel", number])
+            await _finished(number, say)
+            raise
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            log.read()
+        if state not in ("COMPLETED", "FAILED"):
+            raise RunStoppedError(
+                f"Slurm ended job {number}: {state}; its log says with which --resume the run goes on"
+            )
+        return code, self.runs / f"job-{number}"
+
+    async def _submit(self) -> str:
+        """Return the number of the new job."""
+        sbatch = await asyncio.create_subprocess_exec(
+            *("sbatch", "--parsable"), stdin=asyncio.subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        told, errors = await sbatch.communicate(self.script().encode())
+        number = re.fullmatch(rb"(\d+)(;.*)?\n", told)
+        if number is None:
+            raise SettingsError(
+                f"Slurm does not take the job: {plain(errors.decode(errors='replace').strip()[-500:])}",
+                key="--on slurm",
+            )
+        return number[1].decode()
+
+
+@dataclass
+class _Log:
+    """Lines of a job's log, as they come."""
+
+    path: Path
+    say: Callable[[str], None]
+    _read: int = 0  # bytes
+
+    async def follow(self) -> None:
+        """Pass lines on as they come, until this is cancelled."""
+        while True:
+            await asyncio.to_thread(self.read)
+            await asyncio.sleep(_READING)
+
+    def read(self) -> None:
+        """Pass on the lines that have come since the last time."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._read)
+            for line in file.read().splitlines(keepends=True):
+                if line.endswith(b"\n"):
+                    self._read += len(line)
+                    self.say(line.decode(errors="replace").rstrip())
+
+
+async def _finished(number: str, say: Callable[[str], None]) -> tuple[str, int]:
+    """Wait until a job has ended; return its last state and its exit code."""
+    told = ""
+    while True:
+        code, shown, errors = await piped.said(["scontrol", "--oneliner", "show", "job", number])
+        if found := re.search(r"JobState=(\w+) Reason=(\S+)", shown):
+            state, reason = found.groups()
+            if state not in _UNFINISHED:
+                ended = re.search(r"ExitCode=(\d+):", shown)
+                return state, int(ended[1]) if ended else 1
+            now = f"job {number} waits: {reason}" if state == "PENDING" and reason != "None" else ""
+        elif "Invalid job id" in errors:
+            raise RunStoppedError(f"Slurm no longer knows job {number}; its log says how it ended")
+        else:
+            now = f"the controller of Slurm does not answer ({code}): {errors}"
+        if now and now != told:
+            say(now)
+        told = now
+        await asyncio.sleep(_POLLING)
