@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,12 @@ from fenchel.deploy.launch.launchers.slurm import SlurmSettings
 _UNFINISHED = frozenset(
     {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "SIGNALING", "STAGE_OUT"}
 )
+_HOPELESS = frozenset(
+    {"PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints"}
+    | {"AccountNotAllowed", "InvalidAccount", "InvalidQOS", "QOSNotAllowed"}
+)
+"""Reasons for which a job would wait for ever."""
+
 _POLLING = 2.0  # seconds between questions to the controller of Slurm
 _READING = 0.2  # seconds between looks into the log
 
@@ -97,7 +104,7 @@ class SlurmJob:
         Raises
         ------
         SettingsError
-            Slurm does not take the job.
+            Slurm does not take the job, or would never start it.
         RunStoppedError
             Slurm has ended the job.
         """
@@ -108,9 +115,10 @@ class SlurmJob:
         following = asyncio.create_task(log.follow())
         try:
             state, code = await _finished(number, say)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, SettingsError):
             await piped.said(["scancel", number])
-            await _finished(number, say)
+            with suppress(SettingsError):
+                await _finished(number, say)
             raise
         finally:
             following.cancel()
@@ -173,6 +181,12 @@ async def _finished(number: str, say: Callable[[str], None]) -> tuple[str, int]:
             if state not in _UNFINISHED:
                 ended = re.search(r"ExitCode=(\d+):", shown)
                 return state, int(ended[1]) if ended else 1
+            if state == "PENDING" and reason in _HOPELESS:
+                raise SettingsError(
+                    f"Slurm would never start job {number} ({reason}), so it was cancelled; ask for less, or for "
+                    "another partition or account",
+                    key="--on slurm",
+                )
             now = f"job {number} waits: {reason}" if state == "PENDING" and reason != "None" else ""
         elif "Invalid job id" in errors:
             raise RunStoppedError(f"Slurm no longer knows job {number}; its log says how it ended")

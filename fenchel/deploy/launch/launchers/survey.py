@@ -66,8 +66,8 @@ class Survey:
             told = json.loads(line)
             texts = {name: plain(str(told[name])) for name in ("host", "software", "dial", "problem")}
             return cls(**texts, shares=bool(told["shares"]))
-        except (KeyError, TypeError, RecursionError):
-            raise ValueError from None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise ValueError(f"expected a survey, got {line[:200]!r}") from None
 
     def check(self, name: str, port: int) -> None:
         """Raise an error where client processes could not work there.

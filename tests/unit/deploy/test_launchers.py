@@ -1,0 +1,130 @@
+"""Engines by their names: what each can be told, and what it would start."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fenchel.common.errors import SettingsError
+from fenchel.deploy.cli.main import application
+from fenchel.deploy.launch.bundle import Bundle
+from fenchel.deploy.launch.launchers.choice import LAUNCHERS, launcher
+from fenchel.deploy.launch.launchers.interface import ClientProcess
+from fenchel.deploy.launch.launchers.slurm import SlurmLauncher, SlurmSettings, _processors
+from fenchel.deploy.launch.launchers.slurm_job import SlurmJob
+from fenchel.deploy.launch.launchers.survey import Survey
+from tests.messages import raises
+
+PROCESS = ClientProcess(number=1, words=["client", "here:7443"], bundle=Bundle(identities={"a": None}), log=Path("log"))
+
+
+@pytest.fixture
+def slurm_is_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let the commands of Slurm be found, which no test here runs."""
+    for name in ("sbatch", "srun", "scontrol"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+
+
+WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no such engine": ("condor", {}, "--on"),
+    "hosts of this machine": ("local", {"hosts": "a,b"}, "hosts"),
+    "processors that ssh cannot reserve": ("ssh", {"hosts": "a", "cpus": 2}, "cpus"),
+    "no hosts": ("ssh", {}, "hosts"),
+    "half a processor of Slurm": ("slurm", {"cpus": 0.5}, "cpus"),
+    "an unknown key": ("slurm", {"engine": {"queue": "long"}}, "queue"),
+}
+
+
+@pytest.mark.usefixtures("slurm_is_here")
+@pytest.mark.parametrize("case", WRONG)
+def test_what_an_engine_does_not_have_is_an_error(case: str) -> None:
+    on, options, key = WRONG[case]
+    with raises(SettingsError, key=key):
+        launcher(on, **options)
+
+
+@pytest.mark.usefixtures("slurm_is_here")
+def test_every_engine_shows_what_it_would_start() -> None:
+    options: dict[str, dict[str, Any]] = {"local": {}, "ssh": {"hosts": "a,b"}, "slurm": {"cpus": 3}}
+    for on, kind in LAUNCHERS.items():
+        engine = launcher(on, **options[on]) or kind()
+        assert "client here:7443" in engine.plan(PROCESS)
+
+
+def test_a_step_reserves_and_one_that_is_started_again_shares() -> None:
+    engine = SlurmLauncher(SlurmSettings(cpus=3, gpus=2))
+    assert "--cpus-per-task=3" in engine.plan(PROCESS)
+    assert "--gpus=2" in engine.plan(PROCESS)
+    assert "--overlap" not in engine.plan(PROCESS)
+    engine._started.add(PROCESS.number)
+    assert "--overlap" in engine.plan(PROCESS)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("3,1(x2)", [3, 2]), ("8", [8]), ("", [])])
+def test_processors_of_an_allocation_are_counted(text: str, expected: list[int]) -> None:
+    assert list(_processors(text)) == expected
+
+
+def job(folder: Path, **settings: Any) -> SlurmJob:
+    return SlurmJob(
+        settings=SlurmSettings(python="echo", **settings),
+        name="hospitals",
+        processes=4,
+        always=["--on", "slurm"],
+        beginning=["quickstart", "--set", "name=a b"],
+        runs=folder,
+    )
+
+
+def test_a_job_asks_for_what_the_settings_say(tmp_path: Path) -> None:
+    script = job(tmp_path, partition="long", gpus=1, nodes=2, options=["--constraint=avx512"]).script()
+    for option in ("partition=long", "ntasks=4", "nodes=2", "gpus-per-task=1", "constraint=avx512", "requeue"):
+        assert f"#SBATCH --{option}\n" in script
+    assert "--account" not in script
+
+
+def test_a_job_begins_a_run_and_then_goes_on_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run folders"
+    script = job(folder).script()
+
+    def said() -> str:
+        return subprocess.run(
+            ["bash"], input=script, env={"SLURM_JOB_ID": "7", "PATH": "/usr/bin:/bin"}, text=True, capture_output=True
+        ).stdout.strip()
+
+    assert said() == f"-P -m fenchel up --on slurm --runs {folder}/job-7 quickstart --set name=a b"
+    checkpoint = folder / "job-7" / "run" / "checkpoint" / "latest"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
+    assert said() == f"-P -m fenchel up --on slurm --resume {folder}/job-7/run"
+
+
+@pytest.mark.usefixtures("slurm_is_here")
+def test_a_dry_run_prints_and_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    for words in (["--on", "slurm"], ["--on", "ssh", "--hosts", "a"], []):
+        result = CliRunner().invoke(application(), ["up", "quickstart", "--dry-run", *words])
+        assert result.exit_code == 0, result.output
+        assert "srun" in result.output or "#SBATCH --ntasks=4" in result.output or "client SERVER:PORT" in result.output
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("line", ["", "null", "[]", "{}", '{"host": 1}', "[" * 100_000, "7"])
+def test_a_line_that_is_no_survey_is_none(line: str) -> None:
+    with pytest.raises(ValueError, match="expected a survey"):
+        Survey.read(line)
+
+
+def test_a_survey_is_read_as_it_was_taken(tmp_path: Path) -> None:
+    taken = Survey.take("127.0.0.1", 1, str(tmp_path))
+    assert Survey.read(taken.line()) == taken
+    assert taken.shares
+    assert taken.problem
