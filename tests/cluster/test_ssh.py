@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,13 +15,14 @@ import yaml
 from fenchel import up
 from fenchel.common.errors import SettingsError, UnreachableError
 from fenchel.deploy.launch.launchers.choice import _hosts
-from tests.cluster.federation import digest, wait_until
+from tests.cluster.federation import wait_until
 from tests.cluster.ssh_hosts import Hosts, NoHostsError, hosts
+from tests.cluster.up import Up, local_digest, quickstart
 from tests.messages import raises
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-OVERRIDES = ("rounds=12", "algorithm.encryption.key_bits=2048")
+ROUNDS = 12
 
 
 @pytest.fixture(scope="module")
@@ -35,34 +34,20 @@ def reached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         pytest.skip(str(error))
 
 
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the digest of the encrypted quickstart's model from this machine alone."""
-    folder = tmp_path_factory.mktemp("local")
-    up("quickstart", overrides=OVERRIDES, runs=folder)
-    (run,) = folder.iterdir()
-    return digest(run / "model.npz")
-
-
 def engine_file(folder: Path, reached: Hosts, **more: Any) -> Path:
     file = folder / "engine.yaml"
     file.write_text(yaml.safe_dump(reached.engine(**more)))
     return file
 
 
-def started(folder: Path, engine: Path, *words: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "fenchel", "up", *words, "--on", "ssh", "--engine", str(engine)]
-    with (folder / "log").open("ab") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log)
+def started(folder: Path, engine: Path, *words: str) -> Up:
+    return Up.start(folder, *words, "--on", "ssh", "--engine", str(engine))
 
 
-def begun(folder: Path, engine: Path) -> subprocess.Popen[bytes]:
+def begun(folder: Path, engine: Path) -> Up:
     """Begin a run, and wait until it is in the middle."""
-    overrides = [word for override in OVERRIDES for word in ("--set", override)]
-    process = started(folder, engine, "quickstart", *overrides, "--runs", str(folder / "runs"))
-    said = (folder / "log").read_text
-    wait_until(lambda: "round 3 " in said() or process.poll() is not None, "the third round")
-    assert process.poll() is None, said()
+    process = started(folder, engine, *quickstart(ROUNDS))
+    process.wait_for_round(3)
     return process
 
 
@@ -76,18 +61,14 @@ def clients_of(reached: Hosts) -> list[str]:
     return [line for line in found if "fenchel.deploy.cli.remote client" in line]
 
 
-def check_end(folder: Path, process: subprocess.Popen[bytes], reached: Hosts, expected: str) -> None:
-    said = (folder / "log").read_text
-    assert process.wait(200) == 0, said()
-    (run,) = (folder / "runs").iterdir()
-    assert digest(run / "model.npz") == expected
+def check_end(process: Up, reached: Hosts) -> Path:
+    run = process.check_end(local_digest(ROUNDS))
     assert not clients_of(reached)
     assert not list((reached.folder / "state").iterdir()), "journals of a completed run are removed"
+    return run
 
 
-def test_a_connection_that_is_cut_costs_no_bit_and_secrets_are_nowhere(
-    reached: Hosts, expected: str, tmp_path: Path
-) -> None:
+def test_a_connection_that_is_cut_costs_no_bit_and_secrets_are_nowhere(reached: Hosts, tmp_path: Path) -> None:
     process = begun(tmp_path, engine_file(tmp_path, reached))
     running = clients_of(reached)
     assert len(running) == 4
@@ -102,29 +83,29 @@ def test_a_connection_that_is_cut_costs_no_bit_and_secrets_are_nowhere(
     assert cut
     for each in cut:
         each.kill()
-    check_end(tmp_path, process, reached, expected)
+    check_end(process, reached)
 
 
 @pytest.mark.slow  # make test-all
-def test_clients_end_with_the_command_and_the_run_goes_on_later(reached: Hosts, expected: str, tmp_path: Path) -> None:
+def test_clients_end_with_the_command_and_the_run_goes_on_later(reached: Hosts, tmp_path: Path) -> None:
     engine = engine_file(tmp_path, reached)
     process = begun(tmp_path, engine)
-    process.kill()
-    process.wait()
+    process.process.kill()
+    process.process.wait()
     wait_until(lambda: not clients_of(reached), "the end of all clients")
     (run,) = (tmp_path / "runs").iterdir()
-    check_end(tmp_path, started(tmp_path, engine, "--resume", str(run)), reached, expected)
+    check_end(started(tmp_path, engine, "--resume", str(run)), reached)
 
 
 @pytest.mark.slow  # make test-all
-def test_a_network_that_is_away_for_a_while_starts_nothing_again(reached: Hosts, expected: str, tmp_path: Path) -> None:
+def test_a_network_that_is_away_for_a_while_starts_nothing_again(reached: Hosts, tmp_path: Path) -> None:
     process = begun(tmp_path, engine_file(tmp_path, reached))
     address = next(iter(reached.namespaces))
     reached.switch(address, on=False)
     time.sleep(20)  # longer than either side waits for a sign of life
     reached.switch(address, on=True)
-    check_end(tmp_path, process, reached, expected)
-    for log in (tmp_path / "runs").glob("*/clients/*.log"):
+    run = check_end(process, reached)
+    for log in (run / "clients").glob("*.log"):
         assert log.read_text().count("working for run") == 1
 
 

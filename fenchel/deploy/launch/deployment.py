@@ -13,6 +13,7 @@ from typing import Any
 
 from fenchel.client.trust_limits import TrustLimits
 from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.data.catalogue import data_folders, locate
 from fenchel.common.errors import INTERRUPTED, CheckpointError, RunStoppedError, SettingsError
 from fenchel.common.settings.link import Link
 from fenchel.common.settings.registry import half, is_outside, keeps_no_state
@@ -119,14 +120,7 @@ class Deployment:
         write_text(self.folder.settings, self.settings.to_yaml(), sync=self.settings.checkpoint.sync)
         coordinator = Coordinator(self.settings, self.folder, resume=self.resume, observer=self.observer)
         launcher = self.launcher or self._local()
-        site = await launcher.open(
-            Requirements(
-                run=self.folder.id,
-                processes=len(self.groups),
-                journals=self.folder.journals.absolute(),
-                stateless=keeps_no_state(self.settings.algorithm),
-            )
-        )
+        site = await launcher.open(self._requirements())
         completed = False
         try:
             summary = await self._conduct(coordinator, launcher, site)
@@ -134,6 +128,18 @@ class Deployment:
             return summary
         finally:
             await launcher.close(completed=completed)
+
+    def _requirements(self) -> Requirements:
+        """Return what the run asks of an engine."""
+        name = self.settings.data.name or ""
+        return Requirements(
+            run=self.folder.id,
+            processes=len(self.groups),
+            journals=self.folder.journals.absolute(),
+            stateless=keeps_no_state(self.settings.algorithm),
+            data=next((folder for folder in data_folders() if locate(name, (folder,))), None),
+            files=tuple(TrustLimits.agreeing_to(self.settings).files),
+        )
 
     async def _conduct(self, coordinator: Coordinator, launcher: Launcher, site: Site) -> Summary:
         """Make keys and certificates, serve, and run the clients."""

@@ -13,6 +13,7 @@ from fenchel.common.errors import SettingsError
 from fenchel.deploy.cli.main import application
 from fenchel.deploy.launch.bundle import Bundle
 from fenchel.deploy.launch.launchers.choice import LAUNCHERS, launcher
+from fenchel.deploy.launch.launchers.docker import DockerLauncher, DockerSettings
 from fenchel.deploy.launch.launchers.interface import ClientProcess
 from fenchel.deploy.launch.launchers.slurm import SlurmLauncher, SlurmSettings, _processors
 from fenchel.deploy.launch.launchers.slurm_job import SlurmJob
@@ -23,9 +24,9 @@ PROCESS = ClientProcess(number=1, words=["client", "here:7443"], bundle=Bundle(i
 
 
 @pytest.fixture
-def slurm_is_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let the commands of Slurm be found, which no test here runs."""
-    for name in ("sbatch", "srun", "scontrol"):
+def engines_are_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let commands of engines be found, which no test here runs."""
+    for name in ("ssh", "sbatch", "srun", "scontrol", "docker"):
         (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -42,7 +43,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.usefixtures("slurm_is_here")
+@pytest.mark.usefixtures("engines_are_here")
 @pytest.mark.parametrize("case", WRONG)
 def test_what_an_engine_does_not_have_is_an_error(case: str) -> None:
     on, options, key = WRONG[case]
@@ -50,12 +51,17 @@ def test_what_an_engine_does_not_have_is_an_error(case: str) -> None:
         launcher(on, **options)
 
 
-@pytest.mark.usefixtures("slurm_is_here")
+@pytest.mark.usefixtures("engines_are_here")
 def test_every_engine_shows_what_it_would_start() -> None:
-    options: dict[str, dict[str, Any]] = {"local": {}, "ssh": {"hosts": "a,b"}, "slurm": {"cpus": 3}}
     for on, kind in LAUNCHERS.items():
-        engine = launcher(on, **options[on]) or kind()
+        engine = launcher(on, hosts="a,b" if on == "ssh" else None) or kind()
         assert "client here:7443" in engine.plan(PROCESS)
+
+
+def test_a_container_is_confined() -> None:
+    engine = DockerLauncher(DockerSettings(cpus=1.5, gpus=1, memory="2g", options=("--env=A=1",)))
+    for option in ("read-only", "cap-drop=ALL", "cpus=1.5", "gpus=1", "memory=2g", "env=A=1", "log-driver=none"):
+        assert f" --{option} " in engine.plan(PROCESS)
 
 
 def test_a_step_reserves_and_one_that_is_started_again_shares() -> None:
@@ -106,7 +112,7 @@ def test_a_job_begins_a_run_and_then_goes_on_with_it(tmp_path: Path) -> None:
     assert said() == f"-P -m fenchel up --on slurm --resume {folder}/job-7/run"
 
 
-@pytest.mark.usefixtures("slurm_is_here")
+@pytest.mark.usefixtures("engines_are_here")
 def test_a_dry_run_prints_and_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())

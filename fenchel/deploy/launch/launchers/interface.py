@@ -25,12 +25,18 @@ class Requirements:
         Folder of this machine for the journals of clients, absolute.
     stateless
         Whether clients keep no journals, so that each can be started again without one.
+    data
+        Folder of this machine for named data sets that has the run's; ``None`` where clients need none.
+    files
+        Files of this machine that the settings name.
     """
 
     run: str
     processes: int
     journals: Path
     stateless: bool
+    data: Path | None = None
+    files: Sequence[Path] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

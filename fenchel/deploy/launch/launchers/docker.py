@@ -1,0 +1,174 @@
+"""Client processes in containers of a Docker engine on this machine, on a network of their own.
+
+By Docker's own command, so that contexts, credentials and the engine's address are the user's, and so that the
+server's process never has what goes into a container.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from fenchel.common.errors import SettingsError, UnreachableError
+from fenchel.common.settings.section import Section
+from fenchel.common.untrusted_text import plain
+from fenchel.common.version import software
+from fenchel.deploy.launch.launchers import piped
+from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
+from fenchel.deploy.launch.launchers.survey import Survey
+
+LABEL = "org.fenchel.run"
+"""Label of all that belongs to a run; its value is the run's id."""
+
+_CONFINED = (
+    *("--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--log-driver=none"),
+    *("--env=OPENBLAS_CORETYPE", "--env=HOME=/tmp"),
+)
+_ABANDONED = "1h"  # age of a network without containers that a killed command has left
+
+
+class DockerSettings(Section):
+    """Image and resources of the containers of client processes."""
+
+    image: str = Field("fenchel", description="image that has this Fenchel", min_length=1, pattern="^[^-]")
+    cpus: float | None = Field(None, gt=0, description="processors that a client process may use; by default all")
+    gpus: int = Field(0, ge=0, description="GPUs that client processes share, the first ones of this machine")
+    memory: str = Field("", description="memory that a client process may use, such as 2g; by default any")
+    dial: str = Field("", description="address of the server for containers; by default the gateway of their network")
+    port: int = Field(0, ge=0, le=65535, description="port on which the server listens; 0: a free one")
+    options: tuple[str, ...] = Field((), description="more options of docker run, such as --env=NAME=VALUE")
+
+
+@dataclass
+class DockerLauncher:
+    """Starts a container for each client process.
+
+    Parameters
+    ----------
+    settings
+        Image and resources of the containers.
+    """
+
+    Settings: ClassVar[type[Section]] = DockerSettings
+
+    settings: DockerSettings
+    _run: str = field(default="RUN", init=False)
+    _mounts: list[str] = field(default_factory=list, init=False)
+
+    @staticmethod
+    def missing() -> list[str]:
+        """Look for the command ``docker``."""
+        return [] if shutil.which("docker") else ["docker was not found: https://docs.docker.com/engine/install"]
+
+    def plan(self, process: ClientProcess) -> str:
+        """Return the command of the container."""
+        return piped.plan(self._container(*process.words))
+
+    async def open(self, required: Requirements) -> Site:
+        """Make a network, and look around from a container in it.
+
+        Raises
+        ------
+        SettingsError
+            There is no such image, or it has another version of Fenchel, or the engine does not see the run folder.
+        UnreachableError
+            The engine does not answer, or a container cannot reach this machine.
+        """
+        self._run = required.run
+        self._mounts = _mounts(required)
+        await self._check_image()
+        await self._remove()  # of a run that goes on, what a killed command has left
+        await _docker("network", "prune", "--force", f"--filter=label={LABEL}", f"--filter=until={_ABANDONED}")
+        # Containers of an internal network reach this machine by the network's gateway, and nothing else.
+        internal = [] if self.settings.dial else ["--internal"]
+        await _docker("network", "create", f"--label={LABEL}={self._run}", *internal, self._network)
+        try:
+            gateway = await _docker(
+                *("network", "inspect", "--format", "{{(index .IPAM.Config 0).Gateway}}", self._network)
+            )
+            dial = self.settings.dial or gateway.strip()
+            listen = "0.0.0.0" if self.settings.dial else dial  # noqa: S104
+            with piped.listening(listen, self.settings.port) as port:
+                await self._look(dial, port)
+        except BaseException:
+            await self._remove()
+            raise
+        return Site(listen=listen, port=self.settings.port, dial=dial, state=str(required.journals))
+
+    async def start(self, process: ClientProcess) -> piped.PipedProcess:
+        """Start a container."""
+        return await piped.start(self._container(*process.words), process)
+
+    async def close(self, *, completed: bool) -> None:
+        """Remove the containers and the network of the run."""
+        await self._remove()
+
+    async def _remove(self) -> None:
+        mine = f"--filter=label={LABEL}={self._run}"
+        if containers := (await _docker("ps", "--all", "--quiet", mine)).split():
+            await piped.said(["docker", "rm", "--force", *containers])  # some may be about to go by themselves
+        if networks := (await _docker("network", "ls", "--quiet", mine)).split():
+            await _docker("network", "rm", *networks)
+
+    @property
+    def _network(self) -> str:
+        return f"fenchel-{self._run}"
+
+    def _container(self, *words: str) -> list[str]:
+        resources = [f"--cpus={self.settings.cpus:g}"] if self.settings.cpus else []
+        resources += [f"--gpus={self.settings.gpus}"] if self.settings.gpus else []
+        resources += [f"--memory={self.settings.memory}"] if self.settings.memory else []
+        return [
+            *("docker", "run", "--rm", "--interactive", f"--label={LABEL}={self._run}", f"--network={self._network}"),
+            *(f"--user={os.getuid()}:{os.getgid()}", *_CONFINED, f"--workdir={Path.cwd()}", *self._mounts),
+            *(*resources, *self.settings.options),
+            *("--entrypoint=python", self.settings.image, "-P", "-m", piped.REMOTE, *words),
+        ]
+
+    async def _check_image(self) -> None:
+        image = self.settings.image
+        code, _, errors = await piped.said(["docker", "image", "inspect", "--format=found", image])
+        if code == 0:
+            return
+        if "No such image" not in errors:
+            raise UnreachableError(f"Docker's engine does not answer: {errors}; see docker info", key="--on docker")
+        raise SettingsError(
+            f"there is no image {image} here; build it (docker build --file deploy/Dockerfile --tag {image} .), or "
+            "name another one",
+            key="image",
+        )
+
+    async def _look(self, dial: str, port: int) -> None:
+        code, told, errors = await piped.said(self._container("look", dial, str(port), ""))
+        try:
+            survey = Survey.read(told.strip())
+        except ValueError:
+            raise SettingsError(
+                f"{self.settings.image} has no {software()}, or no container of it can be started "
+                f"({errors or plain(told[:200])}, code {code}); build the image from this version",
+                key="image",
+            ) from None
+        survey.check(self.settings.image, port)
+
+
+def _mounts(required: Requirements) -> list[str]:
+    """Return options that give containers the journals, data sets and files of a run, by their names here."""
+    required.journals.mkdir(parents=True, exist_ok=True)
+    read = [path.absolute() for path in (*required.files, *([required.data] if required.data else []))]
+    mounts = [f"--mount=type=bind,src={path},dst={path},readonly" for path in dict.fromkeys(read)]
+    if required.data is not None:
+        mounts.append(f"--env=FENCHEL_DATA={required.data.absolute()}")
+    return [f"--mount=type=bind,src={required.journals},dst={required.journals}", *mounts]
+
+
+async def _docker(*words: str) -> str:
+    """Return what a command of Docker prints."""
+    code, told, errors = await piped.said(["docker", *words])
+    if code != 0:
+        raise UnreachableError(f"docker {words[0]} {words[1]}: {errors}; see docker info", key="--on docker")
+    return told

@@ -1,0 +1,74 @@
+"""The command ``fenchel up`` on some engine, compared with the same run on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Self
+
+import fenchel
+from tests.cluster.federation import digest, wait_until
+
+
+@dataclass(frozen=True)
+class Up:
+    """A process of ``fenchel up``, whose run folder and log are in a folder."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    @classmethod
+    def start(
+        cls, folder: Path, *words: str, before: tuple[str, ...] = (), environment: Mapping[str, str] | None = None
+    ) -> Self:
+        """Start the command.
+
+        before: another command, which runs this one.
+        environment: variables beside those of this process.
+        """
+        command = [*before, sys.executable, "-P", "-m", "fenchel", "up", *words]
+        with (folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=folder, env=os.environ | (environment or {})
+            )
+        return cls(folder, process)
+
+    def said(self) -> str:
+        """Return all that was printed in the folder."""
+        return (self.folder / "log").read_text()
+
+    def wait_for_round(self, number: int) -> None:
+        """Wait until a round is done, and the run goes on."""
+        wait_until(lambda: f"round {number} " in self.said() or self.process.poll() is not None, f"round {number}")
+        assert self.process.poll() is None, self.said()
+
+    def check_end(self, expected: str) -> Path:
+        """Wait for the end; return the run folder, whose model must have this digest."""
+        assert self.process.wait(200) == 0, self.said()
+        (model,) = self.folder.rglob("model.npz")
+        assert digest(model) == expected
+        return model.parent
+
+
+def quickstart(rounds: int) -> tuple[str, ...]:
+    """Return words of an encrypted quickstart with a short key."""
+    return ("quickstart", *(word for override in _overrides(rounds) for word in ("--set", override)))
+
+
+@cache
+def local_digest(rounds: int) -> str:
+    """Return the digest of the model of :func:`quickstart` from this machine alone."""
+    with TemporaryDirectory() as folder:
+        fenchel.up("quickstart", overrides=_overrides(rounds), runs=folder)
+        (model,) = Path(folder).rglob("model.npz")
+        return digest(model)
+
+
+def _overrides(rounds: int) -> tuple[str, ...]:
+    return (f"rounds={rounds}", "algorithm.encryption.key_bits=2048")
