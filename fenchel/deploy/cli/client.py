@@ -141,9 +141,9 @@ def client(
     bundle: Annotated[
         str | None,
         typer.Option(
-            metavar="-",
+            metavar="-|FILE",
             help="read names, certificates, keys and secrets of the clients to host from standard input, with whose "
-            "end they end; fenchel up starts its clients so",
+            "end they end, or from a file in memory (a mounted Secret); fenchel up starts its clients so",
         ),
     ] = None,
     relays: Annotated[list[str] | None, typer.Option("--relay", hidden=True)] = None,
@@ -207,7 +207,7 @@ def client(
         )
         for where, (each, credentials) in zip(dialled, identities.items(), strict=True)
     ]
-    lifeline = None if bundle is None else sys.stdin.fileno()
+    lifeline = sys.stdin.fileno() if bundle == "-" else None
     console = Console(stderr=True, highlight=False)
     last: list[str] = []
 
@@ -272,14 +272,19 @@ def _check_pairs(identities: Mapping[str, Credentials | None]) -> None:
 
 
 def _received(bundle: str) -> ReceivedBundle:
-    """Read a bundle from standard input, which must be a pipe."""
+    """Read a bundle from standard input, which must be a pipe, or from a file."""
     from fenchel.deploy.launch.bundle import ReceivedBundle
 
     if bundle != "-":
-        raise SettingsError(f"expected -, which stands for standard input, got {bundle!r:.80}", key="--bundle")
-    kind = os.fstat(sys.stdin.fileno()).st_mode
-    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):
-        raise CredentialError("expected a pipe, whose end is the end of this client", source="standard input")
-    received = ReceivedBundle.read(sys.stdin.buffer, "standard input")
+        try:
+            with Path(bundle).open("rb") as file:
+                received = ReceivedBundle.read(file, bundle)
+        except OSError as error:
+            raise CredentialError(f"cannot be read ({error.strerror})", source=bundle) from None
+    else:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+        if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):
+            raise CredentialError("expected a pipe, whose end is the end of this client", source="standard input")
+        received = ReceivedBundle.read(sys.stdin.buffer, "standard input")
     _check_pairs(received.identities)
     return received

@@ -95,6 +95,12 @@ class ReceivedBundle:
             ) from None
 
 
+def read_whole(stream: BinaryIO) -> bytes:
+    """Return the bytes that :meth:`Bundle.send` wrote to a pipe, which may stay open."""
+    line = stream.readline(_LONGEST)
+    return line + stream.read(json.loads(line)["secrets"])
+
+
 def _credentials(texts: Any) -> Credentials | None:
     return None if texts is None else Credentials(*(texts[part].encode() for part in _PARTS))
 

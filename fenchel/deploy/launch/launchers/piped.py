@@ -96,7 +96,9 @@ def plan(command: Sequence[str]) -> str:
     return f"{shlex.join(command)} < BUNDLE"
 
 
-async def said(command: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[int | None, str, str]:
+async def said(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, patience: float = _PATIENCE
+) -> tuple[int | None, str, str]:
     """Run a command to its end.
 
     Returns: Its exit code (``None``: it took too long), its output, and the end of what it said of errors.
@@ -109,10 +111,10 @@ async def said(command: Sequence[str], environment: Mapping[str, str] | None = N
         env=environment,
     )
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(patience):
             told, errors = await running.communicate()
     except TimeoutError:
-        return None, "", f"no answer in {_PATIENCE:g} s"
+        return None, "", f"no answer in {patience:g} s"
     finally:
         if running.returncode is None:
             running.kill()

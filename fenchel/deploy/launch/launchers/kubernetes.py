@@ -1,0 +1,258 @@
+"""Client processes as pods of Kubernetes, each with a Secret of its own.
+
+What talks to the cluster is a process for each pod, :mod:`fenchel.deploy.launch.launchers.pod`: what goes into a Secret
+would pass through the server's process otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import socket
+import sys
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from fenchel.common.errors import FenchelError, SettingsError, UnreachableError
+from fenchel.common.settings.section import Section
+from fenchel.common.untrusted_text import plain
+from fenchel.common.version import software
+from fenchel.deploy.launch.launchers import piped
+from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
+from fenchel.deploy.launch.launchers.survey import Survey
+
+LABEL = "fenchel.org/run"
+"""Label of all that belongs to a run; its value is the end of the run's id."""
+
+_DRIVER = "fenchel.deploy.launch.launchers.pod"
+_STATE = "/state"
+_BUNDLE = Path("/bundle/bundle")
+_SILENCE = 120  # seconds after which a client ends whose server does not answer
+_ROOM = 30.0  # seconds for the first pod to find a node
+_PULLING = 900.0  # seconds for the first pod, whose image may have to be pulled
+_USER = 1000  # of the image
+
+
+class KubernetesSettings(Section):
+    """Namespace, image, storage and resources of the pods of client processes."""
+
+    namespace: str = Field("", description="namespace of the pods; by default that of the context, or of this pod")
+    context: str = Field("", description="context of the kubeconfig; by default the current one, or this cluster")
+    image: str = Field("fenchel", min_length=1, description="image that has this Fenchel")
+    pull_policy: str = Field("IfNotPresent", pattern="^(IfNotPresent|Always|Never)$", description="when it is pulled")
+    pull_secret: str = Field("", description="Secret with the credentials of the image's registry")
+    claim: str = Field("", description="claim for journals that pods on all nodes can mount (ReadWriteMany)")
+    data: str = Field("", description="claim with data sets, as fenchel data fetch keeps them")
+    cpus: float = Field(1, gt=0, description="processors for each client process")
+    gpus: int = Field(0, ge=0, description="GPUs (nvidia.com/gpu) for each client process")
+    memory: str = Field("1Gi", description="memory for each client process")
+    nodes: dict[str, str] = Field(default_factory=dict, description="labels of the nodes that pods may be on")
+    dial: str = Field("", description="address of the server for pods; by default found by the way to the cluster")
+    port: int = Field(0, ge=0, le=65535, description="port on which the server listens; 0: a free one")
+
+
+@dataclass
+class KubernetesLauncher:
+    """Starts a pod for each client process, from outside of a cluster or from a pod of it.
+
+    Parameters
+    ----------
+    settings
+        Namespace, image, storage and resources of the pods.
+    """
+
+    Settings: ClassVar[type[Section]] = KubernetesSettings
+
+    settings: KubernetesSettings
+    _run: str = field(default="RUN", init=False)
+    _stateless: bool = field(default=False, init=False)
+
+    @staticmethod
+    def missing() -> list[str]:
+        """Look for the Python client of Kubernetes."""
+        return [] if find_spec("kubernetes") else ["kubernetes is not installed: pip install 'fenchel[kubernetes]'"]
+
+    def plan(self, process: ClientProcess) -> str:
+        """Return the manifest of the pod; its Secret has the same name."""
+        from yaml import safe_dump
+
+        return f"---\n{safe_dump(self._pod(_words(process), process.number), sort_keys=False)}"
+
+    async def open(self, required: Requirements) -> Site:
+        """Remove what a killed command has left of the run, and look around from a pod.
+
+        Raises
+        ------
+        SettingsError
+            Clients need journals or files that no claim has; there is no such namespace, claim or image, or no right
+            to make pods; or the image has another version of Fenchel.
+        UnreachableError
+            The cluster does not answer, or a pod cannot reach this machine.
+        """
+        self._check(required)
+        self._run = re.sub(r"[^\w.-]", "-", required.run)[-63:].strip("._-")
+        self._stateless = required.stateless
+        address = json.loads(await self._do({"clean": self._selector}))
+        dial = self.settings.dial or _own_address(*address)
+        try:
+            with piped.listening("0.0.0.0", self.settings.port) as port:  # noqa: S104
+                await self._look(dial, port)
+        except BaseException:
+            await self._do({"clean": self._selector})
+            raise
+        return Site(listen="0.0.0.0", port=self.settings.port, dial=dial, state=self._state)  # noqa: S104
+
+    async def start(self, process: ClientProcess) -> piped.PipedProcess:
+        """Start a pod."""
+        return await piped.start(
+            self._driver({"pod": self._pod(_words(process), process.number), "secret": True}), process
+        )
+
+    async def close(self, *, completed: bool) -> None:
+        """Remove the pods and Secrets of the run, and the journals of a completed one from the claim."""
+        await self._do({"clean": self._selector})
+        if completed and self._claim:
+            pod = self._pod([], "remove")
+            pod["spec"]["containers"][0]["command"] = ["rm", "-rf", "--", self._state]
+            await self._do({"pod": pod})
+
+    @property
+    def _selector(self) -> str:
+        return f"{LABEL}={self._run}"
+
+    @property
+    def _state(self) -> str:
+        return f"{_STATE}/{self._run}"
+
+    @property
+    def _claim(self) -> str:
+        return "" if self._stateless else self.settings.claim
+
+    def _check(self, required: Requirements) -> None:
+        """Refuse what no pod could have."""
+        if not (required.stateless or self.settings.claim):
+            raise SettingsError(
+                "clients keep journals, and those of a pod are lost with it; make a claim that pods on all nodes can "
+                "mount (ReadWriteMany), and name it",
+                key="claim",
+            )
+        if required.data is not None and not self.settings.data:
+            raise SettingsError("pods need the data set; put it on a claim, and name that", key="data")
+        if required.files:
+            raise SettingsError(
+                f"pods do not see {required.files[0]}; name the data set by data.name, and put it on a claim",
+                key="data",
+            )
+
+    async def _look(self, dial: str, port: int) -> None:
+        """Look around from a pod of the same kind as those of clients."""
+        told = await self._do({"pod": self._pod(["look", dial, str(port), ""], "look"), "room": _ROOM})
+        try:
+            survey = Survey.read(told)
+        except ValueError:
+            raise SettingsError(
+                f"{self.settings.image} has no {software()} ({plain(told[:200])}); build the image from this version",
+                key="image",
+            ) from None
+        survey.check(self.settings.image, port)
+
+    def _driver(self, order: dict[str, Any]) -> list[str]:
+        where = {"context": self.settings.context, "namespace": self.settings.namespace}
+        return [sys.executable, "-P", "-m", _DRIVER, json.dumps(where | order)]
+
+    async def _do(self, order: dict[str, Any]) -> str:
+        """Return the outcome of an order to the cluster."""
+        code, told, errors = await piped.said(self._driver(order), patience=_PULLING)
+        if code == 0:
+            return told
+        kinds = (kind for kind in FenchelError.__subclasses__() if kind.exit_code == code)
+        raise next(kinds, UnreachableError)(errors, key="--on kubernetes")
+
+    def _pod(self, words: list[str], name: str | int) -> dict[str, Any]:
+        """Return the manifest of a pod."""
+        settings = self.settings
+        unique = f"fenchel-{name}-{secrets.token_hex(4)}"
+        limits: dict[str, Any] = {"memory": settings.memory, "cpu": f"{settings.cpus:g}"}
+        limits |= {"nvidia.com/gpu": settings.gpus} if settings.gpus else {}
+        kernel = os.environ.get("OPENBLAS_CORETYPE")
+        mounts: list[dict[str, Any]] = [
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+            {"name": "journals", "mountPath": _STATE},
+        ]
+        volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {"medium": "Memory"}}]
+        if self._claim:
+            volumes.append({"name": "journals", "persistentVolumeClaim": {"claimName": self._claim}})
+        else:
+            volumes.append({"name": "journals", "emptyDir": {}})
+        if settings.data:
+            mounts.append({"name": "data", "mountPath": "/data", "readOnly": True})
+            volumes.append({"name": "data", "persistentVolumeClaim": {"claimName": settings.data, "readOnly": True}})
+        if isinstance(name, int):
+            mounts.append({"name": "bundle", "mountPath": str(_BUNDLE.parent), "readOnly": True})
+            volumes.append({"name": "bundle", "secret": {"secretName": unique, "defaultMode": 0o440}})
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": unique,
+                "labels": {
+                    "app.kubernetes.io/name": "fenchel",
+                    "app.kubernetes.io/component": "client",
+                    LABEL: self._run,
+                },
+            },
+            "spec": {
+                "restartPolicy": "Never",
+                "automountServiceAccountToken": False,
+                "enableServiceLinks": False,
+                **({"nodeSelector": settings.nodes} if settings.nodes else {}),
+                **({"imagePullSecrets": [{"name": settings.pull_secret}]} if settings.pull_secret else {}),
+                "securityContext": {
+                    "runAsNonRoot": True,
+                    "runAsUser": _USER,
+                    "runAsGroup": _USER,
+                    "fsGroup": _USER,
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+                "containers": [
+                    {
+                        "name": "client",
+                        "image": settings.image,
+                        "imagePullPolicy": settings.pull_policy,
+                        # The report is the message that the container leaves, apart from its log.
+                        "command": ["sh", "-c", f'exec python -P -m {piped.REMOTE} "$@" >/dev/termination-log', "sh"],
+                        "args": words,
+                        "env": [{"name": "OPENBLAS_CORETYPE", "value": kernel}] if kernel else [],
+                        "securityContext": {
+                            "allowPrivilegeEscalation": False,
+                            "readOnlyRootFilesystem": True,
+                            "capabilities": {"drop": ["ALL"]},
+                        },
+                        # Less than the limit, so that a pod is Burstable and its neighbours may use what it leaves.
+                        "resources": {"requests": limits | {"cpu": f"{settings.cpus / 2:g}"}, "limits": limits},
+                        "volumeMounts": mounts,
+                    }
+                ],
+                "volumes": volumes,
+            },
+        }
+
+
+def _words(process: ClientProcess) -> list[str]:
+    """Return the words of a client that reads its bundle from a file, and so must notice the end of its server."""
+    words = list(process.words)
+    words[words.index("--bundle") + 1] = str(_BUNDLE)
+    return [*words, "--retry-for", str(_SILENCE)]
+
+
+def _own_address(host: str, port: int) -> str:
+    """Return the address of this machine on the way to another."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
+        return str(probe.getsockname()[0])

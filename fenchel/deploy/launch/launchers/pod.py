@@ -1,0 +1,284 @@
+"""A process for one pod of Kubernetes, apart from the server's, as it sees the secrets that go into the pod."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from fenchel.common.errors import FenchelError, SettingsError, UnreachableError
+from fenchel.common.untrusted_text import plain
+from fenchel.deploy.launch.bundle import read_whole
+
+_POLLING = 0.5  # seconds between questions for the state of a pod
+_GRACE = 5  # seconds for a process to end
+_LOST = 30.0  # seconds after which a pod that is being removed counts as lost
+_TIMEOUT = (5, 30)  # seconds for a connection to the cluster, and for an answer
+_HOPELESS = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName"})
+"""Reasons for which a pod would wait for ever."""
+
+_MISTAKES = frozenset({400, 401, 403, 404, 422})  # codes of answers that only the user can cure
+_QUIET = 86_400  # seconds for which a log may say nothing
+_INSIDE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster of Kubernetes.
+
+    Attributes
+    ----------
+    core
+        Client of its interface.
+    namespace
+        Namespace of all that is made.
+    """
+
+    core: Any
+    namespace: str
+
+    @classmethod
+    def connect(cls, context: str, namespace: str) -> Cluster:
+        """Return the cluster that this process is in, or that the kubeconfig names."""
+        import urllib3
+        from kubernetes import client, config
+
+        urllib3.disable_warnings()  # of a cluster whose certificate the user's kubeconfig does not have checked
+        try:
+            if not context and _INSIDE.exists():
+                config.load_incluster_config()
+                return cls(client.CoreV1Api(), namespace or _INSIDE.read_text().strip())
+            config.load_kube_config(context=context or None)
+            contexts, current = config.list_kube_config_contexts()
+            chosen = next((each for each in contexts if each["name"] == context), current)
+        except config.ConfigException as error:
+            raise SettingsError(f"no cluster is known here: {error}; see kubectl config get-contexts") from None
+        return cls(client.CoreV1Api(), namespace or chosen["context"].get("namespace") or "default")
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the interface."""
+        found = urlsplit(self.core.api_client.configuration.host)
+        return found.hostname or "localhost", found.port or 443
+
+    def call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method of the interface for the namespace.
+
+        Raises
+        ------
+        SettingsError
+            The cluster refuses it.
+        UnreachableError
+            The cluster does not answer, or fails.
+        """
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            return getattr(self.core, method)(*arguments, **{"_request_timeout": _TIMEOUT} | options)
+        except ApiException as error:
+            try:
+                reason = str(json.loads(error.body)["message"])
+            except (TypeError, ValueError, KeyError):
+                reason = str(error.reason)
+            kind = SettingsError if error.status in _MISTAKES else UnreachableError
+            raise kind(f"Kubernetes refuses it: {plain(reason)[:500]}") from error
+        except HTTPError as error:
+            raise UnreachableError(
+                f"the cluster does not answer: {plain(str(error))[:300]}; see kubectl get pods"
+            ) from None
+
+    def clean(self, selector: str) -> None:
+        """Remove pods and Secrets with some labels, and wait until the pods are gone."""
+        for kind in ("pod", "secret"):
+            options = {"label_selector": selector, "grace_period_seconds": _GRACE}
+            self.call(f"delete_collection_namespaced_{kind}", self.namespace, **options)
+        while self.call("list_namespaced_pod", self.namespace, label_selector=selector).items:
+            time.sleep(_POLLING)
+
+
+@dataclass(frozen=True)
+class State:
+    """State of a pod.
+
+    Attributes
+    ----------
+    waits
+        Reason for which its container has not started yet; empty if it has.
+    ended
+        True if its container has ended, or is lost.
+    message
+        Message that the container left.
+    """
+
+    waits: str = ""
+    ended: bool = False
+    message: str = ""
+
+    @classmethod
+    def of(cls, pod: Any) -> State:
+        """Return the state that an answer of the cluster describes."""
+        (container,) = pod.status.container_statuses or (None,)
+        if container is not None and (ended := container.state.terminated) is not None:
+            return cls(ended=True, message=ended.message or "")
+        if pod.status.phase == "Failed":  # evicted, for instance
+            return cls(ended=True)
+        removed = pod.metadata.deletion_timestamp
+        if removed is not None and time.time() > removed.timestamp() + _LOST:  # its node does not answer any more
+            return cls(ended=True)
+        if container is not None and container.state.running is not None:
+            return cls()
+        if container is not None and (waiting := container.state.waiting) is not None:
+            return cls(waits=f"{waiting.reason}: {waiting.message or ''}")
+        unmet = [each.message for each in pod.status.conditions or () if each.status == "False" and each.message]
+        return cls(waits=f"Pending: {'; '.join(unmet)}")
+
+
+@dataclass
+class Pod:
+    """A pod from its start to its end.
+
+    Parameters
+    ----------
+    cluster
+        Cluster in which it is.
+    manifest
+        Its description.
+    room
+        Seconds that it may wait for a node with room; ``None``: any time.
+    """
+
+    cluster: Cluster
+    manifest: Mapping[str, Any]
+    room: float | None = None
+    _last: str = field(default="", init=False)  # what was said of it last
+    _ended: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def run(self, bundle: bytes | None) -> str:
+        """Start it with a bundle, and return the message that it leaves; empty where it was killed or lost.
+
+        Its log goes to standard error. It is removed at the end.
+
+        Raises
+        ------
+        SettingsError
+            The cluster does not take it, or cannot start it.
+        """
+        made = self.cluster.call("create_namespaced_pod", self.cluster.namespace, self.manifest)
+        grace = _GRACE
+        try:
+            if bundle is not None:
+                self._make_secret(bundle, made.metadata.uid)
+            self._start()
+            log = threading.Thread(target=self._follow_log, daemon=True)
+            log.start()
+            while not (state := self._state()).ended:
+                time.sleep(_POLLING)
+            grace = 0
+            self._ended.set()
+            log.join(_GRACE)
+            return state.message
+        finally:
+            with suppress(FenchelError):  # it may be gone; its Secret goes with it
+                self.cluster.call("delete_namespaced_pod", *self._name, grace_period_seconds=grace)
+
+    @property
+    def _name(self) -> tuple[str, str]:
+        return self.manifest["metadata"]["name"], self.cluster.namespace
+
+    def _make_secret(self, bundle: bytes, owner: str) -> None:
+        """Make the Secret that the pod waits for, and that goes with it."""
+        name, namespace = self._name
+        belongs = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": owner}
+        metadata = {"name": name, "labels": self.manifest["metadata"]["labels"], "ownerReferences": [belongs]}
+        data = {"bundle": base64.b64encode(bundle).decode()}
+        self.cluster.call(
+            "create_namespaced_secret", namespace, {"metadata": metadata, "data": data, "immutable": True}
+        )
+
+    def _start(self) -> None:
+        """Wait until its container has started."""
+        begun = time.monotonic()
+        while waits := self._state().waits:
+            reason = waits.partition(":")[0]
+            is_late = reason == "Pending" and self.room is not None and time.monotonic() > begun + self.room
+            if reason in _HOPELESS or is_late:
+                raise SettingsError(f"the pod does not start: {waits}")
+            self._say(waits)
+            time.sleep(_POLLING)
+
+    def _state(self) -> State:
+        """Return its state, which stays the last one while the cluster does not answer."""
+        try:
+            found = self.cluster.core.list_namespaced_pod(
+                self.cluster.namespace, field_selector=f"metadata.name={self._name[0]}", _request_timeout=_TIMEOUT
+            ).items
+        except Exception as error:  # of the network, of the interface, of what either says
+            self._say(f"the cluster does not answer: {error}")
+            return State()
+        return State.of(found[0]) if found else State(ended=True)
+
+    def _follow_log(self) -> None:
+        """Copy its log to standard error; begin again where the connection broke."""
+        since: dict[str, int] = {}
+        while True:
+            with suppress(Exception):  # of the network; what matters are the lines that come
+                log = self.cluster.core.read_namespaced_pod_log(
+                    *self._name, follow=True, _preload_content=False, _request_timeout=(_TIMEOUT[0], _QUIET), **since
+                )
+                for chunk in log.stream():
+                    sys.stderr.buffer.write(chunk)
+                    sys.stderr.buffer.flush()
+            since = {"since_seconds": 1}
+            if self._ended.wait(_POLLING):
+                return
+
+    def _say(self, text: str) -> None:
+        if text != self._last:
+            print(f"Kubernetes: {plain(text)[:500]}", file=sys.stderr, flush=True)  # noqa: T201
+        self._last = text
+
+
+def _end_with_standard_input() -> None:
+    """Interrupt the process when its standard input ends."""
+    while os.read(sys.stdin.fileno(), 4096):  # not by sys.stdin, whose lock the end of the process would wait for
+        pass
+    signal.raise_signal(signal.SIGTERM)
+
+
+def main() -> None:
+    """Do what an order says (``ORDER``, a JSON object), and print the outcome.
+
+    ``clean`` removes what bears some labels, and prints the address of the cluster. ``pod`` runs a pod, with a Secret
+    of what standard input brings if there is to be one, and prints the message that it leaves.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; standard input says when to end
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    order = json.loads(sys.argv[1])
+    try:
+        cluster = Cluster.connect(order["context"], order["namespace"])
+        if "clean" in order:
+            cluster.clean(order["clean"])
+            print(json.dumps(cluster.address))  # noqa: T201
+            return
+        bundle = read_whole(sys.stdin.buffer) if order.get("secret") else None
+        if bundle is not None:
+            threading.Thread(target=_end_with_standard_input, daemon=True).start()
+        sys.stdout.write(Pod(cluster, order["pod"], order.get("room")).run(bundle))
+    except FenchelError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

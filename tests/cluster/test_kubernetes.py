@@ -1,0 +1,155 @@
+"""``fenchel up --on kubernetes``: a real cluster, a pod deleted by force, and what users get wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fenchel import up
+from fenchel.common.errors import FenchelError, SettingsError, UnreachableError
+from fenchel.deploy.launch.launchers.kubernetes import LABEL
+from tests.cluster.federation import wait_until
+from tests.cluster.up import Up, local_digest, quickstart
+from tests.messages import raises
+
+pytest.importorskip("kubernetes")
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]  # make test-all
+
+IMAGE = "fenchel-under-test"
+ROUNDS = 40
+CLAIM = """
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: {name}}}
+spec:
+  capacity: {{storage: 1Gi}}
+  accessModes: [ReadWriteMany]
+  storageClassName: {name}
+  hostPath: {{path: {folder}}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: {name}}}
+spec:
+  accessModes: [ReadWriteMany]
+  storageClassName: {name}
+  resources: {{requests: {{storage: 1Gi}}}}
+"""
+
+
+def kubectl(*words: str, given: str | None = None) -> str:
+    done = subprocess.run(["kubectl", *words], input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def pods() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(kubectl("get", "pods", "--selector", LABEL, "--output", "json"))["items"]
+    return found
+
+
+def secrets() -> list[str]:
+    return kubectl("get", "secrets", "--selector", LABEL, "--output", "name").split()
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Return settings of a cluster whose node is this machine, with a claim in a folder of it."""
+    if shutil.which("kubectl") is None or not os.environ.get("KUBECONFIG"):
+        pytest.skip("no cluster of Kubernetes: KUBECONFIG is not set")
+    if subprocess.run(["docker", "image", "inspect", IMAGE], capture_output=True, check=False).returncode != 0:
+        subprocess.run(["docker", "build", "--file", "deploy/Dockerfile", "--tag", IMAGE, "."], check=True)
+    folder = tmp_path_factory.mktemp("claim")
+    for each in (folder, *folder.parents[:3]):
+        each.chmod(0o777 if each == folder else 0o755)
+    name = f"journals-{os.getpid()}"
+    claim = CLAIM.format(name=name, folder=folder)
+    kubectl("apply", "--filename", "-", given=claim)
+    (node,) = json.loads(kubectl("get", "nodes", "--output", "json"))["items"]
+    address = next(each["address"] for each in node["status"]["addresses"] if each["type"] == "InternalIP")
+    yield {"image": IMAGE, "pull_policy": "Never", "claim": name, "dial": address, "cpus": 0.5}
+    kubectl("delete", "--filename", "-", given=claim)
+
+
+def started(folder: Path, engine: dict[str, Any], *words: str) -> Up:
+    (folder / "engine.yaml").write_text(yaml.safe_dump(engine))
+    return Up.start(folder, *words, "--on", "kubernetes", "--engine", "engine.yaml")
+
+
+def check_end(process: Up) -> Path:
+    run = process.check_end(local_digest(ROUNDS))
+    assert not pods()
+    assert not secrets()
+    return run
+
+
+def test_a_pod_deleted_by_force_costs_no_bit_and_secrets_are_in_secrets_only(
+    engine: dict[str, Any], tmp_path: Path
+) -> None:
+    process = started(tmp_path, engine, *quickstart(ROUNDS))
+    process.wait_for_round(3)
+    running = pods()
+    assert len(running) == 4
+    assert len(secrets()) == 4
+    assert "PRIVATE KEY" not in json.dumps(running)
+    kubectl("delete", "pod", running[0]["metadata"]["name"], "--force", "--grace-period=0")
+    run = check_end(process)
+    assert sum(log.read_text().count("working for run") for log in (run / "clients").glob("*.log")) == 5
+
+
+def test_a_run_goes_on_after_a_killed_command_whose_pods_are_removed(engine: dict[str, Any], tmp_path: Path) -> None:
+    process = started(tmp_path, engine, *quickstart(ROUNDS))
+    process.wait_for_round(3)
+    process.process.kill()
+    process.process.wait()
+    wait_until(lambda: not pods(), "the end of all pods")  # by the processes that stand for them
+    (run,) = (tmp_path / "runs").iterdir()
+    check_end(started(tmp_path, engine, "--resume", str(run)))
+
+
+WRONG: dict[str, tuple[dict[str, Any], type[FenchelError], dict[str, str]]] = {
+    "no image": ({"image": "no-such-image"}, SettingsError, {"key": "--on kubernetes"}),
+    "no claim": ({"claim": ""}, SettingsError, {"key": "claim"}),
+    "a claim that is not there": ({"claim": "nowhere"}, SettingsError, {"key": "--on kubernetes"}),
+    "no namespace": ({"namespace": "nowhere"}, SettingsError, {"key": "--on kubernetes"}),
+    "no context": ({"context": "nowhere"}, SettingsError, {"key": "--on kubernetes"}),
+    "a full cluster": ({"cpus": 1000}, SettingsError, {"key": "--on kubernetes"}),
+    "an address that pods do not reach": ({"dial": "127.0.0.1"}, UnreachableError, {"source": IMAGE}),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_mistake_is_an_error_before_anything_is_started(case: str, engine: dict[str, Any], tmp_path: Path) -> None:
+    more, kind, attributes = WRONG[case]
+    with raises(kind, **attributes):
+        up("quickstart", on="kubernetes", engine=engine | more, runs=tmp_path)
+    assert not pods()
+    assert not secrets()
+
+
+def test_a_cluster_that_does_not_answer_is_an_error(
+    engine: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"https://127.0.0.1:{closed.getsockname()[1]}"
+    other = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+    other["clusters"][0]["cluster"]["server"] = address
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(other))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    with raises(UnreachableError, key="--on kubernetes"):
+        up("quickstart", on="kubernetes", engine=engine, runs=tmp_path)
+
+
+def test_clients_without_journals_need_no_claim(engine: dict[str, Any], tmp_path: Path) -> None:
+    process = started(tmp_path, engine | {"claim": ""}, "fedavg-digits", "--set", "rounds=3", "--clients", "2")
+    assert process.process.wait(120) == 0, process.said()
+    assert not pods()
