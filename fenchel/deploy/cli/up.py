@@ -50,7 +50,9 @@ def up(
         int | None, typer.Option(min=1, help="client processes; default one for each client, at most 16")
     ] = None,
     runs: RunsOption = Path("runs"),
-    on: Annotated[str, typer.Option("--on", metavar="ENGINE", help="where clients run: local, ssh, slurm")] = "local",
+    on: Annotated[
+        str, typer.Option("--on", metavar="ENGINE", help="where clients run: local, ssh, slurm, ray")
+    ] = "local",
     hosts: Annotated[
         str | None, typer.Option("--hosts", metavar="A,B,C|FILE", help="hosts of --on ssh, which take turns")
     ] = None,

@@ -12,11 +12,12 @@ from fenchel.common.errors import MissingDependencyError, SettingsError
 from fenchel.common.settings.reading import read_mapping, validated
 from fenchel.deploy.launch.launchers.interface import Launcher
 from fenchel.deploy.launch.launchers.local import LocalLauncher
+from fenchel.deploy.launch.launchers.ray import RayLauncher
 from fenchel.deploy.launch.launchers.slurm import SlurmLauncher
 from fenchel.deploy.launch.launchers.ssh import SshLauncher
 
 LAUNCHERS: Mapping[str, type[Launcher]] = MappingProxyType(
-    {"local": LocalLauncher, "ssh": SshLauncher, "slurm": SlurmLauncher}
+    {"local": LocalLauncher, "ssh": SshLauncher, "slurm": SlurmLauncher, "ray": RayLauncher}
 )
 """Launcher of each engine, by the name that ``--on`` takes."""
 
