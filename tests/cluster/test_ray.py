@@ -16,17 +16,19 @@ import yaml
 
 from fenchel import up
 from fenchel.common.errors import SettingsError, UnreachableError
+from tests.cluster import ray_nodes
 from tests.cluster.federation import digest, wait_until
+from tests.cluster.ray_nodes import Nodes
 from tests.messages import raises
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.slow,  # make test-all
     pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore"),  # of Ray, in this process
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed (fenchel[ray])"),
 ]
 
+CLIENT, HANDOVER = "fenchel.deploy.cli.remote client", "launchers.handover"
 ENCRYPTED = ("rounds=12", "algorithm.encryption.key_bits=2048")
 STATELESS = {
     "name": "stateless",
@@ -39,49 +41,16 @@ STATELESS = {
 }
 
 
-class Nodes:
-    """A cluster of three nodes on this machine."""
-
-    SIZE = {"num_cpus": 2, "object_store_memory": 100 << 20}
-
-    def __init__(self) -> None:
-        from ray.cluster_utils import Cluster
-
-        self.cluster: Any = Cluster(initialize_head=True, head_node_args={**self.SIZE, "include_dashboard": False})
-        self.others = [self.cluster.add_node(**self.SIZE) for _ in range(2)]
-        self.cluster.wait_for_nodes()
-
-    @property
-    def engine(self) -> dict[str, Any]:
-        return {"address": self.cluster.address}
-
-    def lose(self, folder: Path) -> int:
-        """Lose a node on which there are clients of a run; return their number."""
-        for node in self.others:
-            raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-            below = {each.pid for each in raylet.children(recursive=True)}
-            if lost := below & {each.pid for each in clients_of(folder)}:
-                self.cluster.remove_node(node, allow_graceful=False)
-                self.others.remove(node)
-                self.others.append(self.cluster.add_node(**self.SIZE))
-                return len(lost)
-        raise AssertionError("there are no clients on any node but the head")
-
-
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    made = Nodes()
-    yield made
-    made.cluster.shutdown()
+    with ray_nodes.nodes() as started:
+        yield started
 
 
-def clients_of(folder: Path) -> list[psutil.Process]:
-    """Return all client processes of runs in a folder."""
-    return [each for each in processes("fenchel.deploy.cli.remote client") if folder.name in " ".join(line(each))]
-
-
-def processes(part: str) -> list[psutil.Process]:
-    return [each for each in psutil.process_iter() if part in " ".join(line(each))]
+def clients_of(part: str) -> list[psutil.Process]:
+    """Return all client processes on nodes that have this in their command lines."""
+    lines = {each: " ".join(line(each)) for each in psutil.process_iter()}
+    return [each for each, said in lines.items() if CLIENT in said and HANDOVER not in said and part in said]
 
 
 def line(process: psutil.Process) -> list[str]:
@@ -110,18 +79,18 @@ def test_a_lost_node_costs_no_bit_and_nothing_is_left(nodes: Nodes, tmp_path: Pa
     (local,) = (tmp_path / "local").iterdir()
     overrides = [word for override in ENCRYPTED for word in ("--set", override)]
     process = begun(tmp_path, nodes, "quickstart", *overrides, runs=str(tmp_path / "runs"))
-    running = clients_of(tmp_path)
+    running = clients_of(str(tmp_path))
     assert len(running) == 4
     for each in running:
         assert "PRIVATE KEY" not in "".join((*line(each), *each.environ().values()))
-    assert nodes.lose(tmp_path)
+    nodes.lose({each.pid for each in running})
     assert process.wait(200) == 0, (tmp_path / "log").read_text()
     (run,) = (tmp_path / "runs").iterdir()
     assert digest(run / "model.npz") == digest(local / "model.npz")
     logs = [log.read_text() for log in (run / "clients").glob("*.log")]
     assert len(logs) == 4
     assert sum(log.count("working for run") for log in logs) > 4, "what killed clients said has come here as well"
-    wait_until(lambda: not clients_of(tmp_path), "the end of all clients")
+    wait_until(lambda: not clients_of(str(tmp_path)), "the end of all clients")
 
 
 def test_clients_without_state_need_no_shared_storage_and_end_with_the_command(nodes: Nodes, tmp_path: Path) -> None:
@@ -132,10 +101,10 @@ def test_clients_without_state_need_no_shared_storage_and_end_with_the_command(n
     (run,) = (tmp_path / "runs").iterdir()
     temporary = Path(f"/tmp/fenchel-{run.name}")
     assert temporary.is_dir()
-    assert len(processes(str(temporary))) >= 3
+    assert len(clients_of(str(temporary))) == 3
     process.kill()
     process.wait()
-    wait_until(lambda: not processes(str(temporary)), "the end of all clients")
+    wait_until(lambda: not clients_of(str(temporary)), "the end of all clients")
     wait_until(lambda: not temporary.exists(), "the end of their folder")
 
 
@@ -150,7 +119,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], dict[str, str]]] = {
     "more processors than there are": ({"cpus": 2.5}, SettingsError, {"key": "--on ray"}),
     "more client processes than there is room for": ({"cpus": 2}, SettingsError, {"key": "--on ray"}),
     "GPUs that are not there": ({"gpus": 0.5}, SettingsError, {"key": "--on ray"}),
-    "an address of this machine that nodes do not reach": ({"dial": "127.0.0.2", "port": 0}, UnreachableError, {}),
+    "an address of this machine that nodes do not reach": ({"dial": "nowhere.invalid"}, UnreachableError, {}),
 }
 
 
@@ -159,16 +128,4 @@ def test_a_mistake_is_an_error_before_anything_is_started(case: str, nodes: Node
     more, kind, attributes = WRONG[case]
     with raises(kind, **attributes):
         up("quickstart", on="ray", engine=nodes.engine | more, runs=tmp_path)
-    assert not clients_of(tmp_path)
-
-
-def test_a_node_without_fenchel_is_an_error(nodes: Nodes, tmp_path: Path) -> None:
-    other = tmp_path / "fenchel"
-    other.mkdir()
-    (other / "__init__.py").touch()
-    node = nodes.cluster.add_node(**Nodes.SIZE, env_vars={"PYTHONPATH": str(tmp_path)})
-    try:
-        with raises(SettingsError, source=nodes.cluster.head_node.node_ip_address):
-            up("quickstart", on="ray", engine=nodes.engine, runs=tmp_path / "runs")
-    finally:
-        nodes.cluster.remove_node(node)
+    assert not clients_of(str(tmp_path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -141,24 +142,25 @@ async def test_streams_that_are_handed_over_bring_the_bundle_and_take_report_and
 ) -> None:
     started, connection, (given, report, log), order = await handed_over(server, tmp_path)
     assert order == b'["client"]\n'
-    with open(given, "rb") as bundle, connection:
-        assert b'"secrets": 0' in bundle.readline()
-        for stream, text in ((report, b"5\n"), (log, b"words\n")):
-            with open(stream, "wb") as file:
-                file.write(text)
-        connection.shutdown(socket.SHUT_RDWR)
-        assert await started.ended() == 5
-        assert not bundle.read(), "the standard input ends with the process"
+    assert b'"secrets": 0' in os.read(given, 65_536)
+    for stream, text in ((report, b"5\n"), (log, b"words\n")):
+        os.write(stream, text)
+        os.close(stream)
+    connection.close()
+    assert await started.ended() == 5
+    assert not os.read(given, 1), "the standard input ends with the process"
+    os.close(given)
     assert (tmp_path / "log").read_bytes() == b"words\n"
 
 
 async def test_a_process_that_is_killed_ends_its_connection(server: socket.socket, tmp_path: Path) -> None:
-    started, connection, (given, report, log), _ = await handed_over(server, tmp_path)
+    started, connection, streams, _ = await handed_over(server, tmp_path)
     started.stop(now=True)
-    with connection, open(given, "rb"), open(log, "wb"):
+    with connection:
         assert await asyncio.to_thread(connection.recv, 1) == b""
-        open(report, "wb").close()
-        assert await started.ended() == -signal.SIGKILL
+    for each in streams:
+        os.close(each)
+    assert await started.ended() == -signal.SIGKILL
 
 
 async def test_a_process_without_a_driver_counts_as_killed_and_says_why(tmp_path: Path) -> None:
