@@ -1,12 +1,14 @@
 """A cluster of Ray of three nodes on this machine, in a process of its own: ``python -m tests.cluster.ray_nodes``.
 
 It prints a line of JSON after each order: the address, and the process of each node but the head. A line of standard
-input is an order: the process of a node to lose, or nothing for one more node. The end of its input is its own.
+input is an order: the process of a node to lose, nothing for one more node, or its PYTHONPATH. The end of its input is
+its own.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,7 +33,7 @@ class Nodes:
         return {"address": self.address}
 
     def order(self, line: str) -> None:
-        """Lose a node, whose process is given, or add one."""
+        """Lose a node, whose process is given, or add one, whose PYTHONPATH may be given."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
@@ -77,7 +79,8 @@ def main() -> None:
     cluster: Any = Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
     raylets = {}
 
-    def add() -> None:
+    def add(path: str = "") -> None:
+        os.environ["PYTHONPATH"] = path
         node = cluster.add_node(**size)
         raylets[node.all_processes["raylet"][0].process.pid] = node
 
@@ -89,10 +92,10 @@ def main() -> None:
     add()
     say()
     for line in sys.stdin:
-        if line.strip():
+        if line.strip().isdigit():
             cluster.remove_node(raylets.pop(int(line)), allow_graceful=False)
         else:
-            add()
+            add(line.strip())
         say()
     cluster.shutdown()
 

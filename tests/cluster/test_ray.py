@@ -93,8 +93,13 @@ def test_a_lost_node_costs_no_bit_and_nothing_is_left(nodes: Nodes, tmp_path: Pa
     wait_until(lambda: not clients_of(str(tmp_path)), "the end of all clients")
 
 
-def test_clients_without_state_need_no_shared_storage_and_end_with_the_command(nodes: Nodes, tmp_path: Path) -> None:
+def test_clients_without_state_need_no_shared_storage_and_end_with_the_command(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No process but those of the command sees its working folder at this path."""
+    own = tmp_path / "own"
+    own.mkdir()
+    monkeypatch.setenv("TMPDIR", str(own))
     file = tmp_path / "settings.yaml"
     file.write_text(yaml.safe_dump(STATELESS))
     process = begun(tmp_path, nodes, str(file), runs="/proc/self/cwd/runs")
@@ -106,6 +111,7 @@ def test_clients_without_state_need_no_shared_storage_and_end_with_the_command(n
     process.wait()
     wait_until(lambda: not clients_of(str(temporary)), "the end of all clients")
     wait_until(lambda: not temporary.exists(), "the end of their folder")
+    wait_until(lambda: not list(own.iterdir()), "the end of the driver's folder")
 
 
 def test_clients_with_state_need_shared_storage(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,3 +135,13 @@ def test_a_mistake_is_an_error_before_anything_is_started(case: str, nodes: Node
     with raises(kind, **attributes):
         up("quickstart", on="ray", engine=nodes.engine | more, runs=tmp_path)
     assert not clients_of(str(tmp_path))
+
+
+def test_a_node_without_fenchel_is_an_error(nodes: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['fenchel'] = None\n")
+    nodes.order(str(tmp_path))
+    try:
+        with raises(SettingsError, source=nodes.address.partition(":")[0]):
+            up("quickstart", on="ray", engine=nodes.engine, runs=tmp_path / "runs")
+    finally:
+        nodes.order(str(nodes.raylets[-1]))

@@ -62,7 +62,7 @@ class RaySettings(piped.AddressSettings):
         return {
             "num_cpus": self.cpus,
             "num_gpus": self.gpus,
-            "resources": self.resources,
+            **({"resources": self.resources} if self.resources else {}),
             "scheduling_strategy": "SPREAD",
             "max_restarts": 0,
             "max_concurrency": 2,
@@ -82,7 +82,7 @@ class RayLauncher:
     Settings: ClassVar[type[Section]] = RaySettings
 
     settings: RaySettings
-    _folder: tempfile.TemporaryDirectory[str] = field(init=False)
+    _socket: str = field(init=False)  # path at which the driver takes processes
     _driver: asyncio.subprocess.Process | None = None
 
     @staticmethod
@@ -141,11 +141,6 @@ class RayLauncher:
                 self._driver.kill()
                 await self._driver.wait()
             self._driver = None
-            self._folder.cleanup()
-
-    @property
-    def _socket(self) -> str:
-        return str(Path(self._folder.name, "ray"))
 
     async def _knock(self) -> None:
         """Try the address of the cluster, as Ray itself does so for minutes."""
@@ -170,13 +165,11 @@ class RayLauncher:
 
     async def _connect(self, port: int, file: Path) -> Mapping[str, Any]:
         """Start the driver; return what it has found."""
-        self._folder = tempfile.TemporaryDirectory(prefix="fenchel-")
         order = {
             "address": self.settings.address,
             "options": self.settings.actor,
             "dial": self.settings.dial,
             "look": ["-P", "-m", piped.REMOTE, "look", DIAL, str(port), str(file)],
-            "socket": self._socket,
         }
         with tempfile.TemporaryFile() as errors:
             self._driver = await asyncio.create_subprocess_exec(
@@ -199,6 +192,7 @@ class RayLauncher:
         found: dict[str, Any] = json.loads(line)
         if "problem" in found:
             raise self._unreachable(found["problem"])
+        self._socket = found["socket"]
         return found
 
     async def _tell(self, line: str) -> None:

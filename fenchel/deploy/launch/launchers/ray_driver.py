@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -169,7 +170,7 @@ class Driver:
 
     def able(self) -> Iterator[tuple[Mapping[str, Any], int]]:
         """Yield each node that is large enough for a client process, and for how many it is."""
-        wanted = {"CPU": self.options["num_cpus"], "GPU": self.options["num_gpus"], **self.options["resources"]}
+        wanted = {"CPU": self.options["num_cpus"], "GPU": self.options["num_gpus"], **self.options.get("resources", {})}
         for node in self.ray.nodes():
             rooms = [int(node["Resources"].get(name, 0) / each + 1e-9) for name, each in wanted.items() if each]
             if node["Alive"] and (room := min(rooms, default=sys.maxsize)):
@@ -238,20 +239,20 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; standard input says when to end
     order = json.loads(sys.argv[1])
     driver = Driver(ray, order["options"])
-    try:
-        ray.init(order["address"] or "auto", log_to_driver=False, logging_level="error")
-        found = driver.survey(order["look"], order["dial"])
-    except Exception as error:  # of many kinds: no cluster, another version of Ray or Python, a node without room
-        found = {"problem": f"{type(error).__name__}: {error}"}
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(order["socket"])
+    with tempfile.TemporaryDirectory(prefix="fenchel-") as folder, socket.socket(socket.AF_UNIX) as server:
+        server.bind(path := f"{folder}/ray")
         server.listen(128)
+        try:
+            ray.init(order["address"] or "auto", log_to_driver=False, logging_level="error")
+            found = {"socket": path, **driver.survey(order["look"], order["dial"])}
+        except Exception as error:  # of many kinds: no cluster, another version of Ray or Python, a node without room
+            found = {"problem": f"{type(error).__name__}: {error}"}
         print(json.dumps(found), flush=True)  # noqa: T201
         threading.Thread(target=driver.accept, args=(server,), daemon=True).start()
         temporary = sys.stdin.readline().strip()
         sys.stdin.read()
         driver.end(temporary)
-        os._exit(0)  # threads may still wait for what ends no more
+    os._exit(0)  # threads may still wait for what ends no more
 
 
 if __name__ == "__main__":
