@@ -32,8 +32,8 @@ def process(folder: Path) -> ClientProcess:
     return ClientProcess(number=0, words=words, bundle=Bundle(identities={"a": None}), log=folder / "log")
 
 
-def required(folder: Path, **more: Any) -> Requirements:
-    return Requirements(**({"run": "r", "processes": 2, "journals": folder, "stateless": False} | more))
+def required(folder: Path, *, stateless: bool = False) -> Requirements:
+    return Requirements(run="r", processes=2, journals=folder, stateless=stateless)
 
 
 def test_a_plan_shows_the_actor_and_its_command(tmp_path: Path) -> None:
