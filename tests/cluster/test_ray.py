@@ -114,6 +114,24 @@ def test_clients_without_state_need_no_shared_storage_and_end_with_the_command(
     wait_until(lambda: not list(own.iterdir()), "the end of the driver's folder")
 
 
+def test_client_processes_that_hang_are_ended_with_their_commands(nodes: Nodes, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(yaml.safe_dump(STATELESS))
+    process = begun(tmp_path, nodes, str(file), runs=str(tmp_path / "runs"))
+    hanging = clients_of(str(tmp_path))
+    assert len(hanging) == 3
+    for each in hanging:
+        each.suspend()
+    for each in psutil.Process(process.pid).children():
+        if HANDOVER in " ".join(line(each)):
+            each.kill()
+    wait_until(lambda: not any(each.is_running() for each in hanging), "the end of clients that hang")
+    wait_until(lambda: len(clients_of(str(tmp_path))) == 3, "others in their place")
+    process.kill()
+    process.wait()
+    wait_until(lambda: not clients_of(str(tmp_path)), "the end of all clients")
+
+
 def test_clients_with_state_need_shared_storage(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with raises(SettingsError, key="--runs"):

@@ -66,7 +66,10 @@ def test_settings_that_no_cluster_could_serve_are_refused(
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere.invalid:6379", "127.0.0.1:99999"])
-async def test_an_address_where_nothing_listens_is_refused_before_ray_tries_it(address: str, tmp_path: Path) -> None:
+async def test_an_address_where_nothing_listens_is_refused_before_ray_tries_it(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(RayLauncher, "_connect")
     with raises(UnreachableError, key="address"):
         await RayLauncher(RaySettings(address=address)).open(required(tmp_path))
 
