@@ -239,15 +239,16 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; standard input says when to end
     order = json.loads(sys.argv[1])
     driver = Driver(ray, order["options"])
+    try:
+        ray.init(order["address"] or "auto", log_to_driver=False, logging_level="error")
+        found = driver.survey(order["look"], order["dial"])
+    except Exception as error:  # of many kinds: no cluster, another version of Ray or Python, a node without room
+        found = {"problem": f"{type(error).__name__}: {error}"}
+    # Only now, as a driver that no cluster answers is killed.
     with tempfile.TemporaryDirectory(prefix="fenchel-") as folder, socket.socket(socket.AF_UNIX) as server:
         server.bind(path := f"{folder}/ray")
         server.listen(128)
-        try:
-            ray.init(order["address"] or "auto", log_to_driver=False, logging_level="error")
-            found = {"socket": path, **driver.survey(order["look"], order["dial"])}
-        except Exception as error:  # of many kinds: no cluster, another version of Ray or Python, a node without room
-            found = {"problem": f"{type(error).__name__}: {error}"}
-        print(json.dumps(found), flush=True)  # noqa: T201
+        print(json.dumps({"socket": path, **found}), flush=True)  # noqa: T201
         threading.Thread(target=driver.accept, args=(server,), daemon=True).start()
         temporary = sys.stdin.readline().strip()
         sys.stdin.read()
