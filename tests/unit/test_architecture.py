@@ -23,7 +23,7 @@ NETWORKS = {
 ROOMS = {
     "torch": {*NETWORKS, "fenchel/common/data/extractor.py", "fenchel/common/data/resnet.py"},
     "docker": set[str](),
-    "ray": set[str](),
+    "ray": {"fenchel/deploy/launch/launchers/ray_driver.py"},
     "plotly": {"fenchel/report/render/page.py"},
     "matplotlib": {
         "fenchel/report/render/canvas.py",

@@ -51,7 +51,8 @@ def up(
     ] = None,
     runs: RunsOption = Path("runs"),
     on: Annotated[
-        str, typer.Option("--on", metavar="ENGINE", help="where clients run: local, ssh, slurm, docker, kubernetes")
+        str,
+        typer.Option("--on", metavar="ENGINE", help="where clients run: local, ssh, slurm, ray, docker, kubernetes"),
     ] = "local",
     hosts: Annotated[
         str | None, typer.Option("--hosts", metavar="A,B,C|FILE", help="hosts of --on ssh, which take turns")

@@ -54,7 +54,8 @@ def up(
     processes
         Client processes; by default one for each client, at most 16.
     on
-        Engine that starts the clients: ``local``, ``ssh`` or, in an allocation, ``slurm``.
+        Engine that starts the clients: ``local``, ``ssh``, ``ray``, ``docker``, ``kubernetes`` or, in an allocation,
+        ``slurm``.
     hosts
         Hosts of ``ssh``.
     engine

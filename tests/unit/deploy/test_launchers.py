@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from fenchel.common.errors import SettingsError
@@ -15,12 +16,15 @@ from fenchel.deploy.launch.bundle import Bundle
 from fenchel.deploy.launch.launchers.choice import LAUNCHERS, launcher
 from fenchel.deploy.launch.launchers.docker import DockerLauncher, DockerSettings
 from fenchel.deploy.launch.launchers.interface import ClientProcess
+from fenchel.deploy.launch.launchers.kubernetes import KubernetesLauncher, KubernetesSettings
 from fenchel.deploy.launch.launchers.slurm import SlurmLauncher, SlurmSettings, _processors
 from fenchel.deploy.launch.launchers.slurm_job import SlurmJob
 from fenchel.deploy.launch.launchers.survey import Survey
 from tests.messages import raises
 
-PROCESS = ClientProcess(number=1, words=["client", "here:7443"], bundle=Bundle(identities={"a": None}), log=Path("log"))
+PROCESS = ClientProcess(
+    number=1, words=["client", "here:7443", "--bundle", "-"], bundle=Bundle(identities={"a": None}), log=Path("log")
+)
 
 
 @pytest.fixture
@@ -51,11 +55,28 @@ def test_what_an_engine_does_not_have_is_an_error(case: str) -> None:
         launcher(on, **options)
 
 
-@pytest.mark.usefixtures("engines_are_here")
-def test_every_engine_shows_what_it_would_start() -> None:
-    for on, kind in LAUNCHERS.items():
-        engine = launcher(on, hosts="a,b" if on == "ssh" else None) or kind()
-        assert "client here:7443" in engine.plan(PROCESS)
+@pytest.mark.parametrize("on", LAUNCHERS)
+def test_every_engine_shows_what_it_would_start(on: str) -> None:
+    kind: Any = LAUNCHERS[on]
+    engine = kind() if on == "local" else kind(kind.Settings(**({"hosts": ["a"]} if on == "ssh" else {})))
+    assert "here:7443" in engine.plan(PROCESS)
+
+
+def test_a_pod_is_confined_and_reads_its_bundle_from_a_secret_of_its_name() -> None:
+    engine = KubernetesLauncher(KubernetesSettings(claim="journals", data="sets", gpus=1, nodes={"zone": "north"}))
+    pod = yaml.safe_load(engine.plan(PROCESS))
+    spec, (container,) = pod["spec"], pod["spec"]["containers"]
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert volumes["bundle"]["secret"]["secretName"] == pod["metadata"]["name"]
+    assert volumes["journals"]["persistentVolumeClaim"]["claimName"] == "journals"
+    assert volumes["data"]["persistentVolumeClaim"] == {"claimName": "sets", "readOnly": True}
+    assert spec["nodeSelector"] == {"zone": "north"}
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert container["args"][-4:] == ["--bundle", "/bundle/bundle", "--retry-for", "120"]
 
 
 def test_a_container_is_confined() -> None:

@@ -14,6 +14,7 @@ from fenchel.deploy.launch.launchers.docker import DockerLauncher
 from fenchel.deploy.launch.launchers.interface import Launcher
 from fenchel.deploy.launch.launchers.kubernetes import KubernetesLauncher
 from fenchel.deploy.launch.launchers.local import LocalLauncher
+from fenchel.deploy.launch.launchers.ray import RayLauncher
 from fenchel.deploy.launch.launchers.slurm import SlurmLauncher
 from fenchel.deploy.launch.launchers.ssh import SshLauncher
 
@@ -22,6 +23,7 @@ LAUNCHERS: Mapping[str, type[Launcher]] = MappingProxyType(
         "local": LocalLauncher,
         "ssh": SshLauncher,
         "slurm": SlurmLauncher,
+        "ray": RayLauncher,
         "docker": DockerLauncher,
         "kubernetes": KubernetesLauncher,
     }

@@ -27,7 +27,7 @@ from fenchel.deploy.launch.launchers import piped
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
 from fenchel.deploy.launch.launchers.survey import Survey
 
-LABEL = "fenchel.org/run"
+LABEL = "org.fenchel/run"
 """Label of all that belongs to a run; its value is the end of the run's id."""
 
 _DRIVER = "fenchel.deploy.launch.launchers.pod"

@@ -29,12 +29,17 @@ _PATIENCE = 30.0  # seconds for what a command says of another machine
 _REPORT = re.compile(rb"(?:.*\n)?(\d{1,3})\n", re.DOTALL)
 
 
-class PipedSettings(Section):
+class AddressSettings(Section):
+    """Settings that all engines have whose clients are on other machines."""
+
+    dial: str = Field("", description="address at which the other machines reach this one; by default it is found")
+    port: int = Field(0, ge=0, le=65535, description="port on which the server listens; 0: a free one")
+
+
+class PipedSettings(AddressSettings):
     """Settings that all engines have whose clients are commands on other machines."""
 
     python: str = Field(sys.executable, description="Python on the other machines that has Fenchel")
-    dial: str = Field("", description="address at which the other machines reach this one; by default it is found")
-    port: int = Field(0, ge=0, le=65535, description="port on which the server listens; 0: a free one")
 
 
 @dataclass

@@ -175,11 +175,12 @@ class Pod:
             The cluster does not take it, or cannot start it.
         """
         made = self.cluster.call("create_namespaced_pod", self.cluster.namespace, self.manifest)
-        grace = _GRACE
+        grace = 0  # while nothing runs in it
         try:
             if bundle is not None:
                 self._make_secret(bundle, made.metadata.uid)
             self._start()
+            grace = _GRACE
             log = threading.Thread(target=self._follow_log, daemon=True)
             log.start()
             while not (state := self._state()).ended:

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -19,7 +18,7 @@ from fenchel.common.untrusted_text import plain
 from fenchel.common.version import software
 from fenchel.deploy.launch.launchers import piped
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
-from fenchel.deploy.launch.launchers.survey import Survey
+from fenchel.deploy.launch.launchers.survey import Survey, marker, temporary_state
 
 # What describes the shape of the job would describe that of each step, against the options given here.
 _SHAPE = ("SLURM_MEM_PER_", "SLURM_CPUS_PER_", "SLURM_TRES_PER_", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_GPUS")
@@ -92,17 +91,10 @@ class SlurmLauncher:
                 f"{self.settings.cpus} need {wanted}; ask for more (--ntasks), or start fewer (--processes)",
                 key="--on slurm",
             )
-        with piped.listening("0.0.0.0", self.settings.port) as port, _marker(required.journals) as marker:  # noqa: S104
+        with piped.listening("0.0.0.0", self.settings.port) as port, marker(required.journals) as file:  # noqa: S104
             dial = self.settings.dial or os.uname().nodename
-            found = await self._look(dial, port, marker)
-        blind = [node for node, survey in found.items() if not survey.shares]
-        if blind and not required.stateless:
-            raise SettingsError(
-                f"node {blind[0]} does not see {required.journals}, where clients keep their journals; put run folders "
-                "on storage that all nodes share",
-                key="--runs",
-            )
-        self._temporary = f"/tmp/fenchel-{required.run}" if blind else None  # noqa: S108
+            found = await self._look(dial, port, file)
+        self._temporary = temporary_state(found, required)
         state = self._temporary or str(required.journals)
         return Site(listen="0.0.0.0", port=self.settings.port, dial=dial, state=state)  # noqa: S104
 
@@ -150,18 +142,6 @@ class SlurmLauncher:
         for survey in found:
             survey.check(survey.host, port)
         return {survey.host: survey for survey in found}
-
-
-@contextmanager
-def _marker(folder: Path) -> Iterator[Path]:
-    """Make a file that shows whether others see a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    marker = folder / "shared"
-    marker.touch()
-    try:
-        yield marker
-    finally:
-        marker.unlink()
 
 
 def _processors(each_node: str) -> Iterator[int]:

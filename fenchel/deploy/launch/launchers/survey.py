@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from fenchel.common.errors import SettingsError, UnreachableError
 from fenchel.common.untrusted_text import plain
 from fenchel.common.version import software
+
+if TYPE_CHECKING:
+    from fenchel.deploy.launch.launchers.interface import Requirements
 
 _PATIENCE = 5.0  # seconds for a connection
 
@@ -94,3 +99,40 @@ class Survey:
                 "a port in the firewall and name it (port), or name another address (dial)",
                 source=name,
             )
+
+
+@contextmanager
+def marker(folder: Path) -> Iterator[Path]:
+    """Make a file that shows whether other machines see a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "shared"
+    file.touch()
+    try:
+        yield file
+    finally:
+        file.unlink()
+
+
+def temporary_state(found: Mapping[str, Survey], required: Requirements) -> str | None:
+    """Return a folder of each node for journals that no client needs again, or ``None``.
+
+    It is ``None`` where all nodes see the folder of the journals.
+
+    Parameters
+    ----------
+    found
+        Surveys of the nodes, by the names that the user knows them by.
+
+    Raises
+    ------
+    SettingsError
+        A node does not see that folder, and clients need their journals wherever they are started again.
+    """
+    blind = [node for node, survey in found.items() if not survey.shares]
+    if blind and not required.stateless:
+        raise SettingsError(
+            f"node {blind[0]} does not see {required.journals}, where clients keep their journals; put run folders on "
+            "storage that all nodes share",
+            key="--runs",
+        )
+    return f"/tmp/fenchel-{required.run}" if blind else None  # noqa: S108

@@ -1,0 +1,235 @@
+"""Client processes as actors of Ray, whose nodes have the same Fenchel.
+
+Ray is in a process apart, :mod:`fenchel.deploy.launch.launchers.ray_driver`: what goes to a client process holds its
+secrets, and would pass through the server's process otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field, field_validator
+
+from fenchel.common.errors import SettingsError, UnreachableError
+from fenchel.common.settings.section import Section
+from fenchel.common.untrusted_text import plain
+from fenchel.common.version import software
+from fenchel.deploy.launch.launchers import piped
+from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
+from fenchel.deploy.launch.launchers.ray_driver import DIAL
+from fenchel.deploy.launch.launchers.survey import Survey, marker, temporary_state
+
+_HANDOVER = "fenchel.deploy.launch.launchers.handover"
+_DRIVER = "fenchel.deploy.launch.launchers.ray_driver"
+
+_CONNECTION = 5.0  # seconds for a connection to the cluster
+_PATIENCE = 30.0  # seconds for all that comes before client processes
+_END = 25.0  # seconds for the driver to end
+_LONGEST = 16 << 20  # bytes of what the driver says of all nodes
+
+
+class RaySettings(piped.AddressSettings):
+    """A cluster of Ray, and what client processes need of it."""
+
+    address: str = Field("", description="HOST:PORT of a running cluster; by default RAY_ADDRESS, or this machine's")
+    cpus: float = Field(1, ge=0, description="processors for each client process, also a fraction")
+    gpus: float = Field(0, ge=0, description="GPUs for each client process, also a fraction")
+    resources: dict[str, float] = Field(
+        default_factory=dict, description="custom resources for each client process, by their names"
+    )
+
+    @field_validator("address")
+    @classmethod
+    def _reaches_nodes(cls, address: str) -> str:
+        if "://" in address:
+            raise ValueError(f"expected HOST:PORT of the head node, got {address!r}; begin on a machine of the cluster")
+        return address
+
+    @property
+    def actor(self) -> dict[str, Any]:
+        """Options of each actor; whether one is started again is decided in one place for all engines."""
+        return {
+            "num_cpus": self.cpus,
+            "num_gpus": self.gpus,
+            **({"resources": self.resources} if self.resources else {}),
+            "scheduling_strategy": "SPREAD",
+            "max_restarts": 0,
+            "max_concurrency": 2,
+        }
+
+
+@dataclass
+class RayLauncher:
+    """Starts client processes as actors.
+
+    Parameters
+    ----------
+    settings
+        The cluster, and what client processes need of it.
+    """
+
+    Settings: ClassVar[type[Section]] = RaySettings
+
+    settings: RaySettings
+    _socket: str = field(init=False)  # path at which the driver takes processes
+    _driver: asyncio.subprocess.Process | None = None
+
+    @staticmethod
+    def missing() -> list[str]:
+        """Look for Ray."""
+        return [] if find_spec("ray") else ["ray is not installed: pip install 'fenchel[ray]'"]
+
+    def plan(self, process: ClientProcess) -> str:
+        """Return the actor, and the command that it runs."""
+        options = ", ".join(f"{name}={value!r}" for name, value in self.settings.actor.items())
+        return f"ray.remote({options}): {piped.plan(['python', *_words(process)])}"
+
+    async def open(self, required: Requirements) -> Site:
+        """Connect to the cluster, and look at every node that is large enough for a client process.
+
+        Raises
+        ------
+        SettingsError
+            The cluster is too small; or a node has another version of Fenchel, or does not see the folder of the
+            journals.
+        UnreachableError
+            There is no cluster, or a node cannot reach this machine.
+        """
+        await self._knock()
+        everywhere = "::" if ":" in self.settings.dial else "0.0.0.0"  # noqa: S104
+        with piped.listening(everywhere, self.settings.port) as port, marker(required.journals) as file:
+            try:
+                found = await self._connect(port, file)
+                self._check_room(found, required.processes)
+                surveys = self._surveys(found["nodes"], port)
+                temporary = temporary_state(surveys, required)
+                await self._tell(f"{temporary or ''}\n")
+            except BaseException:
+                await self.close(completed=False)
+                raise
+        state = temporary or str(required.journals)
+        return Site(listen=everywhere, port=self.settings.port, dial=found["dial"], state=state)
+
+    async def start(self, process: ClientProcess) -> piped.PipedProcess:
+        """Start an actor wherever there is room."""
+        return await piped.start([sys.executable, "-P", "-m", _HANDOVER, self._socket, *_words(process)], process)
+
+    async def close(self, *, completed: bool) -> None:
+        """End the driver, which removes what nodes keep of the run by themselves."""
+        if self._driver is None:
+            return
+        assert self._driver.stdin is not None
+        self._driver.stdin.close()
+        try:
+            async with asyncio.timeout(_END):
+                await self._driver.wait()
+        except TimeoutError:
+            pass
+        finally:
+            if self._driver.returncode is None:
+                self._driver.kill()
+                await self._driver.wait()
+            self._driver = None
+
+    async def _knock(self) -> None:
+        """Try the address of the cluster, as Ray itself does so for minutes."""
+        address = self.settings.address or os.environ.get("RAY_ADDRESS", "")
+        if (parts := re.fullmatch(r"\[?(.+?)\]?:(\d+)", address)) is None:
+            return
+        try:
+            async with asyncio.timeout(_CONNECTION):
+                _, writer = await asyncio.open_connection(parts[1], int(parts[2]))
+        except (OSError, TimeoutError, OverflowError) as error:
+            reason = getattr(error, "strerror", "") or f"no answer in {_CONNECTION:g} s"
+            raise self._unreachable(reason) from None
+        writer.close()
+
+    def _unreachable(self, reason: str) -> UnreachableError:
+        where = self.settings.address or os.environ.get("RAY_ADDRESS", "") or "this machine"
+        return UnreachableError(
+            f"no cluster of Ray can be used at {where}: {plain(reason)[-500:]}; start one (ray start --head), or name "
+            "its HOST:PORT",
+            key="address",
+        )
+
+    async def _connect(self, port: int, file: Path) -> Mapping[str, Any]:
+        """Start the driver; return what it has found."""
+        order = {
+            "address": self.settings.address,
+            "options": self.settings.actor,
+            "dial": self.settings.dial,
+            "look": ["-P", "-m", piped.REMOTE, "look", DIAL, str(port), str(file)],
+        }
+        with tempfile.TemporaryFile() as errors:
+            self._driver = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", _DRIVER, json.dumps(order)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                limit=_LONGEST,
+            )
+            assert self._driver.stdout is not None
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    line = await self._driver.stdout.readline()
+            except TimeoutError:
+                self._driver.kill()
+                raise self._unreachable(f"no answer in {_PATIENCE:g} s") from None
+            if not line:
+                errors.seek(0)
+                raise self._unreachable(errors.read().decode(errors="replace").strip())
+        found: dict[str, Any] = json.loads(line)
+        if "problem" in found:
+            raise self._unreachable(found["problem"])
+        self._socket = found["socket"]
+        return found
+
+    async def _tell(self, line: str) -> None:
+        assert self._driver is not None
+        assert self._driver.stdin is not None
+        self._driver.stdin.write(line.encode())
+        with suppress(BrokenPipeError, ConnectionResetError):  # starting a client process says so
+            await self._driver.stdin.drain()
+
+    def _check_room(self, found: Mapping[str, Any], processes: int) -> None:
+        if (room := found["room"]) < processes:
+            wanted = {"CPU": self.settings.cpus, "GPU": self.settings.gpus, **self.settings.resources}
+            has = ", ".join(f"{found['resources'].get(name, 0):g} {name}" for name in wanted)
+            each = ", ".join(f"{number:g} {name}" for name, number in wanted.items())
+            raise SettingsError(
+                f"the cluster has {has}, which is room for {room} client processes of {each}, and there are "
+                f"{processes}; add nodes, start fewer (--processes), or ask for less (--cpus, --gpus)",
+                key="--on ray",
+            )
+
+    def _surveys(self, nodes: list[dict[str, Any]], port: int) -> Mapping[str, Survey]:
+        """Return what each node is like, by its address."""
+        surveys = {}
+        for each in nodes:
+            node, (_, printed, errors) = each["node"], each["result"]
+            try:
+                surveys[node] = Survey.read(printed.strip())
+            except ValueError:
+                raise SettingsError(
+                    f"its Python has no Fenchel, or another version ({plain(errors.strip())}); install {software()} "
+                    "where Ray runs there",
+                    source=node,
+                ) from None
+            surveys[node].check(node, port)
+        return surveys
+
+
+def _words(process: ClientProcess) -> list[str]:
+    """Return the words after the Python of a node."""
+    return ["-P", "-m", piped.REMOTE, *process.words]

@@ -1,0 +1,260 @@
+"""A driver of Ray: a process apart from the server's, as what it passes on to client processes holds their secrets.
+
+It connects to the cluster, looks at its nodes, and then runs an actor for each client process of which
+:mod:`fenchel.deploy.launch.launchers.handover` hands it the standard streams. It ends with its own standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from fenchel.deploy.launch.launchers.handover import STREAMS
+
+DIAL = "DIAL"
+"""Word in place of the address of this machine."""
+
+_CHUNK = 65_536  # bytes at a time, few enough for Ray to keep them out of its object store
+_ROOM = 10.0  # seconds after which a process that waits for room says so
+_GRACE = 5.0  # seconds for client processes to end
+_PATIENCE = 15.0  # seconds for what is done on all nodes
+
+
+class RemoteProcess:
+    """A process on a node of Ray, with its standard streams.
+
+    Nodes get the code of this class, and of the functions below, from the driver: a survey must say where Fenchel is
+    not installed.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        pipe = subprocess.PIPE
+        # Its standard input ends with this actor, however that ends, and the process with it.
+        self._process = subprocess.Popen([sys.executable, *words], bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe)
+
+    def write(self, given: bytes) -> None:
+        """Write to its standard input, or close that with nothing to write."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            if given:
+                self._process.stdin.write(given)
+            else:
+                self._process.stdin.close()
+
+    def output(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the descriptor, 1 or 2, and bytes of what it prints, until it has ended."""
+        with selectors.DefaultSelector() as selector:
+            for number, stream in ((1, self._process.stdout), (2, self._process.stderr)):
+                assert stream is not None
+                selector.register(stream, selectors.EVENT_READ, number)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    if printed := os.read(key.fd, 65_536):
+                        yield key.data, printed
+                    else:
+                        selector.unregister(key.fileobj)
+        self._process.wait()
+
+
+def look(words: Sequence[str]) -> tuple[int, str, str]:
+    """Run Python on a node; return its exit code, output and the end of what it says of errors."""
+    done = subprocess.run([sys.executable, *words], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")[-500:]
+
+
+def remove(folder: str) -> None:
+    """Remove a folder of a node."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass
+class Relay:
+    """A process on a node whose standard streams are descriptors of this one.
+
+    Parameters
+    ----------
+    ray
+        The library, connected to a cluster.
+    actor
+        A :class:`RemoteProcess`.
+    connection
+        Connection whose end is that of the process.
+    given, report, log
+        Descriptors of its standard input, output and error.
+    """
+
+    ray: Any
+    actor: Any
+    connection: socket.socket
+    given: int
+    report: int
+    log: int
+
+    def run(self) -> None:
+        """Pass everything on until the process has ended."""
+        feeding = threading.Thread(target=self._feed, daemon=True)
+        feeding.start()
+        try:
+            for reference in self.actor.output.options(num_returns="streaming").remote():
+                number, printed = self.ray.get(reference)
+                with suppress(BrokenPipeError):
+                    os.write(self.report if number == 1 else self.log, printed)
+        except self.ray.exceptions.RayError as error:
+            self._say(f"its actor was lost: {str(error).strip()[:500]}")
+        finally:
+            self.connection.shutdown(socket.SHUT_RDWR)
+            feeding.join()
+            for descriptor in (self.given, self.report, self.log):
+                os.close(descriptor)
+            self.connection.close()
+
+    def _feed(self) -> None:
+        """Pass standard input on; kill the actor when the connection ends."""
+        poll = select.poll()
+        for each in (self.connection.fileno(), self.given):
+            poll.register(each, select.POLLIN)
+        with suppress(self.ray.exceptions.RayError):  # then all output has ended, and is an error as well
+            while self.connection.fileno() not in (ready := dict(poll.poll())):
+                assert self.given in ready
+                chunk = os.read(self.given, _CHUNK)
+                self._write(chunk)
+                if not chunk:
+                    poll.unregister(self.given)
+        self.ray.kill(self.actor)
+
+    def _write(self, chunk: bytes) -> None:
+        """Write to the process, which may have to wait for room before it is started."""
+        writing = self.actor.write.remote(chunk)
+        begun, is_said = time.monotonic(), False
+        while not self.ray.wait([writing], timeout=0.5)[0]:
+            if select.select([self.connection], [], [], 0)[0]:
+                return
+            if not is_said and time.monotonic() > begun + _ROOM:
+                self._say("waits for room in the cluster; ray status shows what takes it")
+                is_said = True
+        self.ray.get(writing)
+
+    def _say(self, text: str) -> None:
+        os.write(self.log, f"Ray: {text}\n".encode())
+
+
+@dataclass
+class Driver:
+    """Actors of client processes on a cluster.
+
+    Parameters
+    ----------
+    ray
+        The library, connected to the cluster.
+    options
+        Options of each actor.
+    """
+
+    ray: Any
+    options: Mapping[str, Any]
+    _running: list[threading.Thread] = field(default_factory=list)
+
+    def able(self) -> Iterator[tuple[Mapping[str, Any], int]]:
+        """Yield each node that is large enough for a client process, and for how many it is."""
+        wanted = {"CPU": self.options["num_cpus"], "GPU": self.options["num_gpus"], **self.options.get("resources", {})}
+        for node in self.ray.nodes():
+            rooms = [int(node["Resources"].get(name, 0) / each + 1e-9) for name, each in wanted.items() if each]
+            if node["Alive"] and (room := min(rooms, default=sys.maxsize)):
+                yield node, room
+
+    def on_nodes(self, function: Any, argument: Any) -> list[dict[str, Any]]:
+        """Call a function on each node that client processes may be on; return addresses and results."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        nodes, calls = [node for node, _ in self.able()], []
+        for node in nodes:
+            pinned = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            task = self.ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=pinned)(function)
+            calls.append(task.remote(argument))
+        results = self.ray.get(calls, timeout=_PATIENCE)
+        return [
+            {"node": node["NodeManagerAddress"], "result": result} for node, result in zip(nodes, results, strict=True)
+        ]
+
+    def survey(self, look_for: Sequence[str], dial: str) -> dict[str, Any]:
+        """Return what is to be known of the cluster before client processes are started.
+
+        look_for: words of the survey of a node, in which DIAL stands for the address of this machine.
+        dial: that address; by default the one by which Ray knows this machine.
+        """
+        dial = dial or self.ray.util.get_node_ip_address()
+        return {
+            "dial": dial,
+            "room": sum(room for _, room in self.able()),
+            "resources": self.ray.cluster_resources(),
+            "nodes": self.on_nodes(look, [dial if word == DIAL else word for word in look_for]),
+        }
+
+    def accept(self, server: socket.socket) -> None:
+        """Run an actor for each connection."""
+        while True:
+            connection, _ = server.accept()
+            self._running.append(threading.Thread(target=self._run, args=(connection,), daemon=True))
+            self._running[-1].start()
+
+    def end(self, temporary: str) -> None:
+        """Let client processes end, whose standard input has; remove a folder of all nodes, if there is one."""
+        until = time.monotonic() + _GRACE
+        for running in self._running:
+            running.join(max(0.0, until - time.monotonic()))
+        if temporary:
+            with suppress(self.ray.exceptions.RayError):
+                self.on_nodes(remove, temporary)
+        self.ray.shutdown()
+
+    def _run(self, connection: socket.socket) -> None:
+        _, (given, report, log), _, _ = socket.recv_fds(connection, 1, STREAMS)
+        with connection.makefile("rb") as orders:
+            words = json.loads(orders.readline())
+        actor = self.ray.remote(**self.options)(RemoteProcess).remote(words)
+        Relay(self.ray, actor, connection, given, report, log).run()
+
+
+def main() -> None:
+    """Run a driver (``ORDER``, a JSON object); say on standard output, in a line of JSON, what it has found.
+
+    Standard input brings a line with the temporary folder of nodes, or an empty one, and is then open until the end.
+    """
+    import ray
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; standard input says when to end
+    order = json.loads(sys.argv[1])
+    driver = Driver(ray, order["options"])
+    try:
+        ray.init(order["address"] or "auto", log_to_driver=False, logging_level="error")
+        found = driver.survey(order["look"], order["dial"])
+    except Exception as error:  # of many kinds: no cluster, another version of Ray or Python, a node without room
+        found = {"problem": f"{type(error).__name__}: {error}"}
+    # Only now, as a driver that no cluster answers is killed.
+    with tempfile.TemporaryDirectory(prefix="fenchel-") as folder, socket.socket(socket.AF_UNIX) as server:
+        server.bind(path := f"{folder}/ray")
+        server.listen(128)
+        print(json.dumps({"socket": path, **found}), flush=True)  # noqa: T201
+        threading.Thread(target=driver.accept, args=(server,), daemon=True).start()
+        temporary = sys.stdin.readline().strip()
+        sys.stdin.read()
+        driver.end(temporary)
+    os._exit(0)  # threads may still wait for what ends no more
+
+
+if __name__ == "__main__":
+    main()

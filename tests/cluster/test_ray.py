@@ -1,0 +1,165 @@
+"""``fenchel up --on ray``: three nodes, one of which is lost, and what users get wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from fenchel import up
+from fenchel.common.errors import SettingsError, UnreachableError
+from tests.cluster import ray_nodes
+from tests.cluster.federation import digest, wait_until
+from tests.cluster.ray_nodes import Nodes
+from tests.messages import raises
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.slow,  # make test-all
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed (fenchel[ray])"),
+]
+
+CLIENT, HANDOVER = "fenchel.deploy.cli.remote client", "launchers.handover"
+ENCRYPTED = ("rounds=12", "algorithm.encryption.key_bits=2048")
+STATELESS = {
+    "name": "stateless",
+    "seed": 3,
+    "rounds": 400,
+    "clients": 3,
+    "data": {"name": "digits", "samples": 120, "scale": "unit-interval"},
+    "objective": {"kind": "softmax", "l2": 1e-3},
+    "algorithm": {"name": "fedavg", "local_steps": 1, "batch_size": None, "step_size": 0.5},
+}
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with ray_nodes.nodes() as started:
+        yield started
+
+
+def clients_of(part: str) -> list[psutil.Process]:
+    """Return all client processes on nodes that have this in their command lines."""
+    lines = {each: " ".join(line(each)) for each in psutil.process_iter()}
+    return [each for each, said in lines.items() if CLIENT in said and HANDOVER not in said and part in said]
+
+
+def line(process: psutil.Process) -> list[str]:
+    with suppress(psutil.Error):
+        return process.cmdline()
+    return []
+
+
+def begun(folder: Path, nodes: Nodes, settings: str, *words: str, runs: str) -> subprocess.Popen[bytes]:
+    """Begin a run, and wait until it is in the middle."""
+    engine = folder / "engine.yaml"
+    engine.write_text(yaml.safe_dump(nodes.engine))
+    command = [sys.executable, "-P", "-m", "fenchel", "up", settings, *words, "--runs", runs]
+    with (folder / "log").open("ab") as log:
+        process = subprocess.Popen(
+            [*command, "--on", "ray", "--engine", str(engine)], cwd=folder, stdout=log, stderr=log
+        )
+    said = (folder / "log").read_text
+    wait_until(lambda: "round 3 " in said() or process.poll() is not None, "the third round")
+    assert process.poll() is None, said()
+    return process
+
+
+def test_a_lost_node_costs_no_bit_and_nothing_is_left(nodes: Nodes, tmp_path: Path) -> None:
+    up("quickstart", overrides=ENCRYPTED, runs=tmp_path / "local")
+    (local,) = (tmp_path / "local").iterdir()
+    overrides = [word for override in ENCRYPTED for word in ("--set", override)]
+    process = begun(tmp_path, nodes, "quickstart", *overrides, runs=str(tmp_path / "runs"))
+    running = clients_of(str(tmp_path))
+    assert len(running) == 4
+    for each in running:
+        assert "PRIVATE KEY" not in "".join((*line(each), *each.environ().values()))
+    nodes.lose({each.pid for each in running})
+    assert process.wait(200) == 0, (tmp_path / "log").read_text()
+    (run,) = (tmp_path / "runs").iterdir()
+    assert digest(run / "model.npz") == digest(local / "model.npz")
+    logs = [log.read_text() for log in (run / "clients").glob("*.log")]
+    assert len(logs) == 4
+    assert sum(log.count("working for run") for log in logs) > 4, "what killed clients said has come here as well"
+    wait_until(lambda: not clients_of(str(tmp_path)), "the end of all clients")
+
+
+def test_clients_without_state_need_no_shared_storage_and_end_with_the_command(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process but those of the command sees its working folder at this path."""
+    own = tmp_path / "own"
+    own.mkdir()
+    monkeypatch.setenv("TMPDIR", str(own))
+    file = tmp_path / "settings.yaml"
+    file.write_text(yaml.safe_dump(STATELESS))
+    process = begun(tmp_path, nodes, str(file), runs="/proc/self/cwd/runs")
+    (run,) = (tmp_path / "runs").iterdir()
+    temporary = Path(f"/tmp/fenchel-{run.name}")
+    assert temporary.is_dir()
+    assert len(clients_of(str(temporary))) == 3
+    process.kill()
+    process.wait()
+    wait_until(lambda: not clients_of(str(temporary)), "the end of all clients")
+    wait_until(lambda: not temporary.exists(), "the end of their folder")
+    wait_until(lambda: not list(own.iterdir()), "the end of the driver's folder")
+
+
+def test_client_processes_that_hang_are_ended_with_their_commands(nodes: Nodes, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(yaml.safe_dump(STATELESS))
+    process = begun(tmp_path, nodes, str(file), runs=str(tmp_path / "runs"))
+    hanging = clients_of(str(tmp_path))
+    assert len(hanging) == 3
+    for each in hanging:
+        each.suspend()
+    for each in psutil.Process(process.pid).children():
+        if HANDOVER in " ".join(line(each)):
+            each.kill()
+    wait_until(lambda: not any(each.is_running() for each in hanging), "the end of clients that hang")
+    wait_until(lambda: len(clients_of(str(tmp_path))) == 3, "others in their place")
+    process.kill()
+    process.wait()
+    wait_until(lambda: not clients_of(str(tmp_path)), "the end of all clients")
+
+
+def test_clients_with_state_need_shared_storage(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with raises(SettingsError, key="--runs"):
+        up("quickstart", overrides=ENCRYPTED, on="ray", engine=nodes.engine, runs="/proc/self/cwd/runs")
+
+
+WRONG: dict[str, tuple[dict[str, Any], type[Exception], dict[str, str]]] = {
+    "an address where no cluster is": ({"address": "127.0.0.1:1"}, UnreachableError, {"key": "address"}),
+    "more processors than there are": ({"cpus": 2.5}, SettingsError, {"key": "--on ray"}),
+    "more client processes than there is room for": ({"cpus": 2}, SettingsError, {"key": "--on ray"}),
+    "GPUs that are not there": ({"gpus": 0.5}, SettingsError, {"key": "--on ray"}),
+    "an address of this machine that nodes do not reach": ({"dial": "nowhere.invalid"}, UnreachableError, {}),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_mistake_is_an_error_before_anything_is_started(case: str, nodes: Nodes, tmp_path: Path) -> None:
+    more, kind, attributes = WRONG[case]
+    with raises(kind, **attributes):
+        up("quickstart", on="ray", engine=nodes.engine | more, runs=tmp_path)
+    assert not clients_of(str(tmp_path))
+
+
+def test_a_node_without_fenchel_is_an_error(nodes: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['fenchel'] = None\n")
+    nodes.order(str(tmp_path))
+    try:
+        with raises(SettingsError, source=nodes.address.partition(":")[0]):
+            up("quickstart", on="ray", engine=nodes.engine, runs=tmp_path / "runs")
+    finally:
+        nodes.order(str(nodes.raylets[-1]))
