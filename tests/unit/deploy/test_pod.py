@@ -28,7 +28,7 @@ STATES = {
     "no node has room": (pod("Pending"), State(waits="Pending: 0/3 nodes are available")),
     "its image is missing": (pod(waiting=WAITING), State(waits="ImagePullBackOff: no such image")),
     "it runs": (pod(running=RUNNING), State()),
-    "it is being removed": (pod(running=RUNNING, removed=NOW), State()),
+    "it is being removed": (pod(running=RUNNING, removed=NOW + timedelta(hours=1)), State()),
     "its node does not answer": (pod(running=RUNNING, removed=NOW - timedelta(minutes=5)), State(ended=True)),
     "it has ended": (pod(terminated=SimpleNamespace(message="0\n")), State(ended=True, message="0\n")),
     "it was killed": (pod(terminated=SimpleNamespace(message=None)), State(ended=True)),
