@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -61,6 +62,24 @@ def secrets() -> list[str]:
     return kubectl("get", "secrets", "--selector", LABEL, "--output", "name").split()
 
 
+def least_rights(folder: Path) -> Path:
+    """Return a kubeconfig whose context ``up`` has the rights of ``deploy/kubernetes/up.yaml`` and no others."""
+    kubectl("apply", "--filename", "deploy/kubernetes/up.yaml")
+    account = json.loads(kubectl("get", "serviceaccount", "fenchel-up", "--output", "json"))
+    wait_until(lambda: "fenchel-up-token" in kubectl("get", "secrets"), "a token")
+    (name,) = (each for each in kubectl("get", "secrets", "--output", "name").split() if "/fenchel-up-token" in each)
+    token = json.loads(kubectl("get", name, "--output", "json"))["data"]["token"]
+    file = folder / "kubeconfig"
+    whole = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+    whole["users"].append({"name": "up", "user": {"token": base64.b64decode(token).decode()}})
+    (cluster,) = whole["clusters"]
+    namespace = account["metadata"]["namespace"]
+    context = {"cluster": cluster["name"], "user": "up", "namespace": namespace}
+    whole["contexts"].append({"name": "up", "context": context})
+    file.write_text(yaml.safe_dump(whole))
+    return file
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """Return settings of a cluster whose node is this machine, with a claim in a folder of it."""
@@ -76,8 +95,11 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     kubectl("apply", "--filename", "-", given=claim)
     (node,) = json.loads(kubectl("get", "nodes", "--output", "json"))["items"]
     address = next(each["address"] for each in node["status"]["addresses"] if each["type"] == "InternalIP")
-    yield {"image": IMAGE, "pull_policy": "Never", "claim": name, "dial": address, "cpus": 0.5}
-    kubectl("delete", "--filename", "-", given=claim)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(least_rights(tmp_path_factory.mktemp("rights"))))
+        yield {"image": IMAGE, "pull_policy": "Never", "claim": name, "dial": address, "cpus": 0.5, "context": "up"}
+        kubectl("delete", "--filename", "-", given=claim)
+        kubectl("delete", "--filename", "deploy/kubernetes/up.yaml")
 
 
 def started(folder: Path, engine: dict[str, Any], *words: str) -> Up:

@@ -34,7 +34,7 @@ _DRIVER = "fenchel.deploy.launch.launchers.pod"
 _STATE = "/state"
 _BUNDLE = Path("/bundle/bundle")
 _SILENCE = 120  # seconds after which a client ends whose server does not answer
-_ROOM = 30.0  # seconds for the first pod to find a node
+_ROOM = 15.0  # seconds for the first pod to find a node
 _PULLING = 900.0  # seconds for the first pod, whose image may have to be pulled
 _USER = 1000  # of the image
 
