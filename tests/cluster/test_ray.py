@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,8 +15,9 @@ import yaml
 from fenchel import up
 from fenchel.common.errors import SettingsError, UnreachableError
 from tests.cluster import ray_nodes
-from tests.cluster.federation import digest, wait_until
+from tests.cluster.federation import wait_until
 from tests.cluster.ray_nodes import Nodes
+from tests.cluster.up import Up, local_digest, quickstart
 from tests.messages import raises
 
 pytestmark = [
@@ -29,7 +28,7 @@ pytestmark = [
 ]
 
 CLIENT, HANDOVER = "fenchel.deploy.cli.remote client", "launchers.handover"
-ENCRYPTED = ("rounds=12", "algorithm.encryption.key_bits=2048")
+ROUNDS = 12
 STATELESS = {
     "name": "stateless",
     "seed": 3,
@@ -59,34 +58,22 @@ def line(process: psutil.Process) -> list[str]:
     return []
 
 
-def begun(folder: Path, nodes: Nodes, settings: str, *words: str, runs: str) -> subprocess.Popen[bytes]:
+def begun(folder: Path, nodes: Nodes, *words: str) -> Up:
     """Begin a run, and wait until it is in the middle."""
-    engine = folder / "engine.yaml"
-    engine.write_text(yaml.safe_dump(nodes.engine))
-    command = [sys.executable, "-P", "-m", "fenchel", "up", settings, *words, "--runs", runs]
-    with (folder / "log").open("ab") as log:
-        process = subprocess.Popen(
-            [*command, "--on", "ray", "--engine", str(engine)], cwd=folder, stdout=log, stderr=log
-        )
-    said = (folder / "log").read_text
-    wait_until(lambda: "round 3 " in said() or process.poll() is not None, "the third round")
-    assert process.poll() is None, said()
+    (folder / "engine.yaml").write_text(yaml.safe_dump(nodes.engine))
+    process = Up.start(folder, *words, "--on", "ray", "--engine", "engine.yaml")
+    process.wait_for_round(3)
     return process
 
 
 def test_a_lost_node_costs_no_bit_and_nothing_is_left(nodes: Nodes, tmp_path: Path) -> None:
-    up("quickstart", overrides=ENCRYPTED, runs=tmp_path / "local")
-    (local,) = (tmp_path / "local").iterdir()
-    overrides = [word for override in ENCRYPTED for word in ("--set", override)]
-    process = begun(tmp_path, nodes, "quickstart", *overrides, runs=str(tmp_path / "runs"))
+    process = begun(tmp_path, nodes, *quickstart(ROUNDS))
     running = clients_of(str(tmp_path))
     assert len(running) == 4
     for each in running:
         assert "PRIVATE KEY" not in "".join((*line(each), *each.environ().values()))
     nodes.lose({each.pid for each in running})
-    assert process.wait(200) == 0, (tmp_path / "log").read_text()
-    (run,) = (tmp_path / "runs").iterdir()
-    assert digest(run / "model.npz") == digest(local / "model.npz")
+    run = process.check_end(local_digest(ROUNDS))
     logs = [log.read_text() for log in (run / "clients").glob("*.log")]
     assert len(logs) == 4
     assert sum(log.count("working for run") for log in logs) > 4, "what killed clients said has come here as well"
@@ -102,13 +89,13 @@ def test_clients_without_state_need_no_shared_storage_and_end_with_the_command(
     monkeypatch.setenv("TMPDIR", str(own))
     file = tmp_path / "settings.yaml"
     file.write_text(yaml.safe_dump(STATELESS))
-    process = begun(tmp_path, nodes, str(file), runs="/proc/self/cwd/runs")
+    process = begun(tmp_path, nodes, str(file), "--runs", "/proc/self/cwd/runs")
     (run,) = (tmp_path / "runs").iterdir()
     temporary = Path(f"/tmp/fenchel-{run.name}")
     assert temporary.is_dir()
     assert len(clients_of(str(temporary))) == 3
-    process.kill()
-    process.wait()
+    process.process.kill()
+    process.process.wait()
     wait_until(lambda: not clients_of(str(temporary)), "the end of all clients")
     wait_until(lambda: not temporary.exists(), "the end of their folder")
     wait_until(lambda: not list(own.iterdir()), "the end of the driver's folder")
@@ -117,25 +104,25 @@ def test_clients_without_state_need_no_shared_storage_and_end_with_the_command(
 def test_client_processes_that_hang_are_ended_with_their_commands(nodes: Nodes, tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(yaml.safe_dump(STATELESS))
-    process = begun(tmp_path, nodes, str(file), runs=str(tmp_path / "runs"))
+    process = begun(tmp_path, nodes, str(file))
     hanging = clients_of(str(tmp_path))
     assert len(hanging) == 3
     for each in hanging:
         each.suspend()
-    for each in psutil.Process(process.pid).children():
+    for each in psutil.Process(process.process.pid).children():
         if HANDOVER in " ".join(line(each)):
             each.kill()
     wait_until(lambda: not any(each.is_running() for each in hanging), "the end of clients that hang")
     wait_until(lambda: len(clients_of(str(tmp_path))) == 3, "others in their place")
-    process.kill()
-    process.wait()
+    process.process.kill()
+    process.process.wait()
     wait_until(lambda: not clients_of(str(tmp_path)), "the end of all clients")
 
 
 def test_clients_with_state_need_shared_storage(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with raises(SettingsError, key="--runs"):
-        up("quickstart", overrides=ENCRYPTED, on="ray", engine=nodes.engine, runs="/proc/self/cwd/runs")
+        up("quickstart", on="ray", engine=nodes.engine, runs="/proc/self/cwd/runs")
 
 
 WRONG: dict[str, tuple[dict[str, Any], type[Exception], dict[str, str]]] = {
