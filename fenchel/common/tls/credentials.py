@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +59,7 @@ class Credentials:
     @property
     def key_is_open(self) -> bool:
         """Whether other users of this machine can read the key."""
-        return self.folder is not None and bool((self.folder / KEY).stat().st_mode & 0o077)
+        return self.folder is not None and open_to_others((self.folder / KEY).stat(), os.geteuid())
 
     def renewed(self) -> Credentials:
         """Return what is in the folder now, if it has changed and fits together; else these.
@@ -103,6 +104,15 @@ class Credentials:
     def for_channel(self) -> grpc.ChannelCredentials:
         """Return what a client dials with."""
         return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
+
+
+def open_to_others(key: os.stat_result, user: int) -> bool:
+    """Return whether other users than this one can read a key, or its group can change it.
+
+    A group that may read a key of root's is how Kubernetes gives the key to this user.
+    """
+    given_by_group = key.st_uid == 0 and user != 0
+    return bool(key.st_mode & (0o037 if given_by_group else 0o077))
 
 
 def _fit(folder: Path) -> bool:

@@ -81,6 +81,13 @@ def server(
     linger: Annotated[
         float, typer.Option(min=0, help="seconds to stay after an error, so that clients that dial in learn the reason")
     ] = 0.0,
+    keep_clients: Annotated[
+        bool,
+        typer.Option(
+            "--keep-clients",
+            help="when interrupted, leave the clients waiting for the server that is started in place of this one",
+        ),
+    ] = False,
 ) -> None:
     """Coordinate one run for clients that dial in."""
     from fenchel.common.tls.credentials import Credentials
@@ -131,7 +138,9 @@ def server(
             Display(console, folder.id, chosen.rounds) as display,
         ):
             observer = display.observer().beside(watchers)
-            coordinator = Coordinator(chosen, folder, resume=checkpoint, observer=observer, public_key=key)
+            coordinator = Coordinator(
+                chosen, folder, resume=checkpoint, observer=observer, public_key=key, keeps_clients=keep_clients
+            )
 
             def listening(port: int) -> None:
                 display.say(f"listening on {listen.rpartition(':')[0]}:{port}; waiting for clients")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 from fenchel.common.errors import FenchelError, RunStoppedError, SettingsError, StorageError
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.common.tls.credentials import KEY
+from fenchel.common.tls.credentials import KEY, open_to_others
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.cli.client import _identities
 from fenchel.deploy.cli.conduct import kept_if_begun
@@ -68,3 +69,18 @@ def test_a_key_that_others_can_read_is_told(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "north" / KEY).chmod(0o640)
     _identities(tmp_path / "north", None, None, 0, None)
     assert "chmod 600 key.pem" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "user", "is_open"),
+    [
+        (0o440, 0, 1000, False),  # as a container has it from Kubernetes
+        (0o440, 0, 0, True),
+        (0o440, 1000, 1000, True),
+        (0o460, 0, 1000, True),
+        (0o444, 0, 1000, True),
+        (0o600, 1000, 1000, False),
+    ],
+)
+def test_a_key_of_roots_may_be_given_to_a_user_by_its_group(mode: int, owner: int, user: int, is_open: bool) -> None:
+    assert open_to_others(os.stat_result((mode, 0, 0, 1, owner, 1000, 0, 0, 0, 0)), user) == is_open
