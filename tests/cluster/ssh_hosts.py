@@ -97,8 +97,10 @@ def hosts(folder: Path, number: int = 2) -> Iterator[Hosts]:
                 "PasswordAuthentication": "no",
                 "PermitRootLogin": "prohibit-password",
             }
+            # A home of their own, so that no shell of a host runs what the user's shells do at their start.
+            settings["SetEnv"] = f"HOME={folder}"
             if kernel := os.environ.get("OPENBLAS_CORETYPE"):  # or hosts would round in their own way
-                settings["SetEnv"] = f"OPENBLAS_CORETYPE={kernel}"
+                settings["SetEnv"] += f" OPENBLAS_CORETYPE={kernel}"
             options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
             _run("ip", "netns", "exec", namespace, SSHD, "-f", "/dev/null", "-h", str(folder / "host_key"), *options)
         yield Hosts(namespaces, folder)

@@ -77,16 +77,21 @@ class SshLauncher:
         """
         everywhere = "::" if ":" in self.settings.dial else "0.0.0.0"  # noqa: S104
         with piped.listening(everywhere, self.settings.port) as port:
-            found = await asyncio.gather(*(self._look(host, port) for host in dict.fromkeys(self.settings.hosts)))
-        addresses = sorted(set(found))
+            looking = [self._look(host, port) for host in dict.fromkeys(self.settings.hosts)]
+            found = await asyncio.gather(*looking, return_exceptions=True)  # so that none outlives this
+        addresses = set()
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+            addresses.add(each)
         if len(addresses) > 1:
             raise SettingsError(
-                f"hosts see this machine at different addresses: {', '.join(addresses)}; name the one that all of them "
+                f"hosts see this machine at different addresses: {', '.join(sorted(addresses))}; name the one that all of them "
                 "reach",
                 key="dial",
             )
         self._state = f"{self.settings.state}/{required.run}"
-        return Site(listen=everywhere, port=self.settings.port, dial=addresses[0], state=self._state)
+        return Site(listen=everywhere, port=self.settings.port, dial=addresses.pop(), state=self._state)
 
     async def start(self, process: ClientProcess) -> piped.PipedProcess:
         """Start a process on the host whose turn it is; one that is started again finds its journals there."""
