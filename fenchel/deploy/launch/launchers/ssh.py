@@ -86,8 +86,8 @@ class SshLauncher:
             addresses.add(each)
         if len(addresses) > 1:
             raise SettingsError(
-                f"hosts see this machine at different addresses: {', '.join(sorted(addresses))}; name the one that all of them "
-                "reach",
+                f"hosts see this machine at different addresses: {', '.join(sorted(addresses))}; name the one that "
+                "all of them reach",
                 key="dial",
             )
         self._state = f"{self.settings.state}/{required.run}"
