@@ -46,7 +46,7 @@ fast: $(READY)  ## the tests of parts, without a cluster
 	$(BIN)/python -m pytest -m 'not docker and not slow and not cluster' $(SPREAD) tests/unit
 
 slow: $(READY)  ## statistics, long convergence, every parameter, ten kills for each algorithm
-	$(BIN)/python -m pytest -m 'slow and not docker' --numprocesses 4 --dist loadgroup
+	$(BIN)/python -m pytest -m 'slow and not docker' $(SPREAD)
 
 test-all: test slow  ## both
 

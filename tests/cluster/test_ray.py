@@ -24,7 +24,6 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.slow,  # make test-all
     pytest.mark.timeout(300),
-    pytest.mark.xdist_group("ray"),  # one cluster for all
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed (fenchel[ray])"),
 ]
 
