@@ -97,7 +97,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     address = next(each["address"] for each in node["status"]["addresses"] if each["type"] == "InternalIP")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(least_rights(tmp_path_factory.mktemp("rights"))))
-        yield {"image": IMAGE, "pull_policy": "Never", "claim": name, "dial": address, "cpus": 0.5, "context": "up"}
+        yield {"image": IMAGE, "pull_policy": "Never", "claim": name, "dial": address, "cpus": 0.4, "context": "up"}
         kubectl("delete", "--filename", "-", given=claim)
         kubectl("delete", "--filename", "deploy/kubernetes/up.yaml")
 

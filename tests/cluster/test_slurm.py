@@ -107,6 +107,15 @@ def test_an_interrupted_command_cancels_its_job_and_the_run_goes_on_in_another(
     check_end(cluster, started(cluster, tmp_path, "--resume", str(run)), local_digest(ROUNDS))
 
 
+def test_a_killed_server_is_an_error_of_the_command(cluster: Cluster, tmp_path: Path) -> None:
+    process = started(cluster, tmp_path, *SETTINGS)
+    process.wait_for_round(3)
+    job = cluster.run("squeue", "-h", "-o", "%A").strip()
+    cluster.run("scancel", "--batch", "--signal=KILL", job)
+    assert process.process.wait(60) == 128 + signal.SIGKILL, process.said()
+    wait_until(lambda: not cluster.tasks(), "the end of all client processes")
+
+
 def test_a_job_prints_its_summary_as_json(cluster: Cluster, tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "fenchel", "up", *SETTINGS, "--set", "rounds=2", "--on", "slurm", "--json"]
     done = subprocess.run(command, cwd=tmp_path, env=cluster.environment(), capture_output=True, text=True, check=True)

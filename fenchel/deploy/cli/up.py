@@ -39,6 +39,7 @@ from fenchel.deploy.cli.options import (
 from fenchel.deploy.launch.data import ensure
 
 if TYPE_CHECKING:
+    from fenchel.deploy.launch.deployment import Deployment
     from fenchel.deploy.launch.launchers.slurm_job import SlurmJob
 
 
@@ -81,8 +82,6 @@ def up(
     from fenchel.deploy.cli.display import Display
     from fenchel.deploy.launch.deployment import Deployment
     from fenchel.deploy.launch.launchers.choice import launcher
-    from fenchel.deploy.launch.launchers.slurm import SlurmLauncher
-    from fenchel.deploy.launch.launchers.slurm_job import SlurmJob
     from fenchel.deploy.monitoring.exporters import Exporters, watching
     from fenchel.server.coordinator import open_resumed
     from fenchel.server.metering.open_files import raise_limit
@@ -107,26 +106,10 @@ def up(
         resume=checkpoint,
     )
     deployment.check()
-    job = None
-    if isinstance(engine_launcher, SlurmLauncher) and not engine_launcher.is_allocated:
-        job = SlurmJob(
-            settings=engine_launcher.settings,
-            name=chosen.name,
-            processes=len(deployment.groups),
-            always=_words(
-                {
-                    "--on": on,
-                    "--engine": engine,
-                    "--cpus": cpus,
-                    "--gpus": gpus,
-                    "--processes": processes,
-                    "--dashboard-at": dashboard_at,
-                    "--metrics": metrics,
-                }
-            ),
-            beginning=_beginning(settings, overrides, clients, resume, previous),
-            runs=runs,
-        )
+    options = {"--on": on, "--engine": engine, "--cpus": cpus, "--gpus": gpus, "--processes": processes}
+    options |= {"--dashboard-at": dashboard_at, "--metrics": metrics}
+    beginning = _beginning(settings, overrides, clients, resume, previous)
+    job = _job(deployment, _words(options), beginning, runs)
     if dry_run:
         print(job.script() if job is not None else "\n".join(deployment.plan()))  # noqa: T201
         return
@@ -145,6 +128,24 @@ def up(
         observer = display.observer().beside(watchers)
         summary = interruptible(replace(deployment, folder=folder, observer=observer, say=display.say).run())
     show_outcome(console, folder, summary, as_json)
+
+
+def _job(deployment: Deployment, always: list[str], beginning: list[str], runs: Path) -> SlurmJob | None:
+    """Return the job in which this command is to run; ``None`` where it runs here."""
+    from fenchel.deploy.launch.launchers.slurm import SlurmLauncher
+    from fenchel.deploy.launch.launchers.slurm_job import SlurmJob
+
+    launcher = deployment.launcher
+    if not isinstance(launcher, SlurmLauncher) or launcher.is_allocated:
+        return None
+    return SlurmJob(
+        settings=launcher.settings,
+        name=deployment.settings.name,
+        processes=len(deployment.groups),
+        always=always,
+        beginning=beginning,
+        runs=runs,
+    )
 
 
 def _beginning(

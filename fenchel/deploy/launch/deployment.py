@@ -14,7 +14,7 @@ from typing import Any
 from fenchel.client.trust_limits import TrustLimits
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.data.catalogue import data_folders, locate
-from fenchel.common.errors import INTERRUPTED, CheckpointError, RunStoppedError, SettingsError
+from fenchel.common.errors import INTERRUPTED, CheckpointError, FenchelError, RunStoppedError, SettingsError
 from fenchel.common.settings.link import Link
 from fenchel.common.settings.registry import half, is_outside, keeps_no_state
 from fenchel.common.settings.run import RunSettings
@@ -127,7 +127,10 @@ class Deployment:
             completed = True
             return summary
         finally:
-            await launcher.close(completed=completed)
+            try:
+                await launcher.close(completed=completed)
+            except FenchelError as error:  # what came of the run matters more
+                self.say(f"something of the run may be left where its clients were: {error}")
 
     def _requirements(self) -> Requirements:
         """Return what the run asks of an engine."""

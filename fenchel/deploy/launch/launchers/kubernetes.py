@@ -12,6 +12,7 @@ import re
 import secrets
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -104,7 +105,8 @@ class KubernetesLauncher:
             with piped.listening("0.0.0.0", self.settings.port) as port:  # noqa: S104
                 await self._look(dial, port)
         except BaseException:
-            await self._do({"clean": self._selector})
+            with suppress(FenchelError):  # the reason is the first error
+                await self._do({"clean": self._selector})
             raise
         return Site(listen="0.0.0.0", port=self.settings.port, dial=dial, state=self._state)  # noqa: S104
 
@@ -178,7 +180,7 @@ class KubernetesLauncher:
         """Return the manifest of a pod."""
         settings = self.settings
         unique = f"fenchel-{name}-{secrets.token_hex(4)}"
-        limits: dict[str, Any] = {"memory": settings.memory, "cpu": f"{settings.cpus:g}"}
+        limits: dict[str, Any] = {"memory": settings.memory}
         limits |= {"nvidia.com/gpu": settings.gpus} if settings.gpus else {}
         kernel = os.environ.get("OPENBLAS_CORETYPE")
         mounts: list[dict[str, Any]] = [
@@ -234,8 +236,8 @@ class KubernetesLauncher:
                             "readOnlyRootFilesystem": True,
                             "capabilities": {"drop": ["ALL"]},
                         },
-                        # Less than the limit, so that a pod is Burstable and its neighbours may use what it leaves.
-                        "resources": {"requests": limits | {"cpu": f"{settings.cpus / 2:g}"}, "limits": limits},
+                        # No limit of processors: a pod may use what its neighbours leave.
+                        "resources": {"requests": limits | {"cpu": f"{settings.cpus:g}"}, "limits": limits},
                         "volumeMounts": mounts,
                     }
                 ],

@@ -132,10 +132,9 @@ class RayLauncher:
         assert self._driver.stdin is not None
         self._driver.stdin.close()
         try:
-            async with asyncio.timeout(_END):
-                await self._driver.wait()
-        except TimeoutError:
-            pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_END):
+                    await self._driver.wait()
         finally:
             if self._driver.returncode is None:
                 self._driver.kill()

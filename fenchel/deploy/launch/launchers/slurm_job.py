@@ -179,8 +179,9 @@ async def _finished(number: str, say: Callable[[str], None]) -> tuple[str, int]:
         if found := re.search(r"JobState=(\w+) Reason=(\S+)", shown):
             state, reason = found.groups()
             if state not in _UNFINISHED:
-                ended = re.search(r"ExitCode=(\d+):", shown)
-                return state, int(ended[1]) if ended else 1
+                ended = re.search(r"ExitCode=(\d+):(\d+)", shown)
+                exit_code, signal_number = map(int, ended.groups()) if ended else (1, 0)
+                return state, exit_code or (128 + signal_number if signal_number else 0)
             if state == "PENDING" and reason in _HOPELESS:
                 raise SettingsError(
                     f"Slurm would never start job {number} ({reason}), so it was cancelled; ask for less, or for "
