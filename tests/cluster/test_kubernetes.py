@@ -23,7 +23,7 @@ from tests.cluster.up import Up, local_digest, quickstart
 from tests.messages import raises
 
 pytest.importorskip("kubernetes")
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]  # make test-all
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]  # make test-all
 
 IMAGE = "fenchel-under-test"
 ROUNDS = 40

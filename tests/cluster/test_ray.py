@@ -23,7 +23,7 @@ from tests.messages import raises
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.slow,  # make test-all
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed (fenchel[ray])"),
 ]
 

@@ -21,7 +21,7 @@ from tests.cluster.slurm_cluster import Cluster, NoSlurmError, slurm
 from tests.cluster.up import Up, local_digest, quickstart
 from tests.messages import raises
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]  # make test-all
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]  # make test-all
 
 ROUNDS = 40
 SETTINGS = quickstart(ROUNDS)

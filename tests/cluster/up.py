@@ -16,6 +16,9 @@ import fenchel
 from tests.cluster.federation import digest, wait_until
 
 
+_PATIENCE = 300.0  # seconds; on a busy machine an engine starts a dozen processes slowly
+
+
 @dataclass(frozen=True)
 class Up:
     """A process of ``fenchel up``, whose run folder and log are in a folder."""
@@ -45,12 +48,13 @@ class Up:
 
     def wait_for_round(self, number: int) -> None:
         """Wait until a round is done, and the run goes on."""
-        wait_until(lambda: f"round {number} " in self.said() or self.process.poll() is not None, f"round {number}")
+        reached = f"round {number} "
+        wait_until(lambda: reached in self.said() or self.process.poll() is not None, reached, _PATIENCE)
         assert self.process.poll() is None, self.said()
 
     def check_end(self, expected: str) -> Path:
         """Wait for the end; return the run folder, whose model must have this digest."""
-        assert self.process.wait(200) == 0, self.said()
+        assert self.process.wait(_PATIENCE) == 0, self.said()
         (model,) = self.folder.rglob("model.npz")
         assert digest(model) == expected
         return model.parent

@@ -27,14 +27,14 @@ from fenchel.common.untrusted_text import plain
 from fenchel.common.version import software
 from fenchel.deploy.launch.launchers import piped
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
-from fenchel.deploy.launch.launchers.ray_driver import DIAL
+from fenchel.deploy.launch.launchers.ray_driver import DIAL, LOOKING
 from fenchel.deploy.launch.launchers.survey import Survey, marker, temporary_state
 
 _HANDOVER = "fenchel.deploy.launch.launchers.handover"
 _DRIVER = "fenchel.deploy.launch.launchers.ray_driver"
 
 _CONNECTION = 5.0  # seconds for a connection to the cluster
-_PATIENCE = 30.0  # seconds for all that comes before client processes
+_PATIENCE = 30.0 + LOOKING  # seconds for all that comes before client processes
 _END = 25.0  # seconds for the driver to end
 _LONGEST = 16 << 20  # bytes of what the driver says of all nodes
 
@@ -104,13 +104,13 @@ class RayLauncher:
             The cluster is too small; or a node has another version of Fenchel, or does not see the folder of the
             journals.
         UnreachableError
-            There is no cluster, or a node cannot reach this machine.
+            There is no cluster; or a node does not answer, or cannot reach this machine.
         """
         await self._knock()
         everywhere = "::" if ":" in self.settings.dial else "0.0.0.0"  # noqa: S104
         with piped.listening(everywhere, self.settings.port) as port, marker(required.journals) as file:
             try:
-                found = await self._connect(port, file)
+                found = await self._connect(port, file, required.processes)
                 self._check_room(found, required.processes)
                 surveys = self._surveys(found["nodes"], port)
                 temporary = temporary_state(surveys, required)
@@ -162,12 +162,13 @@ class RayLauncher:
             key="address",
         )
 
-    async def _connect(self, port: int, file: Path) -> Mapping[str, Any]:
+    async def _connect(self, port: int, file: Path, processes: int) -> Mapping[str, Any]:
         """Start the driver; return what it has found."""
         order = {
             "address": self.settings.address,
             "options": self.settings.actor,
             "dial": self.settings.dial,
+            "processes": processes,
             "look": ["-P", "-m", piped.REMOTE, "look", DIAL, str(port), str(file)],
         }
         with tempfile.TemporaryFile() as errors:
@@ -216,7 +217,12 @@ class RayLauncher:
         """Return what each node is like, by its address."""
         surveys = {}
         for each in nodes:
-            node, (_, printed, errors) = each["node"], each["result"]
+            node = each["node"]
+            if each["result"] is None:
+                raise UnreachableError(
+                    f"has not started a task in {LOOKING:g} s; look at its load, and at Ray's logs there", source=node
+                )
+            _, printed, errors = each["result"]
             try:
                 surveys[node] = Survey.read(printed.strip())
             except ValueError:

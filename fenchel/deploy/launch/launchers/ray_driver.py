@@ -31,7 +31,10 @@ DIAL = "DIAL"
 _CHUNK = 65_536  # bytes at a time, few enough for Ray to keep them out of its object store
 _ROOM = 10.0  # seconds after which a process that waits for room says so
 _GRACE = 5.0  # seconds for client processes to end
-_PATIENCE = 15.0  # seconds for what is done on all nodes
+LOOKING = 60.0
+"""Seconds for a survey of all nodes; the first task on a node starts a Python process there."""
+
+_CLEANING = 15.0  # seconds to remove a folder of all nodes
 
 
 class RemoteProcess:
@@ -176,8 +179,11 @@ class Driver:
             if node["Alive"] and (room := min(rooms, default=sys.maxsize)):
                 yield node, room
 
-    def on_nodes(self, function: Any, argument: Any) -> list[dict[str, Any]]:
-        """Call a function on each node that client processes may be on; return addresses and results."""
+    def on_nodes(self, function: Any, argument: Any, patience: float) -> list[dict[str, Any]]:
+        """Call a function on each node that client processes may be on; return addresses and results.
+
+        patience: seconds, after which the result of a node without an answer is ``None``.
+        """
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         nodes, calls = [node for node, _ in self.able()], []
@@ -185,23 +191,27 @@ class Driver:
             pinned = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             task = self.ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=pinned)(function)
             calls.append(task.remote(argument))
-        results = self.ray.get(calls, timeout=_PATIENCE)
+        answered = set(self.ray.wait(calls, num_returns=len(calls), timeout=patience)[0]) if calls else set()
         return [
-            {"node": node["NodeManagerAddress"], "result": result} for node, result in zip(nodes, results, strict=True)
+            {"node": node["NodeManagerAddress"], "result": self.ray.get(call) if call in answered else None}
+            for node, call in zip(nodes, calls, strict=True)
         ]
 
-    def survey(self, look_for: Sequence[str], dial: str) -> dict[str, Any]:
+    def survey(self, look_for: Sequence[str], dial: str, processes: int) -> dict[str, Any]:
         """Return what is to be known of the cluster before client processes are started.
 
         look_for: words of the survey of a node, in which DIAL stands for the address of this machine.
         dial: that address; by default the one by which Ray knows this machine.
+        processes: number of client processes; nodes are not looked at where there is no room for them.
         """
         dial = dial or self.ray.util.get_node_ip_address()
+        room = sum(room for _, room in self.able())
+        words = [dial if word == DIAL else word for word in look_for]
         return {
             "dial": dial,
-            "room": sum(room for _, room in self.able()),
+            "room": room,
             "resources": self.ray.cluster_resources(),
-            "nodes": self.on_nodes(look, [dial if word == DIAL else word for word in look_for]),
+            "nodes": self.on_nodes(look, words, LOOKING) if room >= processes else [],
         }
 
     def accept(self, server: socket.socket) -> None:
@@ -218,7 +228,7 @@ class Driver:
             running.join(max(0.0, until - time.monotonic()))
         if temporary:
             with suppress(self.ray.exceptions.RayError):
-                self.on_nodes(remove, temporary)
+                self.on_nodes(remove, temporary, _CLEANING)
         self.ray.shutdown()
 
     def _run(self, connection: socket.socket) -> None:
@@ -241,7 +251,7 @@ def main() -> None:
     driver = Driver(ray, order["options"])
     try:
         ray.init(order["address"] or "auto", log_to_driver=False, logging_level="error")
-        found = driver.survey(order["look"], order["dial"])
+        found = driver.survey(order["look"], order["dial"], order["processes"])
     except Exception as error:  # of many kinds: no cluster, another version of Ray or Python, a node without room
         found = {"problem": f"{type(error).__name__}: {error}"}
     # Only now, as a driver that no cluster answers is killed.
