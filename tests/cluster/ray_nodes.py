@@ -75,6 +75,7 @@ def main() -> None:
     """Run a cluster by orders."""
     from ray.cluster_utils import Cluster
 
+    os.environ["RAY_worker_niceness"] = "0"  # else clients hardly run beside other tests
     size = {"num_cpus": 2, "object_store_memory": 100 << 20}
     cluster: Any = Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
     raylets = {}
