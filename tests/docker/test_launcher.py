@@ -61,6 +61,23 @@ def test_containers_end_with_the_command_and_the_run_goes_on_later(image: str, t
     assert not networks()  # of one name for all attempts at a run
 
 
+def test_containers_reach_the_server_over_the_links_of_their_clients(image: str, tmp_path: Path) -> None:
+    linked = ["client-000", "client-001", "client-003"]
+    run = up(
+        "quickstart",
+        on="docker",
+        engine={"image": image},
+        overrides=["rounds=2", *(f"links.clients.{client}=lte" for client in linked)],
+        runs=tmp_path,
+        processes=2,
+    )
+    passed = json.loads((run.path / "links.json").read_text())
+    assert sorted(passed) == linked
+    calls = run.calls.groupby("client").wire_up.sum()
+    for client, each in passed.items():
+        assert each["passed"]["up"] >= calls[client], "all of it went over the link"
+
+
 def test_a_mistake_is_an_error_before_anything_is_started(
     image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

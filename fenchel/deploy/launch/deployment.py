@@ -109,10 +109,13 @@ class Deployment:
             )
         if self.settings.secrets.designated is not None:
             check_designated(self.settings.secrets.designated, client_names(self.clients))
-        if self.launcher is not None and (self.settings.links is not None or not self.secure):
+        if self.launcher is not None and not self.secure:
+            raise SettingsError("TLS is left out between processes of this machine only; use --on local", key="--insecure")
+        if self.settings.links is not None and self.launcher is not None and not self.launcher.on_this_machine:
             raise SettingsError(
-                "links are emulated, and TLS is left out, on this machine only; leave --on out",
-                key="links" if self.secure else "--insecure",
+                "these emulate links on one machine, and other machines have real ones; leave them out, or use "
+                "--on local or docker",
+                key="links",
             )
         self._linked()
 
@@ -207,13 +210,12 @@ class Deployment:
         clients: set[asyncio.Task[None]] = set()
         watching: set[asyncio.Task[None]] = set()
         try:
-            async with self._links(server) as relays:
+            async with self._links(site, server) as relays:
                 self.say(f"starting {len(self.groups)} client processes")
-                if relays is not None:
-                    watching.add(asyncio.create_task(relays.watch()))
                 dialled = None
                 if relays is not None:
-                    dialled = {name: relays.ports.get(name, server.port) for name in identities}
+                    watching.add(asyncio.create_task(relays.watch()))
+                    dialled = {name: Address(site.dial, relays.ports.get(name, server.port)) for name in identities}
                 for process in self._client_processes(str(server), site.state, identities, dialled):
                     clients.add(asyncio.create_task(self._run_clients(launcher, process)))
                 waiting: set[asyncio.Task[Any]] = {serving, *clients, *watching}
@@ -266,7 +268,7 @@ class Deployment:
         return {} if links is None else links.of_clients(client_names(self.clients))
 
     @asynccontextmanager
-    async def _links(self, server: Address) -> AsyncIterator[NetworkProxies | None]:
+    async def _links(self, site: Site, server: Address) -> AsyncIterator[NetworkProxies | None]:
         """Have relays stand between the server and those clients whose links the settings describe."""
         links = self._linked()
         self._logs.mkdir(exist_ok=True)
@@ -274,8 +276,14 @@ class Deployment:
             yield None
             return
         self.say(f"putting links between the server and {len(links)} of {self.clients} clients")
-        passed = self.folder.path / "links.json"
-        async with relaying(links, str(server), self.settings.seed, self._logs / "links.log", passed) as relays:
+        async with relaying(
+            links,
+            str(server),
+            listen=site.listen,
+            seed=self.settings.seed,
+            log=self._logs / "links.log",
+            passed=self.folder.path / "links.json",
+        ) as relays:
             yield relays
 
     @property
@@ -288,17 +296,17 @@ class Deployment:
         server: str,
         state: str,
         identities: Mapping[str, Credentials | None],
-        relays: Mapping[str, int] | None = None,
+        relays: Mapping[str, Address] | None = None,
     ) -> Iterator[ClientProcess]:
         """Yield the processes of all clients.
 
-        relays: port of this machine that each client dials in place of the server.
+        relays: what each client dials in place of the server.
         """
         for number, group in enumerate(self.groups):
             words = ["client", server, "--bundle", "-", "--state", state]
             if relays is not None:
                 for name in group:
-                    words += ["--relay", f"localhost:{relays[name]}"]
+                    words += ["--relay", str(relays[name])]
             bundle = Bundle(
                 identities={name: identities[name] for name in group},
                 secrets=self._keys / CLIENTS if self._gives_keys else None,

@@ -1,9 +1,9 @@
 """The links of a federation on this machine: a process with a relay for each client that has one.
 
 A process of its own, so that neither the server's work nor the clients' delays what passes.
-``python -m fenchel.deploy.netem.proxies`` reads one JSON object from standard input: the server, the seed,
-and each client's link. It prints the ports that the clients are to dial. When standard input ends it prints
-what has passed, and ends.
+``python -m fenchel.deploy.netem.proxies`` reads one JSON object from standard input: the server, the host to listen
+on, the seed, and each client's link. It prints the ports that the clients are to dial. When standard input ends it
+prints what has passed, and ends.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from fenchel.common.settings.link import Link
 from fenchel.deploy.address import Address
 from fenchel.deploy.netem.proxy import NetworkProxy, event_loop
 
-_HOST = "127.0.0.1"
-
 
 @dataclass(frozen=True)
 class NetworkProxies:
@@ -43,11 +41,12 @@ class NetworkProxies:
 
 @asynccontextmanager
 async def relaying(
-    links: Mapping[str, Link], server: str, seed: int, log: Path, passed: Path
+    links: Mapping[str, Link], server: str, *, listen: str, seed: int, log: Path, passed: Path
 ) -> AsyncIterator[NetworkProxies]:
     """Have relays stand between clients and their server for the duration of a ``with`` block.
 
     links: by client id.
+    listen: host of this machine on which the relays listen.
     passed: file that is written at the end: each client's link, and what has passed over it (JSON).
     """
     with log.open("ab") as output:
@@ -62,7 +61,12 @@ async def relaying(
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        order = {"server": server, "seed": seed, "links": {name: link.model_dump() for name, link in links.items()}}
+        order = {
+            "server": server,
+            "listen": listen,
+            "seed": seed,
+            "links": {name: link.model_dump() for name, link in links.items()},
+        }
         process.stdin.write(json.dumps(order).encode() + b"\n")
         told = await process.stdout.readline()
         if not told:
@@ -105,7 +109,7 @@ async def _serve(order: Mapping[str, Any]) -> None:
         name: NetworkProxy((server.host, server.port), Link.model_validate(link), seed, name, say=_say)
         for name, link in order["links"].items()
     }
-    _print({name: await relay.listen(_HOST, 0) for name, relay in relays.items()})
+    _print({name: await relay.listen(order["listen"], 0) for name, relay in relays.items()})
     await asyncio.to_thread(sys.stdin.read)
     for relay in relays.values():
         await relay.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import yaml
 from typer.testing import CliRunner
 
 from fenchel.common.errors import SettingsError
+from fenchel.common.settings.run import load
+from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.cli.main import application
 from fenchel.deploy.launch.bundle import Bundle
+from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.launchers.choice import LAUNCHERS, launcher
 from fenchel.deploy.launch.launchers.docker import DockerLauncher, DockerSettings
 from fenchel.deploy.launch.launchers.interface import ClientProcess
@@ -55,11 +59,21 @@ def test_what_an_engine_does_not_have_is_an_error(case: str) -> None:
         launcher(on, **options)
 
 
+def engine_of(on: str) -> Any:
+    kind: Any = LAUNCHERS[on]
+    return kind() if on == "local" else kind(kind.Settings(**({"hosts": ["a"]} if on == "ssh" else {})))
+
+
 @pytest.mark.parametrize("on", LAUNCHERS)
 def test_every_engine_shows_what_it_would_start(on: str) -> None:
-    kind: Any = LAUNCHERS[on]
-    engine = kind() if on == "local" else kind(kind.Settings(**({"hosts": ["a"]} if on == "ssh" else {})))
-    assert "here:7443" in engine.plan(PROCESS)
+    assert "here:7443" in engine_of(on).plan(PROCESS)
+
+
+@pytest.mark.parametrize("on", LAUNCHERS)
+def test_links_are_emulated_on_this_machine_only(on: str, tmp_path: Path) -> None:
+    linked = Deployment(load(Path("quickstart"), ["links.default=lte"]), RunFolder(tmp_path), 4, launcher=engine_of(on))
+    with nullcontext() if on in {"local", "docker"} else raises(SettingsError, key="links"):
+        linked.check()
 
 
 def test_a_pod_is_confined_and_reads_its_bundle_from_a_secret_of_its_name() -> None:

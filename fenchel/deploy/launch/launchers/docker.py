@@ -55,6 +55,7 @@ class DockerLauncher:
     """
 
     Settings: ClassVar[type[Section]] = DockerSettings
+    on_this_machine: ClassVar[bool] = True
 
     settings: DockerSettings
     _run: str = field(default="RUN", init=False)

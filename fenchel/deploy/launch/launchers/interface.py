@@ -99,6 +99,9 @@ class Launcher(Protocol):
     Settings: ClassVar[type[Section]]
     """Settings of the engine, which its constructor takes."""
 
+    on_this_machine: ClassVar[bool]
+    """Whether client processes are on this machine, so that it can emulate links to them."""
+
     @staticmethod
     def missing() -> list[str]:
         """Return what this machine lacks for the engine, each with what to do; empty where it can be used."""

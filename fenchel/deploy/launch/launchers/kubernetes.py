@@ -69,6 +69,7 @@ class KubernetesLauncher:
     """
 
     Settings: ClassVar[type[Section]] = KubernetesSettings
+    on_this_machine: ClassVar[bool] = False
 
     settings: KubernetesSettings
     _run: str = field(default="RUN", init=False)

@@ -47,6 +47,7 @@ class LocalLauncher:
     """
 
     Settings: ClassVar[type[Section]] = Section
+    on_this_machine: ClassVar[bool] = True
 
     modules: Sequence[str] = ()
     _fork_server: ForkServer = field(init=False)

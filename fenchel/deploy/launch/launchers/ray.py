@@ -80,6 +80,7 @@ class RayLauncher:
     """
 
     Settings: ClassVar[type[Section]] = RaySettings
+    on_this_machine: ClassVar[bool] = False
 
     settings: RaySettings
     _socket: str = field(init=False)  # path at which the driver takes processes

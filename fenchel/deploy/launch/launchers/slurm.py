@@ -47,6 +47,7 @@ class SlurmLauncher:
     """
 
     Settings: ClassVar[type[Section]] = SlurmSettings
+    on_this_machine: ClassVar[bool] = False
 
     settings: SlurmSettings
     _started: set[int] = field(default_factory=set)

@@ -52,6 +52,7 @@ class SshLauncher:
     """
 
     Settings: ClassVar[type[Section]] = SshSettings
+    on_this_machine: ClassVar[bool] = False
 
     settings: SshSettings
     _state: str = field(init=False)  # folder of the run's journals on each host
