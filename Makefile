@@ -11,6 +11,9 @@ BACKEND := setuptools>=77
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock'
 
+# Tests start hundreds of processes, none of which should compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install torch engines helm demo test fast slow test-all explore docs fuzz lint format bench bench-peers proto lock clean
 
 help:  ## this list
