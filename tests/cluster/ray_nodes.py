@@ -75,7 +75,8 @@ def main() -> None:
     """Run a cluster by orders."""
     from ray.cluster_utils import Cluster
 
-    os.environ["RAY_worker_niceness"] = "0"  # else clients hardly run beside other tests
+    # With the usual niceness, clients hardly run beside other tests.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - as Ray spells it
     size = {"num_cpus": 2, "object_store_memory": 100 << 20}
     cluster: Any = Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
     raylets = {}

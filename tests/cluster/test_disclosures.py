@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from fenchel.client.secrets.shared import Secrets
 from tests.algorithms.wire import Frame, account_of, check_account, entries, messages
 from tests.cluster.conftest import MakeFederation
-from tests.cluster.federation import Federation, Process, free_port
+from tests.cluster.federation import Federation, Process, free_port, wait_until
 from tests.cluster.onlooker import Onlooker
 from tests.cluster.test_secrets import VAULT, kept, settings
 from tests.cluster.test_secrets import traces as traces_of
@@ -76,7 +77,7 @@ def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(
     federate: MakeFederation, collector: Onlooker
 ) -> None:
     """Held against all that left the server by these ways."""
-    federation = federate(settings(rounds=30, nap=0.05), VAULT, Tapped)
+    federation = federate(settings(rounds=100, nap=0.05), VAULT, Tapped)
     metrics, page = free_port(), free_port()
     federation.start_server("--metrics", f"127.0.0.1:{metrics}", "--dashboard-at", f"127.0.0.1:{page}")
     for name in federation.names:
@@ -85,8 +86,18 @@ def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(
     secrets = Secrets.load(kept(federation, federation.names[0], "clients.secret"))
 
     def fetched(port: int, path: str) -> bytes:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as response:
-            return bytes(response.read())
+        answers: list[bytes] = []
+
+        def is_answered() -> bool:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as response:
+                    answers.append(response.read())
+            except urllib.error.HTTPError as busy:
+                assert busy.code == 503
+            return bool(answers)
+
+        wait_until(is_answered, path)
+        return answers[0]
 
     shown = {"metrics": fetched(metrics, "/metrics"), "live page": fetched(page, "/fleet") + fetched(page, "/")}
     account = account_of(federation.finish())

@@ -15,7 +15,6 @@ from typing import Self
 import fenchel
 from tests.cluster.federation import digest, wait_until
 
-
 _PATIENCE = 300.0  # seconds; on a busy machine an engine starts a dozen processes slowly
 
 

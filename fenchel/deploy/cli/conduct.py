@@ -94,7 +94,7 @@ def show_warnings(settings: RunSettings) -> None:
 
 def say_on(console: Console, words: str) -> None:
     """Print a line as it is."""
-    console.print(words, highlight=False, soft_wrap=True)
+    console.print(words, highlight=False, markup=False, soft_wrap=True)
 
 
 def show_outcome(console: Console, folder: RunFolder, summary: Summary, as_json: bool) -> None:
@@ -109,4 +109,4 @@ def show_outcome(console: Console, folder: RunFolder, summary: Summary, as_json:
         print(json.dumps(asdict(summary) | {"folder": str(folder.path)}))  # noqa: T201
     else:
         show([run], console)
-        console.print(f"run folder  {folder.path}\nreport      {folder.report}", highlight=False, soft_wrap=True)
+        say_on(console, f"run folder  {folder.path}\nreport      {folder.report}")

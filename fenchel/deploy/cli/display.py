@@ -122,7 +122,7 @@ class Display:
         if self._live is not None:
             self._live.update(self._table())
         else:
-            self._console.print(status, highlight=False)
+            self._console.print(status, highlight=False, markup=False)
 
     def joined(self, present: int, expected: int | None) -> None:
         """Show how many clients are ready."""

@@ -102,7 +102,7 @@ def _unsynchronised() -> tuple[str, ...]:
 def _engines() -> Iterator[Finding]:
     for engine, launcher in LAUNCHERS.items():
         lacks = launcher.missing()
-        yield Finding(f"--on {engine}", "missing" if lacks else "ready", "; ".join(lacks))
+        yield Finding(f"--on {engine}", "missing" if lacks else "installed", "; ".join(lacks))
 
 
 def _answer(*command: str) -> tuple[int | None, str]:

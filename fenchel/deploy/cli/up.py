@@ -110,6 +110,10 @@ def up(
     options |= {"--dashboard-at": dashboard_at, "--metrics": metrics}
     beginning = _beginning(settings, overrides, clients, resume, previous)
     job = _job(deployment, _words(options), beginning, runs)
+    if job is not None and dashboard:
+        raise SettingsError(
+            "opens a page of this machine, and the run is in a job; use --dashboard-at", key="--dashboard"
+        )
     if dry_run:
         print(job.script() if job is not None else "\n".join(deployment.plan()))  # noqa: T201
         return
@@ -117,7 +121,7 @@ def up(
     console = Console(stderr=as_json)
     ensure(chosen.data, console)
     if job is not None:
-        _wait_for(job, console, as_json)
+        _wait_for(job, console, resume, as_json)
         return
     folder = folder or RunFolder.create(runs, chosen.name)
     with (
@@ -163,11 +167,12 @@ def _words(options: Mapping[str, object]) -> list[str]:
     return [word for name, value in options.items() if value is not None for word in (name, str(value))]
 
 
-def _wait_for(job: SlurmJob, console: Console, as_json: bool) -> None:
-    """Do a run in a job, and show its log."""
+def _wait_for(job: SlurmJob, console: Console, resumed: Path | None, as_json: bool) -> None:
+    """Do a run in a job, or go on with one, and show its log."""
     code, folder = interruptible(job.run(partial(say_on, console)))
     if code:
         raise typer.Exit(code)
     if as_json:
-        (run,) = (RunFolder(path) for path in folder.iterdir())
+        # A job that was started again before its first checkpoint has left a folder of its first attempt.
+        run = RunFolder(resumed or max(folder.iterdir(), key=lambda path: path.stat().st_mtime))
         print(json.dumps(json.loads(run.summary.read_text()) | {"folder": str(run.path)}))  # noqa: T201

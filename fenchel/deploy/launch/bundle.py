@@ -96,9 +96,19 @@ class ReceivedBundle:
 
 
 def read_whole(stream: BinaryIO) -> bytes:
-    """Return the bytes that :meth:`Bundle.send` wrote to a pipe, which may stay open."""
+    """Return the bytes that :meth:`Bundle.send` wrote to a pipe, which may stay open.
+
+    Raises
+    ------
+    CredentialError
+        What wrote them has ended before.
+    """
     line = stream.readline(_LONGEST)
-    return line + stream.read(json.loads(line)["secrets"])
+    size = int(json.loads(line)["secrets"]) if line.endswith(b"\n") else 1  # of which there will be none
+    secrets = stream.read(size)
+    if len(secrets) < size:
+        raise CredentialError("the bundle is not whole, as where fenchel up has ended meanwhile")
+    return line + secrets
 
 
 def _credentials(texts: Any) -> Credentials | None:

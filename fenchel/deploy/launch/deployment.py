@@ -110,7 +110,9 @@ class Deployment:
         if self.settings.secrets.designated is not None:
             check_designated(self.settings.secrets.designated, client_names(self.clients))
         if self.launcher is not None and not self.secure:
-            raise SettingsError("TLS is left out between processes of this machine only; use --on local", key="--insecure")
+            raise SettingsError(
+                "TLS is left out between processes of this machine only; use --on local", key="--insecure"
+            )
         if self.settings.links is not None and self.launcher is not None and not self.launcher.on_this_machine:
             raise SettingsError(
                 "these emulate links on one machine, and other machines have real ones; leave them out, or use "
@@ -131,7 +133,7 @@ class Deployment:
             return summary
         finally:
             try:
-                await launcher.close(completed=completed)
+                await launcher.close(remove_journals=completed and not self._is_private)
             except FenchelError as error:  # what came of the run matters more
                 self.say(f"something of the run may be left where its clients were: {error}")
 
@@ -142,10 +144,15 @@ class Deployment:
             run=self.folder.id,
             processes=len(self.groups),
             journals=self.folder.journals.absolute(),
-            stateless=keeps_no_state(self.settings.algorithm),
+            stateless=keeps_no_state(self.settings.algorithm) and not self._is_private,
             data=next((folder for folder in data_folders() if locate(name, (folder,))), None),
             files=tuple(TrustLimits.agreeing_to(self.settings).files),
         )
+
+    @property
+    def _is_private(self) -> bool:
+        """True if journals hold privacy ledgers, which clients need wherever they start again, and keep."""
+        return self.settings.differential_privacy is not None
 
     async def _conduct(self, coordinator: Coordinator, launcher: Launcher, site: Site) -> Summary:
         """Make keys and certificates, serve, and run the clients."""
@@ -254,7 +261,8 @@ class Deployment:
                 raise
             if code == 0:
                 return
-            if (code > 0 and code != INTERRUPTED) or restart == self.restarts:
+            is_final = code is not None and code > 0 and code != INTERRUPTED
+            if is_final or restart == self.restarts:
                 names = list(process.bundle.identities)
                 who = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
                 raise RunStoppedError(f"the process of {who} {how_it_ended(code, process.log)}")
@@ -278,7 +286,7 @@ class Deployment:
         self.say(f"putting links between the server and {len(links)} of {self.clients} clients")
         async with relaying(
             links,
-            str(server),
+            str(Address(site.listen, server.port)),  # what clients dial need not be known here
             listen=site.listen,
             seed=self.settings.seed,
             log=self._logs / "links.log",

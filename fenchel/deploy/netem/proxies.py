@@ -90,12 +90,14 @@ def _ended(process: asyncio.subprocess.Process, log: Path) -> RunStoppedError:
     return RunStoppedError(f"the process of the links {how_it_ended(process.returncode, log)}")
 
 
-def how_it_ended(code: int, log: Path) -> str:
+def how_it_ended(code: int | None, log: Path) -> str:
     """Say how a process ended, and its last words.
 
-    code: what it returned; below 0: the signal that killed it.
+    code: what it returned; below 0: the signal that killed it; ``None``: nothing is known.
     """
     words = "\n".join(log.read_text(errors="replace").strip().splitlines()[-8:])
+    if code is None:
+        return f"was killed, or its machine or the way there was lost: {words or 'it said nothing'}"
     if code >= 0:
         return f"ended with code {code}: {words or 'it said nothing, as where the disk is full'}"
     cause = ", as where the memory is used up" if -code == signal.SIGKILL else ""

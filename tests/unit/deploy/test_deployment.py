@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fenchel.common.errors import INTERRUPTED, RunStoppedError, SettingsError
-from fenchel.common.settings.run import load
+from fenchel.common.settings.run import load, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch import deployment as module
 from fenchel.deploy.launch.bundle import Bundle
 from fenchel.deploy.launch.deployment import Deployment
-from fenchel.deploy.launch.launchers.interface import ClientProcess
+from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
 
 KILLED = -9
 
@@ -22,18 +22,18 @@ KILLED = -9
 class Ended:
     """A process that has ended."""
 
-    def __init__(self, code: int) -> None:
+    def __init__(self, code: int | None) -> None:
         self.code = code
 
-    async def ended(self) -> int:
+    async def ended(self) -> int | None:
         return self.code
 
 
 class Launcher:
     """An engine whose processes end as a list says."""
 
-    def __init__(self, codes: list[int]) -> None:
-        self.codes: Iterator[int] = iter(codes)
+    def __init__(self, codes: Sequence[int | None]) -> None:
+        self.codes: Iterator[int | None] = iter(codes)
         self.started = 0
 
     async def start(self, process: ClientProcess) -> Ended:
@@ -42,7 +42,7 @@ class Launcher:
         return Ended(next(self.codes))
 
 
-async def started(codes: list[int], folder: Path) -> int:
+async def started(codes: Sequence[int | None], folder: Path) -> int:
     """Run a client process whose starts end with these codes; return how often it was started."""
     launcher: Any = Launcher(codes)
     process = ClientProcess(number=0, words=(), bundle=Bundle(identities={"a": None}), log=folder / "log")
@@ -55,14 +55,42 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PAUSES", (0.0,))
 
 
-@pytest.mark.parametrize("codes", [[0], [KILLED, 0], [INTERRUPTED, KILLED, 0], [KILLED] * 3 + [0]])
+PRIVATE = {"mechanism": "clip-update", "noise_multiplier": 1.0, "clip": 1.0}
+
+
+@pytest.mark.parametrize("privacy", [None, PRIVATE], ids=["plain", "private"])
+async def test_journals_with_privacy_ledgers_are_shared_and_kept(
+    privacy: dict[str, Any] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of an algorithm whose clients keep no state of their own."""
+    removed, stateless = [], []
+
+    class Engine:
+        async def open(self, required: Requirements) -> Site:
+            stateless.append(required.stateless)
+            return Site(listen="127.0.0.1", dial="localhost", state="")
+
+        async def close(self, *, remove_journals: bool) -> None:
+            removed.append(remove_journals)
+
+    async def conducted(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(Deployment, "_conduct", conducted)
+    launcher: Any = Engine()
+    settings = load(Path("fedavg-digits"), []).model_dump() | {"differential_privacy": privacy}
+    await Deployment(validate(settings), RunFolder.create(tmp_path, "run"), 4, launcher=launcher)._bring_up()
+    assert stateless == removed == [privacy is None]
+
+
+@pytest.mark.parametrize("codes", [[0], [KILLED, 0], [None, 0], [INTERRUPTED, KILLED, 0], [KILLED] * 3 + [0]])
 async def test_a_process_that_was_killed_or_ended_from_outside_is_started_again(
-    codes: list[int], tmp_path: Path
+    codes: Sequence[int | None], tmp_path: Path
 ) -> None:
     assert await started(codes, tmp_path) == len(codes)
 
 
 @pytest.mark.parametrize("codes", [[SettingsError.exit_code], [KILLED, 1], [KILLED] * 4, [INTERRUPTED] * 4])
-async def test_an_error_of_its_own_and_a_fourth_end_stop_the_run(codes: list[int], tmp_path: Path) -> None:
+async def test_an_error_of_its_own_and_a_fourth_end_stop_the_run(codes: Sequence[int | None], tmp_path: Path) -> None:
     with pytest.raises(RunStoppedError):
         await started(codes, tmp_path)

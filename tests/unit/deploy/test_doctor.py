@@ -37,7 +37,7 @@ def test_what_is_missing_has_a_remedy_and_is_refused(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     findings = found(capsys)
-    assert findings["--on local"]["found"] == "ready"
+    assert findings["--on local"]["found"] == "installed"
     assert findings["--on ssh"]["found"] == "missing"
     assert all(findings[subject]["remedy"] for subject in ("--on ssh", "Docker", "GPU"))
     with raises(MissingDependencyError, key="--on ssh"):

@@ -32,15 +32,13 @@ _CONFINED = (
 _ABANDONED = "1h"  # age of a network without containers that a killed command has left
 
 
-class DockerSettings(Section):
+class DockerSettings(piped.AddressSettings):
     """Image and resources of the containers of client processes."""
 
     image: str = Field("fenchel", description="image that has this Fenchel", min_length=1, pattern="^[^-]")
     cpus: float | None = Field(None, gt=0, description="processors that a client process may use; by default all")
     gpus: int = Field(0, ge=0, description="GPUs that client processes share, the first ones of this machine")
     memory: str = Field("", description="memory that a client process may use, such as 2g; by default any")
-    dial: str = Field("", description="address of the server for containers; by default the gateway of their network")
-    port: int = Field(0, ge=0, le=65535, description="port on which the server listens; 0: a free one")
     options: tuple[str, ...] = Field((), description="more options of docker run, such as --env=NAME=VALUE")
 
 
@@ -93,7 +91,7 @@ class DockerLauncher:
                 *("network", "inspect", "--format", "{{(index .IPAM.Config 0).Gateway}}", self._network)
             )
             dial = self.settings.dial or gateway.strip()
-            listen = "0.0.0.0" if self.settings.dial else dial  # noqa: S104
+            listen = piped.everywhere(dial) if self.settings.dial else dial
             with piped.listening(listen, self.settings.port) as port:
                 await self._look(dial, port)
         except BaseException:
@@ -105,7 +103,7 @@ class DockerLauncher:
         """Start a container."""
         return await piped.start(self._container(*process.words), process)
 
-    async def close(self, *, completed: bool) -> None:
+    async def close(self, *, remove_journals: bool) -> None:
         """Remove the containers and the network of the run."""
         await self._remove()
 
@@ -146,15 +144,14 @@ class DockerLauncher:
 
     async def _look(self, dial: str, port: int) -> None:
         code, told, errors = await piped.said(self._container("look", dial, str(port), ""))
-        try:
-            survey = Survey.read(told.strip())
-        except ValueError:
+        found = Survey.read(told)
+        if not found:
             raise SettingsError(
                 f"{self.settings.image} has no {software()}, or no container of it can be started "
                 f"({errors or plain(told[:200])}, code {code}); build the image from this version",
                 key="image",
-            ) from None
-        survey.check(self.settings.image, port)
+            )
+        found[0].check(self.settings.image, port)
 
 
 def _mounts(required: Requirements) -> list[str]:

@@ -86,8 +86,12 @@ class ClientProcess:
 class Handle(Protocol):
     """A client process that was started."""
 
-    async def ended(self) -> int:
-        """Wait for the process to end; return its exit code, below 0 where it was killed or its machine was lost."""
+    async def ended(self) -> int | None:
+        """Wait for the process to end; return its exit code, below 0: the signal that killed it.
+
+        It is ``None`` where only the engine could say how it ended: it was killed, or its machine or the way there was
+        lost.
+        """
 
     def stop(self, *, now: bool = False) -> None:
         """Ask the process to end, or end it ``now``."""
@@ -100,7 +104,7 @@ class Launcher(Protocol):
     """Settings of the engine, which its constructor takes."""
 
     on_this_machine: ClassVar[bool]
-    """Whether client processes are on this machine, so that it can emulate links to them."""
+    """True if client processes are on this machine, which can then emulate their links."""
 
     @staticmethod
     def missing() -> list[str]:
@@ -115,5 +119,5 @@ class Launcher(Protocol):
     async def start(self, process: ClientProcess) -> Handle:
         """Start a process, or one that was killed again."""
 
-    async def close(self, *, completed: bool) -> None:
-        """Remove all that :meth:`open` and :meth:`start` have left; journals only where the run is completed."""
+    async def close(self, *, remove_journals: bool) -> None:
+        """Remove all that :meth:`open` and :meth:`start` have left; journals only if no run needs them."""

@@ -26,6 +26,7 @@ from fenchel.common.untrusted_text import plain
 from fenchel.common.version import software
 from fenchel.deploy.launch.launchers import piped
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
+from fenchel.deploy.launch.launchers.pod import CONTAINER
 from fenchel.deploy.launch.launchers.survey import Survey
 
 LABEL = "org.fenchel/run"
@@ -40,7 +41,7 @@ _PULLING = 900.0  # seconds for the first pod, whose image may have to be pulled
 _USER = 1000  # of the image
 
 
-class KubernetesSettings(Section):
+class KubernetesSettings(piped.AddressSettings):
     """Namespace, image, storage and resources of the pods of client processes."""
 
     namespace: str = Field("", description="namespace of the pods; by default that of the context, or of this pod")
@@ -54,8 +55,6 @@ class KubernetesSettings(Section):
     gpus: int = Field(0, ge=0, description="GPUs (nvidia.com/gpu) for each client process")
     memory: str = Field("1Gi", description="memory for each client process")
     nodes: dict[str, str] = Field(default_factory=dict, description="labels of the nodes that pods may be on")
-    dial: str = Field("", description="address of the server for pods; by default found by the way to the cluster")
-    port: int = Field(0, ge=0, le=65535, description="port on which the server listens; 0: a free one")
 
 
 @dataclass
@@ -102,14 +101,15 @@ class KubernetesLauncher:
         self._stateless = required.stateless
         address = json.loads(await self._do({"clean": self._selector}))
         dial = self.settings.dial or _own_address(*address)
+        listen = piped.everywhere(dial)
         try:
-            with piped.listening("0.0.0.0", self.settings.port) as port:  # noqa: S104
+            with piped.listening(listen, self.settings.port) as port:
                 await self._look(dial, port)
         except BaseException:
             with suppress(FenchelError):  # the reason is the first error
                 await self._do({"clean": self._selector})
             raise
-        return Site(listen="0.0.0.0", port=self.settings.port, dial=dial, state=self._state)  # noqa: S104
+        return Site(listen=listen, port=self.settings.port, dial=dial, state=self._state)
 
     async def start(self, process: ClientProcess) -> piped.PipedProcess:
         """Start a pod."""
@@ -117,13 +117,15 @@ class KubernetesLauncher:
             self._driver({"pod": self._pod(_words(process), process.number), "secret": True}), process
         )
 
-    async def close(self, *, completed: bool) -> None:
-        """Remove the pods and Secrets of the run, and the journals of a completed one from the claim."""
+    async def close(self, *, remove_journals: bool) -> None:
+        """Remove the pods and Secrets of the run, and journals from the claim if no run needs them."""
         await self._do({"clean": self._selector})
-        if completed and self._claim:
-            pod = self._pod([], "remove")
-            pod["spec"]["containers"][0]["command"] = ["rm", "-rf", "--", self._state]
-            await self._do({"pod": pod})
+        if remove_journals and self._claim:
+            script = 'rm -rf -- "$1" && echo removed >/dev/termination-log'
+            pod = self._pod([self._state], "remove")
+            pod["spec"]["containers"][0]["command"] = ["sh", "-c", script, "sh"]
+            if not await self._do({"pod": pod}):
+                raise UnreachableError(f"journals are left in {self._state[1:]} of the claim", source=self._claim)
 
     @property
     def _selector(self) -> str:
@@ -156,14 +158,13 @@ class KubernetesLauncher:
     async def _look(self, dial: str, port: int) -> None:
         """Look around from a pod of the same kind as those of clients."""
         told = await self._do({"pod": self._pod(["look", dial, str(port), ""], "look"), "room": _ROOM})
-        try:
-            survey = Survey.read(told)
-        except ValueError:
+        found = Survey.read(told)
+        if not found:
             raise SettingsError(
                 f"{self.settings.image} has no {software()} ({plain(told[:200])}); build the image from this version",
                 key="image",
-            ) from None
-        survey.check(self.settings.image, port)
+            )
+        found[0].check(self.settings.image, port)
 
     def _driver(self, order: dict[str, Any]) -> list[str]:
         where = {"context": self.settings.context, "namespace": self.settings.namespace}
@@ -225,7 +226,7 @@ class KubernetesLauncher:
                 },
                 "containers": [
                     {
-                        "name": "client",
+                        "name": CONTAINER,
                         "image": settings.image,
                         "imagePullPolicy": settings.pull_policy,
                         # The report is the message that the container leaves, apart from its log.
@@ -256,6 +257,14 @@ def _words(process: ClientProcess) -> list[str]:
 
 def _own_address(host: str, port: int) -> str:
     """Return the address of this machine on the way to another."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, port))
-        return str(probe.getsockname()[0])
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise SettingsError(
+            f"there is no way from here to the cluster at {host} by which to find it ({error.strerror}); name the "
+            "address of this machine for pods",
+            key="dial",
+        ) from None

@@ -80,6 +80,6 @@ class LocalLauncher:
         await process.bundle.send(writing)
         return LocalProcess(forked, writing)
 
-    async def close(self, *, completed: bool) -> None:
+    async def close(self, *, remove_journals: bool) -> None:
         """End the fork server."""
         self._fork_server.__exit__()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import shlex
-import signal
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +42,11 @@ class PipedSettings(AddressSettings):
     python: str = Field(sys.executable, description="Python on the other machines that has Fenchel")
 
 
+def everywhere(dial: str) -> str:
+    """Return the host for all addresses of this machine, of the family of the one that clients dial."""
+    return "::" if ":" in dial else "0.0.0.0"  # noqa: S104
+
+
 @dataclass
 class PipedProcess:
     """A command of this machine whose standard input and output are those of a client process elsewhere."""
@@ -49,17 +54,14 @@ class PipedProcess:
     command: asyncio.subprocess.Process
     lifeline: int | None  # descriptor without which the client process ends
 
-    async def ended(self) -> int:
-        """Wait for the process to end; return the exit code that it reported.
-
-        Without a report it was killed, or its machine or the way there was lost, whatever the command says.
-        """
+    async def ended(self) -> int | None:
+        """Wait for the process to end; return the exit code that it reported, if it has, whatever the command says."""
         assert self.command.stdout is not None
         report = await self.command.stdout.read()
         await self.command.wait()
         self._let_go()
         told = _REPORT.fullmatch(report)
-        return int(told[1]) if told else -signal.SIGKILL
+        return int(told[1]) if told else None
 
     def stop(self, *, now: bool = False) -> None:
         """End the client process through its standard input, or kill the command ``now``."""
@@ -134,6 +136,10 @@ def listening(host: str, port: int) -> Iterator[int]:
     try:
         listener = socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise UnreachableError(
+                f"{host} is no address of this machine; name one that clients reach", key="dial"
+            ) from None
         raise UnreachableError(f"cannot listen on port {port}: {error.strerror}", key="port") from None
     with listener:
         yield listener.getsockname()[1]

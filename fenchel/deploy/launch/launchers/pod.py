@@ -20,6 +20,9 @@ from fenchel.common.errors import FenchelError, SettingsError, UnreachableError
 from fenchel.common.untrusted_text import plain
 from fenchel.deploy.launch.bundle import read_whole
 
+CONTAINER = "client"
+"""Name of the container whose end is that of its pod."""
+
 _POLLING = 0.5  # seconds between questions for the state of a pod
 _GRACE = 5  # seconds for a process to end
 _LOST = 30.0  # seconds after which a pod that is being removed counts as lost
@@ -99,12 +102,23 @@ class Cluster:
             ) from None
 
     def clean(self, selector: str) -> None:
-        """Remove pods and Secrets with some labels, and wait until the pods are gone."""
-        for kind in ("pod", "secret"):
-            options = {"label_selector": selector, "grace_period_seconds": _GRACE}
-            self.call(f"delete_collection_namespaced_{kind}", self.namespace, **options)
-        while self.call("list_namespaced_pod", self.namespace, label_selector=selector).items:
-            time.sleep(_POLLING)
+        """Remove pods and Secrets with some labels, and wait until the pods are gone.
+
+        Raises
+        ------
+        UnreachableError
+            Pods do not go, not even where the cluster is to forget them.
+        """
+        self.call("delete_collection_namespaced_secret", self.namespace, label_selector=selector)
+        for grace in (_GRACE, 0):  # the end of a pod is confirmed by its node, unless it is to be forgotten at once
+            options = {"label_selector": selector, "grace_period_seconds": grace}
+            self.call("delete_collection_namespaced_pod", self.namespace, **options)
+            until = time.monotonic() + _LOST
+            while time.monotonic() < until:
+                if not self.call("list_namespaced_pod", self.namespace, label_selector=selector).items:
+                    return
+                time.sleep(_POLLING)
+        raise UnreachableError(f"pods cannot be removed; see kubectl get pods --selector {selector}")
 
 
 @dataclass(frozen=True)
@@ -119,29 +133,31 @@ class State:
         True if its container has ended, or is lost.
     message
         Message that the container left.
+    removed
+        True if it is being removed.
     """
 
     waits: str = ""
     ended: bool = False
     message: str = ""
+    removed: bool = False
 
     @classmethod
     def of(cls, pod: Any) -> State:
         """Return the state that an answer of the cluster describes."""
-        (container,) = pod.status.container_statuses or (None,)
+        statuses = pod.status.container_statuses or ()  # also of what a service mesh adds
+        container = next((each for each in statuses if each.name == CONTAINER), None)
         if container is not None and (ended := container.state.terminated) is not None:
             return cls(ended=True, message=ended.message or "")
         if pod.status.phase == "Failed":  # evicted, for instance
             return cls(ended=True)
-        removed = pod.metadata.deletion_timestamp
-        if removed is not None and time.time() > removed.timestamp() + _LOST:  # its node does not answer any more
-            return cls(ended=True)
+        removed = pod.metadata.deletion_timestamp is not None
         if container is not None and container.state.running is not None:
-            return cls()
+            return cls(removed=removed)
         if container is not None and (waiting := container.state.waiting) is not None:
-            return cls(waits=f"{waiting.reason}: {waiting.message or ''}")
+            return cls(waits=f"{waiting.reason}: {waiting.message or ''}", removed=removed)
         unmet = [each.message for each in pod.status.conditions or () if each.status == "False" and each.message]
-        return cls(waits=f"Pending: {'; '.join(unmet)}")
+        return cls(waits=f"Pending: {'; '.join(unmet)}", removed=removed)
 
 
 @dataclass
@@ -161,7 +177,9 @@ class Pod:
     cluster: Cluster
     manifest: Mapping[str, Any]
     room: float | None = None
-    _last: str = field(default="", init=False)  # what was said of it last
+    _last: State = field(default=State(waits="Pending: "), init=False)
+    _removed: float | None = field(default=None, init=False)  # when its removal was seen first
+    _said: str = field(default="", init=False)  # what was said of it last
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
 
     def run(self, bundle: bytes | None) -> str:
@@ -226,8 +244,15 @@ class Pod:
             ).items
         except Exception as error:  # of the network, of the interface, of what either says
             self._say(f"the cluster does not answer: {error}")
-            return State()
-        return State.of(found[0]) if found else State(ended=True)
+            return self._last
+        self._last = State.of(found[0]) if found else State(ended=True)
+        if not self._last.removed:
+            self._removed = None
+        elif self._removed is None:
+            self._removed = time.monotonic()
+        elif time.monotonic() > self._removed + _LOST:  # its node does not answer any more
+            self._last = State(ended=True)
+        return self._last
 
     def _follow_log(self) -> None:
         """Copy its log to standard error; begin again where the connection broke."""
@@ -245,9 +270,9 @@ class Pod:
                 return
 
     def _say(self, text: str) -> None:
-        if text != self._last:
+        if text != self._said:
             print(f"Kubernetes: {plain(text)[:500]}", file=sys.stderr, flush=True)  # noqa: T201
-        self._last = text
+        self._said = text
 
 
 def _end_with_standard_input() -> None:
@@ -278,6 +303,8 @@ def main() -> None:
         sys.stdout.write(Pod(cluster, order["pod"], order.get("room")).run(bundle))
     except FenchelError as error:
         print(error, file=sys.stderr)  # noqa: T201
+        if order.get("secret") and isinstance(error, SettingsError):  # no other pod would fare better
+            print(error.exit_code)  # noqa: T201
         sys.exit(error.exit_code)
 
 

@@ -108,8 +108,8 @@ class RayLauncher:
             There is no cluster; or a node does not answer, or cannot reach this machine.
         """
         await self._knock()
-        everywhere = "::" if ":" in self.settings.dial else "0.0.0.0"  # noqa: S104
-        with piped.listening(everywhere, self.settings.port) as port, marker(required.journals) as file:
+        listen = piped.everywhere(self.settings.dial)
+        with piped.listening(listen, self.settings.port) as port, marker(required.journals) as file:
             try:
                 found = await self._connect(port, file, required.processes)
                 self._check_room(found, required.processes)
@@ -117,16 +117,16 @@ class RayLauncher:
                 temporary = temporary_state(surveys, required)
                 await self._tell(f"{temporary or ''}\n")
             except BaseException:
-                await self.close(completed=False)
+                await self.close(remove_journals=False)
                 raise
         state = temporary or str(required.journals)
-        return Site(listen=everywhere, port=self.settings.port, dial=found["dial"], state=state)
+        return Site(listen=listen, port=self.settings.port, dial=found["dial"], state=state)
 
     async def start(self, process: ClientProcess) -> piped.PipedProcess:
         """Start an actor wherever there is room."""
         return await piped.start([sys.executable, "-P", "-m", _HANDOVER, self._socket, *_words(process)], process)
 
-    async def close(self, *, completed: bool) -> None:
+    async def close(self, *, remove_journals: bool) -> None:
         """End the driver, which removes what nodes keep of the run by themselves."""
         if self._driver is None:
             return
@@ -224,14 +224,14 @@ class RayLauncher:
                     f"has not started a task in {LOOKING:g} s; look at its load, and at Ray's logs there", source=node
                 )
             _, printed, errors = each["result"]
-            try:
-                surveys[node] = Survey.read(printed.strip())
-            except ValueError:
+            found = Survey.read(printed)
+            if not found:
                 raise SettingsError(
                     f"its Python has no Fenchel, or another version ({plain(errors.strip())}); install {software()} "
                     "where Ray runs there",
                     source=node,
-                ) from None
+                )
+            surveys[node] = found[0]
             surveys[node].check(node, port)
         return surveys
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from fenchel.common.errors import SettingsError
+from fenchel.common.errors import SettingsError, UnreachableError
 from fenchel.common.settings.section import Section
 from fenchel.common.untrusted_text import plain
 from fenchel.common.version import software
@@ -85,19 +85,21 @@ class SlurmLauncher:
                 "which submits a job",
                 key="--on slurm",
             )
-        available = sum(_processors(os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")))
-        if available < (wanted := required.processes * self.settings.cpus):
+        nodes = list(_processors(os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")))
+        if (room := sum(processors // self.settings.cpus for processors in nodes)) < required.processes:
             raise SettingsError(
-                f"the allocation has {available} processors, and {required.processes} client processes of "
-                f"{self.settings.cpus} need {wanted}; ask for more (--ntasks), or start fewer (--processes)",
+                f"the allocation has {sum(nodes)} processors on {len(nodes)} nodes, which is room for {room} client "
+                f"processes of {self.settings.cpus}, and there are {required.processes}; ask for more (--ntasks), or "
+                "start fewer (--processes)",
                 key="--on slurm",
             )
-        with piped.listening("0.0.0.0", self.settings.port) as port, marker(required.journals) as file:  # noqa: S104
-            dial = self.settings.dial or os.uname().nodename
+        dial = self.settings.dial or os.uname().nodename
+        listen = piped.everywhere(dial)
+        with piped.listening(listen, self.settings.port) as port, marker(required.journals) as file:
             found = await self._look(dial, port, file)
         self._temporary = temporary_state(found, required)
         state = self._temporary or str(required.journals)
-        return Site(listen="0.0.0.0", port=self.settings.port, dial=dial, state=state)  # noqa: S104
+        return Site(listen=listen, port=self.settings.port, dial=dial, state=state)
 
     async def start(self, process: ClientProcess) -> piped.PipedProcess:
         """Start a step wherever there is room."""
@@ -105,10 +107,13 @@ class SlurmLauncher:
         self._started.add(process.number)
         return started
 
-    async def close(self, *, completed: bool) -> None:
+    async def close(self, *, remove_journals: bool) -> None:
         """Remove what nodes keep of the run by themselves; steps have ended."""
         if self._temporary is not None:
-            await piped.said(["srun", *self._everywhere(), "rm", "-rf", "--", self._temporary], _environment())
+            removing = ["srun", *self._everywhere(), "rm", "-rf", "--", self._temporary]
+            code, _, errors = await piped.said(removing, _environment())
+            if code != 0:
+                raise UnreachableError(f"journals may be left in {self._temporary} of a node: {errors}")
 
     def _step(self, process: ClientProcess) -> list[str]:
         resources = ["--exact", "--nodes=1", "--ntasks=1", f"--cpus-per-task={self.settings.cpus}", "--mem=0"]
@@ -130,11 +135,8 @@ class SlurmLauncher:
         """Return what each node tells, by its name."""
         words = self._fenchel("look", dial, str(port), str(file))
         code, told, errors = await piped.said(["srun", "--quiet", *self._everywhere(), *words], _environment())
-        try:
-            found = [Survey.read(line) for line in told.splitlines() if code == 0]
-        except ValueError:
-            found = []
-        if not found:
+        found = Survey.read(told)
+        if code != 0 or not found:
             raise SettingsError(
                 f"srun cannot run {self.settings.python} with {software()} on every node: "
                 f"{errors or plain(told[:200])}",
@@ -148,7 +150,7 @@ class SlurmLauncher:
 def _processors(each_node: str) -> Iterator[int]:
     """Yield the processors of each node of ``3,1(x2)``."""
     for number, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", each_node):
-        yield int(number) * int(times or 1)
+        yield from [int(number)] * int(times or 1)
 
 
 def _environment() -> dict[str, str]:

@@ -18,6 +18,7 @@ from fenchel.deploy.launch.launchers.slurm import SlurmSettings
 
 _UNFINISHED = frozenset(
     {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "SIGNALING", "STAGE_OUT"}
+    | {"STOPPED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
 )
 _HOPELESS = frozenset(
     {"PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints"}
@@ -67,7 +68,7 @@ class SlurmJob:
             f"--ntasks={self.processes}",
             f"--cpus-per-task={settings.cpus}",
             *([f"--gpus-per-task={settings.gpus}"] if settings.gpus else []),
-            f"--output={runs}/job-%j.log",
+            f'--output="{str(runs).replace("%", "%%")}/job-%j.log"',
             "--open-mode=append",
             "--requeue",
             "--signal=B:TERM@60",
@@ -109,7 +110,12 @@ class SlurmJob:
             Slurm has ended the job.
         """
         self.runs.mkdir(parents=True, exist_ok=True)
-        number = await self._submit()
+        submitting = asyncio.ensure_future(self._submit())
+        try:
+            number = await asyncio.shield(submitting)
+        except asyncio.CancelledError:
+            await piped.said(["scancel", await submitting])
+            raise
         log = _Log(self.runs / f"job-{number}.log", say)
         say(f"submitted job {number}; its log is {log.path}")
         following = asyncio.create_task(log.follow())
@@ -168,7 +174,7 @@ class _Log:
             for line in file.read().splitlines(keepends=True):
                 if line.endswith(b"\n"):
                     self._read += len(line)
-                    self.say(line.decode(errors="replace").rstrip())
+                    self.say(plain(line.decode(errors="replace").rstrip()))
 
 
 async def _finished(number: str, say: Callable[[str], None]) -> tuple[str, int]:

@@ -76,8 +76,8 @@ class SshLauncher:
         UnreachableError
             A host cannot be reached, or cannot reach this machine.
         """
-        everywhere = "::" if ":" in self.settings.dial else "0.0.0.0"  # noqa: S104
-        with piped.listening(everywhere, self.settings.port) as port:
+        listen = piped.everywhere(self.settings.dial)
+        with piped.listening(listen, self.settings.port) as port:
             looking = [self._look(host, port) for host in dict.fromkeys(self.settings.hosts)]
             found = await asyncio.gather(*looking, return_exceptions=True)  # so that none outlives this
         addresses = set()
@@ -92,19 +92,20 @@ class SshLauncher:
                 key="dial",
             )
         self._state = f"{self.settings.state}/{required.run}"
-        return Site(listen=everywhere, port=self.settings.port, dial=addresses.pop(), state=self._state)
+        return Site(listen=listen, port=self.settings.port, dial=addresses.pop(), state=self._state)
 
     async def start(self, process: ClientProcess) -> piped.PipedProcess:
         """Start a process on the host whose turn it is; one that is started again finds its journals there."""
         return await piped.start(self._start(process), process)
 
-    async def close(self, *, completed: bool) -> None:
-        """Remove the journals of a completed run from the hosts; one that is to go on needs them."""
-        if completed:
-            hosts = dict.fromkeys(self.settings.hosts)
-            await asyncio.gather(
-                *(piped.said(self._ssh(host, "exec", "rm", "-rf", "--", self._state)) for host in hosts)
-            )
+    async def close(self, *, remove_journals: bool) -> None:
+        """Remove journals from the hosts if no run needs them."""
+        if remove_journals:
+            hosts = list(dict.fromkeys(self.settings.hosts))
+            removing = [piped.said(self._ssh(host, "exec", "rm", "-rf", "--", self._state)) for host in hosts]
+            for host, (code, _, errors) in zip(hosts, await asyncio.gather(*removing), strict=True):
+                if code != 0:
+                    raise UnreachableError(f"journals are left in {self._state}: {errors}", source=host)
 
     def _start(self, process: ClientProcess) -> list[str]:
         host = self.settings.hosts[process.number % len(self.settings.hosts)]
@@ -123,14 +124,13 @@ class SshLauncher:
         code, told, errors = await piped.said(self._command(host, "look", self.settings.dial, str(port), ""))
         if code in (255, None):
             raise UnreachableError(f"ssh does not get there: {errors}; try: ssh -o BatchMode=yes {host}", source=host)
-        try:
-            found = Survey.read(told.strip().rpartition("\n")[2])  # a shell may print before
-        except ValueError:
+        found = Survey.read(told)
+        if not found:
             raise SettingsError(
                 f"{self.settings.python} has no Fenchel there, or another version ({errors or plain(told[:200])}); "
                 f"install {software()}, and name its Python",
                 source=host,
                 key="python",
-            ) from None
-        found.check(host, port)
-        return found.dial
+            )
+        found[0].check(host, port)
+        return found[0].dial

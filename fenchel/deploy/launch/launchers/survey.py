@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -65,14 +65,15 @@ class Survey:
         return json.dumps(asdict(self))
 
     @classmethod
-    def read(cls, line: str) -> Self:
-        """Read what :meth:`line` wrote elsewhere; raise ``ValueError`` where it is nothing of the kind."""
-        try:
-            told = json.loads(line)
-            texts = {name: plain(str(told[name])) for name in ("host", "software", "dial", "problem")}
-            return cls(**texts, shares=bool(told["shares"]))
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise ValueError(f"expected a survey, got {line[:200]!r}") from None
+    def read(cls, text: str) -> list[Self]:
+        """Read what :meth:`line` wrote elsewhere, once or more, among lines that shells and prologs print."""
+        found = []
+        for line in text.splitlines():
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
+                told = json.loads(line)
+                texts = {name: plain(str(told[name])) for name in ("host", "software", "dial", "problem")}
+                found.append(cls(**texts, shares=bool(told["shares"])))
+        return found
 
     def check(self, name: str, port: int) -> None:
         """Raise an error where client processes could not work there.
