@@ -21,6 +21,7 @@ from fenchel.deploy.launch.launchers.kubernetes import LABEL
 from tests.cluster.federation import wait_until
 from tests.cluster.up import Up, local_digest, quickstart
 from tests.messages import raises
+from tests.unit.deploy.test_chart import objects
 
 pytest.importorskip("kubernetes")
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]  # make test-all
@@ -175,3 +176,21 @@ def test_clients_without_journals_need_no_claim(engine: dict[str, Any], tmp_path
     process = started(tmp_path, engine | {"claim": ""}, "fedavg-digits", "--set", "rounds=3", "--clients", "2")
     assert process.process.wait(120) == 0, process.said()
     assert not pods()
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_cluster_takes_the_chart_but_for_what_is_newer_than_itself() -> None:
+    newer = ("completionMode", "backoffLimitPerIndex", "podFailurePolicy", "podReplacementPolicy")  # since 1.21
+    whole = objects()
+    for (kind, _), each in whole.items():
+        if kind == "Job":
+            each["spec"] = {name: value for name, value in each["spec"].items() if name not in newer}
+    made = yaml.safe_dump_all(whole.values())
+    try:
+        kubectl("apply", "--filename", "-", given=made)
+        jobs = json.loads(kubectl("get", "jobs", "--output", "json"))["items"]
+        assert {each["metadata"]["name"] for each in jobs} == {"study-server", "study-client"}
+        pods_of_jobs = ("get", "pods", "--selector", "job-name in (study-server, study-client)", "--output", "name")
+        wait_until(lambda: len(kubectl(*pods_of_jobs).split()) == 5, "a pod of the server, and one of each client")
+    finally:
+        kubectl("delete", "--ignore-not-found", "--filename", "-", given=made)
