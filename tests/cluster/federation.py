@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import random
@@ -38,9 +39,11 @@ MODULES = (*(half(name, side).__module__ for name in builtin_settings() for side
 
 @cache
 def fork_server() -> ForkServer:
-    """Return what forks for all tests of this process, with which it ends."""
+    """Return what forks for all tests of this process."""
     os.environ.setdefault("PYTHONFAULTHANDLER", "1")
-    return ForkServer(MODULES).__enter__()
+    started = ForkServer(MODULES).__enter__()
+    atexit.register(started.__exit__)
+    return started
 
 
 def free_port() -> int:

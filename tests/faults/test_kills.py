@@ -11,6 +11,7 @@ count.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import random
 import signal
 import time
@@ -78,7 +79,9 @@ def dying_fork_server() -> ForkServer:
     """Return what forks processes that obey orders, for all tests of this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{Path.cwd()}:{DYING}")
-        return ForkServer(MODULES).__enter__()
+        started = ForkServer(MODULES).__enter__()
+    atexit.register(started.__exit__)
+    return started
 
 
 def federation_of(folder: Path, case: str) -> Federation:

@@ -66,6 +66,16 @@ def test_what_a_run_waits_for_stands_below_the_table_until_it_goes_on(said: list
 
 
 @pytest.mark.parametrize("terminal", [True, False])
+def test_words_are_shown_as_they_are(terminal: bool) -> None:
+    """A traceback may hold what looks like markup, and what is none."""
+    output = StringIO()
+    console = Console(file=output, width=140, force_terminal=terminal, color_system=None)
+    with Display(console, "a run", 3) as display:
+        display.say("weights[i] in [/data/x]")
+    assert "weights[i] in [/data/x]" in output.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
 def test_the_auc_is_shown_beside_the_accuracy_where_there_is_one(terminal: bool) -> None:
     assert "auc" not in shown(ROW | {"test_auc": math.nan}, terminal=terminal)
     text = shown(ROW | {"test_auc": 0.98349, "train_auc": 0.75}, terminal=terminal)
