@@ -14,12 +14,14 @@ import pytest
 
 import fenchel
 from fenchel.common.errors import CredentialError, DataError, JoinRefusedError, RunStoppedError
+from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.tls.credentials import Credentials
 from fenchel.common.version import PROTOCOL
 from fenchel.common.wire.channel import options
 from fenchel.deploy.certificates.making import make_all
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
+from fenchel.server import checkpoint
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, Process, wait_until
 from tests.cluster.ledger_runs import LEDGER
@@ -158,6 +160,8 @@ def test_a_client_without_its_journal_stops_the_run_which_goes_on_once_it_is_put
     federation = federate(without_journal(), allow=LEDGER)
     federation.start()
     federation.wait_for_round(5)
+    # Of a run that goes on from its very beginning, a client needs no journal.
+    wait_until(lambda: checkpoint.load(RunFolder(federation.run_folder).checkpoint).round > 0, "a checkpoint")
     assert federation.kill("client-001") == -signal.SIGKILL
     state = federation.folder / "state" / "client-001"
     state.rename(elsewhere := federation.folder / "elsewhere")
