@@ -74,5 +74,5 @@ def local_digest(rounds: int) -> str:
 
 
 def _overrides(rounds: int) -> tuple[str, ...]:
-    # Rounds wait for everybody, however long an engine takes to start a client again: what is compared are bits.
+    # Rounds wait for all clients, however long an engine takes to start one again: what is compared are bits.
     return (f"rounds={rounds}", "algorithm.encryption.key_bits=2048", "participation.deadline=3600")
