@@ -85,15 +85,16 @@ async def test_the_probe_measures_the_round_trip_that_the_link_imposes(
     waiting: Federation, through: Callable[..., int], preset: str, rtt: float
 ) -> None:
     port = through("--link", preset)
+    longest = 1.3 * rtt + 0.05  # on a busy machine; a way that was imposed twice would take longer
     medians = []
     for _ in range(TRIES):
         result = await probed(waiting, port, pings=6 if rtt > 0.1 else 50, payload_bytes=1000, seconds=0.0)
         assert result.rtt_p50 >= rtt
         assert abs(result.clock_offset) <= result.clock_uncertainty
         medians.append(result.rtt_p50)
-        if medians[-1] <= rtt + 0.01:
+        if medians[-1] <= longest:
             break
-    assert min(medians) <= rtt + 0.01
+    assert min(medians) <= longest
 
 
 @pytest.mark.slow  # make test-all
@@ -108,10 +109,10 @@ async def test_the_probe_measures_the_bandwidths_that_the_link_imposes(
         assert result.upload <= up
         assert result.download <= down
         best = max(best[0], result.upload), max(best[1], result.download)
-        if best[0] >= 0.9 * up and best[1] >= 0.9 * down:
+        if best[0] >= 0.75 * up and best[1] >= 0.75 * down:
             break
-    assert best[0] >= 0.9 * up
-    assert best[1] >= 0.9 * down
+    assert best[0] >= 0.75 * up
+    assert best[1] >= 0.75 * down
 
 
 async def test_the_probe_measures_the_jitter_that_the_link_imposes(
