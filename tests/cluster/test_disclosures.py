@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -15,7 +16,7 @@ import pytest
 from fenchel.client.secrets.shared import Secrets
 from tests.algorithms.wire import Frame, account_of, check_account, entries, messages
 from tests.cluster.conftest import MakeFederation
-from tests.cluster.federation import Federation, Process, free_port, wait_until
+from tests.cluster.federation import PATIENCE, Federation, Process, free_port, wait_until
 from tests.cluster.onlooker import Onlooker
 from tests.cluster.test_secrets import VAULT, kept, settings
 from tests.cluster.test_secrets import traces as traces_of
@@ -77,20 +78,21 @@ def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(
     federate: MakeFederation, collector: Onlooker
 ) -> None:
     """Held against all that left the server by these ways."""
-    federation = federate(settings(rounds=100, nap=0.05), VAULT, Tapped)
+    federation = federate(settings(rounds=30, nap=0.05), VAULT, Tapped)
     metrics, page = free_port(), free_port()
     federation.start_server("--metrics", f"127.0.0.1:{metrics}", "--dashboard-at", f"127.0.0.1:{page}")
     for name in federation.names:
         federation.start_client(name)
     federation.wait_for_round(2)
     secrets = Secrets.load(kept(federation, federation.names[0], "clients.secret"))
+    federation.clients[federation.names[0]].send_signal(signal.SIGSTOP)  # the run waits for those who look
 
     def fetched(port: int, path: str) -> bytes:
         answers: list[bytes] = []
 
         def is_answered() -> bool:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as response:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as response:
                     answers.append(response.read())
             except urllib.error.HTTPError as busy:
                 assert busy.code == 503
@@ -100,6 +102,7 @@ def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(
         return answers[0]
 
     shown = {"metrics": fetched(metrics, "/metrics"), "live page": fetched(page, "/fleet") + fetched(page, "/")}
+    federation.clients[federation.names[0]].send_signal(signal.SIGCONT)
     account = account_of(federation.finish())
     shown["traces"] = b"".join(
         each.SerializeToString() for each in collector.sent if b"fenchel-server" in each.SerializeToString()

@@ -20,7 +20,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.report.run import Run
 from tests.cluster.conftest import MakeFederation
-from tests.cluster.federation import Federation, digest, free_port, wait_until
+from tests.cluster.federation import PATIENCE, Federation, digest, free_port, wait_until
 from tests.cluster.onlooker import Onlooker
 
 pytestmark = pytest.mark.cluster
@@ -41,7 +41,7 @@ def settings(rounds: int, local_epochs: int = 1) -> dict[str, Any]:
 
 
 def fetched(port: int, path: str) -> bytes:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as response:
         body: bytes = response.read()
         return body
 
@@ -164,7 +164,7 @@ def browsed(url: str, folder: Path, *words: str) -> subprocess.CompletedProcess[
 @pytest.mark.slow  # make test-all
 def test_the_live_page_follows_the_run_in_a_browser(federate: MakeFederation, tmp_path: Path) -> None:
     port = free_port()
-    federation = federate(settings(rounds=2000, local_epochs=20))
+    federation = federate(settings(rounds=100_000, local_epochs=20))
     started(federation, ("--dashboard-at", f"127.0.0.1:{port}"))
     wait_until(lambda: answers(port, "/fleet") and json.loads(fetched(port, "/fleet"))["done"] >= 2, "the second round")
     wait_until(lambda: b"Convergence" in fetched(port, "/"), "the page")
@@ -178,7 +178,7 @@ def test_the_live_page_follows_the_run_in_a_browser(federate: MakeFederation, tm
     assert "Uncaught" not in seen.stderr, seen.stderr
     live = re.search(r'id="live"[^>]*>([^<]*)', page)
     assert live is not None
-    shown = re.search(r"Live: round (\d+) of 2000", live[1])
+    shown = re.search(r"Live: round (\d+) of 100000", live[1])
     assert shown is not None, live[1]
     assert before < int(shown[1]) <= after["round"]
     updates = re.search(r'data-updates="(\d+)"', page)

@@ -8,7 +8,6 @@ ended.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import traceback
@@ -25,7 +24,6 @@ from fenchel.report.render.page import fixed_parts, parts
 from fenchel.report.run import Run, values_of
 
 OWN_FILES = ("dashboard.css", "dashboard.js")
-_NICENESS = 10  # the run comes first
 
 
 class _WatchedRun(Run):
@@ -77,5 +75,4 @@ def answer(folder: Path, requests: IO[bytes], answers: IO[bytes]) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's business
-    os.nice(_NICENESS)
     answer(Path(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer)
