@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -18,7 +20,7 @@ import yaml
 from fenchel import up
 from fenchel.common.errors import FenchelError, SettingsError, UnreachableError
 from fenchel.deploy.launch.launchers.kubernetes import LABEL
-from tests.cluster.federation import wait_until
+from tests.cluster.federation import digest, wait_until
 from tests.cluster.up import Up, local_digest, quickstart
 from tests.messages import raises
 from tests.unit.deploy.test_chart import objects
@@ -176,6 +178,49 @@ def test_clients_without_journals_need_no_claim(engine: dict[str, Any], tmp_path
     process = started(tmp_path, engine | {"claim": ""}, "fedavg-digits", "--set", "rounds=3", "--clients", "2")
     assert process.process.wait(120) == 0, process.said()
     assert not pods()
+
+
+def test_a_pod_of_the_cluster_starts_the_others_with_no_rights_but_those_of_its_account(
+    engine: dict[str, Any], tmp_path: Path
+) -> None:
+    """With the image and the manifest of the page, but for names and how this cluster is reached."""
+    page = Path("docs/engines.md").read_text()
+    (image,) = re.findall("^FROM registry.example.org.*?^USER 1000:1000$", page, re.M | re.S)
+    (manifest,) = re.findall("^# pod.yaml$(.*?)^```$", page, re.M | re.S)
+    recipe = re.sub("^FROM .*$", f"FROM {IMAGE}", image, flags=re.M)
+    inside = f"{IMAGE}-inside"
+    subprocess.run(["docker", "build", "--tag", inside, "-"], input=recipe, text=True, check=True)
+    settings, pod = yaml.safe_load_all(manifest)
+    (container,) = pod["spec"]["containers"]
+    (runs,) = (each["persistentVolumeClaim"] for each in pod["spec"]["volumes"] if each["name"] == "runs")
+    settings["data"]["engine.yaml"] = yaml.safe_dump(engine | {"context": ""})
+    container |= {"image": inside, "imagePullPolicy": "Never"}
+    container["args"] += quickstart(ROUNDS)[1:]
+    # Here nothing forwards the address that a pod is told.
+    (cluster,) = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())["clusters"]
+    api = urlsplit(cluster["cluster"]["server"])
+    where = {"KUBERNETES_SERVICE_HOST": str(api.hostname), "KUBERNETES_SERVICE_PORT": str(api.port)}
+    container["env"] = [{"name": name, "value": value} for name, value in where.items()]
+    pod["spec"]["hostNetwork"] = True
+    runs["claimName"] = f"runs-{os.getpid()}"
+    tmp_path.chmod(0o777)
+    claim = CLAIM.format(name=runs["claimName"], folder=tmp_path)
+    whole = "---\n".join([claim, yaml.safe_dump_all([settings, pod])])
+
+    def state() -> str:
+        phase: str = json.loads(kubectl("get", "pod", "fenchel-up", "--output", "json"))["status"]["phase"]
+        return phase
+
+    try:
+        kubectl("apply", "--filename", "-", given=whole)
+        wait_until(lambda: state() in {"Succeeded", "Failed"}, "the end of the command's pod", patience=300)
+        assert state() == "Succeeded", kubectl("logs", "fenchel-up")
+        (model,) = tmp_path.rglob("model.npz")
+        assert digest(model) == local_digest(ROUNDS)
+        assert not pods()
+        assert not secrets()
+    finally:
+        kubectl("delete", "--filename", "-", given=whole)
 
 
 @pytest.mark.usefixtures("engine")
