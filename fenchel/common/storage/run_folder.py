@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fenchel.common.errors import StorageError
+from fenchel.common.errors import FenchelError, StorageError
 
 BEGINS = "a server begins to conduct this run"
 """What the log says when one does: at the start, and again after each resumption."""
@@ -49,6 +52,17 @@ class RunFolder:
     def id(self) -> str:
         """The run's id."""
         return self.path.name
+
+    @contextmanager
+    def kept_if_begun(self) -> Iterator[None]:
+        """Remove the folder where what is done in the block fails before the run has begun."""
+        try:
+            yield
+        except FenchelError:
+            # On a full disk the summary is missing, too, and a checkpoint is what the run goes on from.
+            if not any(part.exists() for part in (self.summary, self.checkpoint, self.previous_checkpoint)):
+                shutil.rmtree(self.path)
+            raise
 
     settings = _Part("settings.yaml")  # the validated settings, defaults included
     metrics = _Part("metrics.parquet")  # a row a round (Parquet; ``.arrows`` beside it while the run goes on)

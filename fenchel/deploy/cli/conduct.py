@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import signal
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -59,27 +58,17 @@ def interruptible(work: Coroutine[Any, Any, T]) -> T:
 
 
 @contextmanager
-def kept_if_begun(folder: RunFolder, resumed: bool) -> Iterator[None]:
+def conducted(folder: RunFolder) -> Iterator[None]:
     """Write a run's log; of a run that ends early say what is saved, or remove its folder if it never began."""
     try:
-        with log_to_file(folder.log):
+        with folder.kept_if_begun(), log_to_file(folder.log):
             yield
-    except FenchelError:
-        # On a full disk the summary is missing, too, and the checkpoint is what the run goes on from.
-        if not (resumed or folder.summary.exists() or folder.checkpoint.exists()):
-            shutil.rmtree(folder.path)
-        _tell_what_is_saved(folder)
+    except (FenchelError, KeyboardInterrupt, asyncio.CancelledError):
+        if folder.checkpoint.exists():
+            Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
+                f"the run is saved up to its last checkpoint; go on with --resume {folder.path}"
+            )
         raise
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        _tell_what_is_saved(folder)
-        raise
-
-
-def _tell_what_is_saved(folder: RunFolder) -> None:
-    if folder.checkpoint.exists():
-        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
-            f"the run is saved up to its last checkpoint; go on with --resume {folder.path}"
-        )
 
 
 def show_warnings(settings: RunSettings) -> None:

@@ -20,8 +20,8 @@ from fenchel.common.storage.store import write_text
 from fenchel.deploy.certificates.keys import PUBLIC_KEY_VARIABLE, read_public, refuse_private_keys
 from fenchel.deploy.cli.conduct import (
     chosen_settings,
+    conducted,
     interruptible,
-    kept_if_begun,
     say_on,
     show_outcome,
     show_warnings,
@@ -133,7 +133,7 @@ def server(
         folder = folder or RunFolder.create(runs, chosen.name)
         write_text(folder.settings, chosen.to_yaml(), sync=chosen.checkpoint.sync)
         with (
-            kept_if_begun(folder, resume is not None),
+            conducted(folder),
             watching(folder, chosen, exporters, partial(say_on, console), warn_of) as watchers,
             Display(console, folder.id, chosen.rounds) as display,
         ):

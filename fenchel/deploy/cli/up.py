@@ -16,8 +16,8 @@ from fenchel.common.errors import SettingsError
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.cli.conduct import (
     chosen_settings,
+    conducted,
     interruptible,
-    kept_if_begun,
     say_on,
     show_outcome,
     show_warnings,
@@ -125,7 +125,7 @@ def up(
         return
     folder = folder or RunFolder.create(runs, chosen.name)
     with (
-        kept_if_begun(folder, resume is not None),
+        conducted(folder),
         watching(folder, chosen, exporters, partial(say_on, console), warn_of) as watchers,
         Display(console, folder.id, chosen.rounds) as display,
     ):

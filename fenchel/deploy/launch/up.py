@@ -96,16 +96,17 @@ def up(
     ensure(chosen.data, Console(stderr=True))
     folder = RunFolder.create(Path(runs), chosen.name)
     observer = observer or RunObserver()
-    if in_process:
-        # Only here: in any other case this process is a server, and must not have what decrypts.
-        from fenchel.deploy.launch.in_process import run_in_process
+    with folder.kept_if_begun():
+        if in_process:
+            # Only here: in any other case this process is a server, and must not have what decrypts.
+            from fenchel.deploy.launch.in_process import run_in_process
 
-        _wait_for(run_in_process(chosen, folder, observer=observer, shards=shards))
-    else:
-        deployment = Deployment(
-            chosen, folder, chosen.clients, processes=processes, launcher=engine_launcher, observer=observer
-        )
-        _wait_for(deployment.run())
+            _wait_for(run_in_process(chosen, folder, observer=observer, shards=shards))
+        else:
+            deployment = Deployment(
+                chosen, folder, chosen.clients, processes=processes, launcher=engine_launcher, observer=observer
+            )
+            _wait_for(deployment.run())
     return Run(folder.path)
 
 

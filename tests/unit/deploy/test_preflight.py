@@ -195,6 +195,7 @@ def test_check_and_up_refuse_it_before_a_process_starts(case: str, tmp_path: Pat
         up(file, runs=tmp_path / "runs")
     assert by_up.value.key == key
     assert by_up.value.exit_code == 2
+    assert not list((tmp_path / "runs").glob("*"))
 
 
 @pytest.mark.parametrize(

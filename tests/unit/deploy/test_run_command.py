@@ -13,12 +13,12 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.tls.credentials import KEY, open_to_others
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.cli.client import _identities
-from fenchel.deploy.cli.conduct import kept_if_begun
+from fenchel.deploy.cli.conduct import conducted
 from tests.messages import raises
 
 
-def ended(folder: RunFolder, how: BaseException, *, resumed: bool = False) -> None:
-    with kept_if_begun(folder, resumed):
+def ended(folder: RunFolder, how: BaseException) -> None:
+    with conducted(folder):
         raise how
 
 
@@ -46,13 +46,15 @@ def test_a_run_without_one_promises_nothing(
     assert folder.path.exists() != isinstance(how, FenchelError)
 
 
-def test_a_full_disk_takes_no_folder_away_that_has_a_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("saved", ["checkpoint", "previous_checkpoint"])
+def test_a_full_disk_takes_no_folder_away_that_has_a_checkpoint(tmp_path: Path, saved: str) -> None:
     """On a full disk the summary is missing, and the checkpoint is all that there is."""
     folder = RunFolder.create(tmp_path, "run")
-    folder.checkpoint.write_bytes(b"saved")
+    checkpoint: Path = getattr(folder, saved)
+    checkpoint.write_bytes(b"saved")
     with raises(StorageError):
         ended(folder, StorageError("no room"))
-    assert folder.checkpoint.exists()
+    assert checkpoint.exists()
 
 
 def test_a_certificate_and_another_name_do_not_go_together(tmp_path: Path) -> None:
