@@ -190,10 +190,10 @@ def test_a_pod_of_the_cluster_starts_the_others_with_no_rights_but_those_of_its_
     recipe = re.sub("^FROM .*$", f"FROM {IMAGE}", image, flags=re.M)
     inside = f"{IMAGE}-inside"
     subprocess.run(["docker", "build", "--tag", inside, "-"], input=recipe, text=True, check=True)
-    settings, pod = yaml.safe_load_all(manifest)
+    pod = yaml.safe_load(manifest)
     (container,) = pod["spec"]["containers"]
     (runs,) = (each["persistentVolumeClaim"] for each in pod["spec"]["volumes"] if each["name"] == "runs")
-    settings["data"]["engine.yaml"] = yaml.safe_dump(engine | {"context": ""})
+    (tmp_path / "engine.yaml").write_text(yaml.safe_dump(engine | {"context": ""}))
     container |= {"image": inside, "imagePullPolicy": "Never"}
     container["args"] += quickstart(ROUNDS)[1:]
     # Here nothing forwards the address that a pod is told.
@@ -205,13 +205,14 @@ def test_a_pod_of_the_cluster_starts_the_others_with_no_rights_but_those_of_its_
     runs["claimName"] = f"runs-{os.getpid()}"
     tmp_path.chmod(0o777)
     claim = CLAIM.format(name=runs["claimName"], folder=tmp_path)
-    whole = "---\n".join([claim, yaml.safe_dump_all([settings, pod])])
+    whole = "---\n".join([claim, yaml.safe_dump(pod)])
 
     def state() -> str:
         phase: str = json.loads(kubectl("get", "pod", "fenchel-up", "--output", "json"))["status"]["phase"]
         return phase
 
     try:
+        kubectl("create", "configmap", "fenchel-up", "--from-file", str(tmp_path / "engine.yaml"))
         kubectl("apply", "--filename", "-", given=whole)
         wait_until(lambda: state() in {"Succeeded", "Failed"}, "the end of the command's pod", patience=300)
         assert state() == "Succeeded", kubectl("logs", "fenchel-up")
@@ -220,6 +221,7 @@ def test_a_pod_of_the_cluster_starts_the_others_with_no_rights_but_those_of_its_
         assert not pods()
         assert not secrets()
     finally:
+        kubectl("delete", "configmap", "fenchel-up")
         kubectl("delete", "--filename", "-", given=whole)
 
 
