@@ -196,7 +196,7 @@ def test_a_pod_of_the_cluster_starts_the_others_with_no_rights_but_those_of_its_
     (tmp_path / "engine.yaml").write_text(yaml.safe_dump(engine | {"context": ""}))
     container |= {"image": inside, "imagePullPolicy": "Never"}
     container["args"] += quickstart(ROUNDS)[1:]
-    # Here nothing forwards the address that a pod is told.
+    # This cluster has no kube-proxy, which would lead to the address that Kubernetes gives each pod.
     (cluster,) = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())["clusters"]
     api = urlsplit(cluster["cluster"]["server"])
     where = {"KUBERNETES_SERVICE_HOST": str(api.hostname), "KUBERNETES_SERVICE_PORT": str(api.port)}

@@ -90,6 +90,7 @@ def test_a_pod_whose_removal_no_node_confirms_is_lost(monkeypatch: pytest.Monkey
 
 
 def test_pods_of_nodes_that_do_not_answer_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("kubernetes", reason="kubernetes is not installed")
     monkeypatch.setattr(module, "_LOST", 0.05)
     monkeypatch.setattr(module, "_POLLING", 0.1)
     core = Core(["a pod"], [])
