@@ -146,8 +146,9 @@ class Federation:
         """Return the final model of a new run, or of one that goes on from the checkpoint in its folder."""
         assert isinstance(self.settings.clients, int)
         names = client_names(self.settings.clients)
-        if self.secrets is None and self.settings.algorithm.key_bits is not None:
-            make_keys(self.folder.journals / "keys", self.settings.algorithm.key_bits)
+        bits = self.settings.algorithm.key_bits
+        if self.secrets is None and bits is not None:
+            make_keys(self.folder.journals / "keys", bits, self.settings.algorithm.encryption_implementation)
             self.secrets = Secrets.load(self.folder.journals / "keys" / CLIENTS)
         self._breaks_left = dict.fromkeys(names, self.faults.breaks)
         data = providers(self.settings, len(names), self.shards)

@@ -118,4 +118,5 @@ def _secret_exchange(who: Participant, run: str, settings: RunSettings, folder: 
     from fenchel.client.secrets.secret_exchange import SecretExchange
 
     identity = Identity(who.name, who.credentials)
-    return SecretExchange(run, identity, bits, settings.secrets.designated, who.peers, folder)
+    implementation = settings.algorithm.encryption_implementation
+    return SecretExchange(run, identity, bits, settings.secrets.designated, who.peers, folder, implementation)

@@ -18,6 +18,7 @@ from fenchel.client.paillier.cipher import Paillier
 from fenchel.client.secrets.shared import Secrets
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.crypto.ciphertexts import Ciphertexts
+from fenchel.common.crypto.public_key import Implementation
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.data.shard import Shard
 from fenchel.common.settings.run import RunSettings
@@ -133,6 +134,30 @@ def test_an_encrypted_run_is_one_of_whole_numbers_to_the_last_bit(fraction_bits:
     for client in run.clients:
         np.testing.assert_array_equal(run.duals[client], duals[client])
     np.testing.assert_array_equal(run.model, model)
+
+
+@pytest.mark.parametrize("way", [{"preset": "linesearch"}, {"preset": "exact", "picks": 8, "protect_primal": True}])
+def test_phe_in_place_of_our_own_code_changes_no_bit(way: dict[str, Any], laboratory: Laboratory) -> None:
+    """And each of the two reads whatever the clients sent in a run of the other."""
+    pytest.importorskip("phe", reason="phe is not installed")
+    runs = {
+        name: laboratory.run(hybrid_settings(3, encryption={"implementation": name}, **way))
+        for name in ("fenchel", "phe")
+    }
+    np.testing.assert_array_equal(runs["phe"].model, runs["fenchel"].model)
+    opened = {}
+    names: list[Implementation] = ["fenchel", "phe"]
+    for name, other in zip(names, reversed(names), strict=True):
+        cipher = Paillier(laboratory.secrets.owner(other))
+        opened[name] = {
+            (each.client, each.phase, each.round, what): cipher.decrypt(CipherVector.from_wire(value, cipher.public))
+            for each in runs[name].up()
+            for what, value in each.values.items()
+            if isinstance(value, Ciphertexts)
+        }
+    assert opened["phe"].keys() == opened["fenchel"].keys() != set()
+    for place, values in opened["phe"].items():
+        np.testing.assert_array_equal(values, opened["fenchel"][place])
 
 
 # What the server sees
@@ -301,7 +326,7 @@ def test_zeros_travel_like_everything_else(picking: str, laboratory: Laboratory)
     # Late in a run most picked duals stay at an end of their interval: their change is zero.
     settings = hybrid_settings(30, l2=0.1, preset="exact", picks=6, picking=picking, messages="sparse")
     run = laboratory.run(settings)
-    cipher = Paillier(laboratory.secrets.private_key, laboratory.secrets.blinding_factors)
+    cipher = Paillier(laboratory.secrets.owner())
     key = laboratory.secrets.private_key.public
     zeros = nonzeros = 0
     for message in run.up("change_dual"):
@@ -350,7 +375,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
         return reply
 
     def added(self: CipherVector, indices: Any, other: CipherVector) -> None:
-        ledger.additions += sum(self.ciphertexts[place] != 1 for place in np.asarray(indices).tolist())
+        ledger.additions += sum(number != 1 for number in self.take(indices).ciphertexts)
         add_at(self, indices, other)
 
     monkeypatch.setattr(HyFDCAClient, "answer", counted)

@@ -21,6 +21,7 @@ from fenchel.client.paillier.cipher import Paillier
 from fenchel.client.secrets.shared import Secrets
 from fenchel.common.arrays import Vector
 from fenchel.common.crypto.ciphertexts import Ciphertexts
+from fenchel.common.crypto.public_key import Implementation
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.settings.run import validate
 from fenchel.common.storage import store
@@ -30,6 +31,7 @@ from fenchel.deploy.certificates.keys import make_keys
 from fenchel.deploy.launch.in_process import run_in_process
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, digest
+from tests.slow import rest_slow
 
 pytestmark = pytest.mark.cluster
 
@@ -227,7 +229,7 @@ def traces(
     kept: Mapping[str, list[dict[str, Value]]], secrets: Secrets, rows: Vector, labels: Vector
 ) -> dict[str, list[bytes]]:
     """What to look for, by what it is."""
-    cipher = Paillier(secrets.private_key, secrets.blinding_factors)
+    cipher = Paillier(secrets.owner())
     public = secrets.private_key.public
     last = kept["client-000"][-1]
     aligned = labels[: SAMPLES // 2][array(last["state/order"])]
@@ -282,11 +284,15 @@ BREAST_CANCER = {
 
 
 @pytest.mark.timeout(300)
-def test_kills_do_not_change_a_bit_of_an_encrypted_run(federate: MakeFederation, tmp_path: Path) -> None:
-    make_keys(tmp_path / "keys", KEY_BITS)
+@pytest.mark.parametrize("implementation", rest_slow(["fenchel", "phe"], 1))
+def test_kills_do_not_change_a_bit_of_an_encrypted_run(
+    federate: MakeFederation, tmp_path: Path, implementation: Implementation
+) -> None:
+    make_keys(tmp_path / "keys", KEY_BITS, implementation)
     chosen = settings(40, BREAST_CANCER, "hinge")
+    encryption = {"key_bits": KEY_BITS, "implementation": implementation}
     chance = random.Random(4)
-    federation = federate(chosen, kind=Hospitals)
+    federation = federate(chosen | {"algorithm": chosen["algorithm"] | {"encryption": encryption}}, kind=Hospitals)
     federation.start()
     federation.wait_for_round(5)
     for who in ("client-001", "server", "client-003"):
@@ -296,7 +302,7 @@ def test_kills_do_not_change_a_bit_of_an_encrypted_run(federate: MakeFederation,
         federation.restart(who)
         time.sleep(chance.uniform(0.2, 1.0))
     run = federation.finish(patience=240)
-    # The reference has another key: a model does not depend on it.
+    # The reference has another key, and Fenchel's own code: a model does not depend on them.
     reference = RunFolder.create(tmp_path / "reference", "undisturbed")
     asyncio.run(run_in_process(validate(chosen), reference))
     assert digest(run / "model.npz") == digest(reference.model)

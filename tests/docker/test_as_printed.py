@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -14,10 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from fenchel.common.errors import JoinRefusedError, SettingsError
 from tests.docker.cluster import ROOT, Cluster, command
 from tests.docker.test_encryption import TOLERANCE, in_plaintext, model
+from tests.slow import rest_slow
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 
@@ -150,10 +153,26 @@ def test_a_server_that_cannot_begin_ends_the_command_with_its_code_and_the_clien
         assert user.cluster.said(client, "rounds")
 
 
+@pytest.fixture
+def implemented(request: pytest.FixtureRequest, image: str) -> dict[str, str]:
+    """Return the variables by which an implementation is chosen, with the image and the words of the page."""
+    if request.param == "fenchel":
+        return {}
+    page = (ROOT / "docs" / "docker.md").read_text()
+    (recipe,) = re.findall("^FROM fenchel$.*?^USER 1000:1000$", page, re.M | re.S)
+    variables = dict(re.findall("(FENCHEL_(?:KEYS|SERVER)_OPTIONS)='(.*?)'", page))
+    assert all("phe" in words for words in variables.values())
+    made = f"{image}-phe"
+    given = re.sub("^FROM fenchel$", f"FROM {image}", recipe, flags=re.M)
+    subprocess.run(["docker", "build", "--tag", made, "-"], input=given, text=True, check=True)
+    return {"FENCHEL_IMAGE": made, **variables}
+
+
+@pytest.mark.parametrize("implemented", rest_slow(["fenchel", "phe"]), indirect=True)
 async def test_the_encrypted_cluster_goes_on_when_its_containers_are_killed_and_it_is_brought_up_again(
-    checkout: Check, tmp_path: Path
+    checkout: Check, tmp_path: Path, implemented: dict[str, str]
 ) -> None:
-    user = checkout()
+    user = checkout(**implemented)
     cluster = user.cluster
     first = user.start(ENCRYPTED)
     cluster.wait(lambda: bool(cluster.containers("server")), "the server")
@@ -169,6 +188,8 @@ async def test_the_encrypted_cluster_goes_on_when_its_containers_are_killed_and_
     output, _ = again.communicate()
     assert again.returncode == 0, output
     assert set(cluster.finished().values()) == {0}
+    settings = yaml.safe_load((cluster.run_folder() / "settings.yaml").read_text())
+    assert settings["algorithm"]["encryption"]["implementation"] == ("phe" if implemented else "fenchel")
     np.testing.assert_allclose(model(cluster.run_folder()), await in_plaintext(tmp_path), atol=TOLERANCE)
     mounts = {mount["Destination"] for mount in cluster.inspect(server)["Mounts"]}
     assert mounts == {"/certs", "/data", "/runs", "/settings.yaml"}

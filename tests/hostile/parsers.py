@@ -52,6 +52,7 @@ from fenchel.common.accounting.accountant import Release
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.crypto.residues.gmp import GmpResidues
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.data.files import read_file, read_files
 from fenchel.common.data.identifiers import of_lines
@@ -143,7 +144,9 @@ def reading(path: Path, read: Callable[[Path], object]) -> Callable[[bytes], Non
 
 KEY_PAIR = PublicKey((2**89 - 1) * (2**107 - 1))
 LAYOUT = Layout(slot_bits=40, fraction_bits=20, slots=4, value_bits=30)
-ENCRYPTED = CipherVector(KEY_PAIR, LAYOUT, 6, 2, [KEY_PAIR.n_squared - 1, KEY_PAIR.n_squared // 3])
+ENCRYPTED = CipherVector(
+    KEY_PAIR, LAYOUT, 6, 2, GmpResidues.of(KEY_PAIR, [KEY_PAIR.n_squared - 1, KEY_PAIR.n_squared // 3])
+)
 PAYLOAD: Values = {
     "model": np.arange(4.0),
     "flags": np.array([True, False]),

@@ -139,7 +139,7 @@ def flipped(values: dict[str, Value]) -> Value:
 
 def of_another_key(values: dict[str, Value]) -> Value:
     change = ciphertexts(values)
-    cipher = Paillier(STRANGER.private_key, STRANGER.blinding_factors)
+    cipher = Paillier(STRANGER.owner())
     return cipher.encrypt(np.zeros(change.count), change.layout).to_wire()
 
 
@@ -205,7 +205,7 @@ def test_noise_under_the_right_key_is_found_by_whoever_opens_it(
 
 def test_a_sum_that_slots_have_no_room_for_is_refused(secrets: Secrets) -> None:
     layout = Layout.fit(KEY_BITS, 40, 1.0, 2)
-    cipher = Paillier(secrets.private_key, secrets.blinding_factors)
+    cipher = Paillier(secrets.owner())
     one = cipher.encrypt(np.ones(3), layout)
     total = CipherVector.zeros(one.key, layout, 3)
     for _ in range(layout.max_additions):

@@ -15,6 +15,7 @@ from fenchel.client.paillier.cipher import Paillier
 from fenchel.client.secrets.shared import Secrets
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
+from fenchel.common.crypto.residues.gmp import GmpResidues
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError, FenchelError, PayloadError, SettingsError
 from fenchel.common.objectives.factory import build_objective
@@ -171,7 +172,7 @@ def test_no_more_sums_are_opened_at_once_than_the_phases_have(honest: tuple[Run,
     client = late_joiner(honest)
     client.answer("align", 0, alignment(honest))
     (message, *_) = honest[0].down("reveal")
-    cipher = Paillier(honest[1].private_key, honest[1].blinding_factors)
+    cipher = Paillier(honest[1].owner())
     figures = message.values["figures"]
     assert isinstance(figures, Ciphertexts)
     for count in (1, 30, 1000, 1 << 40):
@@ -190,7 +191,7 @@ def test_values_of_another_layout_are_not_opened_as_figures(honest: tuple[Run, S
     assert isinstance(figures, Ciphertexts)
     told = figures.layout
     other = Layout(told.slot_bits, told.fraction_bits - 1, told.slots, told.value_bits)
-    cipher = Paillier(honest[1].private_key, honest[1].blinding_factors)
+    cipher = Paillier(honest[1].owner())
     relaid = cipher.encrypt(np.zeros(told.slots), other).to_wire()
     with raises(PayloadError):
         client.answer("reveal", 1, {"figures": relaid, "count": 2})
@@ -207,7 +208,9 @@ def test_the_server_is_not_told_which_slot_overflowed(honest: tuple[Run, Secrets
     for slot in (0, 3):
         vector = CipherVector.from_wire(change, key)
         beyond = 1 << (change.layout.slot_bits * slot + change.layout.slot_bits - 1)
-        vector.ciphertexts[0] = vector.ciphertexts[0] * (1 + key.n * beyond) % key.n_squared
+        first, *others = vector.ciphertexts
+        changed = GmpResidues.of(key, [first * (1 + key.n * beyond) % key.n_squared, *others])
+        vector = CipherVector(key, vector.layout, len(vector), vector.additions, changed)
         with raises(FenchelError) as caught:
             client.answer("propose", 1, {"change": vector.to_wire()})
         told.append(str(caught.value))

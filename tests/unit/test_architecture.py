@@ -34,14 +34,14 @@ ROOMS = {
         "fenchel/common/data/table_picture.py",
     },
     "pandas": set[str](),
-    "phe": set[str](),
+    "phe": {"fenchel/common/crypto/residues/phe.py", "fenchel/client/paillier/phe.py"},
     "dp_accounting": {"fenchel/common/accounting/accountant.py"},
     "prometheus_client": {"fenchel/common/telemetry/exposition.py"},
     "opentelemetry": {"fenchel/common/telemetry/tracing.py"},
 }
 """The modules that may import a heavy or optional library."""
 
-EAGER = {"torch": NETWORKS}
+EAGER = {"torch": NETWORKS, "phe": {"fenchel/common/crypto/residues/phe.py", "fenchel/client/paillier/phe.py"}}
 """The modules that may import a heavy library at their top, because they are themselves imported lazily."""
 
 

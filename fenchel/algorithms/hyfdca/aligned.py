@@ -90,8 +90,7 @@ class Vectors:
         """Return a new vector of what one client holds, with the entries of some of its blocks replaced."""
         changed = self._copied(own)
         if isinstance(changed, CipherVector):
-            for place, ciphertext in zip(blocks.tolist(), self._ciphers(share).ciphertexts, strict=True):
-                changed.ciphertexts[place] = ciphertext
+            changed.replace_at(blocks, self._ciphers(share))
         else:
             changed[entries_of(self.arrangement.slices[client].sizes, blocks)] = _numbers(share)
         return changed

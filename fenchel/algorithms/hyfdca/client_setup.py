@@ -138,7 +138,7 @@ class HyFDCASetupClient(ClientAlgorithm):
         if self._cipher is not None:
             chosen = (score_layout, dual_layout, figure_layout, norm_layout, primal_layout)  # as in _RANGES
             layouts = {name: layout_of(numbers) for name, numbers in zip(_RANGES, chosen, strict=True)}
-            check_layouts(layouts, self._cipher.key.public, self.settings)
+            check_layouts(layouts, self._cipher.public, self.settings)
         slots = layouts["dual"].slots if layouts else None
         check_slice(
             "samples", count, order=order, sizes=sizes, holders=holders, slots=slots, message_bytes=self.message_bytes
@@ -221,7 +221,7 @@ class HyFDCASetupClient(ClientAlgorithm):
         if self.settings.privacy == "none":
             return None
         assert self.secrets is not None, "the session refuses to begin without"
-        return Paillier(self.secrets.private_key, self.secrets.blinding_factors)
+        return Paillier(self.secrets.owner(self.settings.encryption_implementation))
 
     @property
     def _alignment_key(self) -> bytes:
@@ -230,7 +230,7 @@ class HyFDCASetupClient(ClientAlgorithm):
     def _public_key_bytes(self) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         if self._cipher is None:
             return np.empty(0, np.uint8)
-        n = self._cipher.key.public.n
+        n = self._cipher.public.n
         return np.frombuffer(n.to_bytes(-(-n.bit_length() // 8), "big"), np.uint8)
 
     @cached_property

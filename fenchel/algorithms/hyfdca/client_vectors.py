@@ -89,7 +89,7 @@ class Encrypted(Clear):
             raise PayloadError(
                 f"a plain array arrived where this run has encrypted ones (privacy: paillier){SAME_VERSION}"
             )
-        vector = CipherVector.from_wire(value, self.cipher.key.public)
+        vector = CipherVector.from_wire(value, self.cipher.public)
         if vector.layout != self.layout or len(vector.ciphertexts) != len(sizes):
             raise PayloadError(
                 f"{len(vector.ciphertexts)} ciphertexts of {vector.layout} arrived, expected "

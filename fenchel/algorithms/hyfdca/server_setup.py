@@ -29,6 +29,7 @@ from fenchel.algorithms.hyfdca.settings import HyFDCASettings, layout_numbers, n
 from fenchel.algorithms.server_half import Algorithm, ServerContext
 from fenchel.common.arrays import Indices, squared_norms
 from fenchel.common.crypto.public_key import LARGEST_BITS, PublicKey
+from fenchel.common.crypto.residues.choice import residues
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import RunStoppedError, SettingsError
 from fenchel.common.objectives.linear import LinearObjective, require_one_score
@@ -86,6 +87,8 @@ class HyFDCASetup(Algorithm):
         self._is_prepared = False
         self._expected_key = context.public_key
         self._sampler = self.fleet.participation.sampler.kind
+        if self.settings.key_bits is not None:
+            residues(self.settings.encryption_implementation)  # whose library must be there
         problem = context.objective
         require_one_score(problem, "hyfdca")
         assert isinstance(problem, LinearObjective)
@@ -281,7 +284,8 @@ class HyFDCASetup(Algorithm):
     def hybrid(self) -> Hybrid:
         """Who holds what; known from the setup on."""
         state = self.state
-        key = PublicKey(int.from_bytes(state.key.tobytes(), "big")) if len(state.key) else None
+        n = int.from_bytes(state.key.tobytes(), "big")
+        key = PublicKey(n, self.settings.encryption_implementation) if n else None
         held = {c: HeldEntries(state.pseudonyms[c], state.features[c]) for c in state.pseudonyms}
         return self._hybrid(held, state.norm_bits, state.target_bits, key)
 

@@ -4,7 +4,9 @@ A Paillier ciphertext of m is (1 + nm) r^n mod n², and the factor r^n is all of
 computed modulo p² and modulo q² instead. There, the n-th residues form cyclic groups of p-1 and q-1 elements,
 and r^n for a random unit r is a uniformly random element of both: h^e for a generator h of the group and a
 full-length random exponent e in 0 .. p-2, from a table of powers of h (fixed-base windows; Handbook of Applied
-Cryptography, 14.6.3). No short exponents, so no assumption beyond Paillier's own.
+Cryptography, 14.6.3). No short exponents, so no assumption beyond Paillier's own. Where the
+factors of p-1 are not known, no generator can be found: there it is u^p for a random unit u modulo p, of the same
+distribution.
 
 A blinding factor that is used twice reveals the difference of two plaintexts: each is made when it is asked for,
 handed out once, and never kept.
@@ -60,16 +62,33 @@ class Powers:
         return len(self._table) * len(self._table[0]) * (int(self._square).bit_length() // 8)
 
 
+class RandomPowers:
+    """Random n-th residues modulo p² by an exponentiation each."""
+
+    bytes = 0
+
+    def __init__(self, modulo: PrimePower) -> None:
+        self._modulo = modulo
+
+    def random(self) -> gmpy2.mpz:
+        """Return a uniformly random element of the group."""
+        prime, square = self._modulo.prime, self._modulo.square
+        # x -> x^p maps the units modulo p one to one onto the n-th residues modulo p²; see PrimePower.generator.
+        return gmpy2.powmod(1 + secrets.randbelow(int(prime) - 1), prime, square)
+
+
 class BlindingFactors:
     """A source of blinding factors of one key, for any number of clients and threads of one process.
 
-    Make one for a key in a process and hand it to every :class:`~fenchel.client.paillier.cipher.Paillier` of it:
-    the tables are large.
+    Make one for a key in a process: the tables are large.
     """
 
     def __init__(self, key: PrivateKey, *, window: int = 8) -> None:
         self.key = key
-        self._powers = Powers(key.modulo_p, window), Powers(key.modulo_q, window)
+        self._powers = tuple(
+            Powers(modulo, window) if modulo.factors else RandomPowers(modulo)
+            for modulo in (key.modulo_p, key.modulo_q)
+        )
 
     def take(self, count: int) -> list[gmpy2.mpz]:
         """Return so many fresh blinding factors, numbers modulo n²."""

@@ -37,12 +37,15 @@ _FIELDS = frozenset({"kind", "version", "n", "p", "q", "p_factors", "q_factors"}
 
 @dataclass(frozen=True, repr=False)
 class PrivateKey:
-    """The primes p and q of a key, with gcd(pq, (p-1)(q-1)) = 1, and the distinct primes that divide p-1 and q-1."""
+    """The primes p and q of a key, with gcd(pq, (p-1)(q-1)) = 1, and the distinct primes that divide p-1 and q-1.
+
+    The latter are not known of a key that another program has made: they are empty then, and encryption takes longer.
+    """
 
     p: int
     q: int
-    p_factors: Factors
-    q_factors: Factors
+    p_factors: Factors = ()
+    q_factors: Factors = ()
 
     def __post_init__(self) -> None:
         for name, prime in (("p", self.p), ("q", self.q)):
@@ -151,10 +154,7 @@ class PrimePower:
         powers = gmpy2.powmod_base_list(ciphertexts, self.order, self.square)
         # Of a multiple of p the power is 0, and what follows would be the inverse of the second prime.
         if not all(powers):
-            raise EncryptionError(
-                f"one of {len(ciphertexts)} numbers to decrypt shares a factor with n, which no ciphertext does; "
-                "nothing is decrypted. Whoever sent it does not follow the protocol"
-            )
+            raise EncryptionError(no_ciphertext(len(ciphertexts)))
         return [(power - 1) // prime * weight % prime for power in powers]
 
     def generator(self) -> gmpy2.mpz:
@@ -169,11 +169,30 @@ class PrimePower:
                 return gmpy2.powmod(candidate, self.prime, self.square)
 
 
+def no_ciphertext(count: int) -> str:
+    """Return the error of a number that shares a factor with n."""
+    return (
+        f"one of {count} numbers to decrypt shares a factor with n, which no ciphertext does; nothing is decrypted. "
+        "Whoever sent it does not follow the protocol"
+    )
+
+
 def generate(bits: int = DEFAULT_BITS, *, for_tests: bool = False) -> PrivateKey:
     """Make a key. Takes about a second at 3072 bits.
 
     bits: length of n, even; 3072 is as hard to break as a symmetric key of 128 bits, 2048 as one of 112.
     """
+    check_length(bits, for_tests=for_tests)
+    while True:
+        p, p_factors = _prime(bits // 2)
+        q, q_factors = _prime(bits // 2)
+        # |p - q| must be large, or n is factored by searching around its square root (FIPS 186-5, A.1.3).
+        if abs(p - q).bit_length() > bits // 2 - min(100, bits // 8):
+            return PrivateKey(p, q, p_factors, q_factors)
+
+
+def check_length(bits: int, *, for_tests: bool) -> None:
+    """Refuse a key that is too short, or that two primes of equal length cannot make."""
     smallest = SMALLEST_BITS if for_tests else SAFE_BITS
     if bits < smallest:
         raise SettingsError(
@@ -182,12 +201,6 @@ def generate(bits: int = DEFAULT_BITS, *, for_tests: bool = False) -> PrivateKey
         )
     if bits % 2:
         raise SettingsError(f"the length of a Paillier key must be even, not {bits} bits")
-    while True:
-        p, p_factors = _prime(bits // 2)
-        q, q_factors = _prime(bits // 2)
-        # |p - q| must be large, or n is factored by searching around its square root (FIPS 186-5, A.1.3).
-        if abs(p - q).bit_length() > bits // 2 - min(100, bits // 8):
-            return PrivateKey(p, q, p_factors, q_factors)
 
 
 def _prime(bits: int) -> tuple[int, Factors]:
@@ -220,6 +233,8 @@ def _random_prime(low: int, high: int) -> int:
 
 
 def _check_factors(name: str, order: int, factors: Factors) -> None:
+    if not factors:
+        return
     rest = order
     for factor in factors:
         if factor < 2 or not gmpy2.is_prime(factor, _PRIMALITY_ROUNDS) or rest % factor:

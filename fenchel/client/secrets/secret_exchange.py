@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from fenchel.client.secrets.identity import Identity, statement
 from fenchel.client.secrets.sealing import seal, unseal
 from fenchel.client.secrets.shared import Secrets
+from fenchel.common.crypto.public_key import Implementation
 from fenchel.common.errors import CheckpointError, CredentialError, LostStateError, StorageError
 from fenchel.common.storage.store import write_private
 from fenchel.common.wire.phases import ACCEPT, BOX, OFFER, OFFERED, SEAL
@@ -40,6 +41,7 @@ class SecretExchange:
     designated: who makes the secrets; ``None``: whoever the server chooses.
     peers: with whom secrets may be shared; ``None``: with every client of the authority.
     folder: where the X25519 key and the secrets are kept, readable by their owner only; ``None``: in memory.
+    implementation: what makes that key.
     """
 
     def __init__(
@@ -50,10 +52,12 @@ class SecretExchange:
         designated: str | None = None,
         peers: Collection[str] | None = None,
         folder: Path | None = None,
+        implementation: Implementation = "fenchel",
     ) -> None:
         self._run = run
         self._identity = identity
         self._bits = bits
+        self._implementation = implementation
         self._designated = designated
         self._peers = peers
         self._folder = folder
@@ -95,7 +99,7 @@ class SecretExchange:
             )
         recipients = {client: self._checked_offer(client, offer) for client, offer in _by_client(values).items()}
         if self.secrets is None:
-            self._keep(Secrets.generate(self._bits))
+            self._keep(Secrets.generate(self._bits, self._implementation))
         assert self.secrets is not None
         message = self.secrets.to_text().encode()
         reply: dict[str, Value] = {"certificate": own.certificate, "fingerprint": self._fingerprint()}

@@ -15,11 +15,11 @@ import stat
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 
-from fenchel.client.paillier import key as paillier
-from fenchel.client.paillier.blinding import BlindingFactors
-from fenchel.client.paillier.key import PrivateKey
-from fenchel.common.crypto.public_key import FORMAT_VERSION, SECRETS_KIND, parse_fields
+from fenchel.client.paillier.key import DEFAULT_BITS, PrivateKey
+from fenchel.client.paillier.owner import KeyOwner, generate, key_owner
+from fenchel.common.crypto.public_key import FORMAT_VERSION, SECRETS_KIND, Implementation, parse_fields
 from fenchel.common.errors import CredentialError
 
 ALIGNMENT_KEY_BYTES = 32
@@ -37,6 +37,8 @@ class Secrets:
 
     private_key: PrivateKey
     alignment_key: bytes = field(repr=False)
+    _owners: dict[Implementation, KeyOwner] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _making: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.alignment_key) != ALIGNMENT_KEY_BYTES:
@@ -50,15 +52,19 @@ class Secrets:
         public = self.private_key.public
         return hashlib.sha256(_FINGERPRINT_PREFIX + public.id + self.alignment_key).hexdigest()[:32]
 
-    @cached_property
-    def blinding_factors(self) -> BlindingFactors:
-        """What encryption takes its time for, with tables that all clients of a process share."""
-        return BlindingFactors(self.private_key)
+    def owner(self, implementation: Implementation = "fenchel") -> KeyOwner:
+        """Return what encrypts and decrypts, with tables that all clients of a process share."""
+        with self._making:  # or several threads would each make tables of 38 MB
+            if implementation not in self._owners:
+                self._owners[implementation] = key_owner(self.private_key, implementation)
+            return self._owners[implementation]
 
     @classmethod
-    def generate(cls, bits: int = paillier.DEFAULT_BITS, *, for_tests: bool = False) -> Secrets:
-        """Make new secrets."""
-        key = paillier.generate(bits, for_tests=for_tests)
+    def generate(
+        cls, bits: int = DEFAULT_BITS, implementation: Implementation = "fenchel", *, for_tests: bool = False
+    ) -> Secrets:
+        """Make new secrets, with a key that an implementation makes."""
+        key = generate(bits, implementation, for_tests=for_tests)
         return cls(key, secrets.token_bytes(ALIGNMENT_KEY_BYTES))
 
     def to_text(self) -> str:

@@ -7,9 +7,9 @@ import json
 import operator
 import re
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import gmpy2
 from gmpy2 import mpz
@@ -27,6 +27,9 @@ SAFE_BITS = 2048
 """Below this a key protects nothing; only tests use one."""
 LARGEST_BITS = 16_384
 
+Implementation: TypeAlias = Literal["fenchel", "phe"]
+"""Code that computes: Fenchel's own, or the library phe."""
+
 _ID_BYTES = 16
 _ID_PREFIX = b"fenchel paillier public key\x00"
 _LONGEST_TEXT = 1 << 16
@@ -38,6 +41,8 @@ class PublicKey:
     """A Paillier public key with the generator ``n + 1`` (Paillier 1999, scheme 1)."""
 
     n: int  # the product of two primes of about the same length
+    implementation: Implementation = field(default="fenchel", compare=False)
+    """Code that computes on ciphertexts of this key here. All give the same numbers."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", int(operator.index(self.n)))

@@ -1,8 +1,7 @@
 """Encrypted vectors, and what can be computed on them without a private key.
 
-The product of two ciphertexts is a ciphertext of the sum of their plaintexts, and a power is one of a
-multiple (Paillier 1999, section 8). With many values in a plaintext (:mod:`fenchel.common.crypto.packing`) one
-multiplication modulo ``n^2`` adds them all.
+With many values in a plaintext (:mod:`fenchel.common.crypto.packing`) one multiplication of two numbers modulo
+``n^2`` (:mod:`fenchel.common.crypto.residues`) adds them all.
 
 Nothing here can tell what a ciphertext holds: that the values of a fresh vector lie in the range of
 its layout is the word of whoever encrypted it.
@@ -12,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import gmpy2
 import numpy as np
 from gmpy2 import mpz
 
 from fenchel.common.arrays import Indices
-from fenchel.common.crypto.ciphertexts import Buffer, Ciphertexts
+from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.crypto.residues.choice import residues
+from fenchel.common.crypto.residues.interface import Residues, big_endian, without_inverse
 from fenchel.common.errors import EncryptionError, PayloadError
 
 
@@ -29,14 +29,14 @@ class CipherVector:
     additions: how many fresh vectors were added up, by which the largest possible sum is known.
     """
 
-    def __init__(self, key: PublicKey, layout: Layout, count: int, additions: int, ciphertexts: Sequence[mpz]) -> None:
+    def __init__(self, key: PublicKey, layout: Layout, count: int, additions: int, ciphertexts: Residues) -> None:
         layout.check_fits(key)
         if count < 0 or len(ciphertexts) != layout.ciphertexts(count):
             raise EncryptionError(f"{len(ciphertexts)} ciphertexts cannot hold {count} values, {layout.slots} in each")
         self.key = key
         self.layout = layout
         self.count = count
-        self.ciphertexts = list(ciphertexts)
+        self.ciphertexts = ciphertexts
         # The sums of different ciphertexts may have different numbers of terms: see add_at.
         self._terms = _checked([additions] * len(self.ciphertexts), layout)
 
@@ -47,7 +47,7 @@ class CipherVector:
         It hides nothing: everybody can tell that these are zeros. Adding an encrypted vector hides it as well as
         that vector is hidden.
         """
-        return cls(key, layout, count, 0, [mpz(1)] * layout.ciphertexts(count))
+        return cls(key, layout, count, 0, residues(key.implementation).of(key, [mpz(1)] * layout.ciphertexts(count)))
 
     @property
     def additions(self) -> int:
@@ -71,9 +71,7 @@ class CipherVector:
         if self.count != other.count:
             raise EncryptionError(f"encrypted vectors of {self.count} and {other.count} values cannot be added")
         terms = _checked([mine + theirs for mine, theirs in zip(self._terms, other._terms, strict=True)], self.layout)
-        modulus = self.key.n_squared
-        products = [a * b % modulus for a, b in zip(self.ciphertexts, other.ciphertexts, strict=True)]
-        return self._like(self.layout, self.count, terms, products)
+        return self._like(self.layout, self.count, terms, self.ciphertexts.products(other.ciphertexts))
 
     def take(self, indices: Sequence[int] | Indices) -> CipherVector:
         """Return whole ciphertexts by their positions; ``len(indices) * layout.slots`` values.
@@ -85,8 +83,15 @@ class CipherVector:
             self.layout,
             len(places) * self.layout.slots,
             [self._terms[place] for place in places],
-            [self.ciphertexts[place] for place in places],
+            self.ciphertexts.take(places),
         )
+
+    def replace_at(self, indices: Sequence[int] | Indices, other: CipherVector) -> None:
+        """Put the ciphertexts of another vector at some positions, in place; see :meth:`add_at`."""
+        places = self._partners(indices, other)
+        for place, terms in zip(places, other._terms, strict=True):
+            self._terms[place] = terms
+        self.ciphertexts.put(places, other.ciphertexts)
 
     def add_at(self, indices: Sequence[int] | Indices, other: CipherVector) -> None:
         """Add the ciphertexts of another vector to those at some positions, in place.
@@ -97,17 +102,12 @@ class CipherVector:
         indices: positions of ciphertexts, shape (k,); one that occurs twice is added to twice.
         other: a vector of k ciphertexts.
         """
-        places = self._places(indices)
-        self._check_same_kind(other)
-        if len(places) != len(other.ciphertexts):
-            raise EncryptionError(f"{len(other.ciphertexts)} ciphertexts cannot be added at {len(places)} positions")
+        places = self._partners(indices, other)
         terms = list(self._terms)
         for place, more in zip(places, other._terms, strict=True):
             terms[place] += more
         self._terms = _checked(terms, self.layout)
-        modulus = self.key.n_squared
-        for place, ciphertext in zip(places, other.ciphertexts, strict=True):
-            self.ciphertexts[place] = self.ciphertexts[place] * ciphertext % modulus
+        self.ciphertexts.multiply_at(places, other.ciphertexts)
 
     def times(self, numerator: int, shift: int = 0) -> CipherVector:
         """Return the vector times ``numerator / 2^shift``, exactly.
@@ -122,10 +122,9 @@ class CipherVector:
         layout = self.layout.rescaled(shift)
         grown = abs(numerator) * self.layout.largest_fresh
         terms = _checked([-(-terms * grown // layout.largest_fresh) for terms in self._terms], layout)
-        modulus = self.key.n_squared
         try:
-            powers = [gmpy2.powmod(ciphertext, numerator, modulus) for ciphertext in self.ciphertexts]
-        except (ValueError, ZeroDivisionError):  # versions of gmpy2 differ
+            powers = self.ciphertexts.powers(numerator)
+        except ValueError:
             raise EncryptionError("a number that is no ciphertext of this key has no multiples") from None
         return self._like(layout, self.count, terms, powers)
 
@@ -135,7 +134,8 @@ class CipherVector:
         For a sum that an algorithm knows to lie in the range of a fresh vector, as a dual variable does
         after a feasible step: otherwise the count would grow from round to round. Nobody can check it here.
         """
-        return self._like(self.layout, self.count, [1] * len(self.ciphertexts), list(self.ciphertexts))
+        whole = self.ciphertexts.take(range(len(self.ciphertexts)))
+        return self._like(self.layout, self.count, [1] * len(whole), whole)
 
     def to_wire(self) -> Ciphertexts:
         """Return the vector as it travels and is stored."""
@@ -146,7 +146,7 @@ class CipherVector:
             count=self.count,
             additions=self.additions,
             ciphertext_bytes=width,
-            data=b"".join(ciphertext.to_bytes(width, "big") for ciphertext in self.ciphertexts),
+            data=self.ciphertexts.to_bytes(width),
         )
 
     @classmethod
@@ -154,9 +154,10 @@ class CipherVector:
         """Read what :meth:`to_wire` gave, or what somebody pretends it gave."""
         if problem := wire_problem(wire, key):
             raise PayloadError(f"an encrypted vector {problem}")
-        return cls(key, wire.layout, wire.count, wire.additions, _numbers(wire.data, wire.ciphertext_bytes))
+        numbers = residues(key.implementation).read(key, wire.data)
+        return cls(key, wire.layout, wire.count, wire.additions, numbers)
 
-    def _like(self, layout: Layout, count: int, terms: list[int], ciphertexts: list[mpz]) -> CipherVector:
+    def _like(self, layout: Layout, count: int, terms: list[int], ciphertexts: Residues) -> CipherVector:
         """Return a vector under the same key, of numbers that have been checked."""
         vector = CipherVector.__new__(CipherVector)
         vector.key, vector.layout, vector.count = self.key, layout, count
@@ -170,6 +171,14 @@ class CipherVector:
             raise EncryptionError(f"there is no ciphertext {places[outside][0]} in a vector of {len(self.ciphertexts)}")
         found: list[int] = places.tolist()
         return found
+
+    def _partners(self, indices: Sequence[int] | Indices, other: CipherVector) -> list[int]:
+        """Return the positions at which the ciphertexts of another vector of this kind are wanted."""
+        places = self._places(indices)
+        self._check_same_kind(other)
+        if len(places) != len(other.ciphertexts):
+            raise EncryptionError(f"there are {len(other.ciphertexts)} ciphertexts for {len(places)} positions")
+        return places
 
     def _check_same_kind(self, other: CipherVector) -> None:
         if self.key != other.key:
@@ -192,18 +201,10 @@ def _checked(terms: list[int], layout: Layout) -> list[int]:
     return terms
 
 
-def _numbers(data: Buffer, width: int) -> list[mpz]:
-    """Return the big-endian numbers of ``width`` bytes each in a buffer."""
-    content = bytes(data)
-    return [mpz.from_bytes(content[start : start + width], "big") for start in range(0, len(content), width)]
-
-
 def wire_problem(wire: Ciphertexts, key: PublicKey) -> str | None:
     """Return why a vector that arrived is none under a key, or ``None``.
 
-    Every ciphertext must be a unit modulo ``n^2``: in ``1 .. n^2 - 1``, with no factor in common with ``n``. Every
-    sender knows a number that is not, ``n`` itself, and what a key owner would decrypt it to tells the
-    private key.
+    Every ciphertext must be a unit modulo ``n^2``: in ``1 .. n^2 - 1``, with no factor in common with ``n``.
     """
     if wire.key_id != key.id:
         return (
@@ -220,14 +221,11 @@ def wire_problem(wire: Ciphertexts, key: PublicKey) -> str | None:
         wire.layout.check_fits(key)
     except EncryptionError as error:
         return f"has an impossible layout: {error}"
-    n, limit = key.modulus, key.n_squared
-    numbers = _numbers(wire.data, wire.ciphertext_bytes)
-    product = mpz(1)  # modulo n: one gcd of it takes a fifth of the time of one for each number
+    limit = key.n_squared
+    numbers = big_endian(wire.data, wire.ciphertext_bytes)
     for at, number in enumerate(numbers):
         if not 0 < number < limit:
             return f"has a ciphertext out of range (the one at position {at}): it must lie in 1 .. n^2 - 1"
-        product = product * number % n
-    if gmpy2.gcd(product, n) != 1:
-        at = next(at for at, number in enumerate(numbers) if gmpy2.gcd(number, n) != 1)
-        return f"has a number that is no ciphertext (the one at position {at}): it shares a factor with n"
+    if (bad := without_inverse(numbers, key)) is not None:
+        return f"has a number that is no ciphertext (the one at position {bad}): it shares a factor with n"
     return None

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
+from fenchel.common.crypto.public_key import Implementation
 from fenchel.common.settings.participation import Participation, Sampler
 from fenchel.common.settings.section import Section
 from fenchel.common.settings.uplink import Uplink
@@ -37,6 +38,11 @@ class AlgorithmSettings(Section):
     def key_bits(self) -> int | None:
         """Length of the Paillier key that the clients must share; ``None``: the algorithm needs none."""
         return None
+
+    @property
+    def encryption_implementation(self) -> Implementation:
+        """Maker of that key, which computes on ciphertexts, too."""
+        return "fenchel"
 
     @property
     def hides_model(self) -> bool:

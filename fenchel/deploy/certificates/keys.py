@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fenchel.common.crypto.public_key import PublicKey, looks_private
+from fenchel.common.crypto.public_key import Implementation, PublicKey, looks_private
 from fenchel.common.errors import CredentialError, SettingsError
 from fenchel.common.storage.store import make_private_folder
 
@@ -29,10 +29,13 @@ MOUNTED_SECRETS = Path("/run/secrets")
 _LONGEST = 1 << 20  # bytes of a file that are looked at; a key is shorter
 
 
-def make_keys(folder: Path, bits: int = DEFAULT_BITS, *, force: bool = False) -> PublicKey:
+def make_keys(
+    folder: Path, bits: int = DEFAULT_BITS, implementation: Implementation = "fenchel", *, force: bool = False
+) -> PublicKey:
     """Make a key pair: ``clients.secret`` (mode 0600) and ``server.public``.
 
     folder: where; if it is missing it is made, for its owner alone.
+    implementation: what makes it.
     force: replace what is there. What was encrypted with it can no longer be read.
     """
     # Only here: a process that is a server must not even have this code.
@@ -45,7 +48,7 @@ def make_keys(folder: Path, bits: int = DEFAULT_BITS, *, force: bool = False) ->
                 "is there already; --force replaces it, and what was encrypted with it can then no longer be read",
                 source=path,
             )
-    secrets = Secrets.generate(bits)
+    secrets = Secrets.generate(bits, implementation)
     public = secrets.private_key.public
     try:
         make_private_folder(folder)
@@ -58,11 +61,14 @@ def make_keys(folder: Path, bits: int = DEFAULT_BITS, *, force: bool = False) ->
     return public
 
 
-async def make_keys_apart(folder: Path, bits: int) -> PublicKey:
+async def make_keys_apart(folder: Path, bits: int, implementation: Implementation) -> PublicKey:
     """Make a key pair in another process, so that this one, which is to be a server, never has the private key."""
-    words = (sys.executable, "-P", "-m", "fenchel", "keys", str(folder), "--bits", str(bits))
+    words = ("keys", str(folder), "--bits", str(bits), "--implementation", implementation)
     process = await asyncio.create_subprocess_exec(
-        *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+        *(sys.executable, "-P", "-m", "fenchel", *words),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
     )
     _, said = await process.communicate()
     if process.returncode != 0:

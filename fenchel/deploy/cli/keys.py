@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fenchel.common.crypto.public_key import Implementation
 from fenchel.common.errors import CredentialError, SettingsError
 from fenchel.deploy.certificates.keys import CLIENTS, DEFAULT_BITS, SERVER, make_keys, read_public
 from fenchel.deploy.cli.options import JsonOption
@@ -21,6 +22,9 @@ def keys(
     bits: Annotated[
         int, typer.Option(help="length of the Paillier key: 3072, or 2048 if that is not to last for years")
     ] = DEFAULT_BITS,
+    implementation: Annotated[
+        Implementation, typer.Option(help="what makes the key: fenchel, or phe for algorithm.encryption.implementation")
+    ] = "fenchel",
     force: Annotated[bool, typer.Option("--force", help="replace the keys that are there")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -29,13 +33,13 @@ def keys(
         case ["show", file]:
             _show(Path(file), as_json)
         case [folder]:
-            _make(Path(folder), bits, force, as_json)
+            _make(Path(folder), bits, implementation, force, as_json)
         case _:
             raise SettingsError("give one folder to write to, or: show FILE")
 
 
-def _make(folder: Path, bits: int, force: bool, as_json: bool) -> None:
-    public = make_keys(folder, bits, force=force)
+def _make(folder: Path, bits: int, implementation: Implementation, force: bool, as_json: bool) -> None:
+    public = make_keys(folder, bits, implementation, force=force)
     if as_json:
         _print_json({"folder": str(folder), "bits": public.bits, "fingerprint": public.fingerprint})
         return

@@ -18,14 +18,7 @@ from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import write_text
 from fenchel.deploy.certificates.keys import PUBLIC_KEY_VARIABLE, read_public, refuse_private_keys
-from fenchel.deploy.cli.conduct import (
-    chosen_settings,
-    conducted,
-    interruptible,
-    say_on,
-    show_outcome,
-    show_warnings,
-)
+from fenchel.deploy.cli.conduct import chosen_settings, conducted, interruptible, say_on, show_outcome, show_warnings
 from fenchel.deploy.cli.options import (
     DEFAULT_LISTEN,
     DEFAULT_LISTEN_INSECURE,

@@ -14,14 +14,7 @@ from rich.console import Console
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.cli.conduct import (
-    chosen_settings,
-    conducted,
-    interruptible,
-    say_on,
-    show_outcome,
-    show_warnings,
-)
+from fenchel.deploy.cli.conduct import chosen_settings, conducted, interruptible, say_on, show_outcome, show_warnings
 from fenchel.deploy.cli.options import (
     ClientsOption,
     DashboardAtOption,

@@ -196,7 +196,7 @@ class Deployment:
             return None
         if self.resume is None:
             self.say(f"making a key of {bits} bits for the clients")
-            return await make_keys_apart(self._keys, bits)
+            return await make_keys_apart(self._keys, bits, self.settings.algorithm.encryption_implementation)
         if not (self._keys / CLIENTS).exists():
             raise CheckpointError(
                 "is gone, and with it what the clients need to go on with this run (it is "

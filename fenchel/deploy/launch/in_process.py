@@ -120,7 +120,7 @@ def _secrets(settings: RunSettings, keys: Path, *, fresh: bool) -> Secrets | Non
             key="secrets.source",
         )
     if fresh:
-        make_keys(keys, bits)
+        make_keys(keys, bits, settings.algorithm.encryption_implementation)
     return Secrets.load(keys / CLIENTS)
 
 

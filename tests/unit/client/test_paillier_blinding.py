@@ -12,28 +12,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fenchel.client.paillier.blinding import BlindingFactors, Powers
+from fenchel.client.paillier.key import PrivateKey
 from tests.unit.client.paillier_keys import key_of
 
 KEY = key_of()
 SOURCE = BlindingFactors(KEY)
+FOREIGN = BlindingFactors(PrivateKey(KEY.p, KEY.q))
+"""Without the factors of p-1 and q-1, as for a key that another program has made."""
+
+of_both = pytest.mark.parametrize("source", [SOURCE, FOREIGN], ids=["by a table", "by exponentiation"])
 
 
-def test_a_blinding_factor_is_the_power_r_to_the_n_of_its_own_root() -> None:
+@of_both
+def test_a_blinding_factor_is_the_power_r_to_the_n_of_its_own_root(source: BlindingFactors) -> None:
     """The root that the definition would have drawn: r = x^(1/n mod (p-1)(q-1)) modulo n."""
     n, order = KEY.public.n, (KEY.p - 1) * (KEY.q - 1)
-    for each in SOURCE.take(20):
+    for each in source.take(20):
         assert 0 < each < n * n
         r = pow(int(each) % n, pow(n, -1, order), n)
         assert pow(r, n, n * n) == each
 
 
-def test_blinding_factors_are_uniform_on_the_units() -> None:
+@of_both
+def test_blinding_factors_are_uniform_on_the_units(source: BlindingFactors) -> None:
     """Modulo p they are uniform units, in range and in quadratic character (chi-squared bounds of 1e-7).
 
     A generator of a subgroup, of the squares for instance, would show here.
     """
     draws = 4000
-    drawn = SOURCE.take(draws)
+    drawn = source.take(draws)
     for prime in (KEY.p, KEY.q):
         bins = Counter(int(each % prime) * 8 // prime for each in drawn)
         assert sum((bins[i] - draws / 8) ** 2 / (draws / 8) for i in range(8)) < 45

@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fenchel.client.paillier.blinding import BlindingFactors
 from fenchel.client.paillier.cipher import Paillier
+from fenchel.client.paillier.gmp import GmpOwner
 from fenchel.client.paillier.key import generate
 from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.crypto.residues.gmp import GmpResidues
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError
 from tests.messages import raises
@@ -24,13 +25,13 @@ from tests.unit.client.paillier_keys import key_of
 
 
 @cache
-def source(bits: int) -> BlindingFactors:
-    return BlindingFactors(key_of(bits))
+def owner(bits: int = 256) -> GmpOwner:
+    return GmpOwner(key_of(bits))
 
 
 @cache
 def paillier(bits: int = 256) -> Paillier:
-    return Paillier(key_of(bits), source(bits))
+    return Paillier(owner(bits))
 
 
 def layout_of(bits: int = 256, additions: int = 1000) -> Layout:
@@ -90,13 +91,12 @@ def test_what_cannot_be_encrypted_is_refused(bad: float) -> None:
 def test_other_keys_layouts_and_numbers_are_refused() -> None:
     other = generate(256, for_tests=True)
     with raises(EncryptionError):
-        Paillier(other, source(256))
-    with raises(EncryptionError):
         paillier().encrypt(values(3), layout_of(512))
     with raises(EncryptionError):
-        paillier().decrypt(Paillier(other, BlindingFactors(other)).encrypt(values(3), layout_of()))
+        paillier().decrypt(Paillier(GmpOwner(other)).encrypt(values(3), layout_of()))
     vector = paillier().encrypt(values(5), layout_of())
-    vector.ciphertexts[0] = key_of().public.n_squared - 12345
+    nonsense = GmpResidues.of(key_of().public, [key_of().public.n_squared - 12345])
+    vector.ciphertexts.put([0], nonsense)
     with raises(EncryptionError):
         paillier().decrypt(vector)
 
@@ -109,7 +109,7 @@ def test_a_sum_larger_than_its_declared_additions_allow_is_refused() -> None:
 
 
 def test_the_meter_counts_ciphertexts_and_time() -> None:
-    mine = Paillier(key_of(), source(256))
+    mine = Paillier(owner())
     assert mine.meter == CipherMeter()
     vector = mine.encrypt(values(50), layout_of())
     many = len(vector.ciphertexts)
@@ -139,7 +139,9 @@ def test_what_is_no_ciphertext_is_not_decrypted(number: str) -> None:
     chosen = {"n": n, "2 n": 2 * n, "n^2 - n": n * n - n, "p": p, "3 q": 3 * q, "p^2": p * p}[number]
     ciphertexts = [*paillier().encrypt(values(12), layout_of()).ciphertexts, gmpy2.mpz(chosen)]
     layout = layout_of()
-    vector = CipherVector(key.public, layout, layout.slots * len(ciphertexts), 1, ciphertexts)
+    vector = CipherVector(
+        key.public, layout, layout.slots * len(ciphertexts), 1, GmpResidues.of(key.public, ciphertexts)
+    )
     with raises(EncryptionError) as caught:
         paillier().decrypt(vector)
     assert not any(str(secret) in str(caught.value) for secret in (n, p, q, chosen))

@@ -11,10 +11,11 @@ from gmpy2 import mpz
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fenchel.client.paillier.blinding import BlindingFactors
 from fenchel.client.paillier.cipher import Paillier
+from fenchel.client.paillier.gmp import GmpOwner
 from fenchel.client.paillier.key import PrivateKey
 from fenchel.common.crypto.packing import Layout
+from fenchel.common.crypto.residues.gmp import GmpResidues
 from fenchel.common.crypto.vector import CipherVector
 from tests.unit.client.paillier_keys import key_of
 
@@ -30,7 +31,7 @@ def keys_of_phe(key: PrivateKey) -> tuple[Any, Any]:
 
 @cache
 def paillier(bits: int = 256) -> Paillier:
-    return Paillier(key_of(bits), BlindingFactors(key_of(bits)))
+    return Paillier(GmpOwner(key_of(bits)))
 
 
 numbers = st.floats(-1000, 1000).map(lambda x: round(x * 2**20) / 2**20)
@@ -52,7 +53,9 @@ def test_we_decrypt_what_phe_encrypts(given_values: list[float]) -> None:
     theirs = [public.encrypt(x, precision=2.0**-20) for x in given_values]
     assert all(each.exponent == -5 for each in theirs)
     ciphertexts = [mpz(each.ciphertext()) for each in theirs]
-    vector = CipherVector(key_of().public, ONE_A_CIPHERTEXT, len(theirs), 1, ciphertexts)
+    vector = CipherVector(
+        key_of().public, ONE_A_CIPHERTEXT, len(theirs), 1, GmpResidues.of(key_of().public, ciphertexts)
+    )
     assert paillier().decrypt(vector).tolist() == given_values
 
 
@@ -66,7 +69,7 @@ def test_packed_plaintexts_are_the_same_on_both_sides(seed: int) -> None:
     opened = [private.raw_decrypt(int(c)) for c in vector.ciphertexts]
     np.testing.assert_array_equal(layout.unpack([mpz(m) for m in opened], 17, public.n), x)
     theirs = [mpz(public.raw_encrypt(m)) for m in opened]
-    again = CipherVector(key_of().public, layout, 17, 1, theirs)
+    again = CipherVector(key_of().public, layout, 17, 1, GmpResidues.of(key_of().public, theirs))
     np.testing.assert_array_equal(paillier().decrypt(vector + again), 2 * x)
 
 
@@ -74,5 +77,5 @@ def test_at_2048_bits() -> None:
     public, private = keys_of_phe(key_of(2048))
     layout = Layout.fit(2048, fraction_bits=20, largest=1000.0, additions=8, slots=1)
     vector = paillier(2048).encrypt(np.array([-1.5, 0.25]), layout)
-    total = phe.EncryptedNumber(public, int(vector.ciphertexts[0]), exponent=-5) + 3.0
+    total = phe.EncryptedNumber(public, int(next(iter(vector.ciphertexts))), exponent=-5) + 3.0
     assert private.decrypt(total) == 1.5

@@ -44,7 +44,7 @@ def quick_keys() -> Iterator[None]:
     """Keys of a length that tests can afford; all else is as in a run."""
     real = Secrets.generate
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Secrets, "generate", lambda bits: real(512, for_tests=True))
+        patch.setattr(Secrets, "generate", lambda _, maker: real(512, maker, for_tests=True))
         yield
 
 
@@ -311,6 +311,17 @@ def test_only_the_designated_client_makes_the_secrets(make: Make) -> None:
     sealed = make(MAKER).answer(SEAL, offers(("north", north)))
     with raises(CredentialError):
         north.answer(ACCEPT, parcel(sealed, "north"))
+
+
+def test_the_key_is_made_by_the_implementation_of_the_run(make: Make) -> None:
+    pytest.importorskip("phe", reason="phe is not installed")
+    ours, theirs = make(MAKER, run="ours"), make(MAKER, run="theirs", implementation="phe")
+    for part in (ours, theirs):
+        part.answer(SEAL, {})
+    assert ours.secrets is not None
+    assert theirs.secrets is not None
+    assert ours.secrets.private_key.p_factors
+    assert not theirs.secrets.private_key.p_factors  # which phe does not know
 
 
 def test_secrets_are_shared_with_named_peers_only(make: Make) -> None:

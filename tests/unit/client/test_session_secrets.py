@@ -70,7 +70,7 @@ def test_an_exchange_that_nobody_expects_is_refused(make_settings: MakeSettings)
 def test_the_algorithm_begins_when_the_secrets_have_come_and_at_once_after_a_restart(
     make_settings: MakeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Secrets, "generate", lambda bits: SECRETS)
+    monkeypatch.setattr(Secrets, "generate", lambda *_: SECRETS)
     identity = identities(tmp_path / "certs", ["client-0"])["client-0"]
 
     def started() -> Session:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
+from fenchel.client.paillier.key import PrivateKey
+from fenchel.client.paillier.owner import KeyOwner, key_owner
 from fenchel.client.secrets.shared import Secrets
-from fenchel.common.crypto.public_key import PublicKey, looks_private
+from fenchel.common.crypto.public_key import Implementation, PublicKey, looks_private
 from fenchel.common.errors import CredentialError
 from tests.messages import raises
 
@@ -126,3 +131,23 @@ def test_bytes_that_are_no_text_are_refused(path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with raises(CredentialError, file="secrets.json"):
         Secrets.load(path)
+
+
+def test_all_threads_of_a_process_share_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets, together = Secrets.generate(256, for_tests=True), Barrier(8)
+    made: list[KeyOwner] = []
+
+    def slow(key: PrivateKey, implementation: Implementation) -> KeyOwner:
+        time.sleep(0.05)
+        made.append(key_owner(key, implementation))
+        return made[-1]
+
+    def owner(_: int) -> KeyOwner:
+        together.wait()
+        return secrets.owner()
+
+    monkeypatch.setattr("fenchel.client.secrets.shared.key_owner", slow)
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(owner, range(8)))
+    assert len(made) == 1
+    assert all(each is made[0] for each in found)

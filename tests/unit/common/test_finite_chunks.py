@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fenchel.common.crypto.packing import Layout
+from fenchel.common.crypto.residues.gmp import GmpResidues
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.wire.frames import CHUNK_BYTES, Assembly, Body, parse
 from fenchel.common.wire.outline import outline
@@ -79,7 +80,7 @@ def test_what_arrived_twice_asks_for_a_closer_look() -> None:
 LAYOUT = Layout(slot_bits=40, fraction_bits=20, slots=6, value_bits=30)
 # Its bytes are those of the float64 nan: whoever takes ciphertexts for numbers notices.
 NUMBER = int.from_bytes(b"\x0f" + b"\xff" * (KEY.ciphertext_bytes - 1), "big")
-DUAL = CipherVector(KEY, LAYOUT, 13, 1, [NUMBER] * 3).to_wire()
+DUAL = CipherVector(KEY, LAYOUT, 13, 1, GmpResidues.of(KEY, [NUMBER] * 3)).to_wire()
 
 
 def test_ciphertexts_are_not_taken_for_floating_point_numbers() -> None:

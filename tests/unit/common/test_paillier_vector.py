@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.crypto.residues.gmp import GmpResidues
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError, PayloadError
 from fenchel.common.wire.outline import outline
@@ -33,7 +34,7 @@ VECTORS = st.lists(GRID, max_size=14)
 
 def wide(additions: int, count: int = 7, key: PublicKey = KEY, layout: Layout = LAYOUT) -> CipherVector:
     """Return a vector that says it is a sum of so many."""
-    return CipherVector(key, layout, count, additions, [gmpy2.mpz(5)] * layout.ciphertexts(count))
+    return CipherVector(key, layout, count, additions, GmpResidues.of(key, [gmpy2.mpz(5)] * layout.ciphertexts(count)))
 
 
 @few
@@ -109,10 +110,10 @@ def test_the_largest_sum_that_is_permitted_does_not_overflow() -> None:
         lambda: wide(1).take([0, 5]),
         lambda: wide(513),
         lambda: wide(-1),
-        lambda: CipherVector(KEY, LAYOUT, 7, 1, [gmpy2.mpz(5)]),
-        lambda: CipherVector(KEY, LAYOUT, -1, 1, []),
+        lambda: CipherVector(KEY, LAYOUT, 7, 1, GmpResidues.of(KEY, [gmpy2.mpz(5)])),
+        lambda: CipherVector(KEY, LAYOUT, -1, 1, GmpResidues.of(KEY, [])),
         lambda: wide(1, layout=replace(LAYOUT, slots=7)),
-        lambda: CipherVector(KEY, LAYOUT, 1, 1, [gmpy2.mpz(KEY.n)]).times(-1),
+        lambda: CipherVector(KEY, LAYOUT, 1, 1, GmpResidues.of(KEY, [gmpy2.mpz(KEY.n)])).times(-1),
     ],
 )
 def test_what_cannot_be_combined_is_refused_and_the_error_says_why(combine: Callable[[], object]) -> None:
@@ -148,7 +149,7 @@ def test_additions_are_counted_for_each_ciphertext_apart() -> None:
     before = list(total.ciphertexts)
     with raises(EncryptionError):
         total.add_at([0, 1], wide(1, 12))
-    assert total.ciphertexts == before
+    assert list(total.ciphertexts) == before
     assert [total.take([place]).additions for place in range(3)] == [512, 512, 24]
 
 
@@ -175,7 +176,7 @@ def test_a_vector_comes_back_from_the_wire(count: int) -> None:
     values = [float(at) - 3 for at in range(count)]
     total = vector(values, LAYOUT) + vector(values, LAYOUT, 50)
     back = CipherVector.from_wire(travelled(total.to_wire()), KEY)
-    assert back.ciphertexts == total.ciphertexts
+    assert list(back.ciphertexts) == list(total.ciphertexts)
     assert (back.key, back.layout, back.count, back.additions) == (KEY, LAYOUT, count, total.additions)
     assert values_of(back) == [2 * value for value in values]
 
@@ -236,4 +237,4 @@ def test_ciphertexts_of_a_body_outlive_it() -> None:
     found = outline(encoded.descriptor, 1 << 40).decode(body)["dual"]
     del body
     assert isinstance(found, Ciphertexts)
-    assert CipherVector.from_wire(found, KEY).ciphertexts == wide(2).ciphertexts
+    assert list(CipherVector.from_wire(found, KEY).ciphertexts) == list(wide(2).ciphertexts)

@@ -12,6 +12,7 @@ import numpy as np
 
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.crypto.residues.gmp import GmpResidues
 from fenchel.common.crypto.vector import CipherVector
 
 
@@ -45,7 +46,7 @@ def vector(values: Sequence[float], layout: Layout, seed: int = 0) -> CipherVect
     """Encrypt a vector."""
     plaintexts = packed(multiples(values, layout), layout)
     ciphertexts = [encrypted(plaintext, seed + at) for at, plaintext in enumerate(plaintexts)]
-    return CipherVector(KEY, layout, len(values), 1, ciphertexts)
+    return CipherVector(KEY, layout, len(values), 1, GmpResidues.of(KEY, ciphertexts))
 
 
 def values_of(encrypted_vector: CipherVector) -> list[float]:

@@ -180,9 +180,10 @@ def config() -> dict[str, Any]:
 
 def test_the_overlay_only_adds_to_the_words_of_both_roles() -> None:
     with_it, plain = config()["services"], yaml.safe_load(composed(BASIS).stdout)["services"]
-    added = [word for word in with_it["server"]["command"] if word not in plain["server"]["command"]]
+    mine, theirs = (shlex.split(services["server"]["command"]) for services in (with_it, plain))
+    added = [word for word in mine if word not in theirs]
     assert added == ["--metrics=0.0.0.0:9464", "--dashboard-at=0.0.0.0:7444"]
-    assert [word for word in with_it["server"]["command"] if word not in added] == plain["server"]["command"]
+    assert [word for word in mine if word not in added] == theirs
     mine, theirs = (shlex.split(services["client"]["command"]) for services in (with_it, plain))
     assert [word for word in mine if word not in ("--metrics", "0.0.0.0:9464")] == theirs
     for service in (with_it["certs"], plain["certs"]):
@@ -211,7 +212,7 @@ def test_every_file_that_the_overlay_mounts_is_there() -> None:
 
 def test_the_words_of_the_overlay_are_those_of_the_commands() -> None:
     commands: Any = typer.main.get_command(application())
-    words = config()["services"]["server"]["command"]
+    words = shlex.split(config()["services"]["server"]["command"])
     assert words[:2] == ["server", "/runs"]
     always, beginning = words[2 : words.index("--")], words[words.index("--") + 1 :]
     context = commands.commands["server"].make_context("server", [*beginning, *always])

@@ -14,8 +14,8 @@ from fenchel.algorithms.hyfdca.aligned import Stored, Vectors
 from fenchel.algorithms.hyfdca.alignment import Alignment, HeldEntries
 from fenchel.algorithms.hyfdca.client_vectors import Encrypted
 from fenchel.algorithms.hyfdca.settings import entries_of
-from fenchel.client.paillier.blinding import BlindingFactors
 from fenchel.client.paillier.cipher import Paillier
+from fenchel.client.paillier.gmp import GmpOwner
 from fenchel.client.paillier.key import generate
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.crypto.ciphertexts import Ciphertexts
@@ -33,7 +33,7 @@ FRACTION = 20
 @cache
 def paillier() -> Paillier:
     key = generate(256, for_tests=True)
-    return Paillier(key, BlindingFactors(key, window=4))
+    return Paillier(GmpOwner(key, window=4))
 
 
 def layout_of(block: int, additions: int = 10) -> Layout:
@@ -70,7 +70,7 @@ def packed(alignment: Alignment, client: str, block: int, blocks: Indices | slic
 
 
 def kinds(alignment: Alignment, block: int) -> tuple[Vectors, Vectors]:
-    return Vectors(alignment), Vectors(alignment, (paillier().key.public, layout_of(block)))
+    return Vectors(alignment), Vectors(alignment, (paillier().public, layout_of(block)))
 
 
 def decrypted(alignment: Alignment, vector: Stored, block: int) -> Vector:
@@ -78,7 +78,7 @@ def decrypted(alignment: Alignment, vector: Stored, block: int) -> Vector:
     if isinstance(vector, np.ndarray):
         return vector
     if isinstance(vector, Ciphertexts):
-        vector = CipherVector.from_wire(vector, paillier().key.public)
+        vector = CipherVector.from_wire(vector, paillier().public)
     slots = paillier().decrypt(vector).reshape(-1, block)
     return np.concatenate([row[:size] for row, size in zip(slots, alignment.block_sizes, strict=True)])
 
@@ -174,7 +174,7 @@ def test_a_sum_that_slots_have_no_room_for_is_refused() -> None:
     alignment = aligned(grid(1, 4, 5, 4), 4, 5)
     narrow = Layout.fit(256, FRACTION, largest=8.0, additions=2, slots=5)
     assert narrow.max_additions == 2
-    encrypted = Vectors(alignment, (paillier().key.public, narrow))
+    encrypted = Vectors(alignment, (paillier().public, narrow))
     sizes = alignment.slices["client-000"].sizes
     shares = {client: ciphertexts(Encrypted(sizes, narrow, paillier()).seal(np.ones(5))) for client in alignment.slices}
     with raises(EncryptionError):

@@ -1,0 +1,69 @@
+"""The interface of implementations of Paillier to owners of the private key, and their choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gmpy2 import mpz
+
+from fenchel.client.paillier import key as own
+from fenchel.client.paillier.key import PrivateKey
+from fenchel.common.crypto.public_key import Implementation, PublicKey
+from fenchel.common.crypto.residues.choice import residues
+from fenchel.common.crypto.residues.interface import Residues
+
+
+class KeyOwner(Protocol):
+    """Encrypts and decrypts packed plaintexts, for any number of clients of one process."""
+
+    @property
+    def public(self) -> PublicKey:
+        """The key, and what computes on its ciphertexts."""
+
+    def encrypt(self, plaintexts: Sequence[mpz]) -> Residues:
+        """Encrypt integers between ``-n/2`` and ``n/2``."""
+
+    def decrypt(self, ciphertexts: Residues) -> list[mpz]:
+        """Return the plaintexts, modulo ``n``.
+
+        Raises
+        ------
+        EncryptionError
+            One of the numbers shares a factor with ``n``; nothing is decrypted.
+        """
+
+
+def generate(bits: int, implementation: Implementation, *, for_tests: bool = False) -> PrivateKey:
+    """Make a key of so many bits.
+
+    Raises
+    ------
+    SettingsError
+        The key would be too short, or the library of the implementation is not installed.
+    """
+    if implementation == "fenchel":
+        return own.generate(bits, for_tests=for_tests)
+    own.check_length(bits, for_tests=for_tests)
+    residues(implementation)
+    from fenchel.client.paillier import phe
+
+    return phe.generate(bits)
+
+
+def key_owner(key: PrivateKey, implementation: Implementation) -> KeyOwner:
+    """Return an owner of a key, with tables that take a moment to make.
+
+    Raises
+    ------
+    SettingsError
+        The library of the implementation is not installed.
+    """
+    if implementation == "fenchel":
+        from fenchel.client.paillier.gmp import GmpOwner
+
+        return GmpOwner(key)
+    residues(implementation)
+    from fenchel.client.paillier.phe import PheOwner
+
+    return PheOwner(key)

@@ -1,0 +1,1 @@
+"""Ciphertexts as the numbers that they are: what one implementation of Paillier computes on without a private key."""

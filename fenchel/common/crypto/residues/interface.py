@@ -1,0 +1,83 @@
+"""The interface of implementations of Paillier to those who have the public key alone."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+import gmpy2
+from gmpy2 import mpz
+
+from fenchel.common.crypto.ciphertexts import Buffer
+from fenchel.common.crypto.public_key import PublicKey
+
+
+class Residues(ABC):
+    """Numbers modulo ``n^2``, in a row, in the form in which one implementation computes on them.
+
+    The product of two ciphertexts holds the sum of their plaintexts, and a power holds a multiple (Paillier 1999,
+    section 8).
+    """
+
+    @classmethod
+    @abstractmethod
+    def of(cls, key: PublicKey, numbers: Sequence[mpz]) -> Self:
+        """Take numbers in ``0 .. n^2 - 1``."""
+
+    @classmethod
+    def read(cls, key: PublicKey, data: Buffer) -> Self:
+        """Take numbers that lie one after the other, big-endian, ``key.ciphertext_bytes`` each."""
+        return cls.of(key, big_endian(data, key.ciphertext_bytes))
+
+    def to_bytes(self, width: int) -> bytes:
+        """Return the numbers one after the other, big-endian, ``width`` bytes each."""
+        return b"".join(number.to_bytes(width, "big") for number in self)
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[mpz]: ...
+
+    @abstractmethod
+    def take(self, places: Sequence[int]) -> Self:
+        """Return the numbers at some places."""
+
+    @abstractmethod
+    def put(self, places: Sequence[int], other: Self) -> None:
+        """Replace the numbers at some places."""
+
+    @abstractmethod
+    def products(self, other: Self) -> Self:
+        """Return the products of each number and its partner in another row of the same length."""
+
+    def multiply_at(self, places: Sequence[int], other: Self) -> None:
+        """Multiply the numbers at some places by those of another row, in place; a place may occur again."""
+        for each, place in enumerate(places):
+            self.put([place], self.take([place]).products(other.take([each])))
+
+    @abstractmethod
+    def powers(self, exponent: int) -> Self:
+        """Return the powers of all numbers; ``ValueError`` if it is negative and one of them has no inverse."""
+
+
+def big_endian(data: Buffer, width: int) -> list[mpz]:
+    """Return the big-endian numbers of ``width`` bytes each in a buffer."""
+    content = bytes(data)
+    return [mpz.from_bytes(content[start : start + width], "big") for start in range(0, len(content), width)]
+
+
+def without_inverse(numbers: Sequence[mpz], key: PublicKey) -> int | None:
+    """Return the position of a number that shares a factor with ``n``, which no ciphertext does; ``None``: none does.
+
+    Every sender knows such a number, ``n`` itself, and what an owner of the key would decrypt it to tells the private
+    key.
+    """
+    n = key.modulus
+    product = mpz(1)  # one gcd of it takes a fifth of the time of one for each number
+    for number in numbers:
+        product = product * number % n
+    if gmpy2.gcd(product, n) == 1:
+        return None
+    return next(at for at, number in enumerate(numbers) if gmpy2.gcd(number, n) != 1)
