@@ -77,7 +77,7 @@ def main() -> None:
 
     # With the usual niceness, clients hardly run beside other tests.
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - as Ray spells it
-    size = {"num_cpus": 2, "object_store_memory": 100 << 20}
+    size = {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 100 << 20}
     cluster: Any = Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
     raylets = {}
 

@@ -89,11 +89,13 @@ def test_clients_without_state_need_no_shared_storage_and_end_with_the_command(
     monkeypatch.setenv("TMPDIR", str(own))
     file = tmp_path / "settings.yaml"
     file.write_text(yaml.safe_dump(STATELESS))
-    process = begun(tmp_path, nodes, str(file), "--runs", "/proc/self/cwd/runs")
+    process = begun(tmp_path, nodes, str(file), "--runs", "/proc/self/cwd/runs", "--gpus", "0.5")
     (run,) = (tmp_path / "runs").iterdir()
     temporary = Path(f"/tmp/fenchel-{run.name}")
     assert temporary.is_dir()
-    assert len(clients_of(str(temporary))) == 3
+    running = clients_of(str(temporary))
+    assert len(running) == 3
+    assert {each.environ()["CUDA_VISIBLE_DEVICES"] for each in running} == {"0"}  # a share of their node's only one
     process.process.kill()
     process.process.wait()
     wait_until(lambda: not clients_of(str(temporary)), "the end of all clients")
@@ -129,7 +131,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], dict[str, str]]] = {
     "an address where no cluster is": ({"address": "127.0.0.1:1"}, UnreachableError, {"key": "address"}),
     "more processors than there are": ({"cpus": 2.5}, SettingsError, {"key": "--on ray"}),
     "more client processes than there is room for": ({"cpus": 2}, SettingsError, {"key": "--on ray"}),
-    "GPUs that are not there": ({"gpus": 0.5}, SettingsError, {"key": "--on ray"}),
+    "GPUs that are not there": ({"gpus": 2}, SettingsError, {"key": "--on ray"}),
     "an address of this machine that nodes do not reach": ({"dial": "nowhere.invalid"}, UnreachableError, {}),
 }
 

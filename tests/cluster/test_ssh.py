@@ -109,8 +109,15 @@ def test_a_network_that_is_away_for_a_while_starts_nothing_again(reached: Hosts,
         assert log.read_text().count("working for run") == 1
 
 
+UNKNOWN = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null")
 WRONG: dict[str, tuple[dict[str, Any], type[Exception], dict[str, str]]] = {
     "a host that does not answer": ({"hosts": ["127.0.0.1"], "options": ["Port=1"]}, UnreachableError, {}),
+    "hosts that do not take the user's key": (
+        {"options": ["IdentityFile=/nowhere", "IdentitiesOnly=yes", *UNKNOWN]},
+        UnreachableError,
+        {},
+    ),
+    "hosts that are not known": ({"options": ["UserKnownHostsFile=/dev/null"]}, UnreachableError, {}),
     "a host without Fenchel": ({"python": "/nowhere/python"}, SettingsError, {"key": "python"}),
     "an address that hosts do not reach": ({"dial": "127.0.0.2"}, UnreachableError, {}),
     "an option in place of a host": ({"hosts": ["-oProxyCommand=touch /tmp/here"]}, SettingsError, {"key": "hosts"}),
