@@ -18,7 +18,7 @@ from fenchel.client.paillier.cipher import Paillier
 from fenchel.client.secrets.shared import Secrets
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.crypto.ciphertexts import Ciphertexts
-from fenchel.common.crypto.public_key import Implementation
+from fenchel.common.crypto.public_key import Backend
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.data.shard import Shard
 from fenchel.common.settings.run import RunSettings
@@ -34,6 +34,7 @@ from tests.algorithms.hybrid import (
     shards_of,
     split,
 )
+from tests.ifma_kernel import in_use
 from tests.slow import rest_slow
 
 # The same numbers
@@ -137,17 +138,21 @@ def test_an_encrypted_run_is_one_of_whole_numbers_to_the_last_bit(fraction_bits:
 
 
 @pytest.mark.parametrize("way", [{"preset": "linesearch"}, {"preset": "exact", "picks": 8, "protect_primal": True}])
-def test_phe_in_place_of_our_own_code_changes_no_bit(way: dict[str, Any], laboratory: Laboratory) -> None:
-    """And each of the two reads whatever the clients sent in a run of the other."""
+def test_other_code_in_place_of_gmp_changes_no_bit(way: dict[str, Any], laboratory: Laboratory) -> None:
+    """And each reads whatever the clients sent in a run of another."""
     pytest.importorskip("phe", reason="phe is not installed")
-    runs = {
-        name: laboratory.run(hybrid_settings(3, encryption={"implementation": name}, **way))
-        for name in ("fenchel", "phe")
+    chosen: dict[Backend, dict[str, str]] = {
+        "gmp": {"backend": "gmp"},
+        "ifma": {"backend": "ifma"},
+        "phe": {"implementation": "phe"},
     }
-    np.testing.assert_array_equal(runs["phe"].model, runs["fenchel"].model)
+    with in_use("emulated"):
+        runs = {name: laboratory.run(hybrid_settings(3, encryption=those, **way)) for name, those in chosen.items()}
+    for run in runs.values():
+        np.testing.assert_array_equal(run.model, runs["gmp"].model)
     opened = {}
-    names: list[Implementation] = ["fenchel", "phe"]
-    for name, other in zip(names, reversed(names), strict=True):
+    readers: dict[Backend, Backend] = {"gmp": "phe", "ifma": "gmp", "phe": "gmp"}
+    for name, other in readers.items():
         cipher = Paillier(laboratory.secrets.owner(other))
         opened[name] = {
             (each.client, each.phase, each.round, what): cipher.decrypt(CipherVector.from_wire(value, cipher.public))
@@ -155,9 +160,10 @@ def test_phe_in_place_of_our_own_code_changes_no_bit(way: dict[str, Any], labora
             for what, value in each.values.items()
             if isinstance(value, Ciphertexts)
         }
-    assert opened["phe"].keys() == opened["fenchel"].keys() != set()
-    for place, values in opened["phe"].items():
-        np.testing.assert_array_equal(values, opened["fenchel"][place])
+    for each in opened.values():
+        assert each.keys() == opened["gmp"].keys() != set()
+        for place, values in each.items():
+            np.testing.assert_array_equal(values, opened["gmp"][place])
 
 
 # What the server sees

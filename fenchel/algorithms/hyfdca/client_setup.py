@@ -221,7 +221,7 @@ class HyFDCASetupClient(ClientAlgorithm):
         if self.settings.privacy == "none":
             return None
         assert self.secrets is not None, "the session refuses to begin without"
-        return Paillier(self.secrets.owner(self.settings.encryption_implementation))
+        return Paillier(self.secrets.owner(self.settings.backend()))
 
     @property
     def _alignment_key(self) -> bytes:

@@ -29,7 +29,6 @@ from fenchel.algorithms.hyfdca.settings import HyFDCASettings, layout_numbers, n
 from fenchel.algorithms.server_half import Algorithm, ServerContext
 from fenchel.common.arrays import Indices, squared_norms
 from fenchel.common.crypto.public_key import LARGEST_BITS, PublicKey
-from fenchel.common.crypto.residues.choice import residues
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import RunStoppedError, SettingsError
 from fenchel.common.objectives.linear import LinearObjective, require_one_score
@@ -88,7 +87,7 @@ class HyFDCASetup(Algorithm):
         self._expected_key = context.public_key
         self._sampler = self.fleet.participation.sampler.kind
         if self.settings.key_bits is not None:
-            residues(self.settings.encryption_implementation)  # whose library must be there
+            self.settings.backend()  # which must be there
         problem = context.objective
         require_one_score(problem, "hyfdca")
         assert isinstance(problem, LinearObjective)
@@ -285,7 +284,7 @@ class HyFDCASetup(Algorithm):
         """Who holds what; known from the setup on."""
         state = self.state
         n = int.from_bytes(state.key.tobytes(), "big")
-        key = PublicKey(n, self.settings.encryption_implementation) if n else None
+        key = PublicKey(n, self.settings.backend()) if n else None
         held = {c: HeldEntries(state.pseudonyms[c], state.features[c]) for c in state.pseudonyms}
         return self._hybrid(held, state.norm_bits, state.target_bits, key)
 

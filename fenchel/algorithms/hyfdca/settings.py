@@ -12,7 +12,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.crypto.packing import Layout
-from fenchel.common.crypto.public_key import Implementation
+from fenchel.common.crypto.public_key import Backend, BackendChoice, Implementation
+from fenchel.common.crypto.residues.choice import backend_of
 from fenchel.common.errors import PayloadError
 from fenchel.common.objectives.coordinate import conjugate_curvature
 from fenchel.common.objectives.losses import MarginLoss
@@ -38,6 +39,12 @@ class Encryption(Section):
         "fenchel",
         description="fenchel, or phe: that library makes the key, encrypts, adds and decrypts. The model is the "
         "same, and encrypting takes about 20 times as long. It is an extra (fenchel[phe]), under the GPL",
+    )
+    backend: BackendChoice = Field(
+        "auto",
+        description="code that computes within fenchel: ifma (the instructions AVX-512 IFMA of x86-64, about ten times "
+        "as fast), gmp (everywhere), or auto: in each process the faster one that its machine has. All compute the "
+        "same numbers",
     )
     fraction_bits: int = Field(
         40, ge=8, le=52, description="binary digits after the point (f); a value is rounded to 2^-f"
@@ -166,6 +173,16 @@ class HyFDCASettings(AlgorithmSettings):
     def encryption_implementation(self) -> Implementation:
         """Maker of that key, which computes on ciphertexts, too."""
         return self.encryption.implementation
+
+    def backend(self) -> Backend:
+        """Return the code that computes on ciphertexts in this process.
+
+        Raises
+        ------
+        SettingsError
+            This machine does not have it.
+        """
+        return backend_of(self.encryption.implementation, self.encryption.backend)
 
     @property
     def hides_model(self) -> bool:

@@ -2,7 +2,7 @@
 
 Notation of Paillier (1999): n = pq, ciphertexts modulo n². Fenchel makes its own primes with known
 factors of p-1 and q-1, because a generator of the units modulo p² can then be found, and with it a table
-that encrypts ten times faster (:mod:`fenchel.client.paillier.blinding`).
+that encrypts ten times faster (:mod:`fenchel.client.paillier.crt`).
 """
 
 from __future__ import annotations
@@ -148,13 +148,12 @@ class PrimePower:
     def __repr__(self) -> str:
         return f"PrimePower({self.prime.bit_length()} bits)"
 
-    def residues(self, ciphertexts: list[gmpy2.mpz]) -> list[gmpy2.mpz]:
-        """Return the plaintexts modulo p. The GIL is released for most of the time."""
+    def plaintexts(self, powers: list[gmpy2.mpz]) -> list[gmpy2.mpz]:
+        """Return the plaintexts modulo p of ciphertexts, from their powers c^(p-1) modulo p²."""
         prime, weight = self.prime, self.weight
-        powers = gmpy2.powmod_base_list(ciphertexts, self.order, self.square)
         # Of a multiple of p the power is 0, and what follows would be the inverse of the second prime.
         if not all(powers):
-            raise EncryptionError(no_ciphertext(len(ciphertexts)))
+            raise EncryptionError(no_ciphertext(len(powers)))
         return [(power - 1) // prime * weight % prime for power in powers]
 
     def generator(self) -> gmpy2.mpz:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gmpy2 import mpz
 
 from fenchel.client.paillier import key as own
-from fenchel.client.paillier.key import PrivateKey
-from fenchel.common.crypto.public_key import Implementation, PublicKey
-from fenchel.common.crypto.residues.choice import residues
+from fenchel.client.paillier.crt import CrtOwner, PrimeArithmetic
+from fenchel.client.paillier.gmp import GmpPrime
+from fenchel.client.paillier.ifma import IfmaPrime
+from fenchel.client.paillier.key import PrimePower, PrivateKey
+from fenchel.common.crypto.public_key import Backend, Implementation, PublicKey
+from fenchel.common.crypto.residues.choice import backend_of, residues
 from fenchel.common.crypto.residues.interface import Residues
 
 
@@ -45,25 +48,24 @@ def generate(bits: int, implementation: Implementation, *, for_tests: bool = Fal
     if implementation == "fenchel":
         return own.generate(bits, for_tests=for_tests)
     own.check_length(bits, for_tests=for_tests)
-    residues(implementation)
+    backend_of(implementation)
     from fenchel.client.paillier import phe
 
     return phe.generate(bits)
 
 
-def key_owner(key: PrivateKey, implementation: Implementation) -> KeyOwner:
+def key_owner(key: PrivateKey, backend: Backend) -> KeyOwner:
     """Return an owner of a key, with tables that take a moment to make.
 
     Raises
     ------
     SettingsError
-        The library of the implementation is not installed.
+        The library of the backend is not installed.
     """
-    if implementation == "fenchel":
-        from fenchel.client.paillier.gmp import GmpOwner
+    if backend == "phe":
+        residues(backend)
+        from fenchel.client.paillier.phe import PheOwner
 
-        return GmpOwner(key)
-    residues(implementation)
-    from fenchel.client.paillier.phe import PheOwner
-
-    return PheOwner(key)
+        return PheOwner(key)
+    arithmetic: Callable[[PrimePower], PrimeArithmetic] = IfmaPrime if backend == "ifma" else GmpPrime
+    return CrtOwner(key, backend, arithmetic)

@@ -19,7 +19,7 @@ from threading import Lock
 
 from fenchel.client.paillier.key import DEFAULT_BITS, PrivateKey
 from fenchel.client.paillier.owner import KeyOwner, generate, key_owner
-from fenchel.common.crypto.public_key import FORMAT_VERSION, SECRETS_KIND, Implementation, parse_fields
+from fenchel.common.crypto.public_key import FORMAT_VERSION, SECRETS_KIND, Backend, Implementation, parse_fields
 from fenchel.common.errors import CredentialError
 
 ALIGNMENT_KEY_BYTES = 32
@@ -37,7 +37,7 @@ class Secrets:
 
     private_key: PrivateKey
     alignment_key: bytes = field(repr=False)
-    _owners: dict[Implementation, KeyOwner] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _owners: dict[Backend, KeyOwner] = field(default_factory=dict, init=False, repr=False, compare=False)
     _making: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -52,12 +52,12 @@ class Secrets:
         public = self.private_key.public
         return hashlib.sha256(_FINGERPRINT_PREFIX + public.id + self.alignment_key).hexdigest()[:32]
 
-    def owner(self, implementation: Implementation = "fenchel") -> KeyOwner:
+    def owner(self, backend: Backend = "gmp") -> KeyOwner:
         """Return what encrypts and decrypts, with tables that all clients of a process share."""
         with self._making:  # or several threads would each make tables of 38 MB
-            if implementation not in self._owners:
-                self._owners[implementation] = key_owner(self.private_key, implementation)
-            return self._owners[implementation]
+            if backend not in self._owners:
+                self._owners[backend] = key_owner(self.private_key, backend)
+            return self._owners[backend]
 
     @classmethod
     def generate(

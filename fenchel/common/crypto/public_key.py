@@ -28,7 +28,11 @@ SAFE_BITS = 2048
 LARGEST_BITS = 16_384
 
 Implementation: TypeAlias = Literal["fenchel", "phe"]
-"""Code that computes: Fenchel's own, or the library phe."""
+"""Code that makes keys and computes: Fenchel's own, or the library phe."""
+Backend: TypeAlias = Literal["gmp", "ifma", "phe"]
+"""Code that computes on numbers: by GMP, eight at a time by AVX-512 IFMA, or the library phe."""
+BackendChoice: TypeAlias = Literal["auto", "gmp", "ifma"]
+"""The backend of Fenchel's own implementation; auto: the fastest that this machine can."""
 
 _ID_BYTES = 16
 _ID_PREFIX = b"fenchel paillier public key\x00"
@@ -41,7 +45,7 @@ class PublicKey:
     """A Paillier public key with the generator ``n + 1`` (Paillier 1999, scheme 1)."""
 
     n: int  # the product of two primes of about the same length
-    implementation: Implementation = field(default="fenchel", compare=False)
+    backend: Backend = field(default="gmp", compare=False)
     """Code that computes on ciphertexts of this key here. All give the same numbers."""
 
     def __post_init__(self) -> None:

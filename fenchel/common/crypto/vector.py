@@ -47,7 +47,7 @@ class CipherVector:
         It hides nothing: everybody can tell that these are zeros. Adding an encrypted vector hides it as well as
         that vector is hidden.
         """
-        return cls(key, layout, count, 0, residues(key.implementation).of(key, [mpz(1)] * layout.ciphertexts(count)))
+        return cls(key, layout, count, 0, residues(key.backend).of(key, [mpz(1)] * layout.ciphertexts(count)))
 
     @property
     def additions(self) -> int:
@@ -154,7 +154,7 @@ class CipherVector:
         """Read what :meth:`to_wire` gave, or what somebody pretends it gave."""
         if problem := wire_problem(wire, key):
             raise PayloadError(f"an encrypted vector {problem}")
-        numbers = residues(key.implementation).read(key, wire.data)
+        numbers = residues(key.backend).read(key, wire.data)
         return cls(key, wire.layout, wire.count, wire.additions, numbers)
 
     def _like(self, layout: Layout, count: int, terms: list[int], ciphertexts: Residues) -> CipherVector:

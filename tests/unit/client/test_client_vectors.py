@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fenchel.algorithms.hyfdca.client_vectors import Clear, Encrypted
 from fenchel.client.paillier.cipher import Paillier
-from fenchel.client.paillier.gmp import GmpOwner
 from fenchel.client.paillier.key import generate
+from fenchel.client.paillier.owner import key_owner
 from fenchel.common.arrays import Indices
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
@@ -27,7 +27,7 @@ SIZES = np.array([5, 5, 2, 3])
 @cache
 def paillier(which: int = 0) -> Paillier:
     key = generate(256, for_tests=True)
-    return Paillier(GmpOwner(key, window=4))
+    return Paillier(key_owner(key, "gmp"))
 
 
 def envelopes(sizes: Indices = SIZES) -> list[Clear]:

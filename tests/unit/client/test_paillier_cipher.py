@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 import gmpy2
@@ -12,26 +13,36 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fenchel.client.paillier.cipher import Paillier
-from fenchel.client.paillier.gmp import GmpOwner
 from fenchel.client.paillier.key import generate
+from fenchel.client.paillier.owner import KeyOwner, key_owner
 from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.crypto.packing import Layout
-from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.crypto.public_key import Backend, PublicKey
 from fenchel.common.crypto.residues.gmp import GmpResidues
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError
+from tests.ifma_kernel import in_use
 from tests.messages import raises
 from tests.unit.client.paillier_keys import key_of
 
 
 @cache
-def owner(bits: int = 256) -> GmpOwner:
-    return GmpOwner(key_of(bits))
+def owner(bits: int = 256, backend: Backend = "gmp") -> KeyOwner:
+    return key_owner(key_of(bits), backend)
 
 
 @cache
-def paillier(bits: int = 256) -> Paillier:
-    return Paillier(owner(bits))
+def paillier(bits: int = 256, backend: Backend = "gmp") -> Paillier:
+    return Paillier(owner(bits, backend))
+
+
+of_both = pytest.mark.parametrize("backend", ["gmp", "ifma"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernel() -> Iterator[None]:
+    with in_use("emulated"):
+        yield
 
 
 def layout_of(bits: int = 256, additions: int = 1000) -> Layout:
@@ -43,34 +54,38 @@ def values(count: int, seed: int = 0) -> NDArray[np.float64]:
     return np.rint(np.random.default_rng(seed).uniform(-999, 999, count) * 2**20) / 2**20
 
 
-@given(st.lists(st.floats(-1000, 1000), max_size=40))
-def test_values_come_back_rounded_to_the_grid(given_values: list[float]) -> None:
-    x = np.array(given_values, np.float64)
-    again = paillier().decrypt(paillier().encrypt(x, layout_of()))
+@of_both
+@given(given_values=st.lists(st.floats(-1000, 1000), max_size=40))
+def test_values_come_back_rounded_to_the_grid(backend: Backend, given_values: list[float]) -> None:
+    x, ours = np.array(given_values, np.float64), paillier(backend=backend)
+    again = ours.decrypt(ours.encrypt(x, layout_of()))
     np.testing.assert_array_equal(again, np.rint(x * 2**20) / 2**20)
 
 
-@given(st.integers(1, 30), st.integers(0, 2**32), st.integers(1, 6))
-def test_sums_are_exact(count: int, seed: int, terms: int) -> None:
-    parts = [values(count, seed + each) for each in range(terms)]
-    total = CipherVector.zeros(key_of().public, layout_of(), count)
+@of_both
+@given(count=st.integers(1, 30), seed=st.integers(0, 2**32), terms=st.integers(1, 6))
+def test_sums_are_exact(backend: Backend, count: int, seed: int, terms: int) -> None:
+    ours, parts = paillier(backend=backend), [values(count, seed + each) for each in range(terms)]
+    total = CipherVector.zeros(ours.public, layout_of(), count)
     for part in parts:
-        total = total + paillier().encrypt(part, layout_of())
-    np.testing.assert_array_equal(paillier().decrypt(total), np.sum(parts, axis=0))
+        total = total + ours.encrypt(part, layout_of())
+    np.testing.assert_array_equal(ours.decrypt(total), np.sum(parts, axis=0))
 
 
-@given(st.integers(-50, 50), st.integers(0, 8), st.integers(0, 2**32))
-def test_multiples_are_exact(numerator: int, shift: int, seed: int) -> None:
-    x = values(7, seed)
-    scaled = paillier().encrypt(x, layout_of(additions=10**6)).times(numerator, shift)
-    np.testing.assert_array_equal(paillier().decrypt(scaled), x * numerator / 2**shift)
+@of_both
+@given(numerator=st.integers(-50, 50), shift=st.integers(0, 8), seed=st.integers(0, 2**32))
+def test_multiples_are_exact(backend: Backend, numerator: int, shift: int, seed: int) -> None:
+    x, ours = values(7, seed), paillier(backend=backend)
+    scaled = ours.encrypt(x, layout_of(additions=10**6)).times(numerator, shift)
+    np.testing.assert_array_equal(ours.decrypt(scaled), x * numerator / 2**shift)
 
 
-def test_a_key_as_used_in_earnest() -> None:
-    x = values(200)
+@of_both
+def test_a_key_as_used_in_earnest(backend: Backend) -> None:
+    x, ours = values(200), paillier(2048, backend)
     layout = layout_of(2048)
-    total = paillier(2048).encrypt(x, layout) + paillier(2048).encrypt(-2 * x / 4, layout)
-    np.testing.assert_allclose(paillier(2048).decrypt(total), x / 2, rtol=0, atol=2**-20)
+    total = ours.encrypt(x, layout) + ours.encrypt(-2 * x / 4, layout)
+    np.testing.assert_allclose(ours.decrypt(total), x / 2, rtol=0, atol=2**-20)
 
 
 def test_the_remainder_modulo_n_tells_nothing_of_the_values() -> None:
@@ -93,7 +108,7 @@ def test_other_keys_layouts_and_numbers_are_refused() -> None:
     with raises(EncryptionError):
         paillier().encrypt(values(3), layout_of(512))
     with raises(EncryptionError):
-        paillier().decrypt(Paillier(GmpOwner(other)).encrypt(values(3), layout_of()))
+        paillier().decrypt(Paillier(key_owner(other, "gmp")).encrypt(values(3), layout_of()))
     vector = paillier().encrypt(values(5), layout_of())
     nonsense = GmpResidues.of(key_of().public, [key_of().public.n_squared - 12345])
     vector.ciphertexts.put([0], nonsense)
@@ -132,8 +147,9 @@ def from_what_it_decrypts_to(key: PublicKey, plaintext: int) -> int | None:
     return int(total + gmpy2.isqrt(square)) // 2 if square > 0 and gmpy2.is_square(square) else None
 
 
+@of_both
 @pytest.mark.parametrize("number", ["n", "2 n", "n^2 - n", "p", "3 q", "p^2"])
-def test_what_is_no_ciphertext_is_not_decrypted(number: str) -> None:
+def test_what_is_no_ciphertext_is_not_decrypted(number: str, backend: Backend) -> None:
     key = key_of()
     n, p, q = key.public.n, key.p, key.q
     chosen = {"n": n, "2 n": 2 * n, "n^2 - n": n * n - n, "p": p, "3 q": 3 * q, "p^2": p * p}[number]
@@ -143,10 +159,10 @@ def test_what_is_no_ciphertext_is_not_decrypted(number: str) -> None:
         key.public, layout, layout.slots * len(ciphertexts), 1, GmpResidues.of(key.public, ciphertexts)
     )
     with raises(EncryptionError) as caught:
-        paillier().decrypt(vector)
+        paillier(backend=backend).decrypt(vector)
     assert not any(str(secret) in str(caught.value) for secret in (n, p, q, chosen))
     with raises(EncryptionError):  # also where the plaintext would be in range
-        _ = [half.residues([gmpy2.mpz(chosen)]) for half in (key.modulo_p, key.modulo_q)]
+        _ = [half.plaintexts([gmpy2.powmod(chosen, half.order, half.square)]) for half in (key.modulo_p, key.modulo_q)]
 
 
 def test_the_private_key_would_follow_from_one_decryption_of_n() -> None:

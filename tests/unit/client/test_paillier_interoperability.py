@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fenchel.client.paillier.cipher import Paillier
-from fenchel.client.paillier.gmp import GmpOwner
 from fenchel.client.paillier.key import PrivateKey
+from fenchel.client.paillier.owner import key_owner
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.residues.gmp import GmpResidues
 from fenchel.common.crypto.vector import CipherVector
@@ -31,7 +31,7 @@ def keys_of_phe(key: PrivateKey) -> tuple[Any, Any]:
 
 @cache
 def paillier(bits: int = 256) -> Paillier:
-    return Paillier(GmpOwner(key_of(bits)))
+    return Paillier(key_owner(key_of(bits), "gmp"))
 
 
 numbers = st.floats(-1000, 1000).map(lambda x: round(x * 2**20) / 2**20)

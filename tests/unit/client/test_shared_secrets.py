@@ -16,7 +16,7 @@ import pytest
 from fenchel.client.paillier.key import PrivateKey
 from fenchel.client.paillier.owner import KeyOwner, key_owner
 from fenchel.client.secrets.shared import Secrets
-from fenchel.common.crypto.public_key import Implementation, PublicKey, looks_private
+from fenchel.common.crypto.public_key import Backend, PublicKey, looks_private
 from fenchel.common.errors import CredentialError
 from tests.messages import raises
 
@@ -137,9 +137,9 @@ def test_all_threads_of_a_process_share_the_tables(monkeypatch: pytest.MonkeyPat
     secrets, together = Secrets.generate(256, for_tests=True), Barrier(8)
     made: list[KeyOwner] = []
 
-    def slow(key: PrivateKey, implementation: Implementation) -> KeyOwner:
+    def slow(key: PrivateKey, backend: Backend) -> KeyOwner:
         time.sleep(0.05)
-        made.append(key_owner(key, implementation))
+        made.append(key_owner(key, backend))
         return made[-1]
 
     def owner(_: int) -> KeyOwner:

@@ -15,8 +15,8 @@ from fenchel.algorithms.hyfdca.alignment import Alignment, HeldEntries
 from fenchel.algorithms.hyfdca.client_vectors import Encrypted
 from fenchel.algorithms.hyfdca.settings import entries_of
 from fenchel.client.paillier.cipher import Paillier
-from fenchel.client.paillier.gmp import GmpOwner
 from fenchel.client.paillier.key import generate
+from fenchel.client.paillier.owner import key_owner
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
@@ -33,7 +33,7 @@ FRACTION = 20
 @cache
 def paillier() -> Paillier:
     key = generate(256, for_tests=True)
-    return Paillier(GmpOwner(key, window=4))
+    return Paillier(key_owner(key, "gmp"))
 
 
 def layout_of(block: int, additions: int = 10) -> Layout:

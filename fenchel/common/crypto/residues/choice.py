@@ -4,24 +4,52 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fenchel.common.crypto.public_key import Implementation
+from fenchel.common.crypto.public_key import Backend, BackendChoice, Implementation
 from fenchel.common.crypto.residues.gmp import GmpResidues
+from fenchel.common.crypto.residues.ifma import IfmaResidues, problem
 from fenchel.common.errors import SettingsError
 
 if TYPE_CHECKING:
     from fenchel.common.crypto.residues.interface import Residues
 
 
-def residues(implementation: Implementation) -> type[Residues]:
-    """Return the numbers of an implementation.
+def backend_of(implementation: Implementation, choice: BackendChoice = "auto") -> Backend:
+    """Return the backend of an implementation on this machine.
+
+    Raises
+    ------
+    SettingsError
+        The backend that was chosen cannot work here, or its library is not installed.
+    """
+    if implementation == "phe":
+        if choice != "auto":
+            raise SettingsError(
+                f"{choice} is a backend of the implementation fenchel; for phe leave it at auto",
+                key="algorithm.encryption.backend",
+            )
+        residues("phe")
+        return "phe"
+    if choice == "auto":
+        return "gmp" if problem() else "ifma"
+    if choice == "ifma" and (reason := problem()):
+        raise SettingsError(
+            f"{reason}; use auto or gmp, which computes the same numbers", key="algorithm.encryption.backend"
+        )
+    return choice
+
+
+def residues(backend: Backend) -> type[Residues]:
+    """Return the numbers of a backend.
 
     Raises
     ------
     SettingsError
         Its library is not installed.
     """
-    if implementation == "fenchel":
+    if backend == "gmp":
         return GmpResidues
+    if backend == "ifma":
+        return IfmaResidues
     try:
         from fenchel.common.crypto.residues.phe import PheResidues
     except ImportError:

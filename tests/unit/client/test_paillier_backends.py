@@ -1,8 +1,9 @@
-"""Whatever computes, the numbers are the same: phe reads and adds up what Fenchel writes, and the reverse."""
+"""Each backend reads, adds up and decrypts what another one writes, and all compute the same numbers."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -16,28 +17,35 @@ from fenchel.client.paillier.cipher import Paillier
 from fenchel.client.paillier.key import PrivateKey
 from fenchel.client.paillier.owner import generate, key_owner
 from fenchel.common.crypto.packing import Layout
-from fenchel.common.crypto.public_key import Implementation, PublicKey
+from fenchel.common.crypto.public_key import Backend, PublicKey
 from fenchel.common.crypto.residues.choice import residues
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError, SettingsError
+from tests.ifma_kernel import in_use
 from tests.messages import raises
 from tests.unit.client.paillier_keys import key_of
 
-BOTH: tuple[Implementation, ...] = ("fenchel", "phe")
+BACKENDS: tuple[Backend, ...] = ("gmp", "ifma", "phe")
 LAYOUT = Layout.fit(256, fraction_bits=20, largest=1000.0, additions=1000)
 
-by = st.sampled_from(BOTH)
+by = st.sampled_from(BACKENDS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernel() -> Iterator[None]:
+    with in_use("emulated"):
+        yield
 
 
 @cache
-def paillier(implementation: Implementation) -> Paillier:
+def paillier(backend: Backend) -> Paillier:
     pytest.importorskip("phe", reason="phe is not installed")
-    return Paillier(key_owner(key_of(), implementation))
+    return Paillier(key_owner(key_of(), backend))
 
 
-def read_by(implementation: Implementation, vector: CipherVector) -> CipherVector:
+def read_by(backend: Backend, vector: CipherVector) -> CipherVector:
     """Return a vector as it arrives where something else computes."""
-    return CipherVector.from_wire(vector.to_wire(), PublicKey(vector.key.n, implementation))
+    return CipherVector.from_wire(vector.to_wire(), PublicKey(vector.key.n, backend))
 
 
 def values(count: int, seed: int) -> NDArray[np.float64]:
@@ -46,7 +54,7 @@ def values(count: int, seed: int) -> NDArray[np.float64]:
 
 @given(encrypts=by, adds=by, decrypts=by, count=st.integers(0, 20), seed=st.integers(0, 2**32))
 def test_sums_pass_from_one_to_another(
-    encrypts: Implementation, adds: Implementation, decrypts: Implementation, count: int, seed: int
+    encrypts: Backend, adds: Backend, decrypts: Backend, count: int, seed: int
 ) -> None:
     x, y = values(count, seed), values(count, seed + 1)
     mine, yours = (read_by(adds, paillier(encrypts).encrypt(each, LAYOUT)) for each in (x, y))
@@ -57,35 +65,35 @@ def test_sums_pass_from_one_to_another(
 @given(factor=st.integers(-50, 50), shift=st.integers(0, 8), seed=st.integers(0, 2**32))
 def test_all_that_is_computed_on_the_same_ciphertexts_is_the_same_number(factor: int, shift: int, seed: int) -> None:
     places = np.random.default_rng(seed).integers(0, 5, 3)
-    first, second = (paillier("fenchel").encrypt(values(5 * LAYOUT.slots, seed + each), LAYOUT) for each in range(2))
+    first, second = (paillier("gmp").encrypt(values(5 * LAYOUT.slots, seed + each), LAYOUT) for each in range(2))
     found = []
-    for implementation in BOTH:
-        vector, other = read_by(implementation, first), read_by(implementation, second)
+    for backend in BACKENDS:
+        vector, other = read_by(backend, first), read_by(backend, second)
         picked = other.take(places)
         vector.add_at(places, picked)
         vector.replace_at([4], other.take([0]))
         found.append([list((vector + other).ciphertexts), list(vector.times(factor, shift).ciphertexts)])
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize("implementation", BOTH)
-def test_a_number_without_inverse_is_neither_decrypted_nor_inverted(implementation: Implementation) -> None:
-    key = PublicKey(key_of().public.n, implementation)
-    bad = residues(implementation).of(key, [mpz(5), mpz(key_of().p)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_number_without_inverse_is_neither_decrypted_nor_inverted(backend: Backend) -> None:
+    key = PublicKey(key_of().public.n, backend)
+    bad = residues(backend).of(key, [mpz(5), mpz(key_of().p)])
     with raises(EncryptionError):
-        paillier(implementation).decrypt(CipherVector(key, LAYOUT, 2 * LAYOUT.slots, 1, bad))
+        paillier(backend).decrypt(CipherVector(key, LAYOUT, 2 * LAYOUT.slots, 1, bad))
     with raises(EncryptionError):
         CipherVector(key, LAYOUT, 2 * LAYOUT.slots, 1, bad).times(-1)
 
 
-@pytest.mark.parametrize("implementation", BOTH)
-def test_a_key_that_phe_has_made_serves_both(implementation: Implementation) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_key_that_phe_has_made_serves_all(backend: Backend) -> None:
     pytest.importorskip("phe", reason="phe is not installed")
     key = generate(256, "phe", for_tests=True)
     assert key.public.bits == 256
     again = PrivateKey.from_fields(key.to_fields(), "a file")
     assert again == key
-    mine = Paillier(key_owner(again, implementation))
+    mine = Paillier(key_owner(again, backend))
     np.testing.assert_array_equal(mine.decrypt(mine.encrypt(values(9, 0), LAYOUT)), values(9, 0))
 
 
