@@ -65,7 +65,7 @@ _CASES: dict[str, dict[str, Any]] = {
         objective={"kind": "binary", "positive": [5, 6, 7, 8, 9], "output": "sigmoid"},
     ),
     "HyFDCA, encrypted": _case(
-        {"name": "hyfdca", "encryption": {"key_bits": 2048}},
+        {"name": "hyfdca", "encryption": {"security": 112}},
         clients=4,
         data=_GRID | {"samples": 80},
         objective={"kind": "hinge", "l2": 0.01},

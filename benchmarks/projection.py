@@ -45,7 +45,7 @@ SETTINGS: Mapping[str, dict[str, Any]] = {
             "partition": {"kind": "grid", "sample_groups": 2, "feature_groups": 2},
         },
         "objective": {"kind": "hinge", "l2": 0.01},
-        "algorithm": {"name": "hyfdca", "encryption": {"key_bits": 2048}},
+        "algorithm": {"name": "hyfdca", "encryption": {"security": 112}},
     },
 }
 """Of the runs, without number of rounds, clients and links."""

@@ -20,7 +20,7 @@ from fenchel.common.arrays import Vector
 ENCRYPTED = (
     ("plaintext", ("algorithm.privacy=none",)),
     ("3072-bit key", ()),
-    ("2048-bit key", ("algorithm.encryption.key_bits=2048",)),
+    ("2048-bit key", ("algorithm.encryption.security=112",)),
     ("3072-bit key, `protect_primal`", ("algorithm.protect_primal=true",)),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib import metadata
 from typing import Any, TypeAlias
@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy.linalg  # loads SciPy's library of linear algebra, so that it is counted
 
+from fenchel.common.crypto.residues.choice import backend_of
 from fenchel.common.untrusted_text import plain
 from fenchel.proto import fenchel_pb2 as pb
 
@@ -21,6 +22,9 @@ SERVER = ""
 _LONGEST = 80  # characters of a value
 _VALUES = 5  # of one attribute that are shown, however many clients make up
 _NAMED = 5  # clients named for one value; the rest are counted
+
+INDIFFERENT = frozenset({"encryption"})
+"""Attributes that no number of a result depends on."""
 
 Differences: TypeAlias = dict[str, dict[str, list[str]]]
 """Participants by attribute and value, for the attributes that are not equal everywhere."""
@@ -40,6 +44,7 @@ class Environment:
     simd: str = ""  # instruction sets that NumPy's own loops use beyond its baseline, such as ``X86_V3, X86_V4``
     machine: str = ""  # kind of processor, such as ``x86_64``
     threads: int = 0  # largest number of threads that a numerical library may use; 0: not known
+    encryption: str = ""  # backend of Paillier that ``auto`` stands for here: ``gmp`` or ``ifma``
 
     @classmethod
     def current(cls) -> Environment:
@@ -61,6 +66,7 @@ class Environment:
             simd=_listed(configuration.get("SIMD Extensions", {}).get("found", ())),
             machine=platform.machine(),
             threads=max((pool["num_threads"] for pool in pools), default=0),
+            encryption=backend_of("fenchel"),
         )
 
     @classmethod
@@ -75,7 +81,7 @@ class Environment:
         return pb.Environment(**asdict(self))
 
     def known(self) -> dict[str, str]:
-        """Return what can be compared with another environment: where PyTorch is not loaded, its version does not."""
+        """Return the values as texts; where PyTorch is not loaded, without its version."""
         values = {name: str(value or "") for name, value in asdict(self).items()}
         return {name: value for name, value in values.items() if value or name != "torch"}
 
@@ -84,10 +90,11 @@ def _listed(values: Iterable[str]) -> str:
     return ", ".join(sorted(set(values)))
 
 
-def differences(environments: Mapping[str, Environment]) -> Differences:
+def differences(environments: Mapping[str, Environment], ignored: Collection[str] = INDIFFERENT) -> Differences:
     """Return the attributes in which environments differ.
 
     environments: by participant: the id of a client, or ``SERVER``.
+    ignored: attributes that are not compared.
 
     Returns: For each such attribute, the participants by value, the server first.
     """
@@ -95,7 +102,7 @@ def differences(environments: Mapping[str, Environment]) -> Differences:
     for participant, environment in sorted(environments.items()):
         for attribute, value in environment.known().items():
             found.setdefault(attribute, {}).setdefault(value, []).append(participant)
-    return {attribute: whose for attribute, whose in found.items() if len(whose) > 1}
+    return {attribute: whose for attribute, whose in found.items() if len(whose) > 1 and attribute not in ignored}
 
 
 def differences_text(found: Differences) -> str:

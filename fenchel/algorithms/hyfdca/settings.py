@@ -12,7 +12,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.crypto.packing import Layout
-from fenchel.common.crypto.public_key import Backend, BackendChoice, Implementation
+from fenchel.common.crypto.public_key import BITS_OF_SECURITY, Backend, BackendChoice, Implementation, Security
 from fenchel.common.crypto.residues.choice import backend_of
 from fenchel.common.errors import PayloadError
 from fenchel.common.objectives.coordinate import conjugate_curvature
@@ -32,8 +32,13 @@ Preset: TypeAlias = Literal["auto", "linesearch", "safe", "exact", "paper", "the
 class Encryption(Section):
     """Size of the key and of the numbers under it."""
 
-    key_bits: PositiveInt = Field(
-        3072, description="length of the Paillier key: 3072 (128-bit security), 2048, or less in tests only"
+    security: Security = Field(
+        128,
+        description="length in bits of a symmetric key that is as hard to guess as the Paillier key is to break: 112 "
+        "(a key of 2048 bits), 128 (3072) or 192 (7680)",
+    )
+    key_bits: PositiveInt | None = Field(
+        None, description="length of the Paillier key; null: that of `security`. Less than 2048 in tests only"
     )
     implementation: Implementation = Field(
         "fenchel",
@@ -63,6 +68,11 @@ class Encryption(Section):
     largest_norm: PositiveFloat = Field(
         65536.0, description="largest squared norm of a client's part of a row that is accepted"
     )
+
+    @property
+    def bits(self) -> int:
+        """Length of the key."""
+        return self.key_bits or BITS_OF_SECURITY[self.security]
 
 
 class HyFDCASettings(AlgorithmSettings):
@@ -167,7 +177,7 @@ class HyFDCASettings(AlgorithmSettings):
     @property
     def key_bits(self) -> int | None:
         """Length of the clients' common key; ``None`` in plaintext."""
-        return self.encryption.key_bits if self.privacy == "paillier" else None
+        return self.encryption.bits if self.privacy == "paillier" else None
 
     @property
     def encryption_implementation(self) -> Implementation:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import gmpy2
 
 from fenchel.common.crypto.public_key import (
+    DEFAULT_BITS,
     FORMAT_VERSION,
     LARGEST_BITS,
     PRIVATE_KIND,
@@ -27,9 +28,6 @@ from fenchel.common.errors import CredentialError, EncryptionError, SettingsErro
 
 Factors: TypeAlias = tuple[int, ...]
 """The distinct primes that divide a number."""
-
-DEFAULT_BITS = 3072
-"""As hard to factor as a symmetric key of 128 bits is to guess."""
 
 _PRIMALITY_ROUNDS = 40  # of Miller and Rabin: a composite number passes with probability below 4^-40
 _FIELDS = frozenset({"kind", "version", "n", "p", "q", "p_factors", "q_factors"})

@@ -17,9 +17,16 @@ from functools import cached_property
 from pathlib import Path
 from threading import Lock
 
-from fenchel.client.paillier.key import DEFAULT_BITS, PrivateKey
+from fenchel.client.paillier.key import PrivateKey
 from fenchel.client.paillier.owner import KeyOwner, generate, key_owner
-from fenchel.common.crypto.public_key import FORMAT_VERSION, SECRETS_KIND, Backend, Implementation, parse_fields
+from fenchel.common.crypto.public_key import (
+    DEFAULT_BITS,
+    FORMAT_VERSION,
+    SECRETS_KIND,
+    Backend,
+    Implementation,
+    parse_fields,
+)
 from fenchel.common.errors import CredentialError
 
 ALIGNMENT_KEY_BYTES = 32

@@ -6,7 +6,7 @@ import hashlib
 import json
 import operator
 import re
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -26,6 +26,12 @@ SMALLEST_BITS = 128
 SAFE_BITS = 2048
 """Below this a key protects nothing; only tests use one."""
 LARGEST_BITS = 16_384
+
+Security: TypeAlias = Literal[112, 128, 192]
+"""Length of a symmetric key that is as hard to guess, in bits."""
+BITS_OF_SECURITY: Mapping[Security, int] = {112: 2048, 128: 3072, 192: 7680}
+"""Length of ``n`` by security (NIST SP 800-57, part 1, table 2)."""
+DEFAULT_BITS = BITS_OF_SECURITY[128]
 
 Implementation: TypeAlias = Literal["fenchel", "phe"]
 """Code that makes keys and computes: Fenchel's own, or the library phe."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fenchel.common.environment import SERVER, Environment, differences, differences_text, values_text
+from fenchel.common.environment import INDIFFERENT, SERVER, Environment, differences, differences_text, values_text
 from fenchel.common.errors import CheckpointError
 from fenchel.common.storage.store import write_text
 
@@ -71,7 +71,7 @@ class EnvironmentRecord:
         news = [
             Change(participant, t, attribute, old[attribute], new[attribute])
             for attribute in old
-            if old[attribute] != new.get(attribute, old[attribute])
+            if attribute not in INDIFFERENT and old[attribute] != new.get(attribute, old[attribute])
         ]
         others = [change for change in self.changes if change.participant != participant]
         mine = [change for change in self.changes if change.participant == participant]
@@ -81,7 +81,7 @@ class EnvironmentRecord:
     @property
     def described(self) -> dict[str, str]:
         """The attributes of the environments with their values, and whose these are where they differ."""
-        found = differences(self.latest)
+        found = differences(self.latest, ignored=())
         some = next(iter(self.latest.values()), Environment()).known()
         equal = {attribute: value for attribute, value in some.items() if value}
         return equal | {attribute: values_text(whose) for attribute, whose in found.items()}

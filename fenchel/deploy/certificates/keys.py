@@ -11,13 +11,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fenchel.common.crypto.public_key import Implementation, PublicKey, looks_private
+from fenchel.common.crypto.public_key import DEFAULT_BITS, Implementation, PublicKey, looks_private
 from fenchel.common.errors import CredentialError, SettingsError
 from fenchel.common.storage.store import make_private_folder
 
 CLIENTS = "clients.secret"
 SERVER = "server.public"
-DEFAULT_BITS = 3072
 
 SECRETS_VARIABLE = "FENCHEL_SECRETS"
 """Names the file for ``fenchel client --secrets`` in the environment."""

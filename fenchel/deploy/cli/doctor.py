@@ -53,11 +53,20 @@ def _machine() -> Iterator[Finding]:
     yield Finding(
         "processors", str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
     )
+    yield _encryption()
     yield _open_files()
     yield _gpu()
     yield _docker()
     yield _port()
     yield Finding("clock", f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC", *_unsynchronised())
+
+
+def _encryption() -> Finding:
+    from fenchel.common.crypto.residues.ifma import problem
+
+    if reason := problem():
+        return Finding("encryption", f"backend gmp: {reason}")
+    return Finding("encryption", "backend ifma, eight ciphertexts at a time")
 
 
 def _open_files() -> Finding:

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from fenchel.common.crypto.public_key import Implementation
+from fenchel.common.crypto.public_key import BITS_OF_SECURITY, Implementation, PublicKey
+from fenchel.common.crypto.residues.choice import backend_of
 from fenchel.common.errors import CredentialError, SettingsError
-from fenchel.deploy.certificates.keys import CLIENTS, DEFAULT_BITS, SERVER, make_keys, read_public
+from fenchel.deploy.certificates.keys import CLIENTS, SERVER, make_keys, read_public
 from fenchel.deploy.cli.options import JsonOption
+
+_BITS = {str(security): bits for security, bits in BITS_OF_SECURITY.items()}
 
 
 def keys(
     words: Annotated[
         list[str], typer.Argument(metavar="FOLDER | show FILE", help="folder to write to, or a file to look at")
     ],
+    security: Annotated[
+        Literal["112", "128", "192"],
+        typer.Option(help="length in bits of a symmetric key that is as hard to guess as the Paillier key is to break"),
+    ] = "128",
     bits: Annotated[
-        int, typer.Option(help="length of the Paillier key: 3072, or 2048 if that is not to last for years")
-    ] = DEFAULT_BITS,
+        int | None, typer.Option(help="length of the Paillier key instead, where the settings have key_bits")
+    ] = None,
     implementation: Annotated[
         Implementation, typer.Option(help="what makes the key: fenchel, or phe for algorithm.encryption.implementation")
     ] = "fenchel",
@@ -33,7 +40,7 @@ def keys(
         case ["show", file]:
             _show(Path(file), as_json)
         case [folder]:
-            _make(Path(folder), bits, implementation, force, as_json)
+            _make(Path(folder), bits or _BITS[security], implementation, force, as_json)
         case _:
             raise SettingsError("give one folder to write to, or: show FILE")
 
@@ -41,9 +48,10 @@ def keys(
 def _make(folder: Path, bits: int, implementation: Implementation, force: bool, as_json: bool) -> None:
     public = make_keys(folder, bits, implementation, force=force)
     if as_json:
-        _print_json({"folder": str(folder), "bits": public.bits, "fingerprint": public.fingerprint})
+        _print_json({"folder": str(folder), **_facts(public)})
         return
     _say(f"fingerprint    {public.fingerprint}")
+    _say(f"length         {public.bits} bits; computed with by the backend {backend_of('fenchel')} on this machine")
     _say(f"{CLIENTS} goes to every client, by a way that nobody else can read; never to the server")
     _say(f"{SERVER}  may go to the server, which then insists on this key")
     _say(f"both are in {folder}")
@@ -74,7 +82,11 @@ def _about(file: Path) -> dict[str, str | int]:
         public, kind = secrets.private_key.public, "secrets that clients share; never for the server"
     else:
         public, kind = read_public(file), "public key; the server may have it"
-    return {"kind": kind, "bits": public.bits, "fingerprint": public.fingerprint}
+    return {"kind": kind, **_facts(public)}
+
+
+def _facts(public: PublicKey) -> dict[str, str | int]:
+    return {"bits": public.bits, "fingerprint": public.fingerprint, "backend": backend_of("fenchel")}
 
 
 def _say(words: str) -> None:

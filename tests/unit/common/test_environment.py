@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from fenchel.common.crypto.residues.choice import backend_of
 from fenchel.common.environment import SERVER, Environment, differences, differences_text
 from fenchel.common.errors import CheckpointError
 from fenchel.common.storage.environment_record import EnvironmentRecord
@@ -102,6 +103,17 @@ def test_a_thousand_clients_with_values_of_their_own_fit_a_line() -> None:
     told = differences_text(differences(everyone))
     assert len(told) < 1500
     assert told.count("995 more values") == 2
+
+
+def test_the_backend_of_encryption_is_recorded_and_makes_no_difference() -> None:
+    assert Environment.current().encryption == backend_of("fenchel")
+    slow, fast = replace(HERE, encryption="gmp"), replace(HERE, encryption="ifma")
+    assert differences({"a": slow, "b": fast}) == {}
+    record = EnvironmentRecord()
+    assert record.update("a", slow, 0) == record.update("b", fast, 0) == record.update("a", fast, 1) == []
+    record.update("a", slow, 2)
+    assert record.warnings == []
+    assert record.described["encryption"] == "gmp (a), ifma (b)"
 
 
 def test_pytorch_is_compared_where_it_is_loaded() -> None:

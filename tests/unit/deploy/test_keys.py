@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 import typer
 
+from fenchel.algorithms.hyfdca.settings import Encryption
 from fenchel.client.secrets.shared import Secrets
+from fenchel.common.crypto.public_key import BITS_OF_SECURITY
+from fenchel.common.crypto.residues.choice import backend_of
 from fenchel.common.errors import CredentialError, SettingsError
 from fenchel.common.settings.run import RunSettings
 from fenchel.deploy.certificates.keys import CLIENTS, SERVER, make_keys, read_public, refuse_private_keys
@@ -49,6 +52,19 @@ def test_only_the_owner_can_read_the_clients_file(tmp_path: Path) -> None:
         os.umask(old)
     assert stat.S_IMODE((tmp_path / "keys" / CLIENTS).stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
+
+
+def test_the_length_follows_from_the_security(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fenchel("keys", str(tmp_path / "112"), "--security", "112", "--json")
+    made = json.loads(capsys.readouterr().out)
+    assert (made["bits"], made["backend"]) == (2048, backend_of("fenchel"))
+    assert read_public(tmp_path / "112" / SERVER).bits == 2048
+    fenchel("keys", str(tmp_path / "bits"), "--bits", "2050")
+    assert read_public(tmp_path / "bits" / SERVER).bits == 2050
+    bits = {security: Encryption(security=security).bits for security in BITS_OF_SECURITY}
+    assert bits == {112: 2048, 128: 3072, 192: 7680}
+    assert Encryption().bits == 3072
+    assert Encryption(security=192, key_bits=256).bits == 256
 
 
 def test_keys_are_replaced_only_by_force(folder: Path, tmp_path: Path) -> None:
