@@ -12,9 +12,7 @@ from typing import Any, TypeAlias
 from benchmarks.limits import missed
 
 Figures: TypeAlias = dict[str, Any]
-"""What a program measured: ``rows`` (the table), ``limits`` (verdicts, where it has limits) and single figures."""
-
-_TABLES = ("rows", "limits")
+"""What a program measured: ``rows`` (the table), perhaps more tables, among them ``limits``, and single figures."""
 
 
 def run(doc: str, measure: Callable[[bool], Figures]) -> None:
@@ -44,10 +42,9 @@ def tell(figures: Figures, *, as_json: bool) -> None:
 
 def page(figures: Figures) -> list[str]:
     """Return what a program measured as lines of Markdown: the tables, then the single figures."""
-    lines = [markdown(figures["rows"])]
-    if verdicts := figures.get("limits"):
-        lines += ["", markdown(verdicts)]
-    return lines + [f"\n{name}: {figure}" for name, figure in figures.items() if name not in _TABLES]
+    tables = [markdown(figure) for figure in figures.values() if isinstance(figure, list) and figure]
+    lines = "\n\n".join(tables).split("\n")
+    return lines + [f"\n{name}: {figure}" for name, figure in figures.items() if not isinstance(figure, list)]
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
