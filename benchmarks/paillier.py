@@ -37,12 +37,12 @@ from benchmarks.limits import Limits
 from benchmarks.paillier_schemes import BITS, LAYOUT, PRECISION, Packed, PheNumbers, Scheme, peers
 from benchmarks.program import Figures, progress, run
 from fenchel.client.paillier.crt import CrtOwner
-from fenchel.client.paillier.gmp import GmpPrime
+from fenchel.client.paillier.gmp import GmpArithmetic
 from fenchel.client.paillier.key import PrivateKey, generate
 from fenchel.client.paillier.owner import key_owner
 from fenchel.common.arrays import Vector
 from fenchel.common.crypto.public_key import Backend
-from fenchel.common.crypto.residues.ifma import SquareModulus, problem
+from fenchel.common.crypto.residues.ifma import SquareModuli, problem
 
 _STEPS = ("encrypt", "decrypt", "add")
 _TIMES_PHE = {"encrypt": 1000, "decrypt": 60, "add": 80}
@@ -72,12 +72,11 @@ class _Stopwatch:
         return self.median(slow) / self.median(fast)
 
 
-class _VariableTime(GmpPrime):
+class _VariableTime(GmpArithmetic):
     """Powers by ``powmod``, whose time depends on the exponent."""
 
-    def powers(self, numbers: list[mpz]) -> list[mpz]:
-        order, square = self._modulo.order, self._modulo.square
-        return [gmpy2.powmod(number % square, order, square) for number in numbers]
+    def powers(self, numbers: list[mpz]) -> list[list[mpz]]:
+        return [[gmpy2.powmod(x % half.square, half.order, half.square) for x in numbers] for half in self._halves]
 
 
 @dataclass
@@ -127,11 +126,11 @@ class _Processor:
         state = gmpy2.random_state(0)
         self._small = [gmpy2.mpz_random(state, self._p_squared) for _ in range(count)]
         self._large = [gmpy2.mpz_random(state, self._n_squared) for _ in range(count)]
-        self._kernels: tuple[SquareModulus, SquareModulus] | None = None
+        self._kernels: tuple[SquareModuli, SquareModuli] | None = None
         if problem() is None:
-            self._kernels = modulo_p, modulo_n = SquareModulus(key.modulo_p.prime), SquareModulus(mpz(key.public.n))
+            self._kernels = modulo_p, modulo_n = SquareModuli(key.modulo_p.prime), SquareModuli(mpz(key.public.n))
             self._row, self._large_row = modulo_p.of(self._small), modulo_n.of(self._large)
-            found = modulo_p.numbers(modulo_p.powers(self._row, int(self._order)), count)
+            (found,) = modulo_p.numbers(modulo_p.powers(self._row, int(self._order)), count)
             assert found == [gmpy2.powmod(number, self._order, self._p_squared) for number in self._small]
 
     def turn(self, watch: _Stopwatch) -> None:
@@ -216,7 +215,7 @@ def measure(quick: bool) -> Figures:
         packed_phe = Packed("phe, packed as here", key_owner(key, "phe"), 4)
         timed = [_Timed.checked(each, x) for each in (PheNumbers(key), packed_phe, *others, *backends)]
         # Its key has no factors of p-1, so no tables: it only decrypts.
-        variable = CrtOwner(PrivateKey(key.p, key.q), "gmp", _VariableTime)
+        variable = CrtOwner(key, "gmp", _VariableTime(PrivateKey(key.p, key.q)))
         fickle = _Timed.checked(Packed("Fenchel, gmp by powmod", variable, count), x)
         processor = _Processor(key, count)
     watch = _Stopwatch()
@@ -262,7 +261,7 @@ def measure(quick: bool) -> Figures:
         **{f"ratio_{step}": round(times, 1) for step, times in times_phe.items()},
         "bytes_a_value": round(bytes_a_value, 2),
         "ratio_bytes_to_float64": round(bytes_a_value / 8, 3),
-        "tables_mb": round(owner.table_bytes / 1e6) if isinstance(owner, CrtOwner) else 0,
+        "tables_mb": round(owner.arithmetic.table_bytes / 1e6) if isinstance(owner, CrtOwner) else 0,
         "tables_seconds": round(table_seconds, 2),
         "backend": f"{best}, as {problem()}" if problem() else best,
         "libraries": f"gmpy2 {gmpy2.version()} with {gmpy2.mp_version()}, phe {metadata.version('phe')}",

@@ -19,9 +19,16 @@ from fenchel.common.crypto.residues import ifma
 
 KINDS = ("emulated", "instructions")
 _SOURCE = Path(ifma.__file__).with_name("_ifma.c")
-_WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-missing-field-initializers")
-# Of the casts that Python's own tables of functions need, and of arrays whose length the compiler does not know.
-_UNFOUNDED = ("-Wno-cast-function-type", "-Wno-maybe-uninitialized")
+_WARNINGS = (
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wno-unused-parameter",
+    "-Wno-missing-field-initializers",
+    "-Wframe-larger-than=16384",
+)
+# Of the casts that Python's own tables of functions need.
+_UNFOUNDED = ("-Wno-cast-function-type",)
 
 
 @cache
@@ -34,7 +41,7 @@ def compiled(kind: str) -> ModuleType:
         made = Path(folder) / f"_ifma{sysconfig.get_config_var('EXT_SUFFIX')}"
         defined = ("-DFENCHEL_EMULATED",) if kind == "emulated" else ()
         include = f"-I{sysconfig.get_path('include')}"
-        words = ["-O2", "-shared", "-fPIC", *_WARNINGS, *_UNFOUNDED, include, *defined, str(_SOURCE), "-o", str(made)]
+        words = ["-O3", "-shared", "-fPIC", *_WARNINGS, *_UNFOUNDED, include, *defined, str(_SOURCE), "-o", str(made)]
         subprocess.run([compiler, *words], check=True)
         spec = importlib.util.spec_from_file_location("_ifma", made)
         assert spec is not None

@@ -23,28 +23,30 @@ from typing import Protocol
 
 from gmpy2 import mpz
 
-from fenchel.client.paillier.key import PrimePower, PrivateKey
+from fenchel.client.paillier.key import PrivateKey
 from fenchel.common.crypto.public_key import Backend, PublicKey
 from fenchel.common.crypto.residues.choice import residues
 from fenchel.common.crypto.residues.interface import Residues
 
+_SHARE = 8  # numbers at least for each thread, which the backend ifma computes at the price of one
 
-class PrimeArithmetic(Protocol):
-    """Powers modulo p², for any number of threads."""
+
+class CrtArithmetic(Protocol):
+    """Powers modulo p² and q², for any number of threads. Results are a list for each of the two."""
 
     @property
     def table_bytes(self) -> int:
-        """Memory of the table's numbers, without Python's own; 0: there is no table."""
+        """Memory of the tables' numbers, without Python's own; 0: there are none."""
 
-    def powers(self, numbers: list[mpz]) -> list[mpz]:
-        """Return the powers x^(p-1) of numbers in ``0 .. n^2 - 1``, in a time that does not depend on p."""
+    def powers(self, numbers: list[mpz]) -> list[list[mpz]]:
+        """Return x^(p-1) modulo p² and x^(q-1) modulo q² for numbers in ``0 .. n^2 - 1``."""
 
-    def random_residues(self, count: int) -> list[mpz]:
-        """Return fresh n-th residues, uniformly random."""
+    def random_residues(self, count: int) -> list[list[mpz]]:
+        """Return fresh n-th residues modulo p² and modulo q², uniformly random."""
 
 
 class CrtOwner:
-    """Encrypts by blinding factors of each prime, and decrypts, on one backend.
+    """Encrypts by blinding factors, and decrypts, on one backend, with all processors that this process may use.
 
     Make one for a key in a process: the tables are large.
 
@@ -55,43 +57,46 @@ class CrtOwner:
     backend
         The name of the backend.
     arithmetic
-        Makes its arithmetic for each of the primes.
+        Its arithmetic for this key.
     """
 
-    def __init__(self, key: PrivateKey, backend: Backend, arithmetic: Callable[[PrimePower], PrimeArithmetic]) -> None:
+    def __init__(self, key: PrivateKey, backend: Backend, arithmetic: CrtArithmetic) -> None:
         self.key = key
         self.public = PublicKey(key.public.n, backend)
-        self._p, self._q = arithmetic(key.modulo_p), arithmetic(key.modulo_q)
-        self._parallel = len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else os.cpu_count() != 1
-
-    @property
-    def table_bytes(self) -> int:
-        """Memory of the tables."""
-        return self._p.table_bytes + self._q.table_bytes
+        self.arithmetic = arithmetic
 
     def blinding_factors(self, count: int) -> list[mpz]:
         """Return so many fresh blinding factors, numbers modulo n²."""
-        halves = self._by_both(lambda arithmetic: arithmetic.random_residues(count))
-        return [self.key.ciphertext(modulo_p, modulo_q) for modulo_p, modulo_q in zip(*halves, strict=True)]
+        halves = zip(*self.arithmetic.random_residues(count), strict=True)
+        return [self.key.ciphertext(modulo_p, modulo_q) for modulo_p, modulo_q in halves]
 
     def encrypt(self, plaintexts: Sequence[mpz]) -> Residues:
         """Encrypt integers."""
-        n, n_squared = self.public.modulus, self.public.n_squared
-        factors = self.blinding_factors(len(plaintexts))
-        numbers = [(1 + n * m) * r % n_squared for m, r in zip(plaintexts, factors, strict=True)]
-        return residues(self.public.backend).of(self.public, numbers)
+        return residues(self.public.backend).of(self.public, _shared(self._encrypted, plaintexts))
 
     def decrypt(self, ciphertexts: Residues) -> list[mpz]:
         """Return the plaintexts, modulo ``n``."""
-        numbers = list(ciphertexts)
-        powers_p, powers_q = self._by_both(lambda arithmetic: arithmetic.powers(numbers))
-        halves = self.key.modulo_p.plaintexts(powers_p), self.key.modulo_q.plaintexts(powers_q)
-        return [self.key.plaintext(modulo_p, modulo_q) for modulo_p, modulo_q in zip(*halves, strict=True)]
+        return _shared(self._decrypted, list(ciphertexts))
 
-    def _by_both(self, work: Callable[[PrimeArithmetic], list[mpz]]) -> tuple[list[mpz], list[mpz]]:
-        """Return what both primes give, the second in a thread of its own where there is a processor for it."""
-        if not self._parallel:
-            return work(self._p), work(self._q)
-        with ThreadPoolExecutor(1, thread_name_prefix="paillier") as executor:
-            second = executor.submit(work, self._q)
-            return work(self._p), second.result()
+    def _encrypted(self, plaintexts: Sequence[mpz]) -> list[mpz]:
+        n, n_squared = self.public.modulus, self.public.n_squared
+        factors = self.blinding_factors(len(plaintexts))
+        return [(1 + n * m) * r % n_squared for m, r in zip(plaintexts, factors, strict=True)]
+
+    def _decrypted(self, numbers: Sequence[mpz]) -> list[mpz]:
+        powers = zip((self.key.modulo_p, self.key.modulo_q), self.arithmetic.powers(list(numbers)), strict=True)
+        halves = zip(*(modulo.plaintexts(those) for modulo, those in powers), strict=True)
+        return [self.key.plaintext(modulo_p, modulo_q) for modulo_p, modulo_q in halves]
+
+
+def _shared(work: Callable[[Sequence[mpz]], list[mpz]], numbers: Sequence[mpz]) -> list[mpz]:
+    """Return what work gives for numbers, which threads share."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = min(processors, len(numbers) // _SHARE)
+    if threads < 2:
+        return work(numbers)
+    share = -(-len(numbers) // threads)
+    share += -share % _SHARE
+    parts = [numbers[start : start + share] for start in range(0, len(numbers), share)]
+    with ThreadPoolExecutor(len(parts), thread_name_prefix="paillier") as executor:
+        return [number for part in executor.map(work, parts) for number in part]

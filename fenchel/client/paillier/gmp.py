@@ -1,4 +1,4 @@
-"""Powers modulo p² by the GNU multiple precision library."""
+"""Powers modulo p² and q² by the GNU multiple precision library."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import secrets
 import gmpy2
 from gmpy2 import mpz
 
-from fenchel.client.paillier.key import PrimePower
+from fenchel.client.paillier.key import PrimePower, PrivateKey
 
 
-class GmpPrime:
-    """Arithmetic modulo p², number by number.
+class GeneratorPowers:
+    """All powers of a generator of the n-th residues modulo p², by a table with fixed windows.
 
-    Row i of the table holds h^(d 2^(window i)) for the digits d = 0 .. 2^window - 1, so a power of h is a product of
-    one entry a row. The digit 0 has an entry, too: each power takes the same number of multiplications. Where an entry
-    lies in memory depends on the exponent, which is used once.
+    Row i holds h^(d 2^(window i)) for the digits d = 0 .. 2^window - 1, so a power is a product of one entry a row. The
+    digit 0 has an entry, too: each power takes the same number of multiplications. Where an entry lies in memory
+    depends on the exponent, so each exponent should be used once.
 
     Parameters
     ----------
@@ -25,44 +25,68 @@ class GmpPrime:
         Bits of a digit. At 3072 bits the tables of both primes take 38 MB with 8 and 220 MB with 11.
     """
 
-    def __init__(self, modulo: PrimePower, window: int = 8) -> None:
-        self._modulo = modulo
+    def __init__(self, modulo: PrimePower, window: int) -> None:
+        self._square = modulo.square
         self._window = window
         self._table: list[list[mpz]] = []
-        if modulo.factors:
-            self._fill()
+        base = modulo.generator()
+        for _ in range(0, modulo.order.bit_length(), window):
+            row = [mpz(1)]
+            for _ in range((1 << window) - 1):
+                row.append(row[-1] * base % self._square)
+            self._table.append(row)
+            base = row[-1] * base % self._square
 
     @property
-    def table_bytes(self) -> int:
+    def bytes(self) -> int:
         """Memory of the table's numbers, without Python's own."""
-        return sum(map(len, self._table)) * (int(self._modulo.square).bit_length() // 8)
-
-    def powers(self, numbers: list[mpz]) -> list[mpz]:
-        """Return the powers x^(p-1)."""
-        order, square = self._modulo.order, self._modulo.square
-        return [gmpy2.powmod_sec(number % square, order, square) for number in numbers]
-
-    def random_residues(self, count: int) -> list[mpz]:
-        """Return fresh n-th residues."""
-        prime, order, square = int(self._modulo.prime), int(self._modulo.order), self._modulo.square
-        if self._table:
-            return [self.power(secrets.randbelow(order)) for _ in range(count)]
-        return [gmpy2.powmod_sec(mpz(1 + secrets.randbelow(order)), prime, square) for _ in range(count)]
+        return len(self._table) * len(self._table[0]) * (int(self._square).bit_length() // 8)
 
     def power(self, exponent: int) -> mpz:
         """Return h^exponent modulo p² for an exponent in 0 .. p-2."""
-        mask, window, square = (1 << self._window) - 1, self._window, self._modulo.square
+        mask, window, square = (1 << self._window) - 1, self._window, self._square
         product = mpz(1)
         for row in self._table:
             product = product * row[exponent & mask] % square
             exponent >>= window
         return product
 
-    def _fill(self) -> None:
-        base, square = self._modulo.generator(), self._modulo.square
-        for _ in range(0, int(self._modulo.order).bit_length(), self._window):
-            row = [mpz(1)]
-            for _ in range((1 << self._window) - 1):
-                row.append(row[-1] * base % square)
-            self._table.append(row)
-            base = row[-1] * base % square
+
+class GmpArithmetic:
+    """Arithmetic modulo p² and q², number by number; other powers than those of a generator in constant time.
+
+    Parameters
+    ----------
+    key
+        The private key.
+    window
+        Bits of a digit of the tables of :class:`GeneratorPowers`.
+    """
+
+    def __init__(self, key: PrivateKey, window: int = 8) -> None:
+        self._halves = (key.modulo_p, key.modulo_q)
+        self._tables = [GeneratorPowers(half, window) if half.factors else None for half in self._halves]
+
+    @property
+    def table_bytes(self) -> int:
+        """Memory of the tables."""
+        return sum(table.bytes for table in self._tables if table is not None)
+
+    def powers(self, numbers: list[mpz]) -> list[list[mpz]]:
+        """Return x^(p-1) modulo p² and x^(q-1) modulo q²."""
+        with gmpy2.context(gmpy2.get_context(), allow_release_gil=True):  # so that threads share this work
+            return [
+                [gmpy2.powmod_sec(number % half.square, half.order, half.square) for number in numbers]
+                for half in self._halves
+            ]
+
+    def random_residues(self, count: int) -> list[list[mpz]]:
+        """Return fresh n-th residues modulo p² and modulo q²."""
+        found = []
+        for half, table in zip(self._halves, self._tables, strict=True):
+            drawn = [secrets.randbelow(int(half.order)) for _ in range(count)]
+            if table is not None:
+                found.append([table.power(each) for each in drawn])
+            else:
+                found.append([gmpy2.powmod_sec(mpz(1 + each), half.prime, half.square) for each in drawn])
+        return found

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from gmpy2 import mpz
 
 from fenchel.client.paillier import key as own
-from fenchel.client.paillier.crt import CrtOwner, PrimeArithmetic
-from fenchel.client.paillier.gmp import GmpPrime
-from fenchel.client.paillier.ifma import IfmaPrime
-from fenchel.client.paillier.key import PrimePower, PrivateKey
+from fenchel.client.paillier.crt import CrtOwner
+from fenchel.client.paillier.gmp import GmpArithmetic
+from fenchel.client.paillier.ifma import IfmaArithmetic
+from fenchel.client.paillier.key import PrivateKey
 from fenchel.common.crypto.public_key import Backend, Implementation, PublicKey
 from fenchel.common.crypto.residues.choice import backend_of, residues
 from fenchel.common.crypto.residues.interface import Residues
@@ -67,5 +67,4 @@ def key_owner(key: PrivateKey, backend: Backend) -> KeyOwner:
         from fenchel.client.paillier.phe import PheOwner
 
         return PheOwner(key)
-    arithmetic: Callable[[PrimePower], PrimeArithmetic] = IfmaPrime if backend == "ifma" else GmpPrime
-    return CrtOwner(key, backend, arithmetic)
+    return CrtOwner(key, backend, IfmaArithmetic(key) if backend == "ifma" else GmpArithmetic(key))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fenchel.client.paillier.crt import CrtOwner
-from fenchel.client.paillier.gmp import GmpPrime
+from fenchel.client.paillier.gmp import GeneratorPowers
 from fenchel.client.paillier.key import PrivateKey
 from fenchel.client.paillier.owner import key_owner
 from fenchel.common.crypto.public_key import Backend
@@ -69,8 +69,8 @@ def test_blinding_factors_are_uniform_on_the_units(source: CrtOwner) -> None:
 
 
 @cache
-def table(window: int) -> GmpPrime:
-    return GmpPrime(KEY.modulo_p, window)
+def table(window: int) -> GeneratorPowers:
+    return GeneratorPowers(KEY.modulo_p, window)
 
 
 @pytest.mark.parametrize("window", [1, 5, 8, 9])
@@ -98,7 +98,7 @@ def test_exponents_are_drawn_from_their_whole_range(backend: Backend, monkeypatc
 
 def test_the_tables_take_the_memory_that_is_documented(backend: Backend) -> None:
     rows, entries, number = {"gmp": (1024 // 8, 256, 256), "ifma": (1024 // 6 + 1, 64, 2 * 20 * 8)}[backend]
-    assert owner(key_of(2048), backend).table_bytes == 2 * rows * entries * number
+    assert owner(key_of(2048), backend).arithmetic.table_bytes == 2 * rows * entries * number
 
 
 def test_both_backends_encrypt_to_the_same_ciphertext(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Self
+from typing import Self
 
 import gmpy2
 import numpy as np
@@ -17,7 +17,7 @@ from fenchel.common.crypto.residues.interface import Residues, big_endian
 
 try:
     from fenchel.common.crypto.residues import _ifma
-except ImportError:  # no compiler was there, or the machine is none of x86-64
+except ImportError:  # no compiler was there, or this is no x86-64 machine
     _ifma = None  # type: ignore[assignment]
 
 _DIGIT = 52
@@ -25,10 +25,9 @@ _LANES = 8
 _SPARE_BITS = 6  # halves of numbers are kept below 8m, and R is at least 64m
 _LONGEST_WINDOW = 5
 _TABLE_WINDOW = 6
-_PLACES = np.asarray([1 << place for place in range(_TABLE_WINDOW)], np.uint8)
 
 Row = NDArray[np.uint64]
-"""Numbers in groups of eight, digit by digit: shape (groups, 2 digits, 8); what the last group has too many is 0."""
+"""Numbers in groups of eight, digit by digit: shape (groups, 2 digits, 8); unused lanes hold no number."""
 
 
 def problem() -> str | None:
@@ -40,124 +39,148 @@ def problem() -> str | None:
     return None if _ifma.is_available() else "this processor has no AVX-512 IFMA"
 
 
-class SquareModulus:
-    """Arithmetic modulo the square of an odd number m, on rows of numbers."""
+class SquareModuli:
+    """Arithmetic modulo the squares of one or two odd numbers, on rows of numbers in Montgomery's form.
 
-    def __init__(self, m: mpz) -> None:
-        self.value = m * m
-        self.width = (self.value.bit_length() + 7) // 8
-        digits = -(-(m.bit_length() + _SPARE_BITS) // _DIGIT)
+    Of two numbers each has half of the lanes: what an owner of a key computes modulo p² and modulo q² is one row. What
+    depends on an exponent takes no branch and no address from it.
+
+    Parameters
+    ----------
+    roots
+        The numbers, at least 3.
+    """
+
+    def __init__(self, *roots: mpz) -> None:
+        self._lanes = _LANES // len(roots)  # of each modulus
+        self.width = (max(roots).bit_length() * 2 + 7) // 8
+        digits = -(-(max(roots).bit_length() + _SPARE_BITS) // _DIGIT)
         self.digits = digits + digits % 2
-        r = mpz(1) << (_DIGIT * self.digits)
-        powers = (r**exponent % self.value for exponent in (1, 2, 3))
-        constants = [m, (1 - r) % m, *(half for power in powers for half in (power % m, power // m))]
-        width = (m.bit_length() + 7) // 8
-        self._kernel = _ifma.SquareModulus(self.digits, b"".join(each.to_bytes(width, "big") for each in constants))
+        r, width = mpz(1) << (_DIGIT * self.digits), (max(roots).bit_length() + 7) // 8
+        constants = b""
+        for m in roots:
+            powers = (r % (m * m), r * r % (m * m))
+            numbers = (m, (1 - r) % m, *(half for power in powers for half in (power % m, power // m)))
+            constants += b"".join(number.to_bytes(width, "big") for number in numbers) * self._lanes
+        assert _ifma is not None, "see problem()"
+        self._kernel = _ifma.SquareModuli(self.digits, constants)
 
-    def read(self, data: bytes) -> Row:
-        """Take numbers below the modulus, big-endian, ``width`` bytes each."""
-        return self._row(self._kernel.read(data, self.width))
+    def read(self, data: bytes, width: int) -> Row:
+        """Take big-endian numbers of some bytes each, lane by lane. They are reduced."""
+        return self._row(self._kernel.read(data, width))
 
-    def of(self, numbers: Sequence[mpz]) -> Row:
-        """Take numbers below the modulus."""
-        return self.read(b"".join(number.to_bytes(self.width, "big") for number in numbers))
+    def write(self, row: Row, count: int, width: int) -> bytes:
+        """Return the numbers of the first lanes, big-endian, of some bytes each."""
+        return self._kernel.write(row, count, width)
 
-    def write(self, row: Row, count: int, width: int | None = None) -> bytes:
-        """Return the first numbers of a row, big-endian, of so many bytes each."""
-        return self._kernel.write(row, count, width or self.width)
+    def of(self, *numbers: Sequence[mpz], width: int | None = None) -> Row:
+        """Take as many numbers for each modulus, of at most twice its bytes (``width``)."""
+        width, lanes = width or self.width, self._lanes
+        encoded = [[number.to_bytes(width, "big") for number in each] for each in numbers]
+        for each in encoded:
+            each += [bytes(width)] * (-len(each) % lanes)
+        groups = range(0, len(encoded[0]), lanes)
+        return self.read(b"".join(b"".join(each[at : at + lanes]) for at in groups for each in encoded), width)
 
-    def numbers(self, row: Row, count: int) -> list[mpz]:
-        """Return the first numbers of a row."""
-        return big_endian(self.write(row, count), self.width)
+    def numbers(self, row: Row, count: int) -> list[list[mpz]]:
+        """Return the first numbers of each modulus."""
+        lanes = big_endian(self.write(row, len(row) * _LANES, self.width), self.width)
+        starts = range(0, _LANES, self._lanes)
+        return [
+            [lanes[at // self._lanes * _LANES + start + at % self._lanes] for at in range(count)] for start in starts
+        ]
 
     def products(self, a: Row, b: Row) -> Row:
         """Return the products of numbers and their partners."""
         return self._row(self._kernel.products(a, b))
 
-    def powers(self, a: Row, exponent: int) -> Row:
-        """Return the powers of all numbers, in the same time for all exponents of the same length."""
+    def powers(self, a: Row, *exponents: int) -> Row:
+        """Return the powers of all numbers; each modulus has its exponent, which is not negative."""
+        length = max(exponent.bit_length() for exponent in exponents)
         # A table of 2^bits powers pays for itself only where there are several digits.
-        bits = min(_LONGEST_WINDOW, max(1, exponent.bit_length() // 20))
-        places = range(0, max(exponent.bit_length(), 1), bits)
-        windows = bytes((exponent >> place) & ((1 << bits) - 1) for place in reversed(places))
-        return self._row(self._kernel.powers(a, windows, bits))
+        bits = min(_LONGEST_WINDOW, max(1, length // 20))
+        digits = _digits(exponents, bits, max(1, -(-length // bits)))
+        lanes = digits.repeat(self._lanes, axis=0).T[::-1]
+        return self._row(self._kernel.powers(a, lanes.tobytes(), bits))
 
-    def table(self, base: mpz, exponent_bits: int) -> bytes:
-        """Return the powers of a number from which :meth:`fixed_powers` makes those of exponents of so many bits."""
-        return self._kernel.table(self.of([base] * _LANES), -(-exponent_bits // _TABLE_WINDOW), _TABLE_WINDOW)
+    def table(self, first: mpz, second: mpz, exponent_bits: int) -> bytes:
+        """Return the powers of a number of each modulus, for :meth:`fixed_powers` by exponents of so many bits."""
+        bases = self.of([first] * self._lanes, [second] * self._lanes)
+        return self._kernel.table(bases, -(-exponent_bits // _TABLE_WINDOW), _TABLE_WINDOW)
 
-    def fixed_powers(self, table: bytes, exponents: Sequence[int]) -> Row:
-        """Return powers of the number that a table is of; all exponents take the same time."""
-        rows = len(table) // (2 * self.digits * 8 << _TABLE_WINDOW)
-        width = -(-rows * _TABLE_WINDOW // 8)
-        data = b"".join(exponent.to_bytes(width, "little") for exponent in exponents)
-        bits = np.unpackbits(np.frombuffer(data, np.uint8).reshape(-1, width), axis=1, bitorder="little")
-        digits = bits[:, : rows * _TABLE_WINDOW].reshape(-1, rows, _TABLE_WINDOW) @ _PLACES
-        windows = np.zeros((-(-len(exponents) // _LANES) * _LANES, rows), np.uint8)
-        windows[: len(exponents)] = digits
-        windows = np.ascontiguousarray(windows.reshape(-1, _LANES, rows).swapaxes(1, 2))
-        return self._row(self._kernel.fixed_powers(table, windows, _TABLE_WINDOW))
+    def fixed_powers(self, table: bytes, first: Sequence[int], second: Sequence[int]) -> Row:
+        """Return powers of the numbers that a table is of, by as many exponents for each modulus."""
+        rows = len(table) // (4 * self.digits * 8 << _TABLE_WINDOW)
+        digits = np.zeros((2, -(-len(first) // self._lanes) * self._lanes, rows), np.uint8)
+        for mine, exponents in zip(digits, (first, second), strict=True):
+            mine[: len(exponents)] = _digits(exponents, _TABLE_WINDOW, rows)
+        lanes = digits.reshape(2, -1, self._lanes, rows).transpose(1, 3, 0, 2)  # group, row, modulus, lane
+        return self._row(self._kernel.fixed_powers(table, lanes.tobytes(), _TABLE_WINDOW))
 
     def _row(self, data: bytes) -> Row:
         groups = len(data) // (2 * self.digits * _LANES * 8)
         return np.ndarray((groups, 2 * self.digits, _LANES), np.uint64, data)
 
 
+def _digits(exponents: Sequence[int], bits: int, count: int) -> NDArray[np.uint8]:
+    """Return digits of some bits each, the lowest first, shape (exponents, count), by no table and no branch."""
+    width = bits * count // 8 + 2
+    data = b"".join(exponent.to_bytes(width, "little") for exponent in exponents)
+    octets = np.frombuffer(data, np.uint8).reshape(-1, width).astype(np.uint16)
+    byte, shift = np.divmod(np.arange(count, dtype=np.uint16) * bits, 8)
+    return (((octets[:, byte] | octets[:, byte + 1] << 8) >> shift) & ((1 << bits) - 1)).astype(np.uint8)
+
+
 @lru_cache(maxsize=8)
-def _modulo(n: int) -> SquareModulus:
-    return SquareModulus(mpz(n))
+def _modulo(n: int) -> SquareModuli:
+    return SquareModuli(mpz(n))
 
 
 class IfmaResidues(Residues):
     """Numbers in the lanes of vectors. They stay in this form from one operation to the next."""
 
-    def __init__(self, modulus: SquareModulus, row: Row, count: int) -> None:
-        self._modulus = modulus
+    def __init__(self, key: PublicKey, row: Row, count: int) -> None:
+        self._key = key
         self._row = row
         self._count = count
 
     @classmethod
     def of(cls, key: PublicKey, numbers: Sequence[mpz]) -> Self:
         """Take numbers in ``0 .. n^2 - 1``."""
-        modulus = _modulo(key.n)
-        return cls(modulus, modulus.of(numbers), len(numbers))
+        return cls(key, _modulo(key.n).of(numbers), len(numbers))
 
     @classmethod
     def read(cls, key: PublicKey, data: Buffer) -> Self:
         """Take numbers that lie one after the other, big-endian."""
-        content, modulus = bytes(data), _modulo(key.n)
-        if key.ciphertext_bytes != modulus.width:
-            return super().read(key, data)
-        return cls(modulus, modulus.read(content), len(content) // modulus.width)
+        width = key.ciphertext_bytes
+        return cls(key, _modulo(key.n).read(bytes(data), width), len(data) // width)
 
     def to_bytes(self, width: int) -> bytes:
         """Return the numbers one after the other, big-endian."""
-        return self._modulus.write(self._row, self._count, width)
+        return _modulo(self._key.n).write(self._row, self._count, width)
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[mpz]:
-        return iter(self._modulus.numbers(self._row, self._count))
+        return iter(_modulo(self._key.n).numbers(self._row, self._count)[0])
 
     def take(self, places: Sequence[int]) -> Self:
         """Return the numbers at some places."""
-        found = np.zeros((-(-len(places) // _LANES), 2 * self._modulus.digits, _LANES), np.uint64)
-        found[_at(np.arange(len(places)))] = self._row[_at(places)]
-        return type(self)(self._modulus, found, len(places))
+        found = np.zeros((-(-len(places) // _LANES), *self._row.shape[1:]), np.uint64)
+        found[_at(range(len(places)))] = self._row[_at(places)]
+        return type(self)(self._key, found, len(places))
 
     def put(self, places: Sequence[int], other: Self) -> None:
         """Replace the numbers at some places."""
-        row = self._row.copy() if not self._row.flags.writeable else self._row
-        for place, number in zip(places, other._row[_at(np.arange(len(other)))], strict=True):  # the last one counts
-            row[place // _LANES, :, place % _LANES] = number
+        last = {place: at for at, place in enumerate(places)}  # of a place that occurs again the last one counts
+        row = self._row if self._row.flags.writeable else self._row.copy()
+        row[_at(list(last))] = other._row[_at(list(last.values()))]
         self._row = row
 
     def products(self, other: Self) -> Self:
         """Return the products of numbers and their partners."""
-        if len(self) != len(other):
-            raise ValueError(f"{len(self)} numbers have no partners among {len(other)}")
-        return type(self)(self._modulus, self._modulus.products(self._row, other._row), self._count)
+        return type(self)(self._key, _modulo(self._key.n).products(self._row, other._row), self._count)
 
     def multiply_at(self, places: Sequence[int], other: Self) -> None:
         """Multiply the numbers at some places, in place."""
@@ -170,14 +193,14 @@ class IfmaResidues(Residues):
         """Return the powers of all numbers."""
         if exponent < 0:
             try:
-                inverses = [gmpy2.invert(number, self._modulus.value) for number in self]
+                inverses = [gmpy2.invert(number, self._key.n_squared) for number in self]
             except ZeroDivisionError as error:
                 raise ValueError(str(error)) from None
-            return type(self)(self._modulus, self._modulus.of(inverses), self._count).powers(-exponent)
-        return type(self)(self._modulus, self._modulus.powers(self._row, exponent), self._count)
+            return self.of(self._key, inverses).powers(-exponent)
+        return type(self)(self._key, _modulo(self._key.n).powers(self._row, exponent), self._count)
 
 
-def _at(places: Any) -> tuple[Any, slice, Any]:
-    """Return the index of numbers in a row: shape (places, digits)."""
+def _at(places: Sequence[int]) -> tuple[NDArray[np.int64], slice, NDArray[np.int64]]:
+    """Return the index of numbers in a row: shape (places, 2 digits)."""
     found = np.asarray(places, np.int64)
     return found // _LANES, slice(None), found % _LANES
