@@ -98,6 +98,7 @@ static int processor_can(void) { return __builtin_cpu_supports("avx512f") && __b
 typedef struct {
     PyObject_HEAD
     Py_ssize_t digits;     /* K, even */
+    Py_ssize_t span;       /* vectors from one array of up to 2K to the next */
     void *memory;          /* where the arrays of vectors lie */
     const vector *m;       /* K */
     const vector *offset;  /* K; 1 - R modulo m */
@@ -110,9 +111,12 @@ typedef struct {
 /* r = (start + a b + c d) / R modulo m, by two digits of b and d at a time. What is added to make it divisible is y m.
 
    start, c with d, and y may be NULL, which the compiler sees: it makes one function for each use. r may be any of the
-   others. t: K vectors to work with. */
+   others. t: K vectors to work with.
+
+   All arrays begin at addresses that are equal modulo 4096. So what is loaded runs ahead of what is stored, and no load
+   waits for a store that only seems to be of the same address. */
 INLINE void reduced(vector *r, vector *y, const vector *start, const vector *a, const vector *b, const vector *c,
-                    const vector *d, const SquareModuli *by, vector *t) {
+                    const vector *d, const SquareModuli *by, vector *restrict t) {
     const Py_ssize_t K = by->digits;
     const vector *m = by->m, zero = broadcast(0), inverse = *by->inverse;
     for (Py_ssize_t j = 0; j < K; j++) t[j] = start ? start[j] : zero;
@@ -203,12 +207,12 @@ INLINE void sum_of(vector *r, const vector *a, const vector *b, Py_ssize_t digit
     }
 }
 
-#define WORK_OF_PRODUCT 4 /* times K vectors to work with, of a product or a square */
+#define WORK_OF_PRODUCT 4 /* spans to work with, of a product or a square */
 
 /* r = a b / R modulo m^2. r may be a or b. */
 IFMA static void product(vector *r, const vector *a, const vector *b, const SquareModuli *by, vector *work) {
     const Py_ssize_t K = by->digits;
-    vector *t = work, *y = work + K, *first = work + 2 * K;
+    vector *t = work, *y = t + by->span, *first = y + by->span;
     reduced(first, y, NULL, a, b, NULL, NULL, by, t);
     negative(y, y, by);
     reduced(r + K, NULL, y, a, b + K, a + K, b, by, t);
@@ -218,7 +222,7 @@ IFMA static void product(vector *r, const vector *a, const vector *b, const Squa
 /* r = a^2 / R modulo m^2. r may be a. */
 IFMA static void squared(vector *r, const vector *a, const SquareModuli *by, vector *work) {
     const Py_ssize_t K = by->digits;
-    vector *t = work, *y = work + K, *first = work + 2 * K, *twice = work + 3 * K;
+    vector *t = work, *y = t + by->span, *first = y + by->span, *twice = first + by->span;
     reduced(first, y, NULL, a, a, NULL, NULL, by, t);
     negative(y, y, by);
     sum_of(twice, a + K, a + K, K);
@@ -237,12 +241,12 @@ INLINE vector digits_of(const uint8_t *windows) {
 
 /* r = a^e for a group; windows: digits of each lane's e, of some bits each, the highest first.
 
-   work: WORK_OF_PRODUCT K + 2 K (1 + 2^bits) vectors. */
+   work: WORK_OF_PRODUCT + 1 spans, and 2^bits groups. */
 IFMA static void power(vector *r, const vector *a, const uint8_t *windows, Py_ssize_t count, int bits,
                        const SquareModuli *by, vector *work) {
     const Py_ssize_t size = 2 * by->digits;
     const unsigned entries = 1u << bits;
-    vector *entry = work + WORK_OF_PRODUCT * by->digits, *table = entry + size;
+    vector *entry = work + WORK_OF_PRODUCT * by->span, *table = entry + by->span;
     memcpy(table, by->one, (size_t)size * sizeof *table);
     for (unsigned e = 1; e < entries; e++) product(table + e * size, table + (e - 1) * size, a, by, work);
     memcpy(r, by->one, (size_t)size * sizeof *r);
@@ -271,12 +275,12 @@ INLINE vector looked_up(const uint64_t *numbers, int bits, vector digits, const 
 
    table: rows of 2K digits of 2^bits powers of the base of the first lanes, digit by digit, and then of the base of the
    other lanes; windows: for each group and row the digit of each lane's exponent.
-   work: WORK_OF_PRODUCT K + 2K vectors. */
+   work: WORK_OF_PRODUCT + 2 spans. */
 IFMA static void fixed_powers(vector *results, Py_ssize_t groups, const uint64_t *table, Py_ssize_t rows, int bits,
                               const uint8_t *windows, const SquareModuli *by, vector *work) {
     const Py_ssize_t size = 2 * by->digits;
     const mask other_lanes = 0xF0;
-    vector *entry = work + WORK_OF_PRODUCT * by->digits;
+    vector *entry = work + WORK_OF_PRODUCT * by->span, *result = entry + by->span;
     for (Py_ssize_t g = 0; g < groups; g++) memcpy(results + g * size, by->one, (size_t)size * sizeof *results);
     for (Py_ssize_t row = 0; row < rows; row++, table += 2 * size << bits) {
         const uint64_t *other = table + (size << bits);
@@ -288,7 +292,9 @@ IFMA static void fixed_powers(vector *results, Py_ssize_t groups, const uint64_t
             for (Py_ssize_t j = 0; j < size; j++)
                 entry[j] = blend(other_lanes, looked_up(table + (j << bits), bits, digits, sixteens),
                                  looked_up(other + (j << bits), bits, digits, sixteens));
-            product(results + g * size, results + g * size, entry, by, work);
+            memcpy(result, results + g * size, (size_t)size * sizeof *result);
+            product(result, result, entry, by, work);
+            memcpy(results + g * size, result, (size_t)size * sizeof *result);
         }
     }
 }
@@ -307,6 +313,14 @@ static uint64_t eight_bytes(const uint8_t *number, Py_ssize_t width, Py_ssize_t 
 /* Digit j of a big-endian number. */
 static uint64_t read_digit(const uint8_t *number, Py_ssize_t width, Py_ssize_t j) {
     return (eight_bytes(number, width, DIGIT * j / 8) >> (DIGIT * j % 8)) & MASK;
+}
+
+static void set_lane(vector *r, Py_ssize_t lane, uint64_t digit) { memcpy((char *)r + 8 * lane, &digit, 8); }
+
+static uint64_t lane_of(const vector *a, Py_ssize_t lane) {
+    uint64_t digit;
+    memcpy(&digit, (const char *)a + 8 * lane, 8);
+    return digit;
 }
 
 /* Digits of eight big-endian numbers, of which `count` are there. */
@@ -337,15 +351,15 @@ static void write_digits(uint8_t *number, Py_ssize_t width, const uint64_t *digi
 }
 
 #define PIECES(self, width) (((width) * 8 + (self)->digits * DIGIT - 1) / ((self)->digits * DIGIT))
-#define WORK_OF_READING (WORK_OF_PRODUCT + 6)
+#define WORK_OF_READING (WORK_OF_PRODUCT + 3)
 
 /* Take eight big-endian numbers, of which `count` are there, to Montgomery's form: x = sum_i x_i R^i, x_i below R.
 
-   work: WORK_OF_READING K vectors. */
+   work: WORK_OF_READING spans. */
 IFMA static void read_group(vector *r, const uint8_t *data, Py_ssize_t width, Py_ssize_t count, const SquareModuli *by,
                             vector *work) {
     const Py_ssize_t K = by->digits;
-    vector *piece = work + WORK_OF_PRODUCT * K, *shift = piece + 2 * K, *term = shift + 2 * K;
+    vector *piece = work + WORK_OF_PRODUCT * by->span, *shift = piece + by->span, *term = shift + by->span;
     memset(r, 0, (size_t)(2 * K) * sizeof *r);
     memset(piece, 0, (size_t)(2 * K) * sizeof *piece);
     memcpy(shift, by->square, (size_t)(2 * K) * sizeof *shift);
@@ -358,16 +372,16 @@ IFMA static void read_group(vector *r, const uint8_t *data, Py_ssize_t width, Py
     }
 }
 
-#define WORK_OF_WRITING (WORK_OF_PRODUCT + 7)
+#define WORK_OF_WRITING (WORK_OF_PRODUCT + 3)
 
 /* Write eight numbers, of which `count` are wanted, below m^2 and big-endian.
 
-   work: WORK_OF_WRITING K vectors. */
+   work: WORK_OF_WRITING spans. */
 IFMA static void write_group(uint8_t *data, Py_ssize_t width, Py_ssize_t count, const vector *a, const SquareModuli *by,
                              vector *work) {
     const Py_ssize_t K = by->digits;
-    vector *number = work + WORK_OF_PRODUCT * K, *whole = number + 2 * K, carry = broadcast(0);
-    uint64_t *digits = (uint64_t *)(whole + 2 * K); /* 2K; then those of the difference */
+    vector *number = work + WORK_OF_PRODUCT * by->span, *whole = number + by->span, carry = broadcast(0);
+    uint64_t *digits = (uint64_t *)(whole + by->span); /* 2K, and then those of the difference */
     uint64_t *difference = digits + 2 * K;
     memset(whole, 0, (size_t)(2 * K) * sizeof *whole);
     whole[0] = broadcast(1);
@@ -388,10 +402,8 @@ IFMA static void write_group(uint8_t *data, Py_ssize_t width, Py_ssize_t count, 
     for (Py_ssize_t l = 0; l < count; l++) {
         uint64_t borrow = 0;
         for (Py_ssize_t j = 0; j < 2 * K; j++) {
-            uint64_t modulus;
-            memcpy(&digits[j], (const char *)&whole[j] + 8 * l, 8);
-            memcpy(&modulus, (const char *)&by->modulus[j] + 8 * l, 8);
-            const uint64_t apart = digits[j] - modulus - borrow;
+            digits[j] = lane_of(&whole[j], l);
+            const uint64_t apart = digits[j] - lane_of(&by->modulus[j], l) - borrow;
             difference[j] = apart & MASK;
             borrow = apart >> 63;
         }
@@ -405,15 +417,18 @@ IFMA static void write_group(uint8_t *data, Py_ssize_t width, Py_ssize_t count, 
 
 static Py_ssize_t bytes_of_group(const SquareModuli *self) { return 2 * self->digits * (Py_ssize_t)sizeof(vector); }
 
+#define PAGE 4096
+#define VECTORS_OF_PAGE (PAGE / (Py_ssize_t)sizeof(vector))
+
 /* Memory for vectors, to be freed by PyMem_Free, or NULL with an error; memory_of() is where they begin. */
 static void *aligned(Py_ssize_t vectors) {
-    if (vectors > PY_SSIZE_T_MAX / (Py_ssize_t)sizeof(vector) - 1) return PyErr_NoMemory();
-    void *memory = PyMem_Malloc((size_t)(vectors + 1) * sizeof(vector));
+    if (vectors > PY_SSIZE_T_MAX / (Py_ssize_t)sizeof(vector) - VECTORS_OF_PAGE) return PyErr_NoMemory();
+    void *memory = PyMem_Malloc((size_t)(vectors + VECTORS_OF_PAGE) * sizeof(vector));
     return memory ? memory : PyErr_NoMemory();
 }
 
 static vector *memory_of(void *memory) {
-    return (vector *)(((uintptr_t)memory + sizeof(vector) - 1) & ~(uintptr_t)(sizeof(vector) - 1));
+    return (vector *)(((uintptr_t)memory + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
 }
 
 /* The number of groups in a row, or -1 with an error. */
@@ -472,32 +487,34 @@ static PyObject *SquareModuli_new(PyTypeObject *type, PyObject *arguments, PyObj
     } else if (!odd) {
         PyErr_SetString(PyExc_ValueError, "a modulus is even");
     } else {
-        void *memory = aligned(8 * K + 1);
+        const Py_ssize_t span = (2 * K + VECTORS_OF_PAGE - 1) / VECTORS_OF_PAGE * VECTORS_OF_PAGE;
+        void *memory = aligned(6 * span);
         if (memory && (self = (SquareModuli *)PyType_GenericAlloc(type, 0)) == NULL) PyMem_Free(memory);
         if (self) {
-            vector *arrays = memory_of(memory);
-            const Py_ssize_t starts[CONSTANTS] = {0, K, 2 * K, 3 * K, 4 * K, 5 * K};
+            vector *m = memory_of(memory), *offset = m + span, *one = offset + span, *square = one + span,
+                   *modulus = square + span, *inverse = modulus + span;
+            vector *const places[CONSTANTS] = {m, offset, one, one + K, square, square + K};
             self->digits = K;
+            self->span = span;
             self->memory = memory;
-            self->m = arrays;
-            self->offset = arrays + K;
-            self->one = arrays + 2 * K;
-            self->square = arrays + 4 * K;
-            self->modulus = arrays + 6 * K;
-            self->inverse = arrays + 8 * K;
+            self->m = m;
+            self->offset = offset;
+            self->one = one;
+            self->square = square;
+            self->modulus = modulus;
+            self->inverse = inverse;
             for (Py_ssize_t lane = 0; lane < LANES; lane++) {
-                uint64_t m[MOST_DIGITS], modulus[2 * MOST_DIGITS];
+                uint64_t digits_of_m[MOST_DIGITS], digits_of_square[2 * MOST_DIGITS];
                 for (int which = 0; which < CONSTANTS; which++) {
                     for (Py_ssize_t j = 0; j < K; j++) {
                         const uint64_t digit = read_digit(numbers + (lane * CONSTANTS + which) * width, width, j);
-                        memcpy((char *)&arrays[starts[which] + j] + 8 * lane, &digit, 8);
-                        if (which == 0) m[j] = digit;
+                        set_lane(&places[which][j], lane, digit);
+                        if (which == 0) digits_of_m[j] = digit;
                     }
                 }
-                multiply_out(modulus, m, K);
-                for (Py_ssize_t j = 0; j < 2 * K; j++) memcpy((char *)&arrays[6 * K + j] + 8 * lane, &modulus[j], 8);
-                const uint64_t inverse = negative_inverse(m[0]);
-                memcpy((char *)&arrays[8 * K] + 8 * lane, &inverse, 8);
+                multiply_out(digits_of_square, digits_of_m, K);
+                for (Py_ssize_t j = 0; j < 2 * K; j++) set_lane(&modulus[j], lane, digits_of_square[j]);
+                set_lane(inverse, lane, negative_inverse(digits_of_m[0]));
             }
         }
     }
@@ -522,13 +539,13 @@ static PyObject *SquareModuli_read(SquareModuli *self, PyObject *arguments) {
     const Py_ssize_t most = MOST_PIECES * self->digits * DIGIT / 8;
     if (width < 1 || width > most || data.len % width != 0) {
         PyErr_Format(PyExc_ValueError, "%zd bytes are no numbers of %zd bytes; these may have %zd", data.len, width, most);
-    } else if ((memory = aligned((2 + WORK_OF_READING) * self->digits)) != NULL) {
+    } else if ((memory = aligned((1 + WORK_OF_READING) * self->span)) != NULL) {
         const Py_ssize_t count = data.len / width, groups = (count + LANES - 1) / LANES, size = bytes_of_group(self);
         made = new_bytes(groups, size);
         if (made) {
             char *row = PyBytes_AsString(made);
             Py_BEGIN_ALLOW_THREADS;
-            vector *group = memory_of(memory), *work = group + 2 * self->digits;
+            vector *group = memory_of(memory), *work = group + self->span;
             for (Py_ssize_t g = 0; g < groups; g++) {
                 const Py_ssize_t rest = count - g * LANES;
                 read_group(group, (const uint8_t *)data.buf + g * LANES * width, width, rest < LANES ? rest : LANES, self,
@@ -553,12 +570,12 @@ static PyObject *SquareModuli_write(SquareModuli *self, PyObject *arguments) {
     const Py_ssize_t groups = groups_of(self, &row), size = bytes_of_group(self);
     if (groups >= 0 && (count < 0 || count > groups * LANES || width < 1)) {
         PyErr_Format(PyExc_ValueError, "%zd numbers of %zd bytes; the row has %zd", count, width, groups * LANES);
-    } else if (groups >= 0 && (memory = aligned((2 + WORK_OF_WRITING) * self->digits)) != NULL) {
+    } else if (groups >= 0 && (memory = aligned((1 + WORK_OF_WRITING) * self->span)) != NULL) {
         made = new_bytes(count, width);
         if (made) {
             uint8_t *data = (uint8_t *)PyBytes_AsString(made);
             Py_BEGIN_ALLOW_THREADS;
-            vector *group = memory_of(memory), *work = group + 2 * self->digits;
+            vector *group = memory_of(memory), *work = group + self->span;
             for (Py_ssize_t done = 0; done < count; done += LANES) {
                 memcpy(group, (const char *)row.buf + done / LANES * size, (size_t)size);
                 write_group(data + done * width, width, count - done < LANES ? count - done : LANES, group, self, work);
@@ -580,12 +597,12 @@ static PyObject *SquareModuli_products(SquareModuli *self, PyObject *arguments) 
     const Py_ssize_t groups = groups_of(self, &a), size = bytes_of_group(self);
     if (groups >= 0 && a.len != b.len) {
         PyErr_Format(PyExc_ValueError, "rows of %zd and %zd bytes have no products", a.len, b.len);
-    } else if (groups >= 0 && (memory = aligned((4 + WORK_OF_PRODUCT) * self->digits)) != NULL) {
+    } else if (groups >= 0 && (memory = aligned((2 + WORK_OF_PRODUCT) * self->span)) != NULL) {
         made = new_bytes(groups, size);
         if (made) {
             char *row = PyBytes_AsString(made);
             Py_BEGIN_ALLOW_THREADS;
-            vector *first = memory_of(memory), *second = first + 2 * self->digits, *work = second + 2 * self->digits;
+            vector *first = memory_of(memory), *second = first + self->span, *work = second + self->span;
             for (Py_ssize_t g = 0; g < groups; g++) {
                 memcpy(first, (const char *)a.buf + g * size, (size_t)size);
                 memcpy(second, (const char *)b.buf + g * size, (size_t)size);
@@ -612,12 +629,12 @@ static PyObject *SquareModuli_powers(SquareModuli *self, PyObject *arguments) {
     if (groups >= 0 && (bits < 1 || bits > LONGEST_WINDOW || windows.len % LANES != 0)) {
         PyErr_Format(PyExc_ValueError, "%zd digits of %d bits; eight lanes have digits of 1 to %d", windows.len, bits,
                      LONGEST_WINDOW);
-    } else if (groups >= 0 && (memory = aligned(2 * K + WORK_OF_PRODUCT * K + 2 * K * (1 + (1 << bits)) + 2 * K)) != NULL) {
+    } else if (groups >= 0 && (memory = aligned((3 + WORK_OF_PRODUCT) * self->span + (2 * K << bits))) != NULL) {
         made = new_bytes(groups, size);
         if (made) {
             char *row = PyBytes_AsString(made);
             Py_BEGIN_ALLOW_THREADS;
-            vector *base = memory_of(memory), *result = base + 2 * K, *work = result + 2 * K;
+            vector *base = memory_of(memory), *result = base + self->span, *work = result + self->span;
             for (Py_ssize_t g = 0; g < groups; g++) {
                 memcpy(base, (const char *)a.buf + g * size, (size_t)size);
                 power(result, base, windows.buf, windows.len / LANES, bits, self, work);
@@ -645,19 +662,20 @@ static PyObject *SquareModuli_table(SquareModuli *self, PyObject *arguments) {
     if (groups >= 0 && (groups != 1 || bits < SHORTEST_TABLE_WINDOW || bits > LONGEST_WINDOW || rows < 0)) {
         PyErr_Format(PyExc_ValueError, "%zd rows of a table of %zd groups, by %d bits; a table has one, and %d to %d bits",
                      rows, groups, bits, SHORTEST_TABLE_WINDOW, LONGEST_WINDOW);
-    } else if (groups == 1 && (memory = aligned((4 + WORK_OF_PRODUCT) * K)) != NULL) {
+    } else if (groups == 1 && (memory = aligned((2 + WORK_OF_PRODUCT) * self->span)) != NULL) {
         made = new_bytes(rows, (4 * K * 8) << bits);
         if (made) {
             char *table = PyBytes_AsString(made);
             Py_BEGIN_ALLOW_THREADS;
-            vector *step = memory_of(memory), *reached = step + 2 * K, *work = reached + 2 * K;
+            vector *step = memory_of(memory), *reached = step + self->span, *work = reached + self->span;
             memcpy(step, bases.buf, (size_t)size);
             for (Py_ssize_t row = 0; row < rows; row++, table += (4 * K * 8) << bits) {
                 memcpy(reached, self->one, (size_t)size);
                 for (Py_ssize_t e = 0; e < 1 << bits; e++) {
                     for (Py_ssize_t j = 0; j < 2 * K; j++) {
-                        memcpy(table + ((j << bits) + e) * 8, &reached[j], 8);
-                        memcpy(table + (((2 * K + j) << bits) + e) * 8, (const char *)&reached[j] + 8 * (LANES - 1), 8);
+                        const uint64_t first = lane_of(&reached[j], 0), other = lane_of(&reached[j], LANES - 1);
+                        memcpy(table + ((j << bits) + e) * 8, &first, 8);
+                        memcpy(table + (((2 * K + j) << bits) + e) * 8, &other, 8);
                     }
                     product(reached, reached, step, self, work);
                 }
@@ -686,11 +704,11 @@ static PyObject *SquareModuli_fixed_powers(SquareModuli *self, PyObject *argumen
                      windows.len, bits, table.len);
     } else {
         const Py_ssize_t groups = windows.len / (rows * LANES);
-        memory = aligned(2 * K * groups + WORK_OF_PRODUCT * K + 2 * K);
+        memory = aligned((2 + WORK_OF_PRODUCT) * self->span + 2 * K * groups);
         if (memory && (made = new_bytes(groups, size)) != NULL) {
             char *row = PyBytes_AsString(made);
             Py_BEGIN_ALLOW_THREADS;
-            vector *results = memory_of(memory), *work = results + 2 * K * groups;
+            vector *work = memory_of(memory), *results = work + (2 + WORK_OF_PRODUCT) * self->span;
             for (Py_ssize_t g = 0; g < groups; g += TOGETHER)
                 fixed_powers(results + g * 2 * K, groups - g < TOGETHER ? groups - g : TOGETHER, table.buf, rows, bits,
                              (const uint8_t *)windows.buf + g * rows * LANES, self, work);
