@@ -15,7 +15,7 @@ from fenchel.common.settings.run import load
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.certificates.keys import make_keys
 from fenchel.deploy.launch.in_process import run_in_process
-from tests.docker.cluster import ROOT, Cluster
+from tests.docker.cluster import ROOT, Cluster, command
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 
