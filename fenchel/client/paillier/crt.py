@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+import gmpy2
 from gmpy2 import mpz
 
 from fenchel.client.paillier.key import PrivateKey
@@ -79,9 +80,10 @@ class CrtOwner:
         return _shared(self._decrypted, list(ciphertexts))
 
     def _encrypted(self, plaintexts: Sequence[mpz]) -> list[mpz]:
-        n, n_squared = self.public.modulus, self.public.n_squared
-        factors = self.blinding_factors(len(plaintexts))
-        return [(1 + n * m) * r % n_squared for m, r in zip(plaintexts, factors, strict=True)]
+        n, factors = self.public.modulus, self.blinding_factors(len(plaintexts))
+        # (1 + nm) r with r = low + n high is low + n (high + m low) modulo n².
+        parts = zip(plaintexts, (gmpy2.f_divmod(factor, n) for factor in factors), strict=True)
+        return [low + n * ((high + m * low) % n) for m, (high, low) in parts]
 
     def _decrypted(self, numbers: Sequence[mpz]) -> list[mpz]:
         powers = zip((self.key.modulo_p, self.key.modulo_q), self.arithmetic.powers(list(numbers)), strict=True)
