@@ -23,7 +23,7 @@ _LONGEST = 80  # characters of a value
 _VALUES = 5  # of one attribute that are shown, however many clients make up
 _NAMED = 5  # clients named for one value; the rest are counted
 
-INDIFFERENT = frozenset({"encryption"})
+INDIFFERENT = frozenset({"paillier"})
 """Attributes that no number of a result depends on."""
 
 Differences: TypeAlias = dict[str, dict[str, list[str]]]
@@ -44,7 +44,7 @@ class Environment:
     simd: str = ""  # instruction sets that NumPy's own loops use beyond its baseline, such as ``X86_V3, X86_V4``
     machine: str = ""  # kind of processor, such as ``x86_64``
     threads: int = 0  # largest number of threads that a numerical library may use; 0: not known
-    encryption: str = ""  # backend of Paillier that ``auto`` stands for here: ``gmp`` or ``ifma``
+    paillier: str = ""  # backend of Paillier that ``auto`` stands for here: ``gmp`` or ``ifma``
 
     @classmethod
     def current(cls) -> Environment:
@@ -66,7 +66,7 @@ class Environment:
             simd=_listed(configuration.get("SIMD Extensions", {}).get("found", ())),
             machine=platform.machine(),
             threads=max((pool["num_threads"] for pool in pools), default=0),
-            encryption=backend_of("fenchel"),
+            paillier=backend_of("fenchel"),
         )
 
     @classmethod

@@ -364,7 +364,7 @@ class Environment(_message.Message):
     SIMD_FIELD_NUMBER: _builtins.int
     MACHINE_FIELD_NUMBER: _builtins.int
     THREADS_FIELD_NUMBER: _builtins.int
-    ENCRYPTION_FIELD_NUMBER: _builtins.int
+    PAILLIER_FIELD_NUMBER: _builtins.int
     fenchel: _builtins.str
     """version of Fenchel, and likewise of the next four"""
     python: _builtins.str
@@ -382,7 +382,7 @@ class Environment(_message.Message):
     """"x86_64" """
     threads: _builtins.int
     """of linear algebra"""
-    encryption: _builtins.str
+    paillier: _builtins.str
     """backend of Paillier that "auto" stands for: "gmp" or "ifma" """
     def __init__(
         self,
@@ -397,11 +397,11 @@ class Environment(_message.Message):
         simd: _builtins.str = ...,
         machine: _builtins.str = ...,
         threads: _builtins.int = ...,
-        encryption: _builtins.str = ...,
+        paillier: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blas", b"blas", "encryption", b"encryption", "fenchel", b"fenchel", "kernel", b"kernel", "machine", b"machine", "numpy", b"numpy", "python", b"python", "scipy", b"scipy", "simd", b"simd", "threads", b"threads", "torch", b"torch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blas", b"blas", "fenchel", b"fenchel", "kernel", b"kernel", "machine", b"machine", "numpy", b"numpy", "paillier", b"paillier", "python", b"python", "scipy", b"scipy", "simd", b"simd", "threads", b"threads", "torch", b"torch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

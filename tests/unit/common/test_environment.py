@@ -106,14 +106,14 @@ def test_a_thousand_clients_with_values_of_their_own_fit_a_line() -> None:
 
 
 def test_the_backend_of_encryption_is_recorded_and_makes_no_difference() -> None:
-    assert Environment.current().encryption == backend_of("fenchel")
-    slow, fast = replace(HERE, encryption="gmp"), replace(HERE, encryption="ifma")
+    assert Environment.current().paillier == backend_of("fenchel")
+    slow, fast = replace(HERE, paillier="gmp"), replace(HERE, paillier="ifma")
     assert differences({"a": slow, "b": fast}) == {}
     record = EnvironmentRecord()
     assert record.update("a", slow, 0) == record.update("b", fast, 0) == record.update("a", fast, 1) == []
     record.update("a", slow, 2)
     assert record.warnings == []
-    assert record.described["encryption"] == "gmp (a), ifma (b)"
+    assert record.described["paillier"] == "gmp (a), ifma (b)"
 
 
 def test_pytorch_is_compared_where_it_is_loaded() -> None:
