@@ -14,7 +14,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 # Tests start hundreds of processes, none of which should compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install torch engines helm demo test fast slow test-all explore docs fuzz lint format bench bench-peers proto lock clean
+.PHONY: help install torch engines helm demo test fast slow test-all explore docs plotly fuzz lint format bench bench-peers proto lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -82,6 +82,9 @@ bench-peers: $(READY)  ## the same job on other frameworks, which are installed:
 proto: $(READY)  ## generate the Python code of the wire contract
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. \
 		--python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. fenchel/proto/fenchel.proto
+
+plotly:  ## bundle what reports need of plotly.js (third_party/plotly), from the registry of npm
+	cd third_party/plotly && npm install --no-audit --no-fund --no-package-lock && npm run --silent build
 
 lock: $(READY)  ## renew the lock files after a change of the dependencies; LOCK=--upgrade takes new versions, too
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'

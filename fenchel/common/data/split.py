@@ -80,8 +80,12 @@ def _subsample(train: Samples, settings: DataSettings, seed: int, where: str) ->
 
 def _scikit_learn_split(labels: NDArray[Any], count: int, seed: int, classes: bool) -> tuple[Indices, Indices]:
     """Return the positions of training and test samples in the order that scikit-learn gives them."""
-    from sklearn.model_selection import train_test_split
-
+    try:
+        from sklearn.model_selection import train_test_split
+    except ImportError:
+        raise DataError(
+            "scikit-learn is not installed here: pip install 'fenchel[sklearn]'", key="data.test_split"
+        ) from None
     if seed >= 1 << 32:
         raise DataError(
             f"scikit-learn takes seeds below 2^32, but the seed of the run is {seed}; give data.test_seed",

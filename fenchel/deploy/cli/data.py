@@ -123,10 +123,9 @@ def show(
     """Print, and draw, how many samples of each class each client would hold, and how many are positive."""
     from fenchel.common.data.source import DataSource
     from fenchel.common.data.table import partition_table
-    from fenchel.common.data.table_picture import draw
     from fenchel.common.settings.run import load
     from fenchel.deploy.launch.data import ensure
-    from fenchel.report.render.output import output_at
+    from fenchel.report.render.partition import draw
 
     chosen = load(settings, [*(overrides or []), *([f"clients={clients}"] if clients else [])])
     if chosen.own_data:
@@ -157,6 +156,5 @@ def show(
     if number < chosen.clients:
         console.print(f"... and {chosen.clients - number} more clients; --picture FILE.png draws all", style="dim")
     if picture is not None:
-        with output_at(picture):
-            draw(table, picture)
+        draw(table, picture)
         console.print(f"picture  {picture}", soft_wrap=True)

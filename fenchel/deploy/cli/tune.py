@@ -75,7 +75,8 @@ def tune(
         return
     report.show(verdict, console)
     for name, path in (("tuning folder", folder.path), ("best settings", folder.best), ("picture", folder.figure)):
-        console.print(f"{name:14} {path}", soft_wrap=True)
+        if path.exists():  # a picture needs matplotlib
+            console.print(f"{name:14} {path}", soft_wrap=True)
 
 
 class _Progress:

@@ -30,6 +30,7 @@ from fenchel.common.settings.run import RunSettings, load, validate
 from fenchel.common.settings.tuning import TuningSettings, load_tuning
 from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.up import up
+from fenchel.report.render.canvas import missing
 from fenchel.report.run import Run
 from fenchel.report.tuning.pareto_front import draw
 from fenchel.report.tuning.trials import Trial, Verdict, judge, write_table
@@ -176,7 +177,8 @@ class Search:
         if verdict.best is None:
             reasons = "\n  ".join(f"trial {each.trial.number}: {each.reason}" for each in verdict.trials)
             raise RunStoppedError(f"no trial can be chosen, all were dropped\n  {reasons}", source=self.folder.path)
-        draw(verdict, self.folder.figure)
+        if missing() is None:  # without matplotlib the table says it alone
+            draw(verdict, self.folder.figure)
         self.folder.best.write_text(self._settings_of(verdict.best).to_yaml())
         return verdict
 

@@ -21,10 +21,10 @@ def draw_map(
     values: shape (bandwidths, ratios), positive.
     path: of the PNG file; folders above it are made.
     """
-    from matplotlib.colors import LinearSegmentedColormap, LogNorm
-
     size = (1.6 + 0.72 * len(snrs), 1.3 + 0.5 * len(bandwidths))
     with canvas(path, size, {**STYLE, "axes.grid": False}) as figure:
+        from matplotlib.colors import LinearSegmentedColormap, LogNorm
+
         axes = figure.subplots()
         low, high = float(values.min()), float(values.max())
         colors = LinearSegmentedColormap.from_list("steps", [_FEW, _MANY])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fenchel.common.errors import SettingsError
 from fenchel.report.render.output import output_at
 
 if TYPE_CHECKING:
@@ -39,13 +41,25 @@ LOGARITHMIC: Mapping[str, Any] = {**STYLE, "axes.axisbelow": True, "xtick.minor.
 """For axes with minor ticks, whose grid would cover the curves."""
 
 
+def missing() -> str | None:
+    """Return why pictures cannot be drawn here, or ``None``."""
+    return None if find_spec("matplotlib") else "matplotlib is not installed here: pip install 'fenchel[plots]'"
+
+
 @contextmanager
 def canvas(path: Path, size: tuple[float, float], style: Mapping[str, Any] = STYLE, dpi: int = 200) -> Iterator[Figure]:
     """Yield an empty figure, and write what has been drawn on it.
 
     path: of the PNG file; folders above it are made.
     style: settings of matplotlib while it is drawn and written.
+
+    Raises
+    ------
+    SettingsError
+        matplotlib is not installed.
     """
+    if reason := missing():
+        raise SettingsError(f"a picture cannot be drawn: {reason}", source=path)
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -25,25 +25,25 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[
     axis: what the curves are drawn against, one of :data:`fenchel.report.curves.AXES`; runs without it are left out.
     optima: of each run's objective (:mod:`fenchel.report.optimum`), or none: adds how far above it the runs are.
     """
-    from matplotlib.lines import Line2D
-    from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
-
     curves = curves_of_all(runs, optima)
     shown = main_figures(known_figures([each for each in curves if axis in each.costs]))
     title = axes_of(curves).get(axis, axis)
-    lines = [
-        Line2D(
-            [],
-            [],
-            color=COLORS[index % len(COLORS)],
-            linestyle=_DASHES[index // len(COLORS) % len(_DASHES)],
-            linewidth=1.8,
-            label=plain(name),
-        )
-        for index, name in enumerate(summary.labels(runs))
-    ]
-    drawn = [line for each, line in zip(curves, lines, strict=True) if axis in each.costs]
     with canvas(path, (4.4 * len(shown), 3.1)) as figure:
+        from matplotlib.lines import Line2D
+        from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+
+        lines = [
+            Line2D(
+                [],
+                [],
+                color=COLORS[index % len(COLORS)],
+                linestyle=_DASHES[index // len(COLORS) % len(_DASHES)],
+                linewidth=1.8,
+                label=plain(name),
+            )
+            for index, name in enumerate(summary.labels(runs))
+        ]
+        drawn = [line for each, line in zip(curves, lines, strict=True) if axis in each.costs]
         for axes, name in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
             for each, line in zip(curves, lines, strict=True):
                 if name not in each.figures or axis not in each.costs:

@@ -68,9 +68,7 @@ class PageParts:
 
 def fixed_parts() -> Fixed:
     """Return what is the same on every page, for whoever serves it apart from the rest."""
-    from plotly.offline import get_plotlyjs
-
-    return Fixed(_part("page.css"), {"plotly": get_plotlyjs(), "script": _part("page.js")})
+    return Fixed(_part("page.css"), {"plotly": _part("plotly.min.js"), "script": _part("page.js")})
 
 
 def parts(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> PageParts:

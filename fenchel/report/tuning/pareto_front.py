@@ -21,11 +21,11 @@ _WIDE = 20.0  # losses that span more than this factor are drawn on a logarithmi
 
 def draw(verdict: Verdict, path: Path) -> Path:
     """Draw loss against runtime, and the normalised criteria of the trials on the front."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
     if verdict.choice is None:
         raise ValueError("all trials were dropped")
     with canvas(path, (10.4, 3.8), {**LOGARITHMIC, "axes.grid.axis": "both"}) as figure:
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
+
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
         left.xaxis.set_major_locator(MaxNLocator(6))
         _scatter(left, verdict)

@@ -18,10 +18,10 @@ from fenchel.common.data.imbalance import imbalanced, positive_classes, positive
 from fenchel.common.data.partition import partition
 from fenchel.common.data.source import DataSource
 from fenchel.common.data.table import partition_table
-from fenchel.common.data.table_picture import draw
 from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.settings.data import DataSettings, Partition
 from fenchel.common.settings.run import validate
+from fenchel.report.render.partition import draw
 from tests.messages import raises
 
 ADAPTER: TypeAdapter[Partition] = TypeAdapter(Partition)

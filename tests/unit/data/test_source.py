@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,13 @@ def test_scikit_learn_draws_real_labels_without_regard_to_them(tmp_path: Path) -
     expected = train_test_split(x, test_size=0.2, random_state=3)
     np.testing.assert_array_equal(array(data.training()), expected[0])
     np.testing.assert_array_equal(array(data.test()), expected[1])
+
+
+def test_without_scikit_learn_its_test_set_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_npz(tmp_path / "x.npz", DataSet(Samples(np.eye(6), np.arange(6) % 2)))
+    monkeypatch.setitem(sys.modules, "sklearn.model_selection", None)
+    with raises(DataError, key="data.test_split"):
+        source(file=tmp_path / "x.npz", test_split="scikit-learn")
 
 
 def test_a_test_set_that_scikit_learn_cannot_draw_is_refused(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from fenchel.common.data.source import DataSource
 from fenchel.common.data.table import partition_table
-from fenchel.common.data.table_picture import draw
 from fenchel.common.settings.data import DataSettings
+from fenchel.report.render.partition import draw
 
 
 def source(**partition: Any) -> DataSource:

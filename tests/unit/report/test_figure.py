@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from fenchel.common.errors import SettingsError
 from fenchel.report.render import plots
 from fenchel.report.render.figure import draw
 from fenchel.report.render.plots import write_pictures
 from fenchel.report.run import Run
+from tests.messages import raises
 
 
 def colors(path: Path) -> int:
@@ -29,6 +32,16 @@ def test_a_picture_shows_the_curves_of_one_run_and_of_several(
     blank = draw([Run(_empty(tmp_path))], tmp_path / "blank.png")
     assert imread(one).shape[1] == 3 * imread(blank).shape[1]  # objective, accuracy, worst client
     assert colors(several) > colors(one) > colors(blank)
+
+
+def test_without_matplotlib_a_picture_is_refused_with_a_remedy(
+    tmp_path: Path, finished: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for drawn in (lambda: draw([finished], tmp_path / "a.png"), lambda: write_pictures([finished], tmp_path)):
+        with raises(SettingsError):
+            drawn()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_gap_has_a_chart_of_its_own(tmp_path: Path, finished: Run, altered: Callable[..., Run]) -> None:

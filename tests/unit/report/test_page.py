@@ -79,6 +79,10 @@ def test_the_page_refers_to_nothing_outside_itself(written: Any, finished: Run, 
         assert not re.search(r"@import|url\(", page.text)
 
 
+def test_the_page_is_light(tmp_path: Path, finished: Run) -> None:
+    assert write_report([finished], tmp_path / "report.html").stat().st_size < 1.5e6
+
+
 def test_the_page_lets_only_its_own_scripts_run(written: Any, finished: Run) -> None:
     page = written(finished)
     (policy,) = [given["content"] for tag, given in page.elements if "http-equiv" in given]
