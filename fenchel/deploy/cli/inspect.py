@@ -113,7 +113,9 @@ def report(
     output: Annotated[
         Path | None,
         typer.Option(
-            *("--output", "-o", "--html"), metavar="FILE", help="default: report.html in the first run folder"
+            *("--output", "-o", "--html"),
+            metavar="FILE",
+            help="default: report.html in the run folder; of several runs comparison.html beside the first",
         ),
     ] = None,
     png: Annotated[Path | None, typer.Option(metavar="DIR", help="also draw pictures into this folder")] = None,
@@ -152,7 +154,8 @@ def report(
         return
     console = _wide(Console())
     show(found, console)
-    page = write_report(found, output or found[0].path / "report.html", optima)
+    page = found[0].path / "report.html" if len(found) == 1 else found[0].path.parent / "comparison.html"
+    page = write_report(found, output or page, optima)
     for kind, path in [("page", page), *((path.suffix[1:], path) for path in written)]:
         console.print(f"{kind:5} {path}", highlight=False, soft_wrap=True, markup=False)
 

@@ -49,10 +49,12 @@ def chart_data(runs: Sequence[Run], names: Sequence[str], optima: Sequence[float
 def panels(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> list[dict[str, Any]]:
     """Return the charts of curves: title, and the figure of each split (or the one figure) that is drawn in it.
 
-    Figures that no run knows are left out.
+    Figures that no run knows are left out, and so are those that never change, or are the objective once more.
     """
-    known = known_figures(curves_of_all(runs, optima))
+    curves = curves_of_all(runs, optima)
+    known = known_figures(curves)
     main = columns.objective(known)
+    known = [name for name in known if name == main or not _tells_nothing(name, main, curves)]
     found = [_panel(columns.title(name), {"": name}) for name in (main, OPTIMALITY_GAP) if name in known]
     for kind, heading in columns.KINDS.items():
         figures = {split: f"{split}_{kind}" for split in columns.SPLITS if f"{split}_{kind}" in known}
@@ -64,6 +66,19 @@ def panels(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> list[dic
     drawn_already = {name for panel in found for name in panel["figures"].values()}
     own = [name for name in known if name not in {"objective", main} | drawn_already]
     return found + [_panel(columns.title(name), {"": name}) for name in own]
+
+
+def _tells_nothing(name: str, main: str, curves: Sequence[Curves]) -> bool:
+    """Return whether a figure is the same in all rounds of all runs, or the main one wherever both are known."""
+    values = np.concatenate([each.figures[name] for each in curves if name in each.figures])
+    if np.isfinite(values).sum() > 1 and np.nanmin(values) == np.nanmax(values):
+        return True
+    pairs = [(each.figures[name], each.figures[main]) for each in curves if {name, main} <= each.figures.keys()]
+    both = [np.isfinite(one) & np.isfinite(other) for one, other in pairs]
+    return any(known.any() for known in both) and all(
+        np.allclose(one[known], other[known], rtol=1e-12, atol=0)
+        for (one, other), known in zip(pairs, both, strict=True)
+    )
 
 
 def _panel(title: str, figures: dict[str, str]) -> dict[str, Any]:

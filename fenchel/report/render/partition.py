@@ -1,4 +1,4 @@
-"""How many samples of each class each client holds, as a picture."""
+"""A picture of a partition: how many samples of each class each client holds."""
 
 from __future__ import annotations
 

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 from fenchel.common.objectives.metrics import FIGURES
 from fenchel.common.storage.environment_record import EnvironmentRecord
+from fenchel.deploy.cli.main import application
 from fenchel.report.formatting import seconds_text
 from fenchel.report.render.page import write_report
 from fenchel.report.run import Run
@@ -77,6 +79,16 @@ def test_the_page_refers_to_nothing_outside_itself(written: Any, finished: Run, 
         assert references == []
         assert "link" not in page.tags
         assert not re.search(r"@import|url\(", page.text)
+
+
+def test_a_comparison_leaves_the_pages_of_its_runs_alone(altered: Callable[..., Run]) -> None:
+    one, other = altered("one"), altered("other")
+    assert CliRunner().invoke(application(), ["report", str(one.path)]).exit_code == 0
+    before = (one.path / "report.html").read_bytes()
+    assert CliRunner().invoke(application(), ["report", str(one.path), str(other.path)]).exit_code == 0
+    assert (one.path / "report.html").read_bytes() == before
+    assert not (other.path / "report.html").exists()
+    assert "2 runs" in Page(one.path.parent / "comparison.html").text
 
 
 def test_the_page_is_light(tmp_path: Path, finished: Run) -> None:
@@ -191,8 +203,11 @@ def test_figures_that_are_nowhere_known_are_left_out(written: Any, altered: Call
     assert "ccuracy" not in page.text
 
 
-def test_the_accuracies_of_clients_share_a_chart_with_the_worst_first(written: Any, finished: Run) -> None:
-    panels = {panel["title"]: panel for panel in written(finished).data["panels"]}
+def test_the_accuracies_of_clients_share_a_chart_with_the_worst_first(
+    written: Any, altered: Callable[..., Run]
+) -> None:
+    spread = {"client_accuracy_std": [0.1, 0.2, 0.1]}
+    panels = {panel["title"]: panel for panel in written(altered(metrics=spread)).data["panels"]}
     assert list(panels["Client accuracy"]["figures"].items()) == [
         ("worst", "client_accuracy_worst"),
         ("worst tenth", "client_accuracy_worst_tenth"),
@@ -209,6 +224,21 @@ def test_an_algorithms_own_figures_are_drawn(written: Any, altered: Callable[...
     gap, step = page.data["panels"][-2:]
     assert gap == {"title": "Dual gap", "figures": {"": "dual_gap"}, "share": False, "log": True}
     assert step == {"title": "Step", "figures": {"": "step"}, "share": False, "log": False}
+
+
+def test_a_figure_that_never_changes_or_is_the_objective_is_no_chart(
+    written: Any, altered: Callable[..., Run], finished: Run
+) -> None:
+    objective = finished.metrics_table["objective"].to_pylist()
+    own = {"bound": [0.0] * 3, "primal_objective": objective, "step": [math.nan, 0.5, 0.4], "mean": [2.0, 2.0, 2.0]}
+    one = altered(metrics=own)
+    titles = {panel["title"] for panel in written(one).data["panels"]}
+    assert {"Objective", "Step"} <= titles
+    assert not {"Bound", "Primal objective", "Mean"} & titles
+    other = altered("other", metrics=own | {"mean": [2.0, 2.0, 3.0]})
+    several = {panel["title"] for panel in written(one, other).data["panels"]}
+    assert "Mean" in several
+    assert "Bound" not in several
 
 
 def test_the_algorithms_objective_stands_in_for_one_that_nobody_evaluated(
