@@ -23,6 +23,7 @@ from fenchel.common.data.samples import DataSet, samples
 from fenchel.common.errors import DataError
 
 _DELIMITERS = ",;\t"
+_INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")
 _PIECE = 1 << 20
 _VALUE_BYTES, _CHARACTER_BYTES = 8, 4
 """Bytes of a value, and of a character of a word, once they are in an array."""
@@ -146,6 +147,7 @@ def from_table(
     Returns: Dense features, in float32 if all columns are, else in float64; labels as stored.
     """
     limits.require_bytes(table.num_rows * table.num_columns * _VALUE_BYTES, path)
+    _refuse_index(table, path)
     table, ids = _set_apart(table, identifier, label, path, "--id", limits)
     identifiers = None if ids is None else checked([str(each) for each in ids.tolist()], path, column=identifier or "")
     table, holders = _set_apart(table, holder, label, path, "data.partition.column", limits)
@@ -165,6 +167,24 @@ def from_table(
         features[:, position] = _numbers(table.column(name), name, path)
     train = samples(features, _values(table.column(label), label, path, limits, fractions=True), str(path))
     return DataSet(replace(train, holders=holders), columns=tuple(columns), identifiers=identifiers)
+
+
+def _refuse_index(table: Any, path: Path) -> None:
+    """Refuse a first column that numbers the rows, as pandas writes its index."""
+    if not table.num_columns or table.column_names[0] not in _INDEX_NAMES:
+        return
+    first = table.column(0)
+    if (
+        table.num_rows
+        and pa.types.is_integer(first.type)
+        and first.null_count == 0
+        and np.array_equal(first.to_numpy(), np.arange(table.num_rows))
+    ):
+        raise DataError(
+            "the first column has no name and numbers the rows, as an index of pandas; it would be a feature. Write "
+            "the file with index=False, or name the column",
+            source=path,
+        )
 
 
 def listed(names: Sequence[str]) -> str:

@@ -34,6 +34,7 @@ def read_file(
     identifier: str | None = None,
     holder: str | None = None,
     limits: DataLimits = ORDINARY,
+    first: int | None = None,
 ) -> DataSet:
     """Read one file of a known form.
 
@@ -44,6 +45,7 @@ def read_file(
         text file with one a line (LIBSVM); ``None``: there are none.
     holder: name of the column, or array of a NumPy archive, that says who holds a sample; ``None``: there is none.
     limits: of what is read.
+    first: index of the first feature of a LIBSVM file; ``None``: 0 if it occurs, else 1.
     """
     name = plain_name(path)
     form = name.rpartition(".")[2] if "." in name else ""
@@ -68,7 +70,7 @@ def read_file(
             case _:
                 if form not in ("libsvm", "svm", "svmlight"):
                     _require_libsvm(path)
-                dataset = _libsvm(path, features, identifier, limits)
+                dataset = _libsvm(path, features, identifier, limits, first)
     limits.require_features(dataset.features, path)
     return dataset
 
@@ -81,9 +83,9 @@ def _require_libsvm(path: Path) -> None:
         raise DataError(f"of no known form; expected {FORMS}; a spreadsheet can be saved as CSV", source=path)
 
 
-def _libsvm(path: Path, features: int | None, identifier: str | None, limits: DataLimits) -> DataSet:
+def _libsvm(path: Path, features: int | None, identifier: str | None, limits: DataLimits, first: int | None) -> DataSet:
     """Read a LIBSVM file, which has no place for identifiers, and the file beside it that holds them."""
-    train = read_libsvm(path, features, limits)
+    train = read_libsvm(path, features, limits, first)
     identifiers = None if identifier is None else of_lines(Path(identifier), len(train), path, limits)
     return DataSet(train, identifiers=identifiers)
 

@@ -1,4 +1,4 @@
-"""The LIBSVM text form: one sample a line, ``label index:value index:value ...``, indices from 1."""
+"""The LIBSVM text form: one sample a line, ``label index:value index:value ...``, indices from 1, or from 0."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ _LINE_SHARE = 64
 """Memory of a line while it is taken apart, in terms of its length, is less than this."""
 
 
-def read_libsvm(path: Path, features: int | None = None, limits: DataLimits = UNLIMITED) -> Samples:
+def read_libsvm(
+    path: Path, features: int | None = None, limits: DataLimits = UNLIMITED, first: int | None = None
+) -> Samples:
     """Read a LIBSVM file, plain or compressed.
 
     path: the file. Text after ``#`` is ignored, so are empty lines.
     features: number of features; ``None`` takes the largest index that occurs.
     limits: of the text, and of the values.
+    first: index of the first feature; ``None``: 0 if it occurs, as scikit-learn writes, else 1.
 
     Returns: CSR features in float64 without stored zeros; labels in float64.
     """
@@ -37,6 +40,7 @@ def read_libsvm(path: Path, features: int | None = None, limits: DataLimits = UN
     starts = array("q", [0])
     number = 0
     longest = limits.bytes // _LINE_SHARE
+    before_first = -1 if first is None else first - 1
     with opened(path, limits) as stream:
         for number, line in enumerate(iter(lambda: stream.readline(longest + 1), b""), start=1):
             if len(line) > longest:
@@ -52,14 +56,15 @@ def read_libsvm(path: Path, features: int | None = None, limits: DataLimits = UN
                 row = [int(index) for index, _ in pairs]
                 values.extend([float(value) for _, value in pairs])
                 indices.extend(row)
-                in_order = all(after > before for before, after in zip([0, *row], row, strict=False))
+                in_order = all(after > before for before, after in zip([before_first, *row], row, strict=False))
             except (ValueError, OverflowError):
                 in_order = False
             if not in_order:
                 shown = b" ".join(content)[:_SHOWN].decode("utf-8", errors="replace")
+                remedy = "" if first is None else "; all clients must count alike: if yours begin with 0, add 1 to each"
                 raise DataError(
                     f"{shown!r} is not 'label index:value index:value ...'; expected numbers, and increasing indices "
-                    f"from 1 to {_MAX_INDEX} (if they begin with 0, add 1 to every index of the file)",
+                    f"from {'0 or 1' if first is None else first} to {_MAX_INDEX}{remedy}",
                     source=path,
                     row=number,
                 )
@@ -67,7 +72,10 @@ def read_libsvm(path: Path, features: int | None = None, limits: DataLimits = UN
             limits.require_bytes(_PAIR_BYTES * len(indices) + _ROW_BYTES * len(labels), path)
     if not labels:
         raise DataError(f"no samples in {number} lines; expected lines such as '+1 3:0.5 17:1'", source=path)
-    columns = np.frombuffer(indices, np.int32) - 1 if indices else np.empty(0, np.int32)
+    columns = np.frombuffer(indices, np.int32) if indices else np.empty(0, np.int32)
+    if first is None:
+        first = 0 if columns.size and columns.min() == 0 else 1
+    columns = columns - first
     largest = int(columns.max()) + 1 if columns.size else 0
     if features is not None and largest > features:
         raise DataError(f"feature {largest} occurs; expected at most {features}", source=path)

@@ -45,7 +45,8 @@ def load_own(
     """
     columns, scalings, bias = data.columns, data.scalings, data.bias
     where = str(path)
-    dataset = read_file(path, label, columns if isinstance(columns, int) else None, identifier, limits=limits)
+    # One client's file cannot say whether its feature 0 never occurs, or does not exist.
+    dataset = read_file(path, label, columns if isinstance(columns, int) else None, identifier, limits=limits, first=1)
     if data.extractor is not None:
         dataset = _extracted(dataset, data.extractor, where)
     _require_scaling_alone(scalings, dataset, where)

@@ -253,7 +253,9 @@ class DataSettings(Section):
         description="A named data set; `fenchel data list` shows them. Exactly one of name and file is needed.",
     )
     file: Path | None = Field(
-        None, description="A file of one's own: LIBSVM, CSV, Parquet or NPZ. Exactly one of name and file is needed."
+        None,
+        description="A file of one's own: LIBSVM, CSV, Parquet or NPZ; beside the settings file, or from the present "
+        "folder. Exactly one of name and file is needed.",
     )
     label: str | None = Field(
         None, description="Column of the file that holds the label; null takes the column `label`, else the last one."

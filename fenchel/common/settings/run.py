@@ -352,11 +352,17 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
     Parameters
     ----------
     path
-        YAML; or the name of an experiment that comes with Fenchel, such as ``quickstart`` or ``hyfdca/mnist``.
+        YAML; or the name of an experiment that comes with Fenchel, such as ``quickstart`` or ``hyfdca/mnist``. A
+        ``data.file`` in it may be a path from its folder, or from the present one.
     overrides
         ``key=value`` pairs of the command line: dotted keys, values in YAML.
     """
-    values = read_mapping(shipped_or_own(path))
+    path = shipped_or_own(path)
+    values = read_mapping(path)
+    data = values.get("data")
+    # A data file is looked for beside the settings first, wherever the command is given.
+    if isinstance(data, dict) and isinstance(data.get("file"), str) and (path.parent / data["file"]).exists():
+        data["file"] = str(path.parent / data["file"])
     for override in overrides:
         _override(values, override)
     return validate(values, str(path))

@@ -43,6 +43,26 @@ def dense(part: Samples) -> Any:
     return part.features.toarray() if isinstance(part.features, sp.csr_array) else part.features
 
 
+def test_features_of_libsvm_are_counted_from_0_where_0_occurs_unless_they_must_not_be(tmp_path: Path) -> None:
+    x = np.array([[0.0, 2.0, 0.0], [1.0, 0.0, 3.0]])
+    for zero_based in (True, False):
+        path = tmp_path / f"{zero_based}.svm"
+        dump_svmlight_file(x, [0, 1], str(path), zero_based=zero_based)
+        np.testing.assert_array_equal(sp.csr_array(read_file(path).train.features).toarray(), x)
+    with raises(DataError, row=2):
+        read_file(tmp_path / "True.svm", first=1)
+    assert read_file(tmp_path / "False.svm", first=1).features == 3
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0"])
+def test_a_column_that_numbers_the_rows_is_no_feature(tmp_path: Path, name: str) -> None:
+    with raises(DataError, file="x.csv"):
+        read_file(written(tmp_path, "x.csv", f"{name},a,label\n0,1.5,1\n1,2.5,0\n"))
+    kept = read_file(written(tmp_path, "y.csv", f"{name},a,label\n0,1.5,1\n2,2.5,0\n"))
+    assert kept.columns == (name, "a")
+    assert read_file(written(tmp_path, "z.csv", "n,a,label\n0,1.5,1\n1,2.5,0\n")).columns == ("n", "a")
+
+
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_a_libsvm_file_is_read_as_scikit_learn_wrote_it_however_compressed(tmp_path: Path, suffix: str) -> None:
     rng = np.random.default_rng(0)
@@ -66,7 +86,8 @@ def test_a_libsvm_file_is_read_as_scikit_learn_wrote_it_however_compressed(tmp_p
         ("+1 1:2\n-1 1\n", 2, ""),
         ("+1 1:2 1:3\n", 1, ""),
         ("+1 7:2 3:3\n", 1, ""),
-        ("+1 0:2\n", 1, ""),
+        ("+1 -1:2\n", 1, ""),
+        ("+1 0:2 0:3\n", 1, ""),
         ("+1 99999999999:2\n", 1, ""),
         ("+1 1:nan\n", None, "1"),
         ("# nothing\n", None, ""),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from fenchel.common.settings.data import DataSettings
+from fenchel.common.settings.run import load
 
 
 def settings(**keys: Any) -> DataSettings:
@@ -121,3 +123,16 @@ def test_every_field_of_the_schema_has_a_description() -> None:
 def test_a_section_survives_a_round_trip_through_json(keys: dict[str, Any]) -> None:
     section = settings(name="own", **keys)
     assert DataSettings.model_validate_json(section.model_dump_json()) == section
+
+
+def test_a_data_file_may_lie_beside_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, elsewhere = tmp_path / "study", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    (folder / "beside.csv").write_text("a,label\n1,0\n")
+    (elsewhere / "here.csv").write_text("a,label\n1,0\n")
+    monkeypatch.chdir(elsewhere)
+    for name, expected in (("beside.csv", folder / "beside.csv"), ("here.csv", Path("here.csv"))):
+        sections = "objective: {kind: logistic}\nalgorithm: {name: fedavg}\n"
+        (folder / "study.yaml").write_text(f"rounds: 1\nclients: 1\ndata: {{file: {name}}}\n{sections}")
+        assert load(folder / "study.yaml").data.file == expected
