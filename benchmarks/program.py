@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from benchmarks.limits import missed
 
 Figures: TypeAlias = dict[str, Any]
-"""What a program measured: ``rows`` (the table), perhaps more tables, among them ``limits``, and single figures."""
+"""Figures of one program: ``rows`` (the table), perhaps more tables, among them ``limits``, and single figures."""
 
 
 def run(doc: str, measure: Callable[[bool], Figures]) -> None:

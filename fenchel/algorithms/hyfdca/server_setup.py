@@ -87,7 +87,7 @@ class HyFDCASetup(Algorithm):
         self._expected_key = context.public_key
         self._sampler = self.fleet.participation.sampler.kind
         if self.settings.key_bits is not None:
-            self.settings.backend()  # which must be there
+            self.settings.backend()  # raises where this machine does not have it
         problem = context.objective
         require_one_score(problem, "hyfdca")
         assert isinstance(problem, LinearObjective)

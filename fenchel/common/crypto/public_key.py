@@ -38,7 +38,7 @@ Implementation: TypeAlias = Literal["fenchel", "phe"]
 Backend: TypeAlias = Literal["gmp", "ifma", "phe"]
 """Code that computes on numbers: by GMP, eight at a time by AVX-512 IFMA, or the library phe."""
 BackendChoice: TypeAlias = Literal["auto", "gmp", "ifma"]
-"""The backend of Fenchel's own implementation; auto: the fastest that this machine can."""
+"""The backend of Fenchel's own implementation; auto: the fastest that this machine supports."""
 
 _ID_BYTES = 16
 _ID_PREFIX = b"fenchel paillier public key\x00"

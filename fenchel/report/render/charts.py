@@ -29,7 +29,7 @@ def chart_data(runs: Sequence[Run], names: Sequence[str], optima: Sequence[float
     curves = curves_of_all(runs, optima)
     return {
         "axes": axes_of(curves),
-        "panels": panels(runs, optima),
+        "panels": panels(curves),
         "runs": [
             {
                 "name": name,
@@ -46,12 +46,11 @@ def chart_data(runs: Sequence[Run], names: Sequence[str], optima: Sequence[float
     }
 
 
-def panels(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> list[dict[str, Any]]:
+def panels(curves: Sequence[Curves]) -> list[dict[str, Any]]:
     """Return the charts of curves: title, and the figure of each split (or the one figure) that is drawn in it.
 
     Figures that no run knows are left out, and so are those that never change, or are the objective once more.
     """
-    curves = curves_of_all(runs, optima)
     known = known_figures(curves)
     main = columns.objective(known)
     known = [name for name in known if name == main or not _tells_nothing(name, main, curves)]

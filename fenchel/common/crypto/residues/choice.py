@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fenchel.common.crypto.public_key import Backend, BackendChoice, Implementation
 from fenchel.common.crypto.residues.gmp import GmpResidues
 from fenchel.common.crypto.residues.ifma import IfmaResidues, problem
+from fenchel.common.crypto.residues.interface import Residues
 from fenchel.common.errors import SettingsError
-
-if TYPE_CHECKING:
-    from fenchel.common.crypto.residues.interface import Residues
 
 
 def backend_of(implementation: Implementation, choice: BackendChoice = "auto") -> Backend:
