@@ -62,6 +62,7 @@ def read_csv(
         limits.require_bytes(len(fields) * _COLUMN_BYTES, path)
         if not any(fields):
             raise DataError("the first line is empty; expected column names or values", source=path)
+        _refuse_numbered(fields, path)
         header = not any(_is_number(field) for field in fields)
         names = fields if header else [f"column {i}" for i in range(1, len(fields) + 1)]
         _refuse_repeated(names, path)
@@ -82,6 +83,17 @@ def read_csv(
         except pa.ArrowException as error:
             raise DataError(f"not a CSV table of {len(names)} columns: {error}", source=path) from error
     return from_table(table, label, path, identifier, holder, limits)
+
+
+def _refuse_numbered(first: list[str], path: Path) -> None:
+    """Refuse a first line that numbers the columns, as pandas writes where they have no names."""
+    numbers = [field for field in first if _is_number(field)]
+    if len(numbers) > 2 and numbers == [str(column) for column in range(len(numbers))]:
+        raise DataError(
+            "the first line numbers the columns, as pandas does where they have no names; it would be a sample. Name "
+            "the columns, or leave the line out (header=False)",
+            source=path,
+        )
 
 
 def _rows(stream: BinaryIO) -> int:

@@ -26,7 +26,7 @@ _FEATURES = ("X", "x", "features", "images", "X_train", "x_train", "train_images
 _LABELS = ("y", "labels", "target", "y_train", "train_labels")
 _TEST_FEATURES = ("X_test", "x_test", "test_images")
 _TEST_LABELS = ("y_test", "test_labels")
-_SPARSE = ("data", "indices", "indptr", "shape")
+SPARSE = ("data", "indices", "indptr", "shape")
 
 _LONGEST_HEADER = 10_000
 _PIECES = {zipfile.ZIP_STORED: 1 << 20, zipfile.ZIP_DEFLATED: 1 << 20, zipfile.ZIP_LZMA: 1 << 12}
@@ -61,7 +61,7 @@ def read_npz(
     if features is None:
         raise DataError(
             f"no features; expected an array called {', '.join(_FEATURES[:4])}, or "
-            f"{', '.join(_SPARSE)}; found {', '.join(arrays) or 'nothing'}",
+            f"{', '.join(SPARSE)}; found {', '.join(arrays) or 'nothing'}",
             source=path,
         )
     train = samples(features, _labels(arrays, _LABELS, path), str(path))
@@ -97,7 +97,7 @@ def read_divided_npz(path: Path, *, features: int, train: int) -> DataSet:
         raise DataError(f"{rows} sparse rows; expected more than the {train} to train on", source=path)
     matrix, _ = _features(arrays | {"shape": np.array([rows, features])}, (), "", path)
     if matrix is None:
-        raise DataError(f"no features; expected {', '.join(_SPARSE[:3])}", source=path)
+        raise DataError(f"no features; expected {', '.join(SPARSE[:3])}", source=path)
     whole = samples(matrix, _labels(arrays, _LABELS, path), str(path))
     first, rest = (
         Samples(sp.csr_array(whole.features[part]), whole.labels[part]) for part in (slice(train), slice(train, None))
@@ -132,7 +132,7 @@ def write_npz(path: Path, dataset: DataSet) -> None:
         if isinstance(part.features, sp.csr_array):
             csr = part.features
             stored = (csr.data, csr.indices, csr.indptr, np.array(csr.shape))
-            arrays |= {prefix + name: array for name, array in zip(_SPARSE, stored, strict=True)}
+            arrays |= {prefix + name: array for name, array in zip(SPARSE, stored, strict=True)}
         else:
             arrays[features] = part.features
     if dataset.image is not None:
@@ -272,9 +272,9 @@ def _features(
     name = next((name for name in names if name in arrays), None)
     if name is not None:
         return flatten_images(arrays[name])
-    if not all(prefix + part in arrays for part in _SPARSE):
+    if not all(prefix + part in arrays for part in SPARSE):
         return None, None
-    data, indices, indptr, shape = (arrays[prefix + part] for part in _SPARSE)
+    data, indices, indptr, shape = (arrays[prefix + part] for part in SPARSE)
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or data.dtype.kind not in "biuf":
         raise DataError(f"{prefix}shape and {prefix}data do not describe a CSR matrix of numbers", source=path)
     if indices.dtype.kind not in "iu" or indptr.dtype.kind not in "iu":

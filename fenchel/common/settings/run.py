@@ -358,6 +358,12 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
         ``key=value`` pairs of the command line: dotted keys, values in YAML.
     """
     path = shipped_or_own(path)
+    return validate(read(path, overrides), str(path))
+
+
+def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what a settings file says, not validated; arguments as those of :func:`load`."""
+    path = shipped_or_own(path)
     values = read_mapping(path)
     data = values.get("data")
     # A data file is looked for beside the settings first, wherever the command is given.
@@ -365,7 +371,23 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunSettings:
         data["file"] = str(path.parent / data["file"])
     for override in overrides:
         _override(values, override)
-    return validate(values, str(path))
+    return values
+
+
+def change(values: dict[str, Any], changes: Mapping[str, Any], asked: str = "") -> None:
+    """Set values of settings, not validated, by their dotted keys.
+
+    asked: the option that asks for it, for errors; empty: the keys themselves.
+    """
+    for key, value in changes.items():
+        *path, last = key.split(".")
+        section = values
+        for part in path:
+            inner = section.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise SettingsError(f"{part!r} is {inner!r}, not a section with keys", key=asked or key)
+            section = inner
+        section[last] = value
 
 
 def shipped_or_own(path: Path) -> Path:
@@ -383,14 +405,7 @@ def _override(values: dict[str, Any], override: str) -> None:
         value = yaml_value(text)
     except yaml.YAMLError:
         raise SettingsError("the value is not valid YAML", key=f"--set {override}") from None
-    *path, last = key.split(".")
-    section = values
-    for part in path:
-        inner = section.setdefault(part, {})
-        if not isinstance(inner, dict):
-            raise SettingsError(f"{part!r} is {inner!r}, not a section with keys", key=f"--set {override}")
-        section = inner
-    section[last] = value
+    change(values, {key: value}, f"--set {override}")
 
 
 def json_schema() -> dict[str, Any]:

@@ -73,6 +73,7 @@ class RunFolder:
     checkpoint = _Part("checkpoint/latest")  # the server's checkpoint
     previous_checkpoint = _Part("checkpoint/previous")  # the checkpoint before it, for when that one is damaged
     journals = _Part("journals")  # journals of clients that run on this machine
+    data = _Part("data")  # data that were given from Python, a file for all clients or for each
     log = _Part("log.jsonl")  # what happened, a JSON object a line
     summary = _Part("summary.json")  # how the run ended (JSON)
     disclosures = _Part("disclosures.json")  # what each party could see (JSON)

@@ -19,7 +19,9 @@ from fenchel.deploy.certificates.keys import SECRETS_VARIABLE
 from fenchel.deploy.cli.conduct import interruptible
 from fenchel.deploy.cli.options import (
     CertsOption,
+    IdentifierOption,
     InsecureOption,
+    LabelOption,
     MaxDataBytesOption,
     MaxFeaturesOption,
     MetricsOption,
@@ -44,17 +46,11 @@ def client(
         typer.Option(min=1, help="host so many clients: client-000, client-001, ... below the --certs folder"),
     ] = None,
     first: Annotated[int, typer.Option(min=0, help="number of the first of the --sessions")] = 0,
-    data: Annotated[Path | None, typer.Option(help="data file of this client's own")] = None,
-    label: Annotated[str | None, typer.Option(help="column of the label in --data")] = None,
-    identifier: Annotated[
-        str | None,
-        typer.Option(
-            "--id",
-            metavar="COLUMN|ARRAY|FILE",
-            help="sample identifiers of --data: a column of CSV and Parquet, an array of NumPy archives, a text file "
-            "beside LIBSVM, one a line",
-        ),
+    data: Annotated[
+        list[Path] | None, typer.Option(help="data file of this client's own; of several clients, one for each in turn")
     ] = None,
+    label: LabelOption = None,
+    identifier: IdentifierOption = None,
     max_features: MaxFeaturesOption = ORDINARY.features,
     max_data_bytes: MaxDataBytesOption = ORDINARY.bytes,
     state: Annotated[Path, typer.Option(help="folder for journals, which survive a restart")] = Path("state"),
@@ -151,7 +147,7 @@ def client(
     """Take part in a run: dial the server, and work until it says that the run is over."""
     from fenchel.client.client_process import LifelineError, host
     from fenchel.client.joining import Participant
-    from fenchel.client.local_data import LocalData, OwnFile
+    from fenchel.client.local_data import DataProvider, LocalData, OwnFile
     from fenchel.client.privacy.policy import load_policy
     from fenchel.client.secrets.shared import Secrets
     from fenchel.client.trust_limits import TrustLimits
@@ -162,9 +158,7 @@ def client(
 
     if sum((certs is not None, claim is not None, insecure, bundle is not None)) != 1:
         raise SettingsError("give one of --certs DIR, --claim DIR, --bundle - and --insecure")
-    if data is not None and sessions is not None:
-        raise SettingsError("--data is the file of one client; leave --sessions out")
-    if identifier is not None and data is None:
+    if identifier is not None and not data:
         raise SettingsError(
             "says where the sample identifiers of a client's own file are; give the file with --data FILE", key="--id"
         )
@@ -178,7 +172,10 @@ def client(
         identities = _identities(certs, claim, sessions, first, name)
         shared = None if secrets is None else Secrets.load(secrets)
     limits = DataLimits(max_features, max_data_bytes)
-    local_data = LocalData() if data is None else OwnFile(data, label, identifier, limits)
+    if data and len(data) != len(identities):
+        raise SettingsError(f"{len(data)} given for {len(identities)} clients; give a file for each", key="--data")
+    local_data: list[DataProvider] = [OwnFile(path, label, identifier, limits) for path in data or ()]
+    local_data = local_data or [LocalData()] * len(identities)  # one, which loads a data set once
     trust_limits = TrustLimits(
         frozenset(allow or ()),
         frozenset(allow_file or ()),
@@ -194,7 +191,7 @@ def client(
     participants = [
         Participant(
             name=each,
-            local_data=local_data,
+            local_data=brought,
             server=where,
             retry_for=retry_for,
             credentials=credentials,
@@ -205,7 +202,7 @@ def client(
             solver=None if solver is None else parse_solver(solver, "--solver"),
             policy=None if privacy_policy is None else load_policy(privacy_policy),
         )
-        for where, (each, credentials) in zip(dialled, identities.items(), strict=True)
+        for where, brought, (each, credentials) in zip(dialled, local_data, identities.items(), strict=True)
     ]
     lifeline = sys.stdin.fileno() if bundle == "-" else None
     console = Console(stderr=True, highlight=False)

@@ -14,20 +14,29 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.console import Console
 
 from fenchel.common.errors import CheckpointError, FenchelError, SettingsError
-from fenchel.common.settings.run import RunSettings, load
+from fenchel.common.settings.run import RunSettings, change, load, read, shipped_or_own, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.logs import log_to_file
 
 if TYPE_CHECKING:
+    from fenchel.deploy.launch.given_data import OwnFiles
     from fenchel.server.coordinator import Summary
 
 T = TypeVar("T")
 
 
 def chosen_settings(
-    settings: Path | None, overrides: list[str] | None, clients: str | None, resume: Path | None, previous: bool
+    settings: Path | None,
+    overrides: list[str] | None,
+    clients: str | None,
+    resume: Path | None,
+    previous: bool,
+    own: OwnFiles | None = None,
 ) -> tuple[RunSettings, RunFolder | None]:
-    """Return the settings of a new run, or those of a run to resume and its folder."""
+    """Return the settings of a new run, or those of a run to resume and its folder.
+
+    own: files that clients bring, in place of the data of a new run's settings.
+    """
     chosen = list(overrides or [])
     if clients is not None:
         chosen.append(f"clients={clients}")
@@ -36,7 +45,12 @@ def chosen_settings(
             raise SettingsError("says where to go on from: give it with --resume RUN", key="--previous")
         if settings is None:
             raise SettingsError("which settings? Give a file, a name such as quickstart, or --resume RUN")
-        return load(settings, chosen), None
+        path = shipped_or_own(settings)
+        values = read(path, chosen)
+        if own is not None:
+            asked = own.settings
+            change(values, asked if clients is None else asked | {"clients": values["clients"]})
+        return validate(values, str(path)), None
     if settings is not None or chosen:
         raise SettingsError("a resumed run keeps its settings: give --resume RUN alone")
     folder = RunFolder(resume)

@@ -18,6 +18,16 @@ SetOption = Annotated[
 ClientsOption = Annotated[
     str | None, typer.Option("--clients", metavar="N|auto", help="number of clients, in place of the settings'")
 ]
+LabelOption = Annotated[str | None, typer.Option(metavar="COLUMN", help="column of the label in --data")]
+IdentifierOption = Annotated[
+    str | None,
+    typer.Option(
+        "--id",
+        metavar="COLUMN|ARRAY|FILE",
+        help="sample identifiers of --data: a column of CSV and Parquet, an array of NumPy archives, a text file "
+        "beside LIBSVM, one a line",
+    ),
+]
 RunsOption = Annotated[Path, typer.Option("--runs", help="folder in which run folders are created")]
 ResumeOption = Annotated[
     Path | None, typer.Option("--resume", metavar="RUN", help="run folder of an interrupted run to go on with")

@@ -19,8 +19,10 @@ from fenchel.deploy.cli.options import (
     ClientsOption,
     DashboardAtOption,
     DashboardOption,
+    IdentifierOption,
     InsecureOption,
     JsonOption,
+    LabelOption,
     MetricsOption,
     PreviousOption,
     ResumeOption,
@@ -40,6 +42,16 @@ def up(
     settings: SettingsArgument = None,
     overrides: SetOption = None,
     clients: ClientsOption = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data",
+            metavar="FILE|PATTERN",
+            help="data files that clients bring, one for each: 'hospitals/*.csv' (in place of the settings' data)",
+        ),
+    ] = None,
+    label: LabelOption = None,
+    identifier: IdentifierOption = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="client processes; default one for each client, at most 16")
     ] = None,
@@ -74,6 +86,7 @@ def up(
     """Bring a federation up: a server on this machine and its clients, over TLS, until the run is done."""
     from fenchel.deploy.cli.display import Display
     from fenchel.deploy.launch.deployment import Deployment
+    from fenchel.deploy.launch.given_data import OwnFiles
     from fenchel.deploy.launch.launchers.choice import launcher
     from fenchel.deploy.monitoring.exporters import Exporters, watching
     from fenchel.server.coordinator import open_resumed
@@ -82,7 +95,10 @@ def up(
     raise_limit()
     engine_launcher = launcher(on, engine=engine, hosts=hosts, cpus=cpus, gpus=gpus)
     exporters = Exporters.parse(dashboard, dashboard_at, metrics)
-    chosen, folder = chosen_settings(settings, overrides, clients, resume, previous)
+    own = OwnFiles.of_patterns(data, label, identifier) if data else None
+    if own is None and (label, identifier) != (None, None):
+        raise SettingsError("given without --data, whose columns they name", key="--label, --id")
+    chosen, folder = chosen_settings(settings, overrides, clients, resume, previous, own)
     checkpoint = None if folder is None else open_resumed(folder, previous=previous)
     number = len(checkpoint.members) if checkpoint is not None else chosen.clients
     if not isinstance(number, int):
@@ -97,12 +113,14 @@ def up(
         secure=not insecure,
         launcher=engine_launcher,
         resume=checkpoint,
+        own=own,
     )
     deployment.check()
     options = {"--on": on, "--engine": engine, "--cpus": cpus, "--gpus": gpus, "--processes": processes}
     options |= {"--dashboard-at": dashboard_at, "--metrics": metrics}
     beginning = _beginning(settings, overrides, clients, resume, previous)
-    job = _job(deployment, _words(options), beginning, runs)
+    files = [] if own is None else own.words(range(number))
+    job = _job(deployment, [*_words(options), *files], beginning, runs)
     if job is not None and dashboard:
         raise SettingsError(
             "opens a page of this machine, and the run is in a job; use --dashboard-at", key="--dashboard"

@@ -25,6 +25,7 @@ from fenchel.deploy.address import Address
 from fenchel.deploy.certificates.keys import CLIENTS, SERVER, make_keys_apart, read_public
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.launch.bundle import Bundle
+from fenchel.deploy.launch.given_data import OwnFiles
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Launcher, Requirements, Site
 from fenchel.deploy.launch.launchers.local import LocalLauncher
 from fenchel.deploy.launch.names import client_names
@@ -57,6 +58,8 @@ class Deployment:
         Engine that starts client processes; by default processes of this machine.
     restarts
         Times that a client process that was killed is started again.
+    own
+        Data file of each client, where clients bring them.
     """
 
     settings: RunSettings
@@ -67,6 +70,7 @@ class Deployment:
     launcher: Launcher | None = None
     restarts: int = 3
     resume: Checkpoint | None = None
+    own: OwnFiles | None = None
     observer: RunObserver = field(default_factory=RunObserver)
     say: Callable[[str], None] = lambda words: None
 
@@ -96,10 +100,12 @@ class Deployment:
 
     def check(self) -> None:
         """Refuse settings that no client process could be started for."""
-        if self.settings.own_data:
+        if self.own is not None:
+            self.own.require(self.settings, self.clients)
+        elif self.settings.own_data:
             raise SettingsError(
-                "own means that clients on other machines bring their files; start fenchel server, and "
-                "fenchel client --data FILE there (docs/separate-machines.md)",
+                "own means that clients bring their files; name one for each with --data, or start fenchel server, "
+                "and fenchel client --data FILE on the clients' machines (docs/separate-machines.md)",
                 key="data.name",
             )
         if self.settings.seals_secrets and not self.secure:
@@ -146,7 +152,7 @@ class Deployment:
             journals=self.folder.journals.absolute(),
             stateless=keeps_no_state(self.settings.algorithm) and not self._is_private,
             data=next((folder for folder in data_folders() if locate(name, (folder,))), None),
-            files=tuple(TrustLimits.agreeing_to(self.settings).files),
+            files=(*TrustLimits.agreeing_to(self.settings).files, *(() if self.own is None else self.own.paths)),
         )
 
     @property
@@ -310,11 +316,14 @@ class Deployment:
 
         relays: what each client dials in place of the server.
         """
+        numbers = {name: number for number, name in enumerate(client_names(self.clients))}
         for number, group in enumerate(self.groups):
             words = ["client", server, "--bundle", "-", "--state", state]
             if relays is not None:
                 for name in group:
                     words += ["--relay", str(relays[name])]
+            if self.own is not None:
+                words += self.own.words([numbers[name] for name in group])
             bundle = Bundle(
                 identities={name: identities[name] for name in group},
                 secrets=self._keys / CLIENTS if self._gives_keys else None,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fenchel.client.joining import Participant, session_of
-from fenchel.client.local_data import DataProvider, LocalData, OwnShard
+from fenchel.client.local_data import DataProvider, LocalData, OwnFile, OwnShard
 from fenchel.client.secrets.shared import Secrets
 from fenchel.client.trust_limits import TrustLimits
 from fenchel.client.worker import Worker
@@ -23,6 +23,7 @@ from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import write_text
 from fenchel.deploy.certificates.keys import CLIENTS, make_keys
+from fenchel.deploy.launch.given_data import OwnFiles
 from fenchel.deploy.launch.names import client_names
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.coordinator import Coordinator, Summary
@@ -59,13 +60,13 @@ async def run_in_process(
     resume: Checkpoint | None = None,
     observer: RunObserver | None = None,
     secrets: Secrets | None = None,
-    shards: Sequence[Shard] | None = None,
+    own: OwnFiles | Sequence[Shard] | None = None,
 ) -> Summary:
     """Run a federation on the event loop of the caller.
 
     folder: where the run is kept.
     clients: number of clients where the settings leave it open.
-    shards: what each client holds, where the settings do not say it (``data.name: own``).
+    own: what each client brings, where the settings do not say it (``data.name: own``).
     secrets: what the clients share, if the algorithm needs it. By default it is made, and kept beside the journals
         until the run is complete.
     """
@@ -93,7 +94,7 @@ async def run_in_process(
             trust_limits=TrustLimits.agreeing_to(settings),
             secrets=secrets,
         )
-        for name, local_data in zip(client_names(number), providers(settings, number, shards), strict=True)
+        for name, local_data in zip(client_names(number), providers(settings, number, own), strict=True)
     ]
     try:
         # One thread for linear algebra, as in every client process: sums must not depend on the machine's cores.
@@ -130,18 +131,17 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-def providers(settings: RunSettings, clients: int, shards: Sequence[Shard] | None) -> Sequence[DataProvider]:
+def providers(settings: RunSettings, clients: int, own: OwnFiles | Sequence[Shard] | None) -> Sequence[DataProvider]:
     """Return where the data of each client comes from.
 
-    shards: what each client holds; ``None``: what the settings say.
+    own: what each client brings; ``None``: what the settings say.
     """
-    if shards is None:
+    if own is None:
         return [LocalData()] * clients  # one, which loads a data set once
-    if len(shards) != clients:
-        raise SettingsError(f"{len(shards)} given for {clients} clients; give a shard for each client", key="shards")
-    if not settings.own_data:
-        raise SettingsError("shards are given, so the settings must name no data; set it to own", key="data.name")
-    return [OwnShard(shard) for shard in shards]
+    if isinstance(own, OwnFiles):
+        own.require(settings, clients)
+        return [OwnFile(path, own.label, own.identifier) for path in own.paths]
+    return [OwnShard(shard) for shard in own]
 
 
 async def _client(coordinator: Coordinator, participant: Participant) -> None:

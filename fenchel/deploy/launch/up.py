@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
 from fenchel.common.errors import SettingsError
-from fenchel.common.settings.run import RunSettings, load, validate
+from fenchel.common.settings.run import RunSettings, change, read, shipped_or_own, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.deployment import Deployment
+from fenchel.deploy.launch.given_data import OwnData, OwnFiles, PooledData, given_data
 from fenchel.deploy.launch.launchers.choice import launcher
 from fenchel.server.telemetry.observer import RunObserver
 
 if TYPE_CHECKING:
-    from fenchel.common.data.shard import Shard
     from fenchel.report.run import Run
 
 T = TypeVar("T")
@@ -30,6 +31,9 @@ def up(
     *,
     overrides: Sequence[str] = (),
     clients: int | None = None,
+    data: Any = None,
+    label: str | None = None,
+    identifier: str | None = None,
     processes: int | None = None,
     on: str = "local",
     hosts: str | Sequence[str] | None = None,
@@ -38,7 +42,6 @@ def up(
     gpus: float | None = None,
     runs: str | Path = "runs",
     in_process: bool = False,
-    shards: Sequence[Shard] | None = None,
     observer: RunObserver | None = None,
 ) -> Run:
     """Do a run with the server in this process, as the command ``fenchel up`` does, and return it.
@@ -48,9 +51,19 @@ def up(
     settings
         A YAML file, a mapping of the same form, or validated settings.
     overrides
-        ``key=value`` pairs, for a file.
+        ``key=value`` pairs, as ``--set`` takes them.
     clients
         Number of clients, in place of the settings'.
+    data
+        Samples in place of those that the settings name: a path; ``(X, y)`` of NumPy arrays, SciPy matrices or
+        tensors, X of shape (n, features) or (n, rows, columns[, channels]), y of shape (n,); a mapping of arrays, such
+        as ``X``, ``y``, ``X_test`` and ``y_test``; a DataFrame; a torch ``Dataset``; a Hugging Face ``Dataset`` or
+        ``DatasetDict``. They are divided among the clients as ``data.partition`` says. A list of any of these has what
+        each client brings itself (``data.name: own``); in one process also a list of :class:`fenchel.Shard`.
+    label
+        Column of the label, where columns have names; by default ``label``, else the last one.
+    identifier
+        Where clients bring data themselves: column, or array, of the sample identifiers.
     processes
         Client processes; by default one for each client, at most 16.
     on
@@ -68,8 +81,6 @@ def up(
         Folder in which the run folder is created.
     in_process
         Everything in this process and without a network: the same model, sooner; no real latency.
-    shards
-        What each client holds, in place of data that the settings name (``data.name: own``); only with ``in_process``.
     observer
         Told of the progress.
 
@@ -85,40 +96,55 @@ def up(
     """
     from fenchel.report.run import Run
 
-    if shards is not None and not in_process:
-        raise SettingsError("shards are objects of this process, so in_process=True must be given", key="shards")
     if in_process and on != "local":
         raise SettingsError("in_process=True starts no client processes; leave on out", key="on")
-    chosen = _settings(settings, overrides, clients)
-    if not isinstance(chosen.clients, int):
+    given = given_data(data, label, identifier, in_process=in_process)
+    changes = {} if given is None else given.settings
+    if clients is not None:
+        if changes.get("clients", clients) != clients:
+            raise SettingsError(f"{clients} given, but data for {changes['clients']} clients", key="clients")
+        changes |= {"clients": clients}
+    chosen = _settings(settings, overrides, changes)
+    number = chosen.clients
+    if not isinstance(number, int):
         raise SettingsError("auto means whoever joins; give clients=N", key="clients")
     engine_launcher = launcher(on, engine=engine, hosts=hosts, cpus=cpus, gpus=gpus)
     ensure(chosen.data, Console(stderr=True))
     folder = RunFolder.create(Path(runs), chosen.name)
     observer = observer or RunObserver()
     with folder.kept_if_begun():
+        own = given.write(folder) if isinstance(given, OwnData) else None
+        if isinstance(given, PooledData):
+            chosen = given.named(chosen, folder)
         if in_process:
             # Only here: in any other case this process is a server, and must not have what decrypts.
             from fenchel.deploy.launch.in_process import run_in_process
 
-            _wait_for(run_in_process(chosen, folder, observer=observer, shards=shards))
+            _wait_for(run_in_process(chosen, folder, observer=observer, own=own))
         else:
+            assert own is None or isinstance(own, OwnFiles)  # shards were refused
             deployment = Deployment(
-                chosen, folder, chosen.clients, processes=processes, launcher=engine_launcher, observer=observer
+                chosen, folder, number, processes=processes, launcher=engine_launcher, observer=observer, own=own
             )
             _wait_for(deployment.run())
     return Run(folder.path)
 
 
 def _settings(
-    settings: str | Path | Mapping[str, Any] | RunSettings, overrides: Sequence[str], clients: int | None
+    settings: str | Path | Mapping[str, Any] | RunSettings, overrides: Sequence[str], changes: Mapping[str, Any]
 ) -> RunSettings:
+    source = "settings"
     if isinstance(settings, str | Path):
-        return load(Path(settings), [*overrides, *([f"clients={clients}"] if clients else [])])
-    if overrides:
+        path = shipped_or_own(Path(settings))
+        values, source = read(path, overrides), str(path)
+    elif overrides:
         raise SettingsError("overrides belong to a settings file; change the mapping itself")
-    values = settings.model_dump() if isinstance(settings, RunSettings) else dict(settings)
-    return validate(values | ({"clients": clients} if clients else {}))
+    elif isinstance(settings, RunSettings):
+        values = settings.model_dump()
+    else:
+        values = deepcopy(dict(settings))
+    change(values, changes)
+    return validate(values, source)
 
 
 def _wait_for(work: Coroutine[Any, Any, T]) -> T:

@@ -61,21 +61,20 @@ class WithFiles(Federation):
 
 def test_shards_give_the_run_that_files_of_the_same_samples_give(tmp_path: Path) -> None:
     settings = validate(OWN | {"data": {"name": "own", "classes": [0, 1], "holdout": 0.2}})
-    run = fenchel.up(settings, in_process=True, shards=[shard(client) for client in range(2)], runs=tmp_path)
+    run = fenchel.up(settings, in_process=True, data=[shard(client) for client in range(2)], runs=tmp_path)
     assert run.metrics["objective"].notna().all()
     model = WithFiles(settings, RunFolder.create(tmp_path, "files")).run()
     assert run.model.tobytes() == model.tobytes()
 
 
-def test_shards_are_for_runs_in_this_process_whose_settings_name_no_data(tmp_path: Path) -> None:
+def test_shards_are_for_runs_in_this_process_and_for_all_clients(tmp_path: Path) -> None:
     shards = [shard(client) for client in range(2)]
-    named = validate(OWN | {"data": {"name": "digits"}, "objective": {"kind": "softmax"}})
-    with raises(SettingsError, key="shards"):
-        fenchel.up(OWN, shards=shards, runs=tmp_path)
-    with raises(SettingsError, key="shards"):
-        fenchel.up(OWN, in_process=True, shards=shards[:1], runs=tmp_path)
-    with raises(SettingsError, key="data.name"):
-        fenchel.up(named, in_process=True, shards=shards, runs=tmp_path)
+    with raises(SettingsError, key="data"):
+        fenchel.up(OWN, data=shards, runs=tmp_path)
+    with raises(SettingsError, key="clients"):
+        fenchel.up(OWN, in_process=True, data=shards[:1], clients=2, runs=tmp_path)
+    with raises(SettingsError, key="data"):
+        fenchel.up(OWN, in_process=True, data=[shards[0], arrays(1)], runs=tmp_path)
 
 
 def test_what_stands_for_a_shard_changes_with_any_number_of_it() -> None:

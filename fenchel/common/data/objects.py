@@ -1,0 +1,239 @@
+"""Data that a program has in memory, as a file of a known form.
+
+Client processes read files. Data from Python become one, so that they are checked as any other file is, and a run that
+was killed can go on with them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from fenchel.common.data.columns import listed
+from fenchel.common.data.npz import SPARSE
+from fenchel.common.errors import DataError
+
+ACCEPTED = (
+    "a path; (X, y) of arrays, sparse matrices or tensors; a mapping of arrays, such as X, y, X_test and y_test; a "
+    "DataFrame or another table of Arrow; a torch Dataset; a Hugging Face Dataset or DatasetDict"
+)
+"""Kinds of data that are accepted, for messages and documentation."""
+
+_TEST = ("test", "validation")
+_LABEL = "label"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns with names."""
+
+    columns: pa.Table
+    suffix = ".parquet"
+
+    def write(self, path: Path) -> None:
+        """Write a Parquet file."""
+        pyarrow.parquet.write_table(self.columns, path)
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Arrays with names, as :func:`fenchel.common.data.npz.read_npz` expects them."""
+
+    arrays: Mapping[str, NDArray[Any]]
+    suffix = ".npz"
+
+    def write(self, path: Path) -> None:
+        """Write a NumPy archive."""
+        np.savez(path, **self.arrays)  # type: ignore[arg-type]  # its stubs take the option allow_pickle for an array
+
+
+def in_memory(data: Any, label: str | None = None) -> Table | Arrays:
+    """Return a data set of Python objects in a form that can be written as a file.
+
+    Parameters
+    ----------
+    data
+        Anything that :data:`ACCEPTED` names, but a path.
+    label
+        Column of the label, where columns have names; ``None`` takes ``label``, else the last one.
+
+    Raises
+    ------
+    DataError
+        It is none of these, or has values that cannot be written.
+    """
+    if _is_hugging_face(data):
+        return _hugging_face(data, label)
+    if isinstance(data, Mapping):
+        parts = {name: part for name, part in data.items() if _is_hugging_face(part)}
+        return _published(parts, label) if parts else Arrays(_named(data))
+    if isinstance(data, tuple) and len(data) == 2:
+        return _pair(*data)
+    if hasattr(data, "__arrow_c_stream__"):
+        return Table(_table(data))
+    if _is_torch(data):
+        return Arrays(_stacked(data))
+    raise DataError(f"{_kind(data)} given; expected {ACCEPTED}", source="data")
+
+
+def _pair(features: Any, labels: Any) -> Table | Arrays:
+    """Put labels beside their features."""
+    if not hasattr(features, "__arrow_c_stream__"):
+        arrays = _named({"X": features, "y": labels})
+        rows = features.shape[0] if sp.issparse(features) else len(arrays["X"]) if arrays["X"].ndim else 0
+        _require_labels(arrays["y"], rows)
+        return Arrays(arrays)
+    table = _table(features)
+    if _LABEL in table.column_names:
+        raise DataError(
+            "the features have a column of that name, and labels are given beside them; give the table alone, or "
+            "rename the column",
+            source="data",
+            column=_LABEL,
+        )
+    found = _array(labels, "y")
+    _require_labels(found, table.num_rows)
+    return Table(table.append_column(_LABEL, pa.array(found.reshape(-1))))
+
+
+def _require_labels(labels: NDArray[Any], rows: int) -> None:
+    if labels.shape not in ((rows,), (rows, 1)):
+        raise DataError(f"labels of shape {labels.shape} given for {rows} samples; expected one for each", source="data")
+
+
+def _table(data: Any) -> pa.Table:
+    """Return the columns of a table, without the index that one of pandas has."""
+    if isinstance(data, pa.Table):
+        return data
+    try:
+        pandas = sys.modules.get("pandas")
+        if pandas is not None and isinstance(data, pandas.DataFrame):
+            return pa.Table.from_pandas(data, preserve_index=False)
+        return pa.table(data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"this {_kind(data)} is no table of numbers and words: {error}", source="data") from None
+
+
+def _named(data: Mapping[Any, Any]) -> dict[str, NDArray[Any]]:
+    """Return arrays by their names; sparse features as the arrays of a CSR matrix."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, value in data.items():
+        if sp.issparse(value):
+            matrix: Any = value  # of any form
+            csr = sp.csr_array(matrix)
+            prefix = "test_" if "test" in str(name).lower() else ""
+            stored = (csr.data, csr.indices, csr.indptr, np.array(csr.shape))
+            arrays |= {prefix + part: array for part, array in zip(SPARSE, stored, strict=True)}
+        else:
+            arrays[str(name)] = _array(value, str(name))
+    return arrays
+
+
+def _array(value: Any, name: str) -> NDArray[Any]:
+    """Return numbers or words as an array, which is no array of Python's objects."""
+    if hasattr(value, "detach"):  # a tensor of torch, which may be on a GPU
+        value = value.detach().cpu()
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind == "O" and all(isinstance(each, str) for each in array.flat):
+            array = array.astype(str)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"this {_kind(value)} is no array of numbers: {error}", source="data", array=name) from None
+    if array.dtype.kind not in "biufU":
+        raise DataError(
+            f"this {_kind(value)} holds values of type {array.dtype}; expected numbers, or words as labels",
+            source="data",
+            array=name,
+        )
+    return array
+
+
+def _is_torch(data: Any) -> bool:
+    torch = sys.modules.get("torch")  # where it was never imported, nothing is of its types
+    return torch is not None and isinstance(data, torch.utils.data.Dataset)
+
+
+def _stacked(data: Iterable[Any]) -> dict[str, NDArray[Any]]:
+    """Return all samples of a torch ``Dataset``, each a pair of features and a label, as arrays."""
+    features, labels = [], []
+    # Not its iterator: of a map-style Dataset it ends by an IndexError, which not every class raises.
+    each = (data[row] for row in range(len(data))) if hasattr(data, "__len__") else iter(data)  # type: ignore[index, arg-type]
+    for sample in each:
+        if not isinstance(sample, tuple | list) or len(sample) != 2:
+            raise DataError(
+                f"a sample of this {_kind(data)} is a {_kind(sample)}; expected a pair of features and a label",
+                source="data",
+            )
+        features.append(_array(sample[0], "X"))
+        labels.append(_array(sample[1], "y"))
+    shapes = {array.shape for array in features}
+    if len(shapes) != 1:
+        found = ", ".join(map(str, sorted(shapes)[:3])) or "none, as there are no samples"
+        raise DataError(f"features of different shapes ({found}); expected the same for each sample", source="data")
+    return {"X": np.stack(features), "y": np.stack(labels)}
+
+
+def _is_hugging_face(data: Any) -> bool:
+    datasets = sys.modules.get("datasets")
+    return datasets is not None and isinstance(data, datasets.Dataset)
+
+
+def _hugging_face(data: Any, label: str | None) -> Table | Arrays:
+    """Return a Hugging Face ``Dataset``: a table, or arrays where its features are images or lists."""
+    table = data.with_format("arrow")[:]
+    plain = all(pa.types.is_primitive(kind) or pa.types.is_string(kind) for kind in table.schema.types)
+    return Table(table) if plain else Arrays(_image_and_label(data, label))
+
+
+def _image_and_label(data: Any, label: str | None) -> dict[str, NDArray[Any]]:
+    """Return the one column of features of a Hugging Face ``Dataset``, and its labels, as arrays."""
+    names = list(data.column_names)
+    label = label or (_LABEL if _LABEL in names else names[-1])
+    features = [name for name in names if name != label]
+    if label not in names or len(features) != 1:
+        raise DataError(
+            f"columns {listed(names)}, and {label!r} as label; expected one column of images or lists beside it "
+            "(remove_columns takes others away)",
+            source="data",
+            column=label,
+        )
+    arrays = data.with_format("numpy")
+    return {"X": _array(arrays[features[0]][:], features[0]), "y": _array(arrays[label][:], label)}
+
+
+def _published(parts: Mapping[str, Any], label: str | None) -> Arrays:
+    """Return the training and the test part of a Hugging Face ``DatasetDict``."""
+    test = next((name for name in _TEST if name in parts), None)
+    if "train" not in parts:
+        raise DataError(f"parts {listed(list(parts))}; expected train, and test where there is one", source="data")
+    arrays = _as_arrays(parts["train"], label)
+    if test is not None:
+        arrays |= {f"{name}_test": array for name, array in _as_arrays(parts[test], label).items()}
+    return Arrays(arrays)
+
+
+def _as_arrays(part: Any, label: str | None) -> dict[str, NDArray[Any]]:
+    """Return one part of a data set that has two, as arrays."""
+    found = _hugging_face(part, label)
+    if isinstance(found, Arrays):
+        return dict(found.arrays)
+    names = found.columns.column_names
+    label = label or (_LABEL if _LABEL in names else names[-1])
+    if label not in names:
+        raise DataError(f"there is no such column; the columns are {listed(names)}", source="data", column=label)
+    features = [_array(found.columns[name].to_numpy(), name) for name in names if name != label]
+    return {"X": np.stack(features, axis=1), "y": _array(found.columns[label].to_numpy(), label)}
+
+
+def _kind(data: Any) -> str:
+    """Return the name of a type, as a program writes it."""
+    return type(data).__qualname__

@@ -1,0 +1,166 @@
+"""Data that are given beside the settings of a run, in place of those that the settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from fenchel.common.data.objects import Arrays, Table, in_memory
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import DataError, SettingsError, StorageError
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.names import client_names
+
+_Content: TypeAlias = Path | Table | Arrays
+
+
+@dataclass(frozen=True)
+class PooledData:
+    """A data set that the run divides among its clients, as ``data.partition`` says."""
+
+    content: _Content
+    label: str | None  # column of the label; ``None``: as the settings say
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that go with it, by dotted keys; the file is named as long as there is no run folder."""
+        file = self.content if isinstance(self.content, Path) else f"data{self.content.suffix}"
+        found: dict[str, Any] = {"data.name": None, "data.file": str(file)}
+        return found if self.label is None else found | {"data.label": self.label}
+
+    def named(self, settings: RunSettings, folder: RunFolder) -> RunSettings:
+        """Return settings that name the data set, written into the folder of the run if it was in memory."""
+        file = _written(self.content, folder.data / "all")
+        return settings.model_copy(update={"data": settings.data.model_copy(update={"file": file})})
+
+
+@dataclass(frozen=True)
+class OwnFiles:
+    """A data file for each client."""
+
+    paths: Sequence[Path]
+    label: str | None = None  # column of the label; ``None``: the usual one
+    identifier: str | None = None
+    """Place of the sample identifiers, as ``--id`` names it; ``None``: there are none."""
+
+    @classmethod
+    def of_patterns(cls, patterns: Sequence[str], label: str | None, identifier: str | None) -> OwnFiles:
+        """Return the files that patterns such as ``hospitals/*.csv`` match, each pattern's in alphabetical order."""
+        paths = []
+        for pattern in patterns:
+            # Those of Path cannot begin at the root.
+            found = [Path(name) for name in sorted(glob(str(Path(pattern).expanduser())))]  # noqa: PTH207
+            if not found:
+                raise SettingsError("no file is called so; name a file for each client", key=f"--data {pattern}")
+            paths += found
+        return cls(paths, label, identifier)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that go with them, by dotted keys."""
+        return _own(len(self.paths))
+
+    def require(self, settings: RunSettings, clients: int) -> None:
+        """Refuse settings that name the data, or ask for another number of clients."""
+        if not settings.own_data:
+            raise SettingsError(
+                "clients bring files, so the settings must name no data; set it to own", key="data.name"
+            )
+        if len(self.paths) != clients:
+            raise SettingsError(f"{len(self.paths)} files given for {clients} clients; give one for each", key="--data")
+
+    def words(self, clients: Sequence[int]) -> list[str]:
+        """Return the options of ``fenchel client`` for these clients, by their numbers."""
+        words = [word for number in clients for word in ("--data", str(self.paths[number].absolute()))]
+        options = (("--label", self.label), ("--id", self.identifier))
+        return words + [word for option, value in options if value is not None for word in (option, value)]
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """Data of each client, as Python objects and files; all of them are its shard."""
+
+    parts: Sequence[_Content | Shard]
+    label: str | None = None
+    identifier: str | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that go with them, by dotted keys."""
+        return _own(len(self.parts))
+
+    def write(self, folder: RunFolder) -> OwnFiles | Sequence[Shard]:
+        """Return a file for each client, written into the folder of the run if it was in memory; shards as they are."""
+        shards = [part for part in self.parts if isinstance(part, Shard)]
+        if shards:
+            return shards
+        contents = [part for part in self.parts if not isinstance(part, Shard)]
+        names = client_names(len(contents))
+        paths = [_written(part, folder.data / name) for name, part in zip(names, contents, strict=True)]
+        return OwnFiles(paths, self.label, self.identifier)
+
+
+def given_data(
+    data: Any, label: str | None, identifier: str | None, *, in_process: bool
+) -> PooledData | OwnData | None:
+    """Return data from Python as they can be given to a run: a list has what each client brings.
+
+    in_process: whether clients are in this process, and can have its objects.
+    """
+    if data is None:
+        if label is not None or identifier is not None:
+            raise SettingsError("given without data, which they are about", key="label, identifier")
+        return None
+    if not isinstance(data, list):
+        if identifier is not None:
+            raise SettingsError(
+                "says where the sample identifiers of clients' own data are; give a list with the data of each client",
+                key="identifier",
+            )
+        return PooledData(_content(data, label), label)
+    if not data:
+        raise SettingsError("an empty list given; expected the data of each client", key="data")
+    parts: list[_Content | Shard] = []
+    for client, part in enumerate(data):
+        try:
+            parts.append(part if isinstance(part, Shard) else _content(part, label))
+        except DataError as error:
+            error.source = f"data[{client}]"
+            raise
+    shards = sum(isinstance(part, Shard) for part in parts)
+    if shards and not in_process:
+        raise SettingsError("shards are objects of this process, so in_process=True must be given", key="data")
+    if 0 < shards < len(parts):
+        raise SettingsError("some clients have a shard and others do not; give shards for all, or none", key="data")
+    return OwnData(parts, label, identifier)
+
+
+def _content(data: Any, label: str | None) -> _Content:
+    if isinstance(data, str | Path):
+        path = Path(data).expanduser().absolute()
+        if not path.is_file():
+            raise DataError("there is no such file", source=path)
+        return path
+    return in_memory(data, label)
+
+
+def _own(clients: int) -> dict[str, Any]:
+    return {"data.name": "own", "data.file": None, "data.label": None, "clients": clients}
+
+
+def _written(content: _Content, stem: Path) -> Path:
+    """Return the path of a data set, which is written there if it is in memory."""
+    if isinstance(content, Path):
+        return content
+    path = stem.with_suffix(content.suffix).absolute()
+    try:
+        path.parent.mkdir(exist_ok=True)
+        path.touch(mode=0o600)  # before anything is in it
+        content.write(path)
+    except OSError as error:
+        raise StorageError(f"the data cannot be written there ({error.strerror})", source=path) from None
+    return path

@@ -1,0 +1,189 @@
+"""Data from Python: each kind becomes the file that a person would have written, and a run learns from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import scipy.sparse as sp
+
+import fenchel
+from fenchel.common.data.files import read_file
+from fenchel.common.data.objects import in_memory
+from fenchel.common.data.samples import DataSet
+from fenchel.common.errors import DataError
+from tests.messages import raises
+
+NAMES = ["age", "dose", "marker"]
+RNG = np.random.default_rng(1)
+X = RNG.normal(size=(40, 3)).round(2)
+Y = (X.sum(axis=1) > 0).astype(np.int64)
+WORDS = np.where(Y, "well", "ill")
+IMAGES = RNG.integers(0, 256, (6, 4, 5), np.uint8)
+
+
+def stored(data: Any, folder: Path, label: str | None = None) -> DataSet:
+    """Return a data set as clients read it."""
+    content = in_memory(data, label)
+    path = folder / f"data{content.suffix}"
+    content.write(path)
+    return read_file(path, label if content.suffix == ".parquet" else None)
+
+
+def dense(features: Any) -> Any:
+    return features.toarray() if sp.issparse(features) else features
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param((X, Y), id="arrays"),
+        pytest.param((X.tolist(), Y.tolist()), id="lists"),
+        pytest.param((X, Y[:, None]), id="labels as a column"),
+        pytest.param((sp.coo_array(X), Y), id="sparse"),
+        pytest.param({"X": X, "y": Y}, id="mapping"),
+        pytest.param((pd.DataFrame(X, columns=NAMES), pd.Series(Y)), id="frame and series"),
+        pytest.param(pd.DataFrame(X, columns=NAMES).assign(label=Y), id="frame"),
+        pytest.param(
+            pd.DataFrame(X, columns=NAMES, index=range(40, 0, -1)).assign(outcome=Y), id="frame with an index"
+        ),
+        pytest.param(pa.table(dict(zip(NAMES, X.T, strict=True)) | {"label": Y}), id="Arrow"),
+    ],
+)
+def test_every_kind_of_data_has_the_same_samples(data: Any, tmp_path: Path) -> None:
+    read = stored(data, tmp_path)
+    np.testing.assert_array_equal(dense(read.train.features), X)
+    np.testing.assert_array_equal(read.train.labels, Y)
+
+
+def test_words_and_categories_name_classes(tmp_path: Path) -> None:
+    frame = pd.DataFrame(X, columns=NAMES)
+    for number, labels in enumerate((WORDS, pd.Series(WORDS), pd.Categorical(WORDS))):
+        for data in ((X, np.asarray(labels)), frame.assign(outcome=labels), (frame, labels)):
+            (folder := tmp_path / f"{number}{type(data).__name__}").mkdir(exist_ok=True)
+            assert stored(data, folder).train.labels.tolist() == WORDS.tolist()
+
+
+def test_the_label_is_the_column_that_is_named(tmp_path: Path) -> None:
+    frame = pd.DataFrame(X, columns=NAMES).assign(outcome=Y)[["outcome", *NAMES]]
+    assert stored(frame, tmp_path, "outcome").columns == tuple(NAMES)
+    assert stored(frame, tmp_path, "age").columns == ("outcome", "dose", "marker")
+
+
+def test_images_and_a_test_part_keep_their_form(tmp_path: Path) -> None:
+    data = {"X": IMAGES, "y": Y[:6], "X_test": IMAGES[:2], "y_test": Y[:2]}
+    read = stored(data, tmp_path)
+    assert (read.image, read.peak, read.train.features.dtype) == ((1, 4, 5), 255.0, np.uint8)
+    assert read.test is not None
+    assert len(read.test) == 2
+    sparse = stored({"X": sp.csr_array(X), "y": Y, "X_test": sp.csr_array(X[:3]), "y_test": Y[:3]}, tmp_path)
+    assert sparse.test is not None
+    np.testing.assert_array_equal(dense(sparse.test.features), X[:3])
+
+
+def test_datasets_of_torch_are_read_sample_by_sample(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    tensors = torch.utils.data.TensorDataset(torch.tensor(X, requires_grad=True), torch.tensor(Y))
+    np.testing.assert_array_equal(stored(tensors, tmp_path).train.features, X)
+    assert stored(torch.utils.data.Subset(tensors, [4, 2]), tmp_path).train.labels.tolist() == Y[[4, 2]].tolist()
+    np.testing.assert_array_equal(stored((torch.tensor(X), torch.tensor(Y)), tmp_path).train.features, X)
+
+    class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            return iter(zip(IMAGES[:, None], Y.tolist(), strict=False))
+
+    assert stored(Stream(), tmp_path).image == (1, 4, 5)
+
+
+def test_datasets_of_hugging_face_are_tables_or_images(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    columns = dict(zip(NAMES, X.T, strict=True)) | {"label": Y}
+    table = datasets.Dataset.from_dict(columns)
+    read = stored(table, tmp_path)
+    np.testing.assert_array_equal(read.train.features, X)
+    assert read.columns == tuple(NAMES)
+    both = stored(datasets.DatasetDict(train=table, test=table.select(range(5))), tmp_path)
+    assert both.test is not None
+    np.testing.assert_array_equal(both.test.features, X[:5])
+    form = datasets.Features({"image": datasets.Array2D((4, 5), "uint8"), "digit": datasets.Value("int64")})
+    pictures = datasets.Dataset.from_dict({"image": IMAGES, "digit": Y[:6]}, features=form)
+    read = stored(pictures, tmp_path, "digit")
+    np.testing.assert_array_equal(read.train.features, IMAGES.reshape(6, -1))
+    with raises(DataError, column="label"):
+        in_memory(pictures.add_column("label", [1] * 6))
+
+
+def test_what_is_no_data_is_refused(tmp_path: Path) -> None:
+    frame = pd.DataFrame(X, columns=NAMES)
+    for wrong in (X, 3, object(), (X, Y, X)):
+        with raises(DataError, source="data"):
+            in_memory(wrong)
+    for wrong in ((X, Y[:-1]), (frame, Y[:-1]), (frame, X)):
+        with raises(DataError, source="data"):
+            in_memory(wrong)
+    with raises(DataError, array="y"):
+        in_memory((X, [object()] * 40))
+    with raises(DataError, array="X"):
+        in_memory(([[1, 2], [3]], Y[:2]))
+    with raises(DataError, column="label"):
+        in_memory((frame.assign(label=Y), Y))
+
+
+def test_torch_samples_that_are_no_pairs_or_of_different_shapes_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    with raises(DataError, source="data"):
+        in_memory(torch.utils.data.TensorDataset(torch.tensor(X)))
+
+    class Ragged(torch.utils.data.Dataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, row: int) -> Any:
+            return np.zeros(row + 1), 0
+
+    with raises(DataError, source="data"):
+        in_memory(Ragged())
+
+
+SETTINGS = {
+    "name": "given",
+    "rounds": 3,
+    "clients": 2,
+    "objective": {"kind": "logistic", "l2": 0.1},
+    "algorithm": {"name": "fedavg", "step_size": 0.5, "local_epochs": 1, "batch_size": 8},
+}
+
+
+def test_a_run_learns_from_data_in_place_of_those_that_its_settings_name(tmp_path: Path) -> None:
+    named = SETTINGS | {"data": {"name": "breast_cancer", "scale": "standard", "test_fraction": 0.25}}
+    before = {"name": "breast_cancer", "scale": "standard", "test_fraction": 0.25}
+    run = fenchel.up(named, data=(X, Y), in_process=True, runs=tmp_path)
+    assert named["data"] == before  # the caller's mapping is left alone
+    assert run.settings.data.file == run.path / "data" / "all.npz"
+    assert (run.model.size, run.settings.data.test_fraction) == (3, 0.25)
+    again = fenchel.up(run.settings, in_process=True, runs=tmp_path)
+    assert again.model.tobytes() == run.model.tobytes()
+
+
+def test_each_client_learns_from_the_data_that_a_list_gives_it(tmp_path: Path) -> None:
+    frame = pd.DataFrame(X, columns=NAMES).assign(outcome=WORDS)
+    file = tmp_path / "north.csv"
+    frame[:25].to_csv(file, index=False)
+    run = fenchel.up(SETTINGS, data=[file, frame[25:]], label="outcome", in_process=True, runs=tmp_path)
+    assert {name: shard.samples for name, shard in run.shards.items()} == {"client-000": 25, "client-001": 15}
+    assert run.settings.own_data
+
+
+def test_a_mistake_in_data_leaves_no_run_folder(tmp_path: Path) -> None:
+    for wrong in ((X, Y[:-1]), [(X, Y)] * 3 + [(X, Y[:-1])], [], "nothing.csv", (np.full_like(X, np.nan), Y)):
+        with pytest.raises(fenchel.FenchelError):
+            fenchel.up(SETTINGS, data=wrong, in_process=True, runs=tmp_path / "runs")
+    with raises(fenchel.SettingsError, key="identifier"):
+        fenchel.up(SETTINGS, data=(X, Y), identifier="age", in_process=True, runs=tmp_path / "runs")
+    with raises(fenchel.SettingsError, key="label, identifier"):
+        fenchel.up(SETTINGS, label="age", in_process=True, runs=tmp_path / "runs")
+    assert not list((tmp_path / "runs").glob("*"))
