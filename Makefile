@@ -16,7 +16,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 # Tests start hundreds of processes, none of which should compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install torch engines helm demo test fast slow test-all explore docs plotly fuzz lint format bench bench-peers proto lock clean
+.PHONY: help install torch engines helm demo test fast slow test-all explore docs plotly fuzz lint format bench bench-peers dist extras proto lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -89,6 +89,15 @@ bench-peers: $(READY)  ## the same job on other frameworks, which are installed:
 	$(BIN)/python -m benchmarks.peers --install
 	$(BIN)/python -m benchmarks.peers
 
+dist: | $(BIN)/python  ## the source distribution and the wheel, in dist, checked
+	$(PIP) 'build>=1,<2' 'twine>=6'
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+
+extras: dist  ## the wheel in a new environment for each extra, but the large ones (some minutes, from PyPI)
+	$(BIN)/python -m tests.extras dist/*.whl $(EXTRAS)
+
 proto: $(READY)  ## generate the Python code of the wire contract
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I. \
 		--python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. fenchel/proto/fenchel.proto
@@ -103,4 +112,4 @@ lock: $(READY)  ## renew the lock files after a change of the dependencies; LOCK
 	echo '$(BACKEND)' | $(COMPILE) -c requirements.lock - -o deploy/build.lock
 
 clean:  ## remove what these targets made
-	rm -rf .venv *.egg-info build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv *.egg-info build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import email
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -32,25 +34,58 @@ def ran(*words: str | Path, at: Path, **variables: str) -> str:
     return done.stdout
 
 
+BESIDE = {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
+"""What a source distribution holds beside the package."""
+
+
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site-packages of a new environment with the wheel, which was built from the source distribution."""
-    built, copy = tmp_path_factory.mktemp("built"), tmp_path_factory.mktemp("copy")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, unpacked."""
+    built, copy = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("copy")
     # Building writes beside what it builds, and other processes may do so at the same time.
     shutil.copytree(ROOT / "fenchel", copy / "fenchel", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
-    source = ran(sys.executable, "-c", MAKE, "build_sdist", built, at=copy).splitlines()[-1]
-    with tarfile.open(built / source) as archive:
+    name = ran(sys.executable, "-c", MAKE, "build_sdist", built, at=copy).splitlines()[-1]
+    with tarfile.open(built / name) as archive:
         archive.extractall(built, filter="data")
-    unpacked = built / source.removesuffix(".tar.gz")
-    wheel = ran(sys.executable, "-c", MAKE, "build_wheel", built, at=unpacked).splitlines()[-1]
+    return built / name.removesuffix(".tar.gz")
+
+
+@pytest.fixture(scope="module")
+def site(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site-packages of a new environment with the wheel, which was built from the source distribution."""
+    built = tmp_path_factory.mktemp("wheel")
+    wheel = ran(sys.executable, "-c", MAKE, "build_wheel", built, at=source).splitlines()[-1]
     home = tmp_path_factory.mktemp("environment")
     venv.create(home, with_pip=False)
     (site,) = home.glob("lib/python*/site-packages")
     pip = (sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"))
     ran(*pip, "install", "--quiet", "--no-deps", "--no-index", built / wheel, at=built)
     return site
+
+
+def test_the_source_distribution_holds_the_package_and_its_c_source_and_little_else(tmp_path: Path) -> None:
+    ran("git", "archive", "--format=tar", f"--output={tmp_path / 'main.tar'}", "HEAD", at=ROOT)
+    with tarfile.open(tmp_path / "main.tar") as archive:
+        archive.extractall(tmp_path, filter="data")
+    name = ran(sys.executable, "-c", MAKE, "build_sdist", tmp_path, at=tmp_path).splitlines()[-1]
+    with tarfile.open(tmp_path / name) as archive:
+        held = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    kept = set(ran("git", "ls-tree", "-r", "--name-only", "HEAD", "fenchel", at=ROOT).split())
+    assert "fenchel/common/crypto/residues/_ifma.c" in kept
+    assert {each for each in held if not each.startswith("fenchel.egg-info/")} == kept | BESIDE
+
+
+def test_the_metadata_are_those_of_the_project(site: Path) -> None:
+    (described,) = site.glob("fenchel-*.dist-info")
+    found = email.message_from_string((described / "METADATA").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert found["Version"] == project["version"]
+    assert found["License-Expression"] == "Apache-2.0"
+    assert found.get_all("Classifier") == project["classifiers"]
+    assert found["Description-Content-Type"] == "text/markdown"
+    assert found.get_payload() == (ROOT / "README.md").read_text()
 
 
 def test_a_zip_of_the_repository_which_has_no_links_makes_a_wheel_of_every_file(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.extras import CORE, JOBS, LARGE, extras
+
 ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -118,3 +120,8 @@ def test_the_hooks_of_a_commit_are_the_commands_of_make_lint() -> None:
     assert recipe is not None
     assert called == [line.strip().replace("$(BIN)", ".venv/bin") for line in recipe[1].splitlines()]
     assert {hook["language"] for hook in hooks} == {"system"}
+
+
+def test_jobs_that_try_extras_are_for_extras_that_exist() -> None:
+    assert JOBS.keys() - {CORE} <= set(extras())
+    assert set(LARGE) <= set(extras())
