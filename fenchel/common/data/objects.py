@@ -89,8 +89,7 @@ def _pair(features: Any, labels: Any) -> Table | Arrays:
     """Put labels beside their features."""
     if not hasattr(features, "__arrow_c_stream__"):
         arrays = _named({"X": features, "y": labels})
-        rows = features.shape[0] if sp.issparse(features) else len(arrays["X"]) if arrays["X"].ndim else 0
-        _require_labels(arrays["y"], rows)
+        _require_labels(arrays["y"], arrays["shape"][0] if "shape" in arrays else np.size(arrays["X"], 0))
         return Arrays(arrays)
     table = _table(features)
     if _LABEL in table.column_names:
@@ -107,7 +106,9 @@ def _pair(features: Any, labels: Any) -> Table | Arrays:
 
 def _require_labels(labels: NDArray[Any], rows: int) -> None:
     if labels.shape not in ((rows,), (rows, 1)):
-        raise DataError(f"labels of shape {labels.shape} given for {rows} samples; expected one for each", source="data")
+        raise DataError(
+            f"labels of shape {labels.shape} given for {rows} samples; expected one for each", source="data"
+        )
 
 
 def _table(data: Any) -> pa.Table:
