@@ -14,6 +14,7 @@ from functools import partial
 
 from fenchel.algorithms.registry import server_half
 from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.data.preparation import Preparation
 from fenchel.common.defects import outside
 from fenchel.common.errors import CheckpointError, FenchelError, SettingsError, StorageError, TooManyFilesError
 from fenchel.common.objectives.factory import build_objective
@@ -237,6 +238,7 @@ class Coordinator:
             algorithm=algorithm,
             evaluator=evaluator,
             recorder=recorder,
+            preparation=self._preparation(),
             note=note,
             done=done,
             admission=self.admission.take_in,
@@ -246,6 +248,18 @@ class Coordinator:
             privacy_budget=privacy_budget,
             growth=growth,
             epoch=self._epoch,
+        )
+
+    def _preparation(self) -> Preparation:
+        """Return what is done to samples before the model sees them, as far as the server knows it."""
+        if self._source is not None:
+            return self._source.preparation
+        features, _ = self.admission.shape()
+        names = next(each.shard.class_names for each in self.admission.members.values() if each.shard is not None)
+        stored = features - (self.settings.data.bias is not None)
+        columns = self.settings.data.columns
+        return Preparation(
+            self.settings.data, stored, tuple(names), columns=columns if isinstance(columns, tuple) else None
         )
 
     def _begins(self, t: int) -> None:

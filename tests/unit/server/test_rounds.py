@@ -16,6 +16,7 @@ import pytest
 
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.arrays import Vector
+from fenchel.common.data.preparation import Preparation
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.tables import read
@@ -120,6 +121,7 @@ def rounds_of(parent: Path, member: ClientRecord, **participation: Any) -> Round
         algorithm=cast(Algorithm, Counting()),
         evaluator=cast(Evaluator, Never()),
         recorder=Recorder(folder, ()),
+        preparation=Preparation(settings.data, features=64, class_names=("0", "1")),
         note=note,
         done=0,
         admission=nobody,
@@ -398,7 +400,7 @@ async def test_a_model_that_clients_have_encrypted_is_for_its_owner_alone(
 def test_a_model_that_a_crash_left_half_written_does_not_give_its_rights_to_the_next(tmp_path: Path) -> None:
     (tmp_path / "model.new").write_bytes(b"half")
     (tmp_path / "model.new").chmod(0o666)
-    save_model(tmp_path / "model.npz", np.ones(3), private=True)
+    save_model(tmp_path / "model.npz", {"model": np.ones(3)}, private=True)
     assert (tmp_path / "model.npz").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["model.npz"]
     with np.load(tmp_path / "model.npz") as archive:
