@@ -19,7 +19,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.logs import log_to_file
 
 if TYPE_CHECKING:
-    from fenchel.server.coordinator import Summary
+    from fenchel.server.telemetry.summary import Summary
 
 T = TypeVar("T")
 

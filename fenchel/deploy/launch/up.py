@@ -16,7 +16,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.launchers.choice import launcher
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observer
 
 if TYPE_CHECKING:
     from fenchel.common.data.shard import Shard
@@ -39,7 +39,7 @@ def up(
     runs: str | Path = "runs",
     in_process: bool = False,
     shards: Sequence[Shard] | None = None,
-    observer: RunObserver | None = None,
+    observer: Observer | None = None,
 ) -> Run:
     """Do a run with the server in this process, as the command ``fenchel up`` does, and return it.
 
@@ -71,7 +71,7 @@ def up(
     shards
         What each client holds, in place of data that the settings name (``data.name: own``); only with ``in_process``.
     observer
-        Told of the progress.
+        Called while the run goes on; several: :class:`fenchel.Observers`.
 
     Returns
     -------
@@ -95,7 +95,6 @@ def up(
     engine_launcher = launcher(on, engine=engine, hosts=hosts, cpus=cpus, gpus=gpus)
     ensure(chosen.data, Console(stderr=True))
     folder = RunFolder.create(Path(runs), chosen.name)
-    observer = observer or RunObserver()
     with folder.kept_if_begun():
         if in_process:
             # Only here: in any other case this process is a server, and must not have what decrypts.
