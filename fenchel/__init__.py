@@ -8,7 +8,8 @@ This module is the public face. A script or notebook brings a federation up and 
     run.metrics  # a row a round
 
 An algorithm of one's own derives from :class:`Algorithm` and :class:`ClientAlgorithm`, a model of one's own
-from :class:`Objective` (``docs/new-algorithm.md``, ``docs/objectives.md``).
+from :class:`Objective` (``docs/new-algorithm.md``, ``docs/objectives.md``). An :class:`Observer` follows a run while
+it goes on (``docs/trackers.md``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fenchel import trackers as trackers
     from fenchel.algorithms.client_half import ClientAlgorithm, answers
     from fenchel.algorithms.server_half import Algorithm
     from fenchel.common.arrays import Indices, Matrix, Vector
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from fenchel.server.fleet.addressing import Each
     from fenchel.server.fleet.cohort import Cohort, Reduced, Replies
     from fenchel.server.fleet.fleet import Fleet
+    from fenchel.server.telemetry.observer import Observer, Observers
 
 _HOMES = {
     "Algorithm": "fenchel.algorithms.server_half",
@@ -50,6 +53,8 @@ _HOMES = {
     "Metrics": "fenchel.common.objectives.metrics",
     "NumberSpec": "fenchel.common.wire.schema",
     "Objective": "fenchel.common.objectives.objective",
+    "Observer": "fenchel.server.telemetry.observer",
+    "Observers": "fenchel.server.telemetry.observer",
     "Ranking": "fenchel.common.objectives.ranking",
     "Reduced": "fenchel.server.fleet.cohort",
     "Replies": "fenchel.server.fleet.cohort",
@@ -80,6 +85,8 @@ __all__ = [
     "Metrics",
     "NumberSpec",
     "Objective",
+    "Observer",
+    "Observers",
     "Ranking",
     "Reduced",
     "Replies",
@@ -100,6 +107,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("fenchel")
+    if name == "trackers":
+        return import_module("fenchel.trackers")
     if name not in _HOMES:
         raise AttributeError(f"module 'fenchel' has no attribute {name!r}")
     found = getattr(import_module(_HOMES[name]), name)

@@ -33,7 +33,7 @@ from fenchel.server.privacy_budget import PrivacyBudget
 from fenchel.server.saving import Saving, until_written
 from fenchel.server.telemetry.deferred_note import DeferredNote
 from fenchel.server.telemetry.objective_growth import ObjectiveGrowth
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observer
 from fenchel.server.telemetry.recorder import Ended, Recorder, Row
 
 log = logging.getLogger("fenchel.server")
@@ -57,7 +57,8 @@ class Rounds:
     admission: Callable[[Fleet, Algorithm], Awaitable[bool]]
     """Takes clients that have joined meanwhile into the fleet, between two rounds; returns whether it has grown."""
     disclosures: DisclosureRecord  # the account of what crossed, written now and then
-    observer: RunObserver = field(default_factory=RunObserver)
+    begins: Callable[[int], None] = lambda t: None  # called with the number of each round that begins
+    observer: Observer = field(default_factory=Observer)
     throttled_log: ThrottledLog = field(default_factory=ThrottledLog)
     privacy_budget: PrivacyBudget | None = None  # under differential privacy
     growth: ObjectiveGrowth = field(default_factory=ObjectiveGrowth)
@@ -81,7 +82,7 @@ class Rounds:
 
     async def go(self, *, fresh: bool) -> None:
         """Do the rounds that are left, and save the final model."""
-        watching = asyncio.create_task(self.fleet.shortfalls.watch(self.observer.waits, self.saving.secure))
+        watching = asyncio.create_task(self.fleet.shortfalls.watch(self.observer.waiting, self.saving.secure))
         try:
             await self._go(fresh)
         finally:
@@ -127,7 +128,8 @@ class Rounds:
             await self._save(wait=True)
         started = time.perf_counter()
         fleet.round = t
-        self.observer.begins(t)
+        self.begins(t)
+        self.observer.round_begun(t)
         spent = len(fleet.spent)
         try:
             await self.algorithm.round(t)
@@ -180,7 +182,7 @@ class Rounds:
         row = self.recorder.round(t, started, ended, calls, connected, figures)
         with contextlib.suppress(TooManyFilesError):  # it is written with the checkpoint, which waits
             self.disclosures.save_news()
-        self.observer.row(row)
+        self.observer.round_ended(row)
 
     async def _finish(self) -> None:
         """Let the algorithm finish; evaluate the final model, unless it is the one of the last evaluation."""

@@ -29,8 +29,9 @@ from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.fleet import Fleet
 from fenchel.server.rounds import Rounds, save_model
 from fenchel.server.telemetry.deferred_note import DeferredNote
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observer
 from fenchel.server.telemetry.recorder import Recorder, Row
+from tests.observing import Calling
 from tests.unit.server.conftest import MakeMember, body
 
 MakeRounds = Callable[..., Rounds]
@@ -295,7 +296,7 @@ async def test_a_state_too_large_to_keep_is_saved_before_a_round_that_will_have_
 async def test_a_round_is_noted_while_the_clients_work_on_the_next(make: MakeRounds) -> None:
     rounds = make()
     told: list[int] = []
-    rounds.observer = RunObserver(row=lambda row: told.append(int(row["round"])))
+    rounds.observer = Calling(round_ended=lambda row: told.append(int(row["round"])))
     await rounds._round(1)
     assert told == []
     rounds.fleet.meanwhile()
@@ -309,7 +310,7 @@ async def test_a_round_is_noted_while_the_clients_work_on_the_next(make: MakeRou
 async def test_a_round_is_noted_soon_also_where_the_next_asks_nobody(make: MakeRounds) -> None:
     rounds = make()
     told = asyncio.Event()
-    rounds.observer = RunObserver(row=lambda row: told.set())
+    rounds.observer = Calling(round_ended=lambda row: told.set())
     await rounds._round(1)
     async with asyncio.timeout(20):
         await told.wait()
@@ -329,13 +330,13 @@ async def test_what_goes_wrong_while_a_round_is_noted_ends_the_run(make: MakeRou
         raise BrokenPipeError("nobody reads")
 
     rounds = make()
-    rounds.observer = RunObserver(row=fails)
+    rounds.observer = Calling(round_ended=fails)
     await rounds._round(1)
     rounds.fleet.meanwhile()
     await asyncio.sleep(0)
     with pytest.raises(BrokenPipeError):
         await rounds._round(2)
-    rounds.observer = RunObserver(row=lambda row: None)
+    rounds.observer = Observer()
 
 
 @pytest.mark.parametrize("noted_before", [False, True])
@@ -355,7 +356,7 @@ async def test_what_was_asked_is_in_the_tables_whatever_goes_wrong_while_it_is_n
     rounds = make()
     rounds.algorithm.round = ask  # type: ignore[method-assign]
     await rounds._round(1)
-    rounds.observer = RunObserver(row=fails)
+    rounds.observer = Calling(round_ended=fails)
     if noted_before:
         rounds.fleet.meanwhile()
         await asyncio.sleep(0)
