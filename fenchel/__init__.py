@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fenchel.common.data.shard import Shard
     from fenchel.common.errors import DataError, FenchelError, SettingsError
     from fenchel.common.objectives.metrics import Metrics
+    from fenchel.common.objectives.networks.module import TorchObjective
     from fenchel.common.objectives.objective import Objective
     from fenchel.common.objectives.ranking import Ranking
     from fenchel.common.settings.algorithm import AlgorithmSettings
@@ -63,6 +64,7 @@ _HOMES = {
     "SettingsError": "fenchel.common.errors",
     "Shard": "fenchel.common.data.shard",
     "SparseVector": "fenchel.common.wire.values",
+    "TorchObjective": "fenchel.common.objectives.networks.module",
     "Values": "fenchel.common.wire.values",
     "Vector": "fenchel.common.arrays",
     "answers": "fenchel.algorithms.client_half",
@@ -95,6 +97,7 @@ __all__ = [
     "SettingsError",
     "Shard",
     "SparseVector",
+    "TorchObjective",
     "Values",
     "Vector",
     "answers",
@@ -111,7 +114,16 @@ def __getattr__(name: str) -> Any:
         return import_module("fenchel.trackers")
     if name not in _HOMES:
         raise AttributeError(f"module 'fenchel' has no attribute {name!r}")
-    found = getattr(import_module(_HOMES[name]), name)
+    try:
+        found = getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from fenchel.common.errors import MissingDependencyError
+
+        raise MissingDependencyError(
+            f"fenchel.{name} needs torch, which is not installed here; install it with pip install 'fenchel[torch]'"
+        ) from None
     globals()[name] = found
     return found
 

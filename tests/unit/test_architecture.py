@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("proto", "common", "algorithms", "server", "client", "deploy", "report")
 NETWORKS = {
     f"fenchel/common/objectives/networks/{name}.py"
-    for name in ("architectures", "device", "factory", "flat", "objective", "scorer")
+    for name in ("architectures", "factory", "flat", "module", "objective", "scorer")
 }
 ROOMS = {
     "torch": {*NETWORKS, "fenchel/common/data/extractor.py", "fenchel/common/data/resnet.py"},

@@ -29,6 +29,14 @@ BatchDraw: TypeAlias = Literal["passes", "epoch", "independent"]
 """How mini-batches are drawn; see :meth:`Objective.batches`."""
 
 
+class ObjectiveFactory(ABC):
+    """A description of an objective that is no class of its own."""
+
+    @abstractmethod
+    def __call__(self, shard: Shard, l2: float, dtype: DTypeLike) -> Objective:
+        """Return the objective on one shard, which may be empty."""
+
+
 class Objective(ABC):
     """A function of a flat model vector, and what is known about it.
 
