@@ -39,8 +39,8 @@ $(RUNS): pyproject.toml deploy/requirements.lock deploy/build.lock | $(BIN)/pyth
 	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
-torch: $(READY)  ## PyTorch, for neural networks, and Hugging Face's datasets (several hundred MB)
-	$(PIP) 'torch==2.13.0' 'datasets==5.2.0'
+torch: $(READY)  ## PyTorch, for neural networks, ONNX and Hugging Face's datasets (several hundred MB)
+	$(PIP) 'torch==2.13.0' 'datasets==5.2.0' 'onnx==1.23.2' 'onnxscript==0.7.2' 'onnxruntime==1.32.0'
 
 engines: $(READY)  ## Ray and the client of Kubernetes, for the tests of these engines (some hundred MB)
 	$(PIP) 'ray==2.60.0' 'kubernetes==37.0.2'

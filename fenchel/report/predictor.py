@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from fenchel.common.data.resnet import FEATURES
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.objectives.binary import BinaryObjective
-from fenchel.common.objectives.factory import build_objective
+from fenchel.common.objectives.factory import build_objective, networks_module
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.run import RunSettings
 
@@ -113,6 +113,19 @@ class Predictor:
                 "decision_function"
             )
         return self._offered(self.objective.probabilities, data)
+
+    def model_for(self, library: Literal["sklearn", "torch", "onnx"]) -> Any:
+        """Return the model as an object of another library; see :meth:`fenchel.Run.model_for`."""
+        if library == "sklearn":
+            from fenchel.report.exported import sklearn_pipeline
+
+            return sklearn_pipeline(self.objective, self.model, self.preparation, self.classes)
+        if library not in ("torch", "onnx"):
+            raise SettingsError(f"{library!r} given; expected sklearn, torch or onnx", key="library")
+        exported = networks_module("exported", f"a model for {library}")
+        steps, bias = self.preparation.fixed_steps(), self.preparation.settings.bias
+        module = exported.torch_module(self.objective, self.model, steps, bias)
+        return module if library == "torch" else exported.onnx_model(module, self.preparation.features)
 
     def _offered(self, method: Any, data: Any) -> Dense:
         """Return what a method of the objective makes of samples."""

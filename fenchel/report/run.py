@@ -370,6 +370,25 @@ class Run:
         """
         return self.predictor.decision_function(data)
 
+    def model_for(self, library: Literal["sklearn", "torch", "onnx"]) -> Any:
+        """Return the final model as an object of another library, preparation of the samples included.
+
+        Parameters
+        ----------
+        library
+            ``sklearn``: a fitted ``Pipeline`` of a linear model. ``torch``: a module that maps samples, shape
+            (n, features), to scores. ``onnx``: an ``onnx.ModelProto`` that does so, with the input ``samples`` and the
+            output ``scores``.
+
+        Raises
+        ------
+        SettingsError
+            The library has no form for the model.
+        MissingDependencyError
+            The library is not installed.
+        """
+        return self.predictor.model_for(library)
+
     def __repr__(self) -> str:
         return f"<Run {self.id}: {self.state}, {self.rounds} rounds>"
 

@@ -15,7 +15,7 @@ from fenchel.common.data import scaling
 from fenchel.common.data.extractor import Extracted, Extractor
 from fenchel.common.data.samples import RawMatrix
 from fenchel.common.data.scaling import Columns, Step, UnitRows
-from fenchel.common.errors import DataError
+from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.settings.data import DataSettings
 
 _PREFIX = "preparation."
@@ -47,6 +47,22 @@ class Preparation:
         if isinstance(features, sp.csr_array) and any(isinstance(step, Columns) and step.shift.any() for step in steps):
             features = features.toarray()  # of samples that were dense, zeros are shifted, too
         return scaling.apply(steps, features, dtype, self.settings.bias)
+
+    def fixed_steps(self) -> tuple[Step, ...]:
+        """Return the steps for objects that hold them, which know nothing of the samples to come."""
+        if self.settings.extractor is not None:
+            raise SettingsError(
+                "a frozen network makes the features, which is no step of other libraries; give them features, and "
+                "leave it out",
+                key="data.extractor",
+            )
+        if self.steps is not None:
+            return self.steps
+        if any(step != "unit-rows" for step in self.settings.scalings):
+            raise SettingsError(
+                "clients have scaled pixels by a largest value that only they know; use run.predict", key="data.scale"
+            )
+        return tuple(UnitRows() for _ in self.settings.scalings)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all but the settings as arrays, by names for an archive."""

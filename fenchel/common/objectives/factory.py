@@ -68,21 +68,25 @@ def _smooth_part(settings: ObjectiveSettings, shard: Shard) -> Objective:
             l2=settings.l2,
             dtype=settings.dtype,
         )
-    network: Objective = _networks(f"objective.kind: {settings.kind}").build_network(settings, shard)
+    network: Objective = networks_module("factory", f"objective.kind: {settings.kind}").build_network(settings, shard)
     return network
 
 
 def _scorer(settings: BinarySettings, features: int) -> Scorer:
     if settings.scorer.kind == "linear":
         return LinearScorer(features, settings.dtype)
-    networks = _networks(f"objective.scorer.kind: {settings.scorer.kind}")
+    networks = networks_module("factory", f"objective.scorer.kind: {settings.scorer.kind}")
     scorer: Scorer = networks.build_scorer(settings.scorer, features, settings.dtype, settings.device)
     return scorer
 
 
-def _networks(wanted: str) -> ModuleType:
+def networks_module(name: str, wanted: str) -> ModuleType:
+    """Return a module of ``fenchel.common.objectives.networks``, which are imported when they are needed.
+
+    wanted: what needs it, for the error where torch is not installed.
+    """
     try:
-        import fenchel.common.objectives.networks.factory as networks
+        return importlib.import_module(f"fenchel.common.objectives.networks.{name}")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -90,7 +94,6 @@ def _networks(wanted: str) -> ModuleType:
             f"{wanted} needs torch, which is not installed here; install it with "
             "pip install 'fenchel[torch]', or choose a linear model"
         ) from None
-    return networks
 
 
 def _own(name: str) -> Callable[..., Objective]:

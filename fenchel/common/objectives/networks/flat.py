@@ -31,7 +31,7 @@ class FlatNetwork:
 
     def __init__(self, network: nn.Module, dtype: DTypeLike, device: torch.device = CPU) -> None:
         self.device, self.chunk = device, CHUNK
-        self._network = network
+        self.module = network
         self._dtype = np.dtype(dtype)
         self._shapes = {name: tuple(value.shape) for name, value in network.named_parameters()}
         self._sizes = [math.prod(shape) for shape in self._shapes.values()]
@@ -63,7 +63,7 @@ class FlatNetwork:
         parameters = {
             name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
         }
-        outputs: torch.Tensor = torch.func.functional_call(self._network, parameters, (features,))
+        outputs: torch.Tensor = torch.func.functional_call(self.module, parameters, (features,))
         return outputs
 
     def tensor(self, w: Vector) -> torch.Tensor:

@@ -292,6 +292,12 @@ class ModuleObjective(Objective):
                 correct += int((predicted == wanted).sum())
         return Metrics(loss_sum=loss_sum, correct=correct if self._classes else None, samples=len(targets))
 
+    def layers_of(self, w: Vector) -> list[nn.Module]:
+        """Return the layers that map prepared features, shape (n, m), to outputs, shape (n,) or (n, outputs)."""
+        shape = self._described.shape
+        shaped = [] if shape is None else [nn.Unflatten(1, shape)]
+        return [*shaped, self.module_of(w), *([nn.Flatten(0)] if self._has_one_output else [])]
+
     def module_of(self, w: Vector) -> nn.Module:
         """Return a module of its own with the values of a model, ready to be applied (``eval``)."""
         module = copy.deepcopy(self._module).cpu()

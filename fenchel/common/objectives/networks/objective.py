@@ -46,8 +46,8 @@ class NetworkObjective(Objective):
         dtype: DTypeLike = np.float32,
         device: torch.device = CPU,
     ) -> None:
-        self._network = FlatNetwork(network, dtype, device)
-        super().__init__(dimension=self._network.dimension, samples=shard.samples, dtype=dtype)
+        self.network = FlatNetwork(network, dtype, device)
+        super().__init__(dimension=self.network.dimension, samples=shard.samples, dtype=dtype)
         self.l2 = l2
         self._kind, self._classes = kind, shard.classes
         self._features, self._targets = self._prepare(shard)
@@ -58,16 +58,16 @@ class NetworkObjective(Objective):
     @property
     def head(self) -> int:
         """How many of the last parameters belong to the last layer."""
-        return self._network.head
+        return self.network.head
 
     def initial(self, seed: int) -> Vector:
         """Return random parameters, shape (d,); see :meth:`FlatNetwork.initial`."""
-        return self._network.initial(seed)
+        return self.network.initial(seed)
 
     def _chunks(
         self, features: Matrix, targets: Targets, rows: Indices, size: int | None = None
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        device, size = self._network.device, size or self._network.chunk
+        device, size = self.network.device, size or self.network.chunk
         for start in range(0, rows.size, size):
             chosen = rows[start : start + size]
             yield (torch.from_numpy(dense(features[chosen])).to(device), torch.from_numpy(targets[chosen]).to(device))
@@ -80,18 +80,18 @@ class NetworkObjective(Objective):
     def batch_loss(self, w: Vector, rows: Indices) -> float:
         """Return the mean loss of some samples at ``w``, shape (d,); DataError if there are none."""
         self.require(rows.size)
-        total, flat = 0.0, self._network.tensor(w)
+        total, flat = 0.0, self.network.tensor(w)
         with torch.no_grad():
             for features, targets in self._chunks(self._features, self._targets, rows):
-                outputs = self._network.outputs(flat, features)
+                outputs = self.network.outputs(flat, features)
                 total += float(nn.functional.cross_entropy(outputs, targets, reduction="sum"))
         return total / rows.size
 
     def decision_function(self, w: Vector, features: Matrix) -> Dense:
         """Return the network's outputs for prepared features, shape (n, classes)."""
-        flat = self._network.tensor(w)
+        flat = self.network.tensor(w)
         with torch.no_grad():
-            pieces = [self._network.outputs(flat, each) for each in self._network.chunks(self._converted(features))]
+            pieces = [self.network.outputs(flat, each) for each in self.network.chunks(self._converted(features))]
         return torch.cat(pieces).numpy(force=True) if pieces else np.empty((0, self._classes), self.dtype)
 
     def probabilities(self, w: Vector, features: Matrix) -> Dense:
@@ -109,10 +109,10 @@ class NetworkObjective(Objective):
     def batch_gradient(self, w: Vector, rows: Indices) -> Vector:
         """Return the gradient on some samples, shape (d,); see :meth:`Objective.batch_gradient`."""
         self.require(rows.size)
-        flat = self._network.tensor(w).requires_grad_()
+        flat = self.network.tensor(w).requires_grad_()
         total = torch.zeros_like(flat)
         for features, targets in self._chunks(self._features, self._targets, rows):
-            loss = nn.functional.cross_entropy(self._network.outputs(flat, features), targets, reduction="sum")
+            loss = nn.functional.cross_entropy(self.network.outputs(flat, features), targets, reduction="sum")
             total += torch.autograd.grad(loss / rows.size, flat)[0]
         result: Vector = total.numpy(force=True)
         if self.l2:
@@ -122,10 +122,10 @@ class NetworkObjective(Objective):
     def clipped_gradient(self, w: Vector, rows: Indices, bound: float) -> Vector:
         """Return the gradient with every sample's part clipped, shape (d,); see :meth:`Objective.clipped_gradient`."""
         self.require(rows.size)
-        flat = self._network.tensor(w)
+        flat = self.network.tensor(w)
         total = torch.zeros_like(flat)
         of_each = torch.func.vmap(torch.func.grad(self._sample_loss), in_dims=(None, 0, 0))
-        size = max(1, min(self._network.chunk, GRADIENTS // self.dimension))
+        size = max(1, min(self.network.chunk, GRADIENTS // self.dimension))
         for features, targets in self._chunks(self._features, self._targets, rows, size):
             gradients = of_each(flat, features, targets)
             norms = torch.linalg.vector_norm(gradients, dim=1)
@@ -140,17 +140,17 @@ class NetworkObjective(Objective):
         return result
 
     def _sample_loss(self, flat: torch.Tensor, features: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        outputs = self._network.outputs(flat, features.unsqueeze(0))
+        outputs = self.network.outputs(flat, features.unsqueeze(0))
         return nn.functional.cross_entropy(outputs, target.unsqueeze(0))
 
     def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
         """Return how well ``w`` does on ``shard``, or on the objective's own samples."""
         features, targets = (self._features, self._targets) if shard is None else self._prepare(shard)
-        flat = self._network.tensor(w)
+        flat = self.network.tensor(w)
         loss_sum, correct = 0.0, 0
         with torch.no_grad():
             for chunk, wanted in self._chunks(features, targets, np.arange(targets.size)):
-                outputs = self._network.outputs(flat, chunk)
+                outputs = self.network.outputs(flat, chunk)
                 losses = nn.functional.cross_entropy(outputs, wanted, reduction="none")
                 loss_sum += float(losses.sum(dtype=torch.float64))
                 correct += int((outputs.argmax(dim=1) == wanted).sum())

@@ -17,18 +17,18 @@ class NetworkScorer:
     """
 
     def __init__(self, network: FlatNetwork) -> None:
-        self._network = network
+        self.network = network
         self.dimension, self.head = network.dimension, network.head
 
     def initial(self, seed: int) -> Vector:
         """Return random weights; see :meth:`FlatNetwork.initial`."""
-        return self._network.initial(seed)
+        return self.network.initial(seed)
 
     def scores(self, w: Vector, features: Matrix) -> Vector:
         """Return the outputs, shape (n,), for features of shape (n, m)."""
-        flat = self._network.tensor(w)
+        flat = self.network.tensor(w)
         with torch.no_grad():
-            pieces = [self._network.outputs(flat, chunk)[:, 0] for chunk in self._network.chunks(features)]
+            pieces = [self.network.outputs(flat, chunk)[:, 0] for chunk in self.network.chunks(features)]
         return torch.cat(pieces).numpy(force=True) if pieces else np.empty(0, w.dtype)
 
     def differentiated(self, w: Vector, features: Matrix) -> tuple[Vector, PullBack]:
@@ -36,21 +36,21 @@ class NetworkScorer:
 
         More samples than one chunk go through the network twice, so that the memory for activations stays bounded.
         """
-        flat = self._network.tensor(w).requires_grad_()
-        if features.shape[0] <= self._network.chunk:
-            outputs = self._network.outputs(flat, next(self._network.chunks(features)))[:, 0]
+        flat = self.network.tensor(w).requires_grad_()
+        if features.shape[0] <= self.network.chunk:
+            outputs = self.network.outputs(flat, next(self.network.chunks(features)))[:, 0]
 
             def at_once(slopes: Vector) -> Vector:
-                wanted = torch.from_numpy(slopes).to(self._network.device)
+                wanted = torch.from_numpy(slopes).to(self.network.device)
                 return torch.autograd.grad(outputs, flat, wanted)[0].numpy(force=True)
 
             return outputs.numpy(force=True), at_once
 
         def by_chunks(slopes: Vector) -> Vector:
-            wanted = torch.split(torch.from_numpy(slopes).to(self._network.device), self._network.chunk)
+            wanted = torch.split(torch.from_numpy(slopes).to(self.network.device), self.network.chunk)
             total = torch.zeros_like(flat)
-            for chunk, piece in zip(self._network.chunks(features), wanted, strict=True):
-                total += torch.autograd.grad(self._network.outputs(flat, chunk)[:, 0], flat, piece)[0]
+            for chunk, piece in zip(self.network.chunks(features), wanted, strict=True):
+                total += torch.autograd.grad(self.network.outputs(flat, chunk)[:, 0], flat, piece)[0]
             return total.numpy(force=True)
 
         return self.scores(w, features), by_chunks
