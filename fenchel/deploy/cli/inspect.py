@@ -152,7 +152,7 @@ def report(
     if as_json:
         print(json.dumps(described(found), indent=2))  # noqa: T201
         return
-    console = _wide(Console())
+    console = wide(Console())
     show(found, console)
     page = found[0].path / "report.html" if len(found) == 1 else found[0].path.parent / "comparison.html"
     page = write_report(found, output or page, optima)
@@ -206,6 +206,6 @@ def _show_probes(rows: Sequence[Sequence[str]], console: Console) -> None:
             console.print(f"{title:12}  {escape(cell)}", soft_wrap=True)
 
 
-def _wide(console: Console) -> Console:
-    """Return a console with room for a table where there is no terminal, and nobody said how wide it is."""
+def wide(console: Console) -> Console:
+    """Return a console with room for a table where there is no terminal, and COLUMNS is not set."""
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_FILE_WIDTH)
