@@ -107,9 +107,7 @@ def _pair(features: Any, labels: Any) -> Table | Arrays:
 
 def _require_labels(labels: NDArray[Any], rows: int) -> None:
     if labels.shape not in ((rows,), (rows, 1)):
-        raise DataError(
-            f"labels of shape {labels.shape} given for {rows} samples; expected one for each", source="data"
-        )
+        raise DataError(f"labels of shape {labels.shape} given for {rows} samples; expected one for each", source="data")
 
 
 def _table(data: Any) -> pa.Table:
