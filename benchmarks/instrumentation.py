@@ -23,13 +23,13 @@ from unittest import mock
 from benchmarks import fenchel_echo
 from benchmarks.limits import Limits
 from benchmarks.program import Figures, progress, run
+from benchmarks.rows import Rows
 from fenchel.client.worker import _Arrived
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.deployment import Deployment
 from fenchel.server.stream.client_stream import ClientStream
 from fenchel.server.telemetry import recorder, time_breakdown
-from fenchel.server.telemetry.observer import RunObserver
-from fenchel.server.telemetry.recorder import Recorder, Row
+from fenchel.server.telemetry.recorder import Recorder
 from fenchel.server.telemetry.time_breakdown import RoundBreakdown
 
 _CLIENTS, _FLOATS = 4, 1_000_000
@@ -81,17 +81,13 @@ def _timed(spent: list[float]) -> Iterator[None]:
 
 def _rounds(rounds: int) -> list[float]:
     """Return the seconds of each round but the first, with all bookkeeping."""
-    ends: list[float] = []
-
-    def ended(row: Row) -> None:
-        ends.append(row["unix"])  # rows are noted some time after the end of their rounds
-
+    rows = Rows()
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder.create(Path(temporary), "instrumentation")
         settings = fenchel_echo.settings(_CLIENTS, _FLOATS, rounds + 1)
-        deployment = Deployment(settings, folder, _CLIENTS, secure=False, observer=RunObserver(row=ended))
+        deployment = Deployment(settings, folder, _CLIENTS, secure=False, observer=rows)
         asyncio.run(deployment.run())
-    return [later - earlier for earlier, later in itertools.pairwise(ends)]
+    return [later - earlier for earlier, later in itertools.pairwise(rows.ends)]
 
 
 def measure(quick: bool) -> Figures:

@@ -26,7 +26,7 @@ from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.server.saving import Saving
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observer
 from fenchel.server.telemetry.recorder import Row
 
 _RUNS = ((1_000, 3, 600), (1_000_000, 3, 60), (1_000_000, 10, 60))  # floats, clients, rounds
@@ -34,14 +34,14 @@ _QUICK = ((1_000, 3, 200), (100_000, 3, 60))
 
 
 @dataclass
-class Kept:
+class Kept(Observer):
     """What a run kept."""
 
     copies: list[float] = field(default_factory=list)  # seconds of the processor for each round that was kept
     moments: list[float] = field(default_factory=list)  # when it was kept, by the performance counter
     ends: list[float] = field(default_factory=list)  # when each round ended, by the clock
 
-    def ended(self, row: Row) -> None:
+    def round_ended(self, row: Row) -> None:
         """Note the end of a round."""
         self.ends.append(row["unix"])
 
@@ -67,7 +67,7 @@ def _run(clients: int, floats: int, rounds: int) -> Kept:
 
     with tempfile.TemporaryDirectory() as temporary, mock.patch.object(Saving, "keep", timed):
         folder = RunFolder.create(Path(temporary), "kept-rounds")
-        asyncio.run(run_in_process(_settings(clients, floats, rounds), folder, observer=RunObserver(row=kept.ended)))
+        asyncio.run(run_in_process(_settings(clients, floats, rounds), folder, observer=kept))
     return kept
 
 

@@ -47,7 +47,7 @@ from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.report.run import Run
 from fenchel.server import checkpoint as checkpoints
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observer
 from fenchel.server.telemetry.recorder import Row
 
 _FEW = 200  # clients, for 569 samples
@@ -147,7 +147,7 @@ def _data(clients: int) -> str:
 
 
 @dataclass
-class Server:
+class Server(Observer):
     """What this process, which is the server, holds at the end of each round."""
 
     every: int
@@ -159,7 +159,7 @@ class Server:
     files: list[int] = field(default_factory=list)
     process: psutil.Process = field(default_factory=psutil.Process)
 
-    def note(self, row: Row) -> None:
+    def round_ended(self, row: Row) -> None:
         """Look at the process."""
         self.seconds.append(row["seconds"])  # to hold on to rows would be a growth of its own
         self.missed += int(row["asked"] - row["counted"])
@@ -213,7 +213,7 @@ def carry(plan: Plan) -> tuple[Load, Figures]:
             plan.clients,
             processes=plan.processes,
             restarts=sys.maxsize,  # by default one that is killed a fourth time is taken for one that cannot live
-            observer=RunObserver(row=server.note),
+            observer=server,
         )
         killing = threading.Thread(target=killer.work, daemon=True)
         if plan.at_once:

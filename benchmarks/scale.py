@@ -17,13 +17,12 @@ from benchmarks import as_served, bare_echo  # noqa: F401 - the first before gRP
 from benchmarks.limits import Limits
 from benchmarks.memory import PeakMemory
 from benchmarks.program import Figures, progress, run
+from benchmarks.rows import Rows
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.names import client_names
-from fenchel.server.telemetry.observer import RunObserver
-from fenchel.server.telemetry.recorder import Row
 
 _MODEL_BYTES = 65 * 10 * 8  # softmax on 64 pixels and a bias, 10 classes, float64
 
@@ -46,23 +45,20 @@ def settings(clients: int, rounds: int) -> RunSettings:
 def measure(quick: bool) -> Figures:
     """Measure Fenchel, then the peer."""
     clients, processes, rounds = (200, 4, 10) if quick else (1000, 20, 20)
-    table: list[Row] = []
+    rows = Rows()
     progress(f"{clients} clients in {processes} processes")
     with tempfile.TemporaryDirectory() as temporary, PeakMemory() as memory:
         folder = RunFolder.create(Path(temporary), "scale")
-        deployment = Deployment(
-            settings(clients, rounds), folder, clients, processes=processes, observer=RunObserver(row=table.append)
-        )
+        deployment = Deployment(settings(clients, rounds), folder, clients, processes=processes, observer=rows)
         asyncio.run(deployment.run())
-    ends = [row["unix"] for row in table]
-    ours = statistics.median(later - earlier for earlier, later in itertools.pairwise(ends))
+    ours = statistics.median(later - earlier for earlier, later in itertools.pairwise(rows.ends))
     with tempfile.TemporaryDirectory() as temporary:
         progress("bare echo")
         certificates = Path(temporary) / "certificates"
         make_all(certificates, ["localhost"], client_names(1))
         over_tls = statistics.median(bare_echo.measure(clients, processes, _MODEL_BYTES, rounds, certificates))
         plain = statistics.median(bare_echo.measure(clients, processes, _MODEL_BYTES, rounds))
-    missed = int(sum(row["asked"] - row["counted"] for row in table))
+    missed = int(sum(row["asked"] - row["counted"] for row in rows.rows))
     limits = Limits(quick=quick)
     limits.at_most("round / round of the bare echo over TLS", ours / over_tls, 3.0, timed=True)
     limits.at_most("server MB", memory.peak / 1e6, 500)
@@ -76,7 +72,7 @@ def measure(quick: bool) -> Figures:
         "ratio to plain": round(ours / plain, 2),
         "server MB": round(memory.peak / 1e6),
         "missed": missed,
-        "accuracy": round(table[-1]["test_accuracy"], 4),
+        "accuracy": round(rows.rows[-1]["test_accuracy"], 4),
     }
     return {"rows": [figures], "limits": limits.verdicts}
 

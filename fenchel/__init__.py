@@ -8,7 +8,8 @@ This module is the public face. A script or notebook brings a federation up and 
     run.metrics  # a row a round
 
 An algorithm of one's own derives from :class:`Algorithm` and :class:`ClientAlgorithm`, a model of one's own
-from :class:`Objective` (``docs/new-algorithm.md``, ``docs/objectives.md``).
+from :class:`Objective` (``docs/new-algorithm.md``, ``docs/objectives.md``). An :class:`Observer` follows a run while
+it goes on (``docs/trackers.md``).
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fenchel import trackers as trackers
     from fenchel.algorithms.client_half import ClientAlgorithm, answers
     from fenchel.algorithms.server_half import Algorithm
     from fenchel.common.arrays import Indices, Matrix, Vector
     from fenchel.common.data.shard import Shard
     from fenchel.common.errors import DataError, FenchelError, SettingsError
     from fenchel.common.objectives.metrics import Metrics
+    from fenchel.common.objectives.networks.module import TorchObjective
     from fenchel.common.objectives.objective import Objective
     from fenchel.common.objectives.ranking import Ranking
     from fenchel.common.settings.algorithm import AlgorithmSettings
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from fenchel.server.fleet.addressing import Each
     from fenchel.server.fleet.cohort import Cohort, Reduced, Replies
     from fenchel.server.fleet.fleet import Fleet
+    from fenchel.server.telemetry.observer import Observer, Observers
 
 _HOMES = {
     "Algorithm": "fenchel.algorithms.server_half",
@@ -51,6 +55,8 @@ _HOMES = {
     "Metrics": "fenchel.common.objectives.metrics",
     "NumberSpec": "fenchel.common.wire.schema",
     "Objective": "fenchel.common.objectives.objective",
+    "Observer": "fenchel.server.telemetry.observer",
+    "Observers": "fenchel.server.telemetry.observer",
     "Ranking": "fenchel.common.objectives.ranking",
     "Reduced": "fenchel.server.fleet.cohort",
     "Replies": "fenchel.server.fleet.cohort",
@@ -59,6 +65,7 @@ _HOMES = {
     "SettingsError": "fenchel.common.errors",
     "Shard": "fenchel.common.data.shard",
     "SparseVector": "fenchel.common.wire.values",
+    "TorchObjective": "fenchel.common.objectives.networks.module",
     "Values": "fenchel.common.wire.values",
     "Vector": "fenchel.common.arrays",
     "answers": "fenchel.algorithms.client_half",
@@ -82,6 +89,8 @@ __all__ = [
     "Metrics",
     "NumberSpec",
     "Objective",
+    "Observer",
+    "Observers",
     "Ranking",
     "Reduced",
     "Replies",
@@ -90,6 +99,7 @@ __all__ = [
     "SettingsError",
     "Shard",
     "SparseVector",
+    "TorchObjective",
     "Values",
     "Vector",
     "answers",
@@ -103,9 +113,20 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("fenchel")
+    if name == "trackers":
+        return import_module("fenchel.trackers")
     if name not in _HOMES:
         raise AttributeError(f"module 'fenchel' has no attribute {name!r}")
-    found = getattr(import_module(_HOMES[name]), name)
+    try:
+        found = getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from fenchel.common.errors import MissingDependencyError
+
+        raise MissingDependencyError(
+            f"fenchel.{name} needs torch, which is not installed here; install it with pip install 'fenchel[torch]'"
+        ) from None
     globals()[name] = found
     return found
 

@@ -45,7 +45,7 @@ from fenchel.deploy.launch.in_process import MemoryStream, providers
 from fenchel.deploy.launch.names import client_names
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.coordinator import Coordinator, open_resumed
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observer
 
 _Tamper: TypeAlias = Callable[[str, int, Values], Values]
 """Called with phase, round and reply of a client; returns what is sent in its place."""
@@ -125,7 +125,7 @@ class Federation:
     settings: RunSettings
     folder: RunFolder
     faults: Faults = field(default_factory=lambda: Faults(random.Random(0)))  # none
-    observer: RunObserver = field(default_factory=RunObserver)
+    observer: Observer | None = None
     executor: Executor | None = None  # where clients compute; None: on the event loop
     session: Callable[..., Session] = Session
     secrets: Secrets | None = None  # what the clients share; made where the algorithm encrypts

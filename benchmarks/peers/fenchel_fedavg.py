@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks import as_served  # noqa: F401 - before gRPC is imported
 from benchmarks.peers.job import Job, Result, constant, start, words
+from benchmarks.rows import Rows
 from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.arrays import Indices, Vector
@@ -27,8 +28,6 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.values import Values
 from fenchel.deploy.launch.deployment import Deployment
 from fenchel.report.run import Run
-from fenchel.server.telemetry.observer import RunObserver
-from fenchel.server.telemetry.recorder import Row
 
 _SAMPLES = 4  # of each client
 
@@ -118,21 +117,17 @@ def main() -> None:
         data = Path(temporary) / "constants.csv"
         write_data(given.job, data)
         folder = RunFolder.create(Path(temporary), "peers")
-        ends: list[float] = []
-
-        def ended(row: Row) -> None:
-            ends.append(row["unix"])
-
+        rows = Rows()
         deployment = Deployment(
             settings(given.job, data),
             folder,
             given.job.clients,
             processes=given.job.clients,
             secure=given.tls,
-            observer=RunObserver(row=ended),
+            observer=rows,
         )
         asyncio.run(deployment.run())
-        Result(ends, Run(folder.path).model).write(given.folder)
+        Result(rows.ends, Run(folder.path).model).write(given.folder)
 
 
 if __name__ == "__main__":

@@ -6,19 +6,22 @@ import contextlib
 import importlib.util
 import json
 import os
+from collections.abc import Mapping
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import yaml
 from google.protobuf.json_format import ParseDict, ParseError
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fenchel.common.arrays import Vector
 from fenchel.common.data.npz import read_arrays
+from fenchel.common.data.preparation import Preparation
 from fenchel.common.errors import CheckpointError, DataError, SettingsError
 from fenchel.common.settings.run import RunSettings, load, outside_code
 from fenchel.common.settings.section import yaml_value
@@ -29,6 +32,9 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.report import columns
 from fenchel.report.formatting import bounded_text, problem_text
 from fenchel.report.resumption import Steady, steady
+
+if TYPE_CHECKING:
+    from fenchel.report.predictor import Predictor
 
 State = Literal["completed", "stopped", "unfinished"]
 
@@ -284,6 +290,11 @@ class Run:
         CheckpointError
             The run has none yet, or its file is damaged.
         """
+        return self._archive["model"]
+
+    @cached_property
+    def _archive(self) -> Mapping[str, NDArray[Any]]:
+        """The arrays of the final model's file."""
         path = self._folder.model
         if not path.exists():
             raise CheckpointError(
@@ -291,10 +302,73 @@ class Run:
                 f"and this run is {self.state} after round {self.rounds}"
             )
         try:
-            model: Vector = read_arrays(path)["model"]
-        except (DataError, KeyError) as error:
+            arrays = read_arrays(path)
+        except DataError as error:
             raise CheckpointError(f"cannot be read as a model ({error})", source=path) from None
-        return model
+        if "model" not in arrays:
+            raise CheckpointError("cannot be read as a model (it holds no array of that name)", source=path)
+        return arrays
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """The final model with all that is done to samples before it sees them; errors as :attr:`model`."""
+        from fenchel.report.predictor import Predictor
+
+        try:
+            preparation = Preparation.from_arrays(self.settings.data, self._archive)
+        except DataError as error:
+            raise CheckpointError(str(error), source=self._folder.model) from None
+        return Predictor(self.settings, self.model, preparation)
+
+    def predict(self, data: Any) -> NDArray[Any]:
+        """Return what the final model says of samples.
+
+        Parameters
+        ----------
+        data
+            Samples as the run was given them, without labels: an array or tensor of shape (n, features), images, a
+            sparse matrix, or a table with the columns that the run was trained on; others are left out. Scaling, bias
+            and features of a frozen network are the run's.
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (n,): classes, as integers where all their names are and else as text; in regression numbers.
+
+        Raises
+        ------
+        DataError
+            The samples do not fit the model.
+        CheckpointError
+            The run has no model yet, or its file is damaged.
+        """
+        return self.predictor.predict(data)
+
+    def predict_proba(self, data: Any) -> NDArray[Any]:
+        """Return the probability of each class, shape (n, classes), in the order of ``predictor.classes``.
+
+        Parameters
+        ----------
+        data
+            As for :meth:`predict`.
+
+        Raises
+        ------
+        SettingsError
+            The run's objective gives no probabilities: the hinge, regression, or a model for the area under the ROC
+            curve.
+        """
+        return self.predictor.predict_proba(data)
+
+    def decision_function(self, data: Any) -> NDArray[Any]:
+        """Return the model's scores: shape (n,), above 0 for the second of two classes, or (n, classes).
+
+        Parameters
+        ----------
+        data
+            As for :meth:`predict`.
+        """
+        return self.predictor.decision_function(data)
 
     def __repr__(self) -> str:
         return f"<Run {self.id}: {self.state}, {self.rounds} rounds>"

@@ -9,11 +9,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import partial
 
 from fenchel.algorithms.registry import server_half
 from fenchel.common.crypto.public_key import PublicKey
+from fenchel.common.data.preparation import Preparation
 from fenchel.common.defects import outside
 from fenchel.common.errors import CheckpointError, FenchelError, SettingsError, StorageError, TooManyFilesError
 from fenchel.common.objectives.factory import build_objective
@@ -39,26 +40,13 @@ from fenchel.server.rounds import Rounds
 from fenchel.server.saving import until_written
 from fenchel.server.telemetry.deferred_note import DeferredNote
 from fenchel.server.telemetry.objective_growth import ObjectiveGrowth
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observer, Observers
 from fenchel.server.telemetry.recorder import Recorder
+from fenchel.server.telemetry.summary import Summary
 
 log = logging.getLogger("fenchel.server")
 
 _COME_BACK = "start this client again when the server is back"
-
-
-@dataclass(frozen=True)
-class Summary:
-    """How a run ended."""
-
-    run: str  # its id
-    completed: bool  # whether the run came to its end: all rounds were done, or its budget of privacy was spent
-    rounds: int  # rounds done
-    seconds: float  # wall-clock time of the rounds that this process did
-    reason: str  # why it stopped early, or ended before its last round; empty if it did neither
-    figures: dict[str, float]
-    """Of the final model, as far as they are known: the last evaluation, and the algorithm's own. If the run stopped
-    early, the last evaluation."""
 
 
 class Coordinator:
@@ -75,14 +63,14 @@ class Coordinator:
         folder: RunFolder,
         *,
         resume: Checkpoint | None = None,
-        observer: RunObserver | None = None,
+        observer: Observer | None = None,
         public_key: PublicKey | None = None,
         limits: Limits | None = None,
         keeps_clients: bool = False,
     ) -> None:
         self.settings = settings
         self.folder = folder
-        self._observer = observer or RunObserver()
+        self._observer = Observer() if observer is None else Observers(observer)
         self._public_key: PublicKey | None = None
         if public_key is not None:
             self.require_key(public_key)
@@ -119,7 +107,7 @@ class Coordinator:
             throttled_log=self._throttled_log,
             limits=self.limits,
             joined=self._observer.joined,
-            opened=self._observer.opened,
+            opened=self._observer.stream_opened,
         )
         folder.summary.unlink(missing_ok=True)  # a resumed run has not ended
 
@@ -137,13 +125,13 @@ class Coordinator:
         """
         for warning in self.settings.algorithm.warnings:
             log.warning("%s", warning)
-        self._observer.conducting(self)
-        log.info(BEGINS)
         started = time.perf_counter()
         rounds: Rounds | None = None
         reason = "an unexpected error; see the log"
         told: str | None = "an unexpected error; the log of the server has it"
         try:
+            self._observer.begun(self)
+            log.info(BEGINS)
             await self.admission.gather()
             rounds = self._rounds()
             self._environments.compare()  # once the libraries that the settings need are loaded
@@ -202,7 +190,7 @@ class Coordinator:
             participation=settings.participation,
             network=settings.network,
             memory_budget=MemoryBudget(settings.network.in_flight_bytes, settings.network.max_message_bytes),
-            traced=self._observer.traced,
+            traced=self._observer.trace_context,
             meanwhile=note.soon,
         )
         objective = build_objective(settings.objective, no_samples(*shape))
@@ -237,20 +225,30 @@ class Coordinator:
             algorithm=algorithm,
             evaluator=evaluator,
             recorder=recorder,
+            preparation=self._preparation(),
             note=note,
             done=done,
             admission=self.admission.take_in,
             disclosures=self.disclosures,
-            observer=replace(self._observer, begins=self._begins),
+            begins=self._environments.begins,
+            observer=self._observer,
             throttled_log=self._throttled_log,
             privacy_budget=privacy_budget,
             growth=growth,
             epoch=self._epoch,
         )
 
-    def _begins(self, t: int) -> None:
-        self._environments.begins(t)
-        self._observer.begins(t)
+    def _preparation(self) -> Preparation:
+        """Return what is done to samples before the model sees them, as far as the server knows it."""
+        if self._source is not None:
+            return self._source.preparation
+        features, _ = self.admission.shape()
+        names = next(each.shard.class_names for each in self.admission.members.values() if each.shard is not None)
+        stored = features - (self.settings.data.bias is not None)
+        columns = self.settings.data.columns
+        return Preparation(
+            self.settings.data, stored, tuple(names), columns=columns if isinstance(columns, tuple) else None
+        )
 
     async def _end(self, rounds: Rounds | None, seconds: float, reason: str, told: str | None) -> Summary:
         """Tell the clients that the run is over, and why (``told``); write how it ended, and why (``reason``).
@@ -267,9 +265,13 @@ class Coordinator:
             log.info("the run stopped after round %d: %s", done, reason)
         # After the farewells: on a full disk, this is where it ends.
         text = json.dumps(asdict(summary), indent=2) + "\n"
-        await self._write("the summary", partial(write_text, self.folder.summary, text))
-        await self._write("the disclosure record", self.disclosures.save)
-        await self._write("the record of environments", self._environments.save_news)
+        try:
+            await self._write("the summary", partial(write_text, self.folder.summary, text))
+            await self._write("the disclosure record", self.disclosures.save)
+            await self._write("the record of environments", self._environments.save_news)
+        finally:
+            with contextlib.suppress(FenchelError):  # there is no run left that an observer could stop
+                await asyncio.to_thread(self._observer.ended, summary)  # clients hear of the end meanwhile
         return summary
 
     async def _write(self, what: str, write: Callable[[], None]) -> None:

@@ -12,11 +12,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.arrays import Vector
+from fenchel.common.data.preparation import Preparation
 from fenchel.common.errors import TooManyFilesError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage import store
@@ -30,7 +33,7 @@ from fenchel.server.privacy_budget import PrivacyBudget
 from fenchel.server.saving import Saving, until_written
 from fenchel.server.telemetry.deferred_note import DeferredNote
 from fenchel.server.telemetry.objective_growth import ObjectiveGrowth
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observer
 from fenchel.server.telemetry.recorder import Ended, Recorder, Row
 
 log = logging.getLogger("fenchel.server")
@@ -48,12 +51,14 @@ class Rounds:
     algorithm: Algorithm
     evaluator: Evaluator
     recorder: Recorder
+    preparation: Preparation  # saved with the model
     note: DeferredNote  # what the fleet sees to while clients work
     done: int  # the last round that is done
     admission: Callable[[Fleet, Algorithm], Awaitable[bool]]
     """Takes clients that have joined meanwhile into the fleet, between two rounds; returns whether it has grown."""
     disclosures: DisclosureRecord  # the account of what crossed, written now and then
-    observer: RunObserver = field(default_factory=RunObserver)
+    begins: Callable[[int], None] = lambda t: None  # called with the number of each round that begins
+    observer: Observer = field(default_factory=Observer)
     throttled_log: ThrottledLog = field(default_factory=ThrottledLog)
     privacy_budget: PrivacyBudget | None = None  # under differential privacy
     growth: ObjectiveGrowth = field(default_factory=ObjectiveGrowth)
@@ -77,7 +82,7 @@ class Rounds:
 
     async def go(self, *, fresh: bool) -> None:
         """Do the rounds that are left, and save the final model."""
-        watching = asyncio.create_task(self.fleet.shortfalls.watch(self.observer.waits, self.saving.secure))
+        watching = asyncio.create_task(self.fleet.shortfalls.watch(self.observer.waiting, self.saving.secure))
         try:
             await self._go(fresh)
         finally:
@@ -102,7 +107,8 @@ class Rounds:
             await self._save(wait=True)
         await self._finish()  # not saved: whoever resumes the run now does the end again, from what was before it
         private = self.settings.algorithm.hides_model
-        model = partial(save_model, self.folder.model, self.algorithm.model, private=private)
+        arrays = {"model": self.algorithm.model, **self.preparation.arrays()}
+        model = partial(save_model, self.folder.model, arrays, private=private)
         await until_written("the final model", model, self.throttled_log)
 
     async def _enrol(self) -> None:
@@ -122,7 +128,8 @@ class Rounds:
             await self._save(wait=True)
         started = time.perf_counter()
         fleet.round = t
-        self.observer.begins(t)
+        self.begins(t)
+        self.observer.round_begun(t)
         spent = len(fleet.spent)
         try:
             await self.algorithm.round(t)
@@ -175,7 +182,7 @@ class Rounds:
         row = self.recorder.round(t, started, ended, calls, connected, figures)
         with contextlib.suppress(TooManyFilesError):  # it is written with the checkpoint, which waits
             self.disclosures.save_news()
-        self.observer.row(row)
+        self.observer.round_ended(row)
 
     async def _finish(self) -> None:
         """Let the algorithm finish; evaluate the final model, unless it is the one of the last evaluation."""
@@ -222,19 +229,21 @@ def _digest(model: Vector) -> bytes:
     return hashlib.blake2b(np.ascontiguousarray(model).data).digest()
 
 
-def save_model(path: Path, model: Vector, *, private: bool) -> None:
+def save_model(path: Path, arrays: Mapping[str, NDArray[Any]], *, private: bool) -> None:
     """Write a model as NPZ, atomically; the same model gives the same bytes (no time of day in the archive).
 
+    arrays: the model, and what new samples need to be prepared for it, by their names in the archive.
     private: whether only the owner of the file can read it.
     """
     temporary = path.with_suffix(".new")
-    entry = zipfile.ZipInfo("model.npy", date_time=(1980, 1, 1, 0, 0, 0))
     with store.writing(path):
         temporary.unlink(missing_ok=True)  # one that a crash has left would keep its rights
         with (
             open(temporary, "xb", opener=store.private if private else None) as file,
             zipfile.ZipFile(file, "w") as archive,
-            archive.open(entry, "w", force_zip64=model.nbytes > _ZIP64_BYTES) as content,
         ):
-            np.lib.format.write_array(content, model, allow_pickle=False)
+            for name, array in arrays.items():
+                entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+                with archive.open(entry, "w", force_zip64=array.nbytes > _ZIP64_BYTES) as content:
+                    np.lib.format.write_array(content, array, allow_pickle=False)
         temporary.replace(path)

@@ -15,11 +15,11 @@ from fenchel.common.errors import TooFewRepliesError
 from fenchel.common.randomness import generator
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.server.telemetry.observer import RunObserver
 from fenchel.testing import Federation, undisturbed
 from tests.algorithms.balance import NAME, BalanceClient
 from tests.conftest import MakeSettings
 from tests.messages import raises
+from tests.observing import Calling
 
 NAMES = ("client-000", "client-001", "client-002")
 SLOW, ROUNDS, LENGTH = NAMES[1], 4, 3
@@ -69,7 +69,7 @@ def test_what_a_client_did_too_late_is_undone(
     monkeypatch.setattr(BalanceClient, "held_up", {(SLOW, 2): release})
     folder = RunFolder.create(tmp_path, "late")
     with ThreadPoolExecutor(len(NAMES)) as executor:
-        federation = Federation(settings, folder, observer=RunObserver(row=on_row), executor=executor)
+        federation = Federation(settings, folder, observer=Calling(round_ended=on_row), executor=executor)
         model = federation.run()
     cohorts: dict[int, Sequence[str]] = dict.fromkeys(range(1, ROUNDS + 1), NAMES)
     cohorts[2] = (NAMES[0], NAMES[2])

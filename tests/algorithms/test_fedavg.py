@@ -22,7 +22,7 @@ from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
-from fenchel.server.coordinator import Summary
+from fenchel.server.telemetry.summary import Summary
 from fenchel.testing import load_model
 from tests.conftest import MakeSettings
 from tests.messages import raises

@@ -21,7 +21,7 @@ from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.deploy.launch.names import client_names
-from fenchel.server.coordinator import Summary
+from fenchel.server.telemetry.summary import Summary
 from fenchel.testing import load_model
 from tests.algorithms.local_descent import simulated
 from tests.conftest import MakeSettings

@@ -25,9 +25,9 @@ from fenchel.common.wire.frames import parse
 from fenchel.deploy.launch.in_process import MemoryStream
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.coordinator import Coordinator
-from fenchel.server.telemetry.observer import RunObserver
 from fenchel.testing import Faults, Federation
 from tests.algorithms.hybrid import Run, hybrid_settings, shards_of
+from tests.observing import Calling
 from tests.slow import rest_slow
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class Deadly(Federation):
     rounds_done: int = 0
 
     def __post_init__(self) -> None:
-        self.observer = RunObserver(row=self._count)
+        self.observer = Calling(round_ended=self._count)
 
     def run(self, *, resume: bool = False) -> Vector:
         with patch.object(asyncio, "run", run_timeless):

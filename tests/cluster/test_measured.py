@@ -28,9 +28,9 @@ from fenchel.deploy.launch.names import client_names
 from fenchel.report.run import Run
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.metering.socket_bytes import SocketBytes, Sockets
-from fenchel.server.telemetry.observer import RunObserver
 from fenchel.server.telemetry.recorder import Row
 from fenchel.server.transport.service import serve
+from tests.observing import Calling
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts the bytes of a connection")
@@ -168,7 +168,7 @@ def together(tmp_path: Path, settings: Mapping[str, Any], clients: int, on_row: 
 
         valid = validate({"name": "together", "clients": clients} | dict(settings))
         folder.settings.write_text(valid.to_yaml())
-        coordinator = Coordinator(valid, folder, observer=RunObserver(row=told))
+        coordinator = Coordinator(valid, folder, observer=Calling(round_ended=told))
         serving = asyncio.create_task(serve(coordinator, "127.0.0.1:0", server, listening.set_result))
         address = f"localhost:{await listening}"
         credentials = {name: Credentials.load(tmp_path / "certs" / name) for name in names}

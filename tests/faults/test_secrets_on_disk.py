@@ -121,7 +121,9 @@ STATE: dict[str, Callable[[Path], Any]] = {
 
 WRITERS: dict[str, Callable[[Path], Any]] = STATE | {
     "checkpoints": write_checkpoints,
-    "a model that clients have encrypted": lambda root: save_model(root / "model.npz", np.ones(3), private=True),
+    "a model that clients have encrypted": lambda root: save_model(
+        root / "model.npz", {"model": np.ones(3)}, private=True
+    ),
     "the clients' secrets": lambda root: SECRETS.save(root / CLIENTS),
     "certificates and their keys": write_certificates,
 }

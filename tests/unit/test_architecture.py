@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("proto", "common", "algorithms", "server", "client", "deploy", "report")
 NETWORKS = {
     f"fenchel/common/objectives/networks/{name}.py"
-    for name in ("architectures", "device", "factory", "flat", "objective", "scorer")
+    for name in ("architectures", "factory", "flat", "module", "objective", "scorer")
 }
 ROOMS = {
     "torch": {*NETWORKS, "fenchel/common/data/extractor.py", "fenchel/common/data/resnet.py"},
@@ -38,6 +38,9 @@ ROOMS = {
     "dp_accounting": {"fenchel/common/accounting/accountant.py"},
     "prometheus_client": {"fenchel/common/telemetry/exposition.py"},
     "opentelemetry": {"fenchel/common/telemetry/tracing.py"},
+    "tensorboard": set[str](),  # fenchel/trackers.py loads it by its name, as the next two
+    "mlflow": set[str](),
+    "wandb": set[str](),
 }
 """The modules that may import a heavy or optional library."""
 
@@ -59,7 +62,8 @@ class Import:
 
 
 def sources() -> list[Path]:
-    return [path for package in PACKAGES for path in sorted((ROOT / "fenchel" / package).rglob("*.py"))]
+    packages = [path for package in PACKAGES for path in sorted((ROOT / "fenchel" / package).rglob("*.py"))]
+    return [*sorted((ROOT / "fenchel").glob("*.py")), *packages]
 
 
 def place_of(path: Path) -> str:
@@ -98,7 +102,7 @@ def all_imports() -> list[Import]:
 
 def test_there_is_a_project_to_look_at() -> None:
     assert len(handwritten()) > 50
-    assert {path.relative_to(ROOT / "fenchel").parts[0] for path in sources()} == set(PACKAGES)
+    assert {path.relative_to(ROOT / "fenchel").parts[0] for path in sources()} > set(PACKAGES)
 
 
 def test_imports_go_one_way_only() -> None:

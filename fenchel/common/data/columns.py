@@ -176,7 +176,7 @@ def from_table(
     single = all(pa.types.is_float32(table.schema.field(name).type) for name in columns)
     features = np.empty((table.num_rows, len(columns)), np.float32 if single else np.float64)
     for position, name in enumerate(columns):
-        features[:, position] = _numbers(table.column(name), name, path)
+        features[:, position] = numbers_of(table.column(name), name, path)
     train = samples(features, _values(table.column(label), label, path, limits, fractions=True), str(path))
     return DataSet(replace(train, holders=holders), columns=tuple(columns), identifiers=identifiers)
 
@@ -204,7 +204,8 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
 
 
-def _numbers(column: Any, name: str, path: Path) -> NDArray[Any]:
+def numbers_of(column: Any, name: str, path: Path) -> NDArray[Any]:
+    """Return a column of finite numbers, shape (n,), float64."""
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         row, value = _first_not_number(column)

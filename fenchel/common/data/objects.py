@@ -7,7 +7,7 @@ was killed can go on with them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ import pyarrow.parquet
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from fenchel.common.data.columns import listed
+from fenchel.common.data.columns import listed, numbers_of
 from fenchel.common.data.npz import SPARSE
+from fenchel.common.data.samples import RawMatrix, flatten_images
 from fenchel.common.errors import DataError
 
 ACCEPTED = (
@@ -89,8 +90,7 @@ def _pair(features: Any, labels: Any) -> Table | Arrays:
     """Put labels beside their features."""
     if not hasattr(features, "__arrow_c_stream__"):
         arrays = _named({"X": features, "y": labels})
-        rows = features.shape[0] if sp.issparse(features) else len(arrays["X"]) if arrays["X"].ndim else 0
-        _require_labels(arrays["y"], rows)
+        _require_labels(arrays["y"], arrays["shape"][0] if "shape" in arrays else np.size(arrays["X"], 0))
         return Arrays(arrays)
     table = _table(features)
     if _LABEL in table.column_names:
@@ -107,7 +107,36 @@ def _pair(features: Any, labels: Any) -> Table | Arrays:
 
 def _require_labels(labels: NDArray[Any], rows: int) -> None:
     if labels.shape not in ((rows,), (rows, 1)):
-        raise DataError(f"labels of shape {labels.shape} given for {rows} samples; expected one for each", source="data")
+        raise DataError(
+            f"labels of shape {labels.shape} given for {rows} samples; expected one for each", source="data"
+        )
+
+
+def features_in_memory(data: Any, columns: Sequence[str] | None) -> tuple[RawMatrix, bool]:
+    """Return the features of samples that have no labels, shape (n, m), and whether they are images.
+
+    columns: names of the features in order; columns of a table that have other names are left out. ``None``: they have
+        no names, so that their order counts.
+    """
+    if hasattr(data, "__arrow_c_stream__"):
+        table = _table(data)
+        names = table.column_names if columns is None else columns
+        lacking = [name for name in names if name not in table.column_names]
+        if lacking:
+            raise DataError(f"columns {listed(lacking)} are missing; the model needs them", source="X")
+        pieces = [numbers_of(table.column(name), name, Path("X")) for name in names]
+        return np.stack(pieces, axis=1) if pieces else np.empty((table.num_rows, 0)), False
+    if sp.issparse(data):
+        return _csr(data), False
+    rows, image = flatten_images(_array(data, "X"))
+    if rows.ndim != 2 or rows.dtype.kind not in "biuf":
+        raise DataError(
+            f"of shape {rows.shape} and type {rows.dtype}; expected numbers of shape (samples, features), or images",
+            source="X",
+        )
+    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+        raise DataError("a number is not finite; fill in or remove such values", source="X")
+    return rows, image is not None
 
 
 def _table(data: Any) -> pa.Table:
@@ -128,14 +157,19 @@ def _named(data: Mapping[Any, Any]) -> dict[str, NDArray[Any]]:
     arrays: dict[str, NDArray[Any]] = {}
     for name, value in data.items():
         if sp.issparse(value):
-            matrix: Any = value  # of any form
-            csr = sp.csr_array(matrix)
+            csr = _csr(value)
             prefix = "test_" if "test" in str(name).lower() else ""
             stored = (csr.data, csr.indices, csr.indptr, np.array(csr.shape))
             arrays |= {prefix + part: array for part, array in zip(SPARSE, stored, strict=True)}
         else:
             arrays[str(name)] = _array(value, str(name))
     return arrays
+
+
+def _csr(matrix: Any) -> sp.csr_array:
+    """Return a sparse matrix of any form as CSR."""
+    csr: sp.csr_array = sp.csr_array(matrix)
+    return csr
 
 
 def _array(value: Any, name: str) -> NDArray[Any]:

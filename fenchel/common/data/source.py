@@ -25,6 +25,7 @@ from fenchel.common.data.holdout import kept
 from fenchel.common.data.imbalance import imbalanced, positive_classes
 from fenchel.common.data.labels import binarised, encoded
 from fenchel.common.data.partition import partition
+from fenchel.common.data.preparation import Preparation
 from fenchel.common.data.samples import DataSet, RawMatrix, Samples
 from fenchel.common.data.shard import Shard
 from fenchel.common.data.sites import as_seen
@@ -65,7 +66,7 @@ class DataSource:
     """The classes that count as positive, by number; ``None`` if nobody said it and there are more than two."""
     _train: Samples
     _test: Samples | None
-    _steps: tuple[scaling.Step, ...]  # fitted on all training samples
+    preparation: Preparation  # fitted on all training samples
     _extractor: Extractor | None  # a frozen network that makes features of images
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
     _parts: dict[int, list[ClientBlock]] = field(default_factory=dict, repr=False, compare=False)
@@ -109,8 +110,16 @@ class DataSource:
             samples=len(train),
             image=None if bias or extractor is not None else dataset.image,
         )
-        steps = scaling.fit(settings.scalings, train.features, dataset.peak)
-        return cls(settings, seed, problem, train.labels, chosen, train, test, steps, extractor)
+        preparation = Preparation(
+            settings,
+            dataset.features,
+            names,
+            scaling.fit(settings.scalings, train.features, dataset.peak),
+            dataset.columns,
+            dataset.image,
+            dataset.peak,
+        )
+        return cls(settings, seed, problem, train.labels, chosen, train, test, preparation, extractor)
 
     @property
     def lack(self) -> FenchelError | None:
@@ -286,7 +295,8 @@ class DataSource:
             stored = samples.features if rows is None else samples.features[rows]
         else:
             stored = self._extracted(samples).take(np.arange(len(samples)) if rows is None else rows)
-        return scaling.apply(self._steps, stored, dtype, self.settings.bias)
+        assert self.preparation.steps is not None
+        return scaling.apply(self.preparation.steps, stored, dtype, self.settings.bias)
 
     def _extracted(self, samples: Samples) -> Extracted:
         """Return the features that the network makes of training samples or of the test set."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy.special import expit
 
-from fenchel.common.arrays import Indices, Matrix, Vector
+from fenchel.common.arrays import Dense, Indices, Matrix, Vector
 from fenchel.common.data.imbalance import positive_classes
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import SettingsError
@@ -122,6 +122,11 @@ class BinaryObjective(Objective):
         return features, np.isin(labels, self._positive_classes)
 
     @property
+    def positive_classes(self) -> tuple[int, ...]:
+        """The classes that count as positive, by number."""
+        return self._positive_classes
+
+    @property
     def positives(self) -> int:
         """Number of positive samples, n_+."""
         return int(np.count_nonzero(self.positive))
@@ -166,6 +171,14 @@ class BinaryObjective(Objective):
             return raw, np.zeros_like
         unit: Vector = raw / raw.dtype.type(norm)
         return unit, lambda slopes: ((slopes - unit * (unit @ slopes)) / norm).astype(raw.dtype)
+
+    def decision_function(self, w: Vector, features: Matrix) -> Vector:
+        """Return the scorer's own output, shape (n,), for prepared features; above 0 for positive samples."""
+        return self.scorer.scores(w, features.astype(self.dtype, copy=False))
+
+    def probabilities(self, w: Vector, features: Matrix) -> Dense:
+        """Return the probability of either class by the cross-entropy, shape (n, 2): negative, positive."""
+        return self._loss.probabilities(self.decision_function(w, features))
 
     # The min-max function
 

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from fenchel.common.objectives.losses import (
     Squared,
     SquaredHinge,
 )
-from fenchel.common.objectives.objective import Objective
+from fenchel.common.objectives.objective import Objective, ObjectiveFactory
 from fenchel.common.objectives.regularizer import build_regularizer
 from fenchel.common.settings.objective import (
     BinarySettings,
@@ -57,7 +58,7 @@ def _smooth_part(settings: ObjectiveSettings, shard: Shard) -> Objective:
         loss = _CLASS_LOSSES.get(settings.kind) or _margin_loss(settings)
         return LinearObjective(loss, shard, l2=settings.l2, nonconvex=settings.nonconvex, dtype=settings.dtype)
     if isinstance(settings, OwnSettings):
-        return _own_class(settings.name)(shard=shard, l2=settings.l2, dtype=settings.dtype, **settings.parameters)
+        return _own(settings.name)(shard=shard, l2=settings.l2, dtype=settings.dtype, **settings.parameters)
     if isinstance(settings, BinarySettings):
         return BinaryObjective(
             _scorer(settings, shard.features.shape[1]),
@@ -92,18 +93,21 @@ def _networks(wanted: str) -> ModuleType:
     return networks
 
 
-def _own_class(name: str) -> Callable[..., Objective]:
+def _own(name: str) -> Callable[..., Objective]:
+    """Return what makes an objective from outside the project."""
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
+        found: Any = getattr(importlib.import_module(module), attribute, None)
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"{name}: there is no module {error.name!r} here; install it on every machine of the run",
             key="objective.name",
         ) from None
-    if not (isinstance(found, type) and issubclass(found, Objective)):
+    is_class = isinstance(found, type) and issubclass(found, Objective)
+    if not is_class and not isinstance(found, ObjectiveFactory):
         raise SettingsError(
-            f"{name}: {attribute!r} in {module!r} must be a subclass of fenchel.Objective", key="objective.name"
+            f"{name}: {attribute!r} in {module!r} must be a subclass of fenchel.Objective, or a fenchel.TorchObjective",
+            key="objective.name",
         )
     return found
 

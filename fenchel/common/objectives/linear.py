@@ -72,6 +72,14 @@ class LinearObjective(Objective):
         result = features @ weights.T
         return result
 
+    def decision_function(self, w: Vector, features: Matrix) -> Dense:
+        """Return scores of prepared features; see :meth:`Objective.decision_function`."""
+        return self.scores(features.astype(self.dtype, copy=False), w)
+
+    def probabilities(self, w: Vector, features: Matrix) -> Dense:
+        """Return the probability of each class; see :meth:`Objective.probabilities`."""
+        return self.score_loss.probabilities(self.decision_function(w, features))
+
     def loss(self, w: Vector) -> float:
         """Return the mean loss of the samples at ``w``, shape (d,); DataError if there are none."""
         return self.batch_loss(w, self.all_rows)

@@ -59,6 +59,10 @@ class ScoreLoss(ABC):
     def correct(self, scores: Dense, targets: Targets) -> int:
         """Return how many samples the largest score, or the sign of the only one, classifies rightly."""
 
+    def probabilities(self, scores: Dense) -> Dense:
+        """Return the probability of each class, shape (n, classes), if the loss is the likelihood of a model."""
+        raise NotImplementedError(f"the loss {self.kind} gives no probabilities, only scores")
+
 
 class MarginLoss(ScoreLoss):
     """A convex loss ``l(z)`` of one score, for targets -1 and +1."""
@@ -218,6 +222,10 @@ class Logistic(MarginLoss):
         # entr(x) is -x ln x, 0 at 0 and -infinity below.
         return -(entr(b) + entr(1 - b))
 
+    def probabilities(self, scores: Vector) -> Dense:
+        """Return ``1 / (1 + exp(z))`` and ``1 / (1 + exp(-z))``, shape (n, 2)."""
+        return np.stack([expit(-scores), expit(scores)], axis=1)
+
 
 @dataclass(frozen=True)
 class Squared(MarginLoss):
@@ -275,18 +283,18 @@ class Softmax(_ClassLoss):
 
     def derivative(self, scores: Dense, targets: Targets) -> Dense:
         """Return ``p - e_t`` with ``p = softmax(z)``, shape (n, classes)."""
-        result = self._probabilities(scores)
+        result = self.probabilities(scores)
         result[np.arange(targets.size), targets] -= 1
         return result
 
     def curve(self, scores: Dense, targets: Targets, direction: Dense) -> Dense:
         """Return ``(diag(p) - p p^T) u`` for each sample, shape (n, classes)."""
-        p = self._probabilities(scores)
+        p = self.probabilities(scores)
         weighted = p * direction
         return weighted - p * weighted.sum(axis=1, keepdims=True)
 
-    @staticmethod
-    def _probabilities(scores: Dense) -> Dense:
+    def probabilities(self, scores: Dense) -> Dense:
+        """Return ``softmax(z)``, shape (n, classes), without overflow."""
         p: Dense = scores - scores.max(axis=1, keepdims=True)
         np.exp(p, out=p)
         p /= p.sum(axis=1, keepdims=True)

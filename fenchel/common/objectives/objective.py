@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fenchel.common.arrays import Indices, Vector
+from fenchel.common.arrays import Dense, Indices, Matrix, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError
 from fenchel.common.objectives.metrics import Metrics
@@ -27,6 +27,14 @@ from fenchel.common.objectives.regularizer import Regularizer, Zero
 
 BatchDraw: TypeAlias = Literal["passes", "epoch", "independent"]
 """How mini-batches are drawn; see :meth:`Objective.batches`."""
+
+
+class ObjectiveFactory(ABC):
+    """A description of an objective that is no class of its own."""
+
+    @abstractmethod
+    def __call__(self, shard: Shard, l2: float, dtype: DTypeLike) -> Objective:
+        """Return the objective on one shard, which may be empty."""
 
 
 class Objective(ABC):
@@ -133,6 +141,23 @@ class Objective(ABC):
     @abstractmethod
     def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
         """Return how well ``w`` does on ``shard``, or on the objective's own samples."""
+
+    def decision_function(self, w: Vector, features: Matrix) -> Dense:
+        """Return what the model ``w``, shape (d,), makes of prepared features, shape (n, m).
+
+        In regression the predictions, shape (n,). Of two classes one score, shape (n,), above 0 for the second one;
+        else a score for each class, shape (n, classes). NotImplementedError where it is not offered.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot be applied to new samples: define decision_function(w, features)"
+        )
+
+    def probabilities(self, w: Vector, features: Matrix) -> Dense:
+        """Return the probability of each class, shape (n, classes), for prepared features, shape (n, m).
+
+        NotImplementedError for a loss that is of no probability, or where it is not offered.
+        """
+        raise NotImplementedError(f"{type(self).__name__} gives no probabilities")
 
     @property
     def ranks(self) -> bool:

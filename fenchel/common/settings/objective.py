@@ -198,8 +198,10 @@ class BinarySettings(_Network):
 class OwnSettings(_Double):
     """An objective from outside the project."""
 
-    kind: Literal["own"] = Field(description="a subclass of fenchel.Objective from outside the project")
-    name: str = Field(pattern=r"^[\w.]+:\w+$", description="the class, as package.module:Class")
+    kind: Literal["own"] = Field(
+        description="from outside the project: a subclass of fenchel.Objective, or a fenchel.TorchObjective"
+    )
+    name: str = Field(pattern=r"^[\w.]+:\w+$", description="the class or object, as package.module:Name")
     parameters: dict[str, JsonValue] = Field(
         default={}, description="keyword arguments of the class, beside shard, l2 and dtype"
     )

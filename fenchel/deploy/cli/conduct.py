@@ -20,7 +20,7 @@ from fenchel.deploy.launch.logs import log_to_file
 
 if TYPE_CHECKING:
     from fenchel.deploy.launch.given_data import OwnFiles
-    from fenchel.server.coordinator import Summary
+    from fenchel.server.telemetry.summary import Summary
 
 T = TypeVar("T")
 

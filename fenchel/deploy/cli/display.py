@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fenchel.report.formatting import bytes_text
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observer
 from fenchel.server.telemetry.recorder import Row
 
 _SHOWN_ROWS = 12
@@ -86,7 +86,7 @@ def _auc(row: Row) -> str:
     return _percent(row.get(name, math.nan), 2) + (f" ± {_percent(error, 2)}" if error > 0 else "")
 
 
-class Display:
+class Display(Observer):
     """Shows a run while it goes on.
 
     console: where; a live table if it is a terminal, else a line for each round.
@@ -112,10 +112,6 @@ class Display:
             self._live.update(self._table())
             self._live.stop()
 
-    def observer(self) -> RunObserver:
-        """Return what a coordinator reports to."""
-        return RunObserver(joined=self.joined, row=self.row, waits=self.waits)
-
     def say(self, status: str) -> None:
         """Show a line of status."""
         self._status = status
@@ -128,13 +124,13 @@ class Display:
         """Show how many clients are ready."""
         self.say(f"{present} of {expected or '?'} clients ready")
 
-    def waits(self, words: str) -> None:
+    def waiting(self, reason: str) -> None:
         """Show what the run waits for beyond a deadline. Without a live table the log is enough, which says so too."""
-        self._status = words
+        self._status = reason
         if self._live is not None:
             self._live.update(self._table())
 
-    def row(self, row: Row) -> None:
+    def round_ended(self, row: Row) -> None:
         """Show a round."""
         self._rows.append(row)
         self._status = ""

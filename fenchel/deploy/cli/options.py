@@ -53,6 +53,10 @@ DashboardAtOption = Annotated[
 MetricsOption = Annotated[
     str | None, typer.Option("--metrics", metavar="HOST:PORT", help="serve metrics for Prometheus here, below /metrics")
 ]
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option("--track", metavar="TRACKER", help="write the run to tensorboard, mlflow or wandb; repeatable"),
+]
 InsecureOption = Annotated[bool, typer.Option("--insecure", help="no TLS; for tests on one machine only")]
 MaxFeaturesOption = Annotated[int, typer.Option(min=1, help="features that the samples of a data file may have")]
 MaxDataBytesOption = Annotated[

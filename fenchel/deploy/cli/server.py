@@ -34,6 +34,7 @@ from fenchel.deploy.cli.options import (
     RunsOption,
     SetOption,
     SettingsArgument,
+    TrackOption,
     warn_of,
 )
 from fenchel.deploy.launch.data import ensure
@@ -60,6 +61,7 @@ def server(
     dashboard: DashboardOption = False,
     dashboard_at: DashboardAtOption = None,
     metrics: MetricsOption = None,
+    track: TrackOption = None,
     insecure: InsecureOption = False,
     as_json: JsonOption = False,
     public_key: Annotated[
@@ -90,12 +92,13 @@ def server(
     from fenchel.deploy.monitoring.exporters import Exporters, watching
     from fenchel.server.coordinator import Coordinator, open_resumed
     from fenchel.server.metering.open_files import raise_limit
+    from fenchel.server.telemetry.observer import Observers
     from fenchel.server.transport.service import serve
 
     raise_limit()
     listen = listen or (DEFAULT_LISTEN_INSECURE if insecure else DEFAULT_LISTEN)
     address = Address.parse(listen, "--listen")
-    exporters = Exporters.parse(dashboard, dashboard_at, metrics)
+    exporters = Exporters.parse(dashboard, dashboard_at, metrics, track)
     refuse_private_keys(certs, os.environ)
     if (certs is None) != insecure:
         raise SettingsError("give either --certs DIR (fenchel certs makes one) or --insecure")
@@ -130,7 +133,7 @@ def server(
             watching(folder, chosen, exporters, partial(say_on, console), warn_of) as watchers,
             Display(console, folder.id, chosen.rounds) as display,
         ):
-            observer = display.observer().beside(watchers)
+            observer = Observers(display, watchers)
             coordinator = Coordinator(
                 chosen, folder, resume=checkpoint, observer=observer, public_key=key, keeps_clients=keep_clients
             )

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.status import Status
 
 from fenchel.common.errors import RunStoppedError, SettingsError
 from fenchel.common.settings.run import RunSettings
@@ -33,7 +34,7 @@ from fenchel.deploy.launch.sweep import (
 )
 from fenchel.deploy.monitoring.exporters import Exporters, watching
 from fenchel.server.preflight import check_run
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observer, Observers
 from fenchel.server.telemetry.recorder import Row
 
 
@@ -114,16 +115,31 @@ class Sweep:
             watching(folder, settings, exporters, partial(say_on, console), warn_of) as watchers,
             console.status(label) as status,
         ):
-
-            def say(text: str) -> None:
-                status.update(f"{label}  {escape(text)}")
-
-            def row(row: Row) -> None:
-                say(f"round {row['round']:.0f} of {settings.rounds}")
-
-            observer = RunObserver(row=row, waits=say).beside(watchers)
-            interruptible(replace(self.deploy(settings), folder=folder, observer=observer, say=say).run())
+            progress = _Progress(status, label, settings.rounds)
+            deployment = replace(self.deploy(settings), folder=folder, say=progress.say)
+            interruptible(replace(deployment, observer=Observers(progress, watchers)).run())
         write_report([Run(folder.path)], folder.report)
+
+
+class _Progress(Observer):
+    """The progress of a run in one line of the terminal."""
+
+    def __init__(self, status: Status, label: str, rounds: int) -> None:
+        self._status = status
+        self._label = label
+        self._rounds = rounds
+
+    def say(self, text: str) -> None:
+        """Show a text behind the label."""
+        self._status.update(f"{self._label}  {escape(text)}")
+
+    def round_ended(self, row: Row) -> None:
+        """Show the number of the round."""
+        self.say(f"round {row['round']:.0f} of {self._rounds}")
+
+    def waiting(self, reason: str) -> None:
+        """Show the reason for the delay."""
+        self.say(reason)
 
 
 def _line(result: SweepResult) -> str:

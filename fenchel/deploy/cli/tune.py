@@ -18,7 +18,7 @@ from fenchel.report.formatting import number_text
 from fenchel.report.tuning.trials import Trial
 
 if TYPE_CHECKING:
-    from fenchel.server.telemetry.observer import RunObserver
+    from fenchel.server.telemetry.observer import Observer
     from fenchel.server.telemetry.recorder import Row
 
 
@@ -88,17 +88,19 @@ class _Progress:
         self._rounds = rounds
         self.status = Status("starting", console=console)
 
-    def beginning(self, number: int, drawn: Mapping[str, Any]) -> RunObserver:
-        """Show that a trial begins; return what its run reports to."""
-        from fenchel.server.telemetry.observer import RunObserver
+    def beginning(self, number: int, drawn: Mapping[str, Any]) -> Observer:
+        """Show that a trial begins; return the observer of its run."""
+        from fenchel.server.telemetry.observer import Observer
 
         title = f"trial {number} ({number + 1} of {self._trials}): {_words(drawn)}"
         self.status.update(title)
+        status, rounds = self.status, drawn.get("rounds", self._rounds)
 
-        def row(row: Row) -> None:
-            self.status.update(f"{title}, round {row['round']:.0f} of {drawn.get('rounds', self._rounds)}")
+        class TrialProgress(Observer):
+            def round_ended(self, row: Row) -> None:
+                status.update(f"{title}, round {row['round']:.0f} of {rounds}")
 
-        return RunObserver(row=row)
+        return TrialProgress()
 
     def ended(self, trial: Trial) -> None:
         """Show that a trial is over."""

@@ -37,6 +37,7 @@ from fenchel.deploy.cli.options import (
     RunsOption,
     SetOption,
     SettingsArgument,
+    TrackOption,
     warn_of,
 )
 from fenchel.deploy.launch.data import ensure
@@ -105,6 +106,7 @@ def up(
     dashboard: DashboardOption = False,
     dashboard_at: DashboardAtOption = None,
     metrics: MetricsOption = None,
+    track: TrackOption = None,
     insecure: InsecureOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -116,9 +118,10 @@ def up(
     from fenchel.deploy.monitoring.exporters import Exporters, watching
     from fenchel.server.coordinator import open_resumed
     from fenchel.server.metering.open_files import raise_limit
+    from fenchel.server.telemetry.observer import Observers
 
     raise_limit()
-    exporters = Exporters.parse(dashboard, dashboard_at, metrics)
+    exporters = Exporters.parse(dashboard, dashboard_at, metrics, track)
     own = OwnFiles.of_patterns(data, label, identifier) if data else None
     if own is None and (label, identifier) != (None, None):
         raise SettingsError("given without --data, whose columns they name", key="--label, --id")
@@ -163,9 +166,10 @@ def up(
     deployment = deploy(chosen, folder, checkpoint)
     options = {"--on": on, "--engine": engine, "--cpus": cpus, "--gpus": gpus, "--processes": processes}
     options |= {"--dashboard-at": dashboard_at, "--metrics": metrics}
+    tracking = [word for name in exporters.tracked for word in ("--track", name)]
     beginning = _beginning(settings, overrides, clients, resume, previous)
     files = [] if own is None else own.words(range(deployment.clients))
-    job = _job(deployment, [*_words(options), *files], beginning, runs)
+    job = _job(deployment, [*_words(options), *tracking, *files], beginning, runs)
     if job is not None and dashboard:
         raise SettingsError(
             "opens a page of this machine, and the run is in a job; use --dashboard-at", key="--dashboard"
@@ -185,7 +189,7 @@ def up(
         watching(folder, chosen, exporters, partial(say_on, console), warn_of) as watchers,
         Display(console, folder.id, chosen.rounds) as display,
     ):
-        observer = display.observer().beside(watchers)
+        observer = Observers(display, watchers)
         summary = interruptible(replace(deployment, folder=folder, observer=observer, say=display.say).run())
     show_outcome(console, folder, summary, as_json)
 

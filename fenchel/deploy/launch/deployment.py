@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,10 @@ from fenchel.deploy.launch.launchers.local import LocalLauncher
 from fenchel.deploy.launch.names import client_names
 from fenchel.deploy.netem.proxies import NetworkProxies, how_it_ended, relaying
 from fenchel.server.checkpoint import Checkpoint
-from fenchel.server.coordinator import Coordinator, Summary
+from fenchel.server.coordinator import Coordinator
 from fenchel.server.membership.secret_exchange import check_designated
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observer
+from fenchel.server.telemetry.summary import Summary
 from fenchel.server.transport.service import serve
 
 MAX_PROCESSES = 16
@@ -71,7 +72,7 @@ class Deployment:
     restarts: int = 3
     resume: Checkpoint | None = None
     own: OwnFiles | None = None
-    observer: RunObserver = field(default_factory=RunObserver)
+    observer: Observer | None = None
     say: Callable[[str], None] = lambda words: None
 
     async def run(self) -> Summary:

@@ -26,8 +26,9 @@ from fenchel.deploy.certificates.keys import CLIENTS, make_keys
 from fenchel.deploy.launch.given_data import OwnFiles
 from fenchel.deploy.launch.names import client_names
 from fenchel.server.checkpoint import Checkpoint
-from fenchel.server.coordinator import Coordinator, Summary
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.coordinator import Coordinator
+from fenchel.server.telemetry.observer import Observer
+from fenchel.server.telemetry.summary import Summary
 
 _QUEUE_FRAMES = 4  # frames between the two sides, like the window of a connection
 
@@ -58,7 +59,7 @@ async def run_in_process(
     *,
     clients: int | None = None,
     resume: Checkpoint | None = None,
-    observer: RunObserver | None = None,
+    observer: Observer | None = None,
     secrets: Secrets | None = None,
     own: OwnFiles | Sequence[Shard] | None = None,
 ) -> Summary:

@@ -35,7 +35,7 @@ from fenchel.report.run import Run
 from fenchel.report.tuning.pareto_front import draw
 from fenchel.report.tuning.trials import Trial, Verdict, judge, write_table
 from fenchel.server.preflight import check_run, open_data
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observer
 
 
 @dataclass(frozen=True)
@@ -157,14 +157,14 @@ class Search:
         *,
         in_process: bool = False,
         processes: int | None = None,
-        beginning: Callable[[int, Mapping[str, Any]], RunObserver] = lambda number, drawn: RunObserver(),
+        beginning: Callable[[int, Mapping[str, Any]], Observer] = lambda number, drawn: Observer(),
         ended: Callable[[Trial], None] = lambda trial: None,
     ) -> Verdict:
         """Do the trials that are left, judge all of them and write the results.
 
         A trial whose run fails is recorded with the reason, and the search goes on.
 
-        beginning: told each trial's number and parameters; returns who is told of the progress of its run.
+        beginning: called with each trial's number and parameters; returns the observer of its run.
         """
         for number in range(self.tuning.trials):
             if number not in self.finished:
@@ -183,7 +183,7 @@ class Search:
         return verdict
 
     def _run(
-        self, number: int, drawn: Mapping[str, Any], observer: RunObserver, in_process: bool, processes: int | None
+        self, number: int, drawn: Mapping[str, Any], observer: Observer, in_process: bool, processes: int | None
     ) -> Trial:
         name = f"trial-{number:03d}"
         pattern = f"*-{name}-????"

@@ -18,7 +18,7 @@ from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.given_data import OwnData, OwnFiles, PooledData, given_data
 from fenchel.deploy.launch.launchers.choice import launcher
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observer
 
 if TYPE_CHECKING:
     from fenchel.report.run import Run
@@ -42,7 +42,7 @@ def up(
     gpus: float | None = None,
     runs: str | Path = "runs",
     in_process: bool = False,
-    observer: RunObserver | None = None,
+    observer: Observer | None = None,
 ) -> Run:
     """Do a run with the server in this process, as the command ``fenchel up`` does, and return it.
 
@@ -51,7 +51,7 @@ def up(
     settings
         A YAML file, a mapping of the same form, or validated settings.
     overrides
-        ``key=value`` pairs, as ``--set`` takes them.
+        ``key=value`` pairs, for a file.
     clients
         Number of clients, in place of the settings'.
     data
@@ -82,7 +82,7 @@ def up(
     in_process
         Everything in this process and without a network: the same model, sooner; no real latency.
     observer
-        Told of the progress.
+        Called while the run goes on; several: :class:`fenchel.Observers`.
 
     Returns
     -------
@@ -111,7 +111,6 @@ def up(
     engine_launcher = launcher(on, engine=engine, hosts=hosts, cpus=cpus, gpus=gpus)
     ensure(chosen.data, Console(stderr=True))
     folder = RunFolder.create(Path(runs), chosen.name)
-    observer = observer or RunObserver()
     with folder.kept_if_begun():
         own = given.write(folder) if isinstance(given, OwnData) else None
         if isinstance(given, PooledData):

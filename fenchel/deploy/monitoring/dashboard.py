@@ -32,7 +32,7 @@ from fenchel.deploy.address import Address
 from fenchel.deploy.monitoring.web import HttpResponse, NotReadyError, Route, WebServer
 from fenchel.server.fleet.calls import Call
 from fenchel.server.membership.client_status import ClientStatus, census
-from fenchel.server.telemetry.observer import Conductor, RunObserver
+from fenchel.server.telemetry.observer import Observer, OngoingRun
 from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.time_breakdown import CallBreakdown
 
@@ -66,7 +66,7 @@ class _RunProgress:
     waits: str = ""
 
 
-class Dashboard:
+class Dashboard(Observer):
     """Serves the page for the duration of a ``with`` block.
 
     address: where; ``None``: at :data:`DEFAULT`, or at a free port if something else is there.
@@ -74,7 +74,7 @@ class Dashboard:
 
     def __init__(self, folder: RunFolder, rounds: int, address: Address | None = None) -> None:
         self._rounds = rounds
-        self._conductor: Conductor | None = None
+        self._run: OngoingRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._progress = _RunProgress()
         self._network: dict[str, float] = {}
@@ -112,27 +112,26 @@ class Dashboard:
             self._seen_over.wait(_LINGER)
         self._open.close()
 
-    def observer(self) -> RunObserver:
-        """Return what a coordinator reports to."""
-        return RunObserver(
-            conducting=self._conducting, begins=self._begins, row=self._row, calls=self._calls, waits=self._waits
-        )
+    # Called on the event loop of the run
 
-    # What the event loop of the run tells
+    def begun(self, run: OngoingRun) -> None:
+        """Keep the run, and the event loop that its state is read on."""
+        self._run, self._loop = run, asyncio.get_running_loop()
 
-    def _conducting(self, conductor: Conductor) -> None:
-        self._conductor, self._loop = conductor, asyncio.get_running_loop()
-
-    def _begins(self, t: int) -> None:
+    def round_begun(self, t: int) -> None:
+        """Note the round that goes on."""
         self._progress.round, self._progress.round_unix = t, time.time()
 
-    def _waits(self, words: str) -> None:
-        self._progress.waits = words
+    def waiting(self, reason: str) -> None:
+        """Note what the run waits for."""
+        self._progress.waits = reason
 
-    def _row(self, row: Row) -> None:
+    def round_ended(self, row: Row) -> None:
+        """Note the last round that is done."""
         self._progress.done = int(row["round"])
 
-    def _calls(self, calls: Sequence[Call]) -> None:
+    def calls(self, calls: Sequence[Call]) -> None:
+        """Note the round trips of clients."""
         now = time.monotonic()
         if now - self._noted < _FRESH:
             return  # rounds of milliseconds: nobody sees more than one a second
@@ -199,14 +198,14 @@ class Dashboard:
 
     def _ask(self) -> tuple[float, list[ClientStatus], int | None]:
         """Have the event loop say how the clients stand."""
-        conductor, loop = self._conductor, self._loop
-        if conductor is None or loop is None:
+        run, loop = self._run, self._loop
+        if run is None or loop is None:
             return time.time(), [], None
         if loop.is_closed():
             raise NotReadyError("the run is over")
 
         async def asked() -> tuple[float, list[ClientStatus], int | None]:
-            return time.time(), census(conductor.admission), conductor.admission.enrolment.expected
+            return time.time(), census(run.admission), run.admission.enrolment.expected
 
         future = asyncio.run_coroutine_threadsafe(asked(), loop)
         try:

@@ -1,19 +1,20 @@
-"""Who watches a run: the terminal always; the live page, Prometheus and OpenTelemetry where they are asked for."""
+"""Observers of a run that a command opens: live page, Prometheus, OpenTelemetry and trackers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fenchel.common.errors import SettingsError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.telemetry.tracing import endpoint, tracing
 from fenchel.deploy.address import Address
 from fenchel.deploy.monitoring.web import HttpResponse, WebServer
 from fenchel.server.disclosure.exporters import Exporter
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observer, Observers, OngoingRun
 
 if TYPE_CHECKING:
     from fenchel.client.observer import ClientObserver
@@ -26,19 +27,28 @@ _WARNING = (
 
 @dataclass(frozen=True)
 class Exporters:
-    """What the command line asks for."""
+    """Exporters that the command line asks for."""
 
     dashboard: bool = False  # whether the live page is served
     dashboard_at: Address | None = None  # where; ``None``: where nobody but this machine reaches it
     metrics_at: Address | None = None  # where Prometheus finds the metrics; ``None``: nowhere
+    tracked: Sequence[str] = ()  # names of trackers
 
     @classmethod
-    def parse(cls, dashboard: bool, dashboard_at: str | None, metrics: str | None) -> Exporters:
+    def parse(
+        cls, dashboard: bool, dashboard_at: str | None, metrics: str | None, track: Sequence[str] | None = None
+    ) -> Exporters:
         """Read the words of the command line; ``--dashboard-at`` alone is enough."""
+        from fenchel.trackers import TRACKERS
+
+        for name in track or ():
+            if name not in TRACKERS:
+                raise SettingsError(f"expected {', '.join(TRACKERS)} (given {name!r})", key="--track")
         return cls(
             dashboard or dashboard_at is not None,
             None if dashboard_at is None else Address.parse(dashboard_at, "--dashboard-at"),
             None if metrics is None else Address.parse(metrics, "--metrics"),
+            tuple(dict.fromkeys(track or ())),
         )
 
 
@@ -49,24 +59,24 @@ def watching(
     exporters: Exporters,
     say: Callable[[str], None],
     warn: Callable[[str], None],
-) -> Iterator[RunObserver]:
+) -> Iterator[Observers]:
     """Open the exporters of a server for the duration of a ``with`` block.
 
     say, warn: told where they are, and who can read them.
     """
     shown: list[Exporter] = []
-    observer = RunObserver()
+    observers: list[Observer] = []
     with ExitStack() as stack:
         if (traces := tracing("fenchel-server")) is not None:
             from fenchel.server.telemetry.tracing import ServerTraces
 
-            observer = observer.beside(stack.enter_context(ServerTraces(traces, folder.id)).observer())
+            observers.append(stack.enter_context(ServerTraces(traces, folder.id)))
             shown.append(Exporter("traces", endpoint()))
         if exporters.metrics_at is not None:
             from fenchel.server.telemetry.metrics import ServerMetrics
 
             counted = ServerMetrics(folder.id, settings)
-            observer = observer.beside(counted.observer())
+            observers.append(counted)
             address = stack.enter_context(_scraped(exporters.metrics_at, counted.exposition.text, say, warn))
             shown.append(Exporter("metrics", address))
         if exporters.dashboard:
@@ -76,12 +86,25 @@ def watching(
             say(f"live page   {page.url}")
             if not page.is_private:
                 warn(_WARNING.format(address=page.url, what="this run's figures, settings and names of clients"))
-            observer = observer.beside(page.observer())
+            observers.append(page)
             shown.append(Exporter("live page", page.url))
+        for name in exporters.tracked:
+            from fenchel.trackers import TRACKERS
+
+            observers.append(TRACKERS[name]())
         if shown:
-            accounted = RunObserver(conducting=lambda conductor: conductor.disclosures.shown(*shown))
-            observer = observer.beside(accounted)
-        yield observer
+            observers.append(_Accounted(shown))
+        yield Observers(*observers)
+
+
+class _Accounted(Observer):
+    """Puts exporters into the disclosure record of a run."""
+
+    def __init__(self, shown: Sequence[Exporter]) -> None:
+        self._shown = shown
+
+    def begun(self, run: OngoingRun) -> None:
+        run.disclosures.shown(*self._shown)
 
 
 @contextmanager

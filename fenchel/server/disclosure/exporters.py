@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-OutletName: TypeAlias = Literal["live page", "metrics", "traces"]
+OutletName: TypeAlias = Literal["live page", "metrics", "traces", "tracker"]
 
 _OUTLETS: Mapping[OutletName, tuple[str, str]] = {
     "live page": (
@@ -20,6 +20,10 @@ _OUTLETS: Mapping[OutletName, tuple[str, str]] = {
     "traces": (
         "whoever runs the collector, and the network between unless the address begins with https",
         "the run's id and algorithm, phases, rounds, times, names of clients that trace, too",
+    ),
+    "tracker": (
+        "users of the tracking server, and the network between unless the address begins with https",
+        "the run's id and settings, figures, times, bytes; no client's name",
     ),
 }
 """Who can read an exporter of the server, and what it shows (docs/monitoring.md)."""

@@ -16,7 +16,7 @@ from fenchel.common.storage.round_columns import COUNTS, PARTS, SOCKETS, TIMES
 from fenchel.common.telemetry.exposition import LATENCIES, Exposition
 from fenchel.server.fleet.calls import Call
 from fenchel.server.membership.client_status import STATES, State, state_of
-from fenchel.server.telemetry.observer import Conductor, RunObserver
+from fenchel.server.telemetry.observer import Observer, OngoingRun
 from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.time_breakdown import CallBreakdown
 
@@ -33,7 +33,7 @@ _NO_FIGURES = frozenset({*COUNTS, *SOCKETS, *TIMES, "clients"})
 """Columns of a round's row that are measured in another way here, or are no figures of the model."""
 
 
-class ServerMetrics:
+class ServerMetrics(Observer):
     """Counts what happens in a run."""
 
     def __init__(self, run: str, settings: RunSettings) -> None:
@@ -75,19 +75,22 @@ class ServerMetrics:
             "fenchel_figure", "The last value of each figure of the model and of the algorithm.", "figure"
         )
 
-    def observer(self) -> RunObserver:
-        """Return what a coordinator reports to."""
-        return RunObserver(conducting=self._conducting, begins=self._begun.set, row=self._row, calls=self._count)
+    def begun(self, run: OngoingRun) -> None:
+        """Count the clients of a run by their status, whenever the metrics are read."""
 
-    def _conducting(self, conductor: Conductor) -> None:
         def standing(state: State) -> int:
             # Called by the thread that answers Prometheus: a list of a dict's values is made in one step.
-            return sum(state_of(member) == state for member in list(conductor.admission.members.values()))
+            return sum(state_of(member) == state for member in list(run.admission.members.values()))
 
         for state in STATES:
             self._clients.labels(state).set_function(partial(standing, state))
 
-    def _row(self, row: Row) -> None:
+    def round_begun(self, t: int) -> None:
+        """Note the number of the round."""
+        self._begun.set(t)
+
+    def round_ended(self, row: Row) -> None:
+        """Count a round."""
         self._rounds.inc()
         self._ended.set(row["unix"])
         self._seconds.observe(row["seconds"])
@@ -102,7 +105,8 @@ class ServerMetrics:
             if name not in _NO_FIGURES and not math.isnan(value):
                 self._figures.labels(name).set(value)
 
-    def _count(self, calls: Sequence[Call]) -> None:
+    def calls(self, calls: Sequence[Call]) -> None:
+        """Count instructions."""
         for (phase, outcome), number in Counter((call.phase, call.outcome) for call in calls).items():
             self._calls.labels(phase, outcome).inc(number)
         for (layer, direction), size in _LAYERS.items():

@@ -1,74 +1,231 @@
-"""Where a run's progress goes while it runs."""
+"""Observers of a run on the server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import logging
+from collections.abc import Sequence
+from typing import Any, Protocol
 
+from fenchel.common.errors import FenchelError
 from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.run_folder import RunFolder
 from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.fleet.calls import Call
 from fenchel.server.membership.admission import Admission
 from fenchel.server.telemetry.recorder import Row
+from fenchel.server.telemetry.summary import Summary
+
+log = logging.getLogger("fenchel.server")
 
 
-class Conductor(Protocol):
-    """Who conducts a run, as far as those that watch it look."""
+class OngoingRun(Protocol):
+    """Run that an observer is attached to."""
 
     @property
     def settings(self) -> RunSettings:
-        """Of the run."""
+        """Validated settings, defaults included."""
+
+    @property
+    def folder(self) -> RunFolder:
+        """Run folder. Its ``id`` identifies the run, its ``path`` is where an observer may write files."""
 
     @property
     def admission(self) -> Admission:
-        """Who takes part in it."""
+        """Clients of the run and their connections."""
 
     @property
     def disclosures(self) -> DisclosureRecord:
-        """The account of what crossed."""
+        """Record of the data that leaves the server or reaches it."""
 
 
-@dataclass(frozen=True)
-class RunObserver:
-    """Where a run's progress goes while it runs: nowhere, unless the command line or a test asks."""
+class Observer:
+    """Base class of observers of a run; its methods do nothing.
 
-    joined: Callable[[int, int | None], None] = lambda present, expected: None
-    """Called with the number of clients described so far and the number expected (``None``: open)."""
-    row: Callable[[Row], None] = lambda row: None  # called with the figures of each round
-    conducting: Callable[[Conductor], None] = lambda conductor: None
-    """Called once, on the event loop of the run, with who conducts it."""
-    begins: Callable[[int], None] = lambda t: None  # called with the number of each round that begins
-    calls: Callable[[Sequence[Call]], None] = lambda calls: None
-    """Called with the instructions of each round once they are over, and with those that belong to none."""
-    opened: Callable[[str, str], None] = lambda client, traceparent: None
-    """Called with the id of a client that opens a stream, and the trace context it names; empty: none."""
-    traced: Callable[[str, int], str] = lambda phase, t: ""
-    """Called with each phase that is about to be asked, and its round; returns the trace context that goes with its
-    instructions, or nothing."""
-    waits: Callable[[str], None] = lambda words: None
-    """Called when the run waits for replies beyond their deadline, with what it waits for in a few words; empty: it
-    goes on."""
+    Derive from it, override the methods of interest, and pass an object to :func:`fenchel.up`.
 
-    def beside(self, other: RunObserver) -> RunObserver:
-        """Return an observer that tells this one and then another; only one of them can trace."""
+    All methods but :meth:`ended` are called on the event loop of the server.
+    A method that blocks delays the run, so slow work belongs in a thread of the observer.
+    Nothing that an observer does changes the model.
 
-        def both(name: str) -> Callable[..., None]:
-            first, second = getattr(self, name), getattr(other, name)
+    An observer that fails does not stop the run: its first exception is logged as a warning, further ones are
+    ignored, and its methods are still called.
+    To stop the run on purpose, raise a :class:`fenchel.FenchelError`.
+    """
 
-            def tell(*told: object) -> None:
-                first(*told)
-                second(*told)
+    def begun(self, run: OngoingRun) -> None:
+        """Handle the start of the run, before clients are admitted.
 
-            return tell
+        Called exactly once by each process that conducts the run: a resumed run begins again.
 
-        return RunObserver(
-            joined=both("joined"),
-            row=both("row"),
-            conducting=both("conducting"),
-            begins=both("begins"),
-            calls=both("calls"),
-            opened=both("opened"),
-            traced=lambda phase, t: self.traced(phase, t) or other.traced(phase, t),
-            waits=both("waits"),
+        Parameters
+        ----------
+        run
+            The run: its settings and its folder.
+        """
+
+    def joined(self, present: int, expected: int | None) -> None:
+        """Handle the arrival of a client.
+
+        Parameters
+        ----------
+        present
+            Clients that have described their data so far.
+        expected
+            Clients that the run waits for; ``None`` if their number is open.
+        """
+
+    def stream_opened(self, client: str, traceparent: str) -> None:
+        """Handle a new stream of a client, at its first connection and at each reconnection.
+
+        Parameters
+        ----------
+        client
+            Id of the client.
+        traceparent
+            W3C trace context that the client sent, as it came; empty if it sent none.
+        """
+
+    def round_begun(self, t: int) -> None:
+        """Handle the beginning of a round.
+
+        Parameters
+        ----------
+        t
+            Number of the round, from 1. A resumed run begins with the round after its checkpoint.
+        """
+
+    def trace_context(self, phase: str, t: int) -> str:
+        """Return the W3C trace context to be sent with the instructions of a phase.
+
+        Parameters
+        ----------
+        phase
+            Name of the phase, about to be sent to its clients.
+        t
+            Number of the round.
+
+        Returns
+        -------
+        str
+            ``traceparent``, or an empty string for none.
+        """
+        return ""
+
+    def calls(self, calls: Sequence[Call]) -> None:
+        """Handle the instructions of a round after it has ended, and at last those that belong to none.
+
+        Parameters
+        ----------
+        calls
+            One for each instruction: a row of ``calls.parquet``.
+        """
+
+    def round_ended(self, row: Row) -> None:
+        """Handle the figures of a round, after :meth:`calls`.
+
+        Called within 20 ms of the end of a round, or while clients work on the next one, whichever is sooner.
+
+        Parameters
+        ----------
+        row
+            Figures of the round by name: a row of ``metrics.parquet``, with ``row["round"]`` the number of the round.
+            Not-a-number where the round has no such figure, as for an evaluation that was not due.
+        """
+
+    def waiting(self, reason: str) -> None:
+        """Handle a wait for replies beyond their deadline.
+
+        Parameters
+        ----------
+        reason
+            What the run waits for; empty when it goes on.
+        """
+
+    def ended(self, summary: Summary) -> None:
+        """Handle the end of the run, be it completed, failed or interrupted.
+
+        Called exactly once after :meth:`begun`, as the last method, in a thread: it may wait until everything is sent.
+
+        Parameters
+        ----------
+        summary
+            Outcome: ``completed``, ``reason``, ``rounds``, ``seconds`` and the final ``figures`` by name.
+        """
+
+
+class Observers(Observer):
+    """Several observers as one: calls all of them in order, and keeps their exceptions from the run.
+
+    Parameters
+    ----------
+    *observers
+        Observers, also other ``Observers``. The first trace context that one returns is used.
+    """
+
+    def __init__(self, *observers: Observer) -> None:
+        self.observers = observers
+        self._failed: set[int] = set()
+
+    def begun(self, run: OngoingRun) -> None:
+        """Call all observers."""
+        self._call("begun", run)
+
+    def joined(self, present: int, expected: int | None) -> None:
+        """Call all observers."""
+        self._call("joined", present, expected)
+
+    def stream_opened(self, client: str, traceparent: str) -> None:
+        """Call all observers."""
+        self._call("stream_opened", client, traceparent)
+
+    def round_begun(self, t: int) -> None:
+        """Call all observers."""
+        self._call("round_begun", t)
+
+    def trace_context(self, phase: str, t: int) -> str:
+        """Call all observers; return the first trace context."""
+        return next(filter(None, self._call("trace_context", phase, t)), "")
+
+    def calls(self, calls: Sequence[Call]) -> None:
+        """Call all observers."""
+        self._call("calls", calls)
+
+    def round_ended(self, row: Row) -> None:
+        """Call all observers."""
+        self._call("round_ended", row)
+
+    def waiting(self, reason: str) -> None:
+        """Call all observers."""
+        self._call("waiting", reason)
+
+    def ended(self, summary: Summary) -> None:
+        """Call all observers."""
+        self._call("ended", summary)
+
+    def _call(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of all observers; raise the first error that stops the run after all were called."""
+        returned: list[Any] = []
+        stop: FenchelError | None = None
+        for observer in self.observers:
+            try:
+                returned.append(getattr(observer, method)(*arguments))
+            except FenchelError as error:
+                stop = stop or error
+            except Exception as error:
+                self._warn(observer, method, error)
+        if stop is not None:
+            raise stop
+        return returned
+
+    def _warn(self, observer: Observer, method: str, error: Exception) -> None:
+        if id(observer) in self._failed:
+            return
+        self._failed.add(id(observer))
+        log.warning(
+            "observer %s failed in %s (%s: %s). The run goes on. Further errors of this observer are not logged",
+            type(observer).__name__,
+            method,
+            type(error).__name__,
+            error,
         )
+        log.info("an observer failed", exc_info=error)

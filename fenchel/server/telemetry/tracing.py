@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from fenchel.common.telemetry.tracing import Tracing
 from fenchel.server.fleet.calls import Call
-from fenchel.server.telemetry.observer import Conductor, RunObserver
+from fenchel.server.telemetry.observer import Observer, OngoingRun
 from fenchel.server.telemetry.recorder import Row
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 
-class ServerTraces:
+class ServerTraces(Observer):
     """Makes the spans of a run, for the duration of a ``with`` block.
 
     tracing: where they go.
@@ -46,38 +46,31 @@ class ServerTraces:
                 span.end()
         self._tracing.close()
 
-    def observer(self) -> RunObserver:
-        """Return what a coordinator reports to."""
-        return RunObserver(
-            conducting=self._conducting,
-            begins=self._begins,
-            row=self._row,
-            calls=self._ended,
-            opened=self._opened,
-            traced=self._traced,
-        )
-
-    def _conducting(self, conductor: Conductor) -> None:
-        settings = conductor.settings
-        attributes = {"fenchel.run": self._name, "fenchel.algorithm": settings.algorithm.name}
+    def begun(self, run: OngoingRun) -> None:
+        """Start the span of the run."""
+        attributes = {"fenchel.run": self._name, "fenchel.algorithm": run.settings.algorithm.name}
         self._run = self._tracing.tracer.start_span("run", attributes=attributes)
 
-    def _begins(self, t: int) -> None:
+    def round_begun(self, t: int) -> None:
+        """Start the span of a round."""
         span = self._open[t] = self._start("round", self._run, {"fenchel.round": t})
         self._round = t, span
 
-    def _row(self, row: Row) -> None:
+    def round_ended(self, row: Row) -> None:
+        """End the span of a round."""
         span = self._open.pop(int(row["round"]), None)
         if span is not None:
             numbers = {f"fenchel.{name}": float(row[name]) for name in ("counted", "late", "failed", "seconds")}
             span.set_attributes(numbers)
             span.end(round(row["unix"] * 1e9))
 
-    def _opened(self, client: str, traceparent: str) -> None:
+    def stream_opened(self, client: str, traceparent: str) -> None:
+        """Link the span of the run to that of a client's stream."""
         if self._run is not None and traceparent:
             self._tracing.link(self._run, traceparent, {"fenchel.client": client})
 
-    def _traced(self, phase: str, t: int) -> str:
+    def trace_context(self, phase: str, t: int) -> str:
+        """Start the span of a phase; return its context."""
         latest, span = self._round
         above = span if span is not None and latest == t else self._run
         span = self._start(f"phase {phase}", above, {"fenchel.round": t, "fenchel.phase": phase}, "client")
@@ -86,7 +79,7 @@ class ServerTraces:
             self._phases[traceparent] = span
         return traceparent
 
-    def _ended(self, calls: Sequence[Call]) -> None:
+    def calls(self, calls: Sequence[Call]) -> None:
         """End the spans of the questions that these instructions belong to, at the moment when each was over."""
         for call in calls:
             span = self._phases.pop(call.traceparent, None)

@@ -22,9 +22,10 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.telemetry.tracing import Tracing, tracing
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observers
 from fenchel.server.telemetry.tracing import ServerTraces
 from tests.messages import raises
+from tests.observing import Calling
 
 SETTINGS = validate(
     {
@@ -63,7 +64,7 @@ def test_a_run_is_a_tree_of_spans_whose_times_lie_within_each_other(tmp_path: Pa
     made, kept = in_memory()
     folder = RunFolder.create(tmp_path, "traced")
     with ServerTraces(made, folder.id) as traces:
-        asyncio.run(run_in_process(SETTINGS, folder, observer=traces.observer()))
+        asyncio.run(run_in_process(SETTINGS, folder, observer=traces))
     spans = kept.get_finished_spans()
     (run,) = named(spans, "run")
     rounds = named(spans, "round")
@@ -94,7 +95,7 @@ def test_a_run_that_stops_leaves_no_span_open_and_says_of_what_kind_it_was(tmp_p
             raise RunStoppedError("enough of it")
 
     with raises(RunStoppedError), ServerTraces(made, folder.id) as traces:
-        asyncio.run(run_in_process(SETTINGS, folder, observer=traces.observer().beside(RunObserver(begins=stop))))
+        asyncio.run(run_in_process(SETTINGS, folder, observer=Observers(traces, Calling(round_begun=stop))))
     (run,) = named(kept.get_finished_spans(), "run")
     assert not run.status.is_ok
     assert run.status.description == "RunStoppedError"
@@ -131,13 +132,12 @@ def test_streams_of_clients_are_linked_from_the_run_and_nonsense_is_not(tmp_path
     made, kept = in_memory()
     folder = RunFolder.create(tmp_path, "traced")
     with ServerTraces(made, folder.id) as traces:
-        observer = traces.observer()
 
         def opened(t: int) -> None:
             for words in ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "x" * 5000, "00-0-0-0", ""):
-                observer.opened("client-000", words)
+                traces.stream_opened("client-000", words)
 
-        beside = observer.beside(RunObserver(begins=lambda t: opened(t) if t == 1 else None))
+        beside = Observers(traces, Calling(round_begun=lambda t: opened(t) if t == 1 else None))
         asyncio.run(run_in_process(SETTINGS, folder, observer=beside))
     (run,) = named(kept.get_finished_spans(), "run")
     assert [link.context.span_id for link in run.links] == [0xB7AD6B7169203331]

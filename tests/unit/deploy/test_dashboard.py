@@ -21,7 +21,8 @@ from fenchel.deploy.address import Address
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.deploy.monitoring.dashboard import Dashboard
 from fenchel.deploy.monitoring.rendering import page
-from fenchel.server.telemetry.observer import Conductor, RunObserver
+from fenchel.server.telemetry.observer import Observers, OngoingRun
+from tests.observing import Calling
 
 SETTINGS: Mapping[str, Any] = {
     "name": "watched",
@@ -63,21 +64,19 @@ def test_the_fleet_is_shown_as_it_stands_while_a_round_goes_on(tmp_path: Path, m
             await super().round(t)
 
     monkeypatch.setattr("fenchel.server.coordinator.server_half", lambda name: Held)
-    conducting: list[Conductor] = []
+    conducting: list[OngoingRun] = []
     with opened(folder, settings) as dashboard:
 
         def begins(t: int) -> None:
             if t == 4:  # asked from another thread, answered by this event loop in the middle of the round
                 late = conducting[0].admission.members["client-001"]
                 late.availability.miss("another phase", late.streams, patience=1, deadline=60.0)
-                dashboard.observer().waits("waiting for 1 more")
+                dashboard.waiting("waiting for 1 more")
                 threading.Thread(target=lambda: seen.append(fleet(dashboard))).start()
 
         async def run() -> None:
             await run_in_process(
-                settings,
-                folder,
-                observer=dashboard.observer().beside(RunObserver(begins=begins, conducting=conducting.append)),
+                settings, folder, observer=Observers(dashboard, Calling(round_begun=begins, begun=conducting.append))
             )
 
         asyncio.run(run())
@@ -123,7 +122,7 @@ def test_before_a_run_has_begun_and_after_its_end_there_is_an_answer(tmp_path: P
         assert early.value.code == 503
         assert b"at the moment" in early.value.read()
         early.value.close()
-        asyncio.run(run_in_process(settings, folder, observer=dashboard.observer()))
+        asyncio.run(run_in_process(settings, folder, observer=dashboard))
         whole = got(dashboard).decode()
         assert "Completed" in whole
 

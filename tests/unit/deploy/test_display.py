@@ -35,7 +35,7 @@ def shown(*rows: dict[str, Any], terminal: bool) -> str:
     console = Console(file=output, width=140, force_terminal=terminal, color_system=None)
     with Display(console, "a run", 3) as display:
         for row in rows:
-            display.observer().row(row)
+            display.round_ended(row)
     return output.getvalue()
 
 
@@ -60,7 +60,7 @@ def test_what_a_run_waits_for_stands_below_the_table_until_it_goes_on(said: list
     console = Console(file=output, width=140, force_terminal=True, color_system=None)
     with Display(console, "a run", 3) as display:
         for words in said:
-            display.observer().waits(words)
+            display.waiting(words)
     last = output.getvalue().rpartition("round 0 of 3")[2]
     assert ("waiting for 1 more" in last) == stands
 

@@ -16,7 +16,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.address import Address
 from fenchel.deploy.monitoring.exporters import Exporters, watching, watching_clients
 from fenchel.deploy.monitoring.web import WebServer
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observers
 from tests.messages import raises
 
 SETTINGS = load(Path("fenchel/experiments/fedavg-digits.yaml"))
@@ -29,7 +29,7 @@ class Told:
         self.said: list[str] = []
         self.warned: list[str] = []
 
-    def watching(self, folder: Path, exporters: Exporters) -> AbstractContextManager[RunObserver]:
+    def watching(self, folder: Path, exporters: Exporters) -> AbstractContextManager[Observers]:
         run = RunFolder.create(folder, "watched")
         return watching(run, SETTINGS, exporters, self.said.append, self.warned.append)
 
@@ -37,7 +37,7 @@ class Told:
 def test_nothing_is_opened_unless_it_is_asked_for(tmp_path: Path) -> None:
     told = Told()
     with told.watching(tmp_path, Exporters.parse(dashboard=False, dashboard_at=None, metrics=None)) as observer:
-        assert observer == RunObserver()
+        assert observer.observers == ()
     assert told.said == told.warned == []
 
 

@@ -40,7 +40,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     settings = load(ROOT / "fenchel/experiments/fedavg-digits.yaml", ["rounds=2", "data.samples=200"])
     server, client = ServerMetrics("run", settings), ClientMetrics()
     folder = RunFolder.create(tmp_path_factory.mktemp("runs"), "watched")
-    asyncio.run(run_in_process(settings, folder, observer=server.observer()))
+    asyncio.run(run_in_process(settings, folder, observer=server))
     watched = client.observer()
     watched.opening("client-000")
     assert watched.round_trip is not None

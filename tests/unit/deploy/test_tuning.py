@@ -21,8 +21,8 @@ from fenchel.deploy.launch.tuning import Search, parameters
 from fenchel.deploy.launch.up import up
 from fenchel.report.run import Run
 from fenchel.report.tuning.trials import Trial, Verdict
-from fenchel.server.telemetry.observer import RunObserver
 from tests.messages import raises
+from tests.observing import Calling
 
 BASE: Mapping[str, Any] = {
     "name": "small",
@@ -66,14 +66,14 @@ class Interrupting:
         self.trial = trial
         self.seen: list[int] = []
 
-    def beginning(self, number: int, drawn: Mapping[str, Any]) -> RunObserver:
+    def beginning(self, number: int, drawn: Mapping[str, Any]) -> Calling:
         self.seen.append(number)
 
         def row(row: Mapping[str, float]) -> None:
             if number == self.trial and row["round"] == 2:
                 raise Interruption
 
-        return RunObserver(row=row)
+        return Calling(round_ended=row)
 
 
 def test_a_small_search_finds_the_step_size_and_leaves_settings_that_repeat_its_run(tmp_path: Path) -> None:

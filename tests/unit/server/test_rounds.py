@@ -16,6 +16,7 @@ import pytest
 
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.arrays import Vector
+from fenchel.common.data.preparation import Preparation
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.tables import read
@@ -28,8 +29,9 @@ from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.fleet import Fleet
 from fenchel.server.rounds import Rounds, save_model
 from fenchel.server.telemetry.deferred_note import DeferredNote
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observer
 from fenchel.server.telemetry.recorder import Recorder, Row
+from tests.observing import Calling
 from tests.unit.server.conftest import MakeMember, body
 
 MakeRounds = Callable[..., Rounds]
@@ -120,6 +122,7 @@ def rounds_of(parent: Path, member: ClientRecord, **participation: Any) -> Round
         algorithm=cast(Algorithm, Counting()),
         evaluator=cast(Evaluator, Never()),
         recorder=Recorder(folder, ()),
+        preparation=Preparation(settings.data, features=64, class_names=("0", "1")),
         note=note,
         done=0,
         admission=nobody,
@@ -293,7 +296,7 @@ async def test_a_state_too_large_to_keep_is_saved_before_a_round_that_will_have_
 async def test_a_round_is_noted_while_the_clients_work_on_the_next(make: MakeRounds) -> None:
     rounds = make()
     told: list[int] = []
-    rounds.observer = RunObserver(row=lambda row: told.append(int(row["round"])))
+    rounds.observer = Calling(round_ended=lambda row: told.append(int(row["round"])))
     await rounds._round(1)
     assert told == []
     rounds.fleet.meanwhile()
@@ -307,7 +310,7 @@ async def test_a_round_is_noted_while_the_clients_work_on_the_next(make: MakeRou
 async def test_a_round_is_noted_soon_also_where_the_next_asks_nobody(make: MakeRounds) -> None:
     rounds = make()
     told = asyncio.Event()
-    rounds.observer = RunObserver(row=lambda row: told.set())
+    rounds.observer = Calling(round_ended=lambda row: told.set())
     await rounds._round(1)
     async with asyncio.timeout(20):
         await told.wait()
@@ -327,13 +330,13 @@ async def test_what_goes_wrong_while_a_round_is_noted_ends_the_run(make: MakeRou
         raise BrokenPipeError("nobody reads")
 
     rounds = make()
-    rounds.observer = RunObserver(row=fails)
+    rounds.observer = Calling(round_ended=fails)
     await rounds._round(1)
     rounds.fleet.meanwhile()
     await asyncio.sleep(0)
     with pytest.raises(BrokenPipeError):
         await rounds._round(2)
-    rounds.observer = RunObserver(row=lambda row: None)
+    rounds.observer = Observer()
 
 
 @pytest.mark.parametrize("noted_before", [False, True])
@@ -353,7 +356,7 @@ async def test_what_was_asked_is_in_the_tables_whatever_goes_wrong_while_it_is_n
     rounds = make()
     rounds.algorithm.round = ask  # type: ignore[method-assign]
     await rounds._round(1)
-    rounds.observer = RunObserver(row=fails)
+    rounds.observer = Calling(round_ended=fails)
     if noted_before:
         rounds.fleet.meanwhile()
         await asyncio.sleep(0)
@@ -398,7 +401,7 @@ async def test_a_model_that_clients_have_encrypted_is_for_its_owner_alone(
 def test_a_model_that_a_crash_left_half_written_does_not_give_its_rights_to_the_next(tmp_path: Path) -> None:
     (tmp_path / "model.new").write_bytes(b"half")
     (tmp_path / "model.new").chmod(0o666)
-    save_model(tmp_path / "model.npz", np.ones(3), private=True)
+    save_model(tmp_path / "model.npz", {"model": np.ones(3)}, private=True)
     assert (tmp_path / "model.npz").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["model.npz"]
     with np.load(tmp_path / "model.npz") as archive:

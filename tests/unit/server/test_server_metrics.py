@@ -14,9 +14,9 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.report import columns
 from fenchel.report.run import Run
-from fenchel.server.coordinator import Coordinator
 from fenchel.server.telemetry.metrics import ServerMetrics
-from fenchel.server.telemetry.observer import RunObserver
+from fenchel.server.telemetry.observer import Observers
+from tests.observing import Calling
 
 SETTINGS = validate(
     {
@@ -47,7 +47,7 @@ def test_the_series_are_those_of_the_tables(tmp_path: Path) -> None:
         found = series(counted.exposition.text())
         standing.append(found["fenchel_clients", frozenset({("state", "connected")})])
 
-    asyncio.run(run_in_process(SETTINGS, folder, observer=counted.observer().beside(RunObserver(begins=begins))))
+    asyncio.run(run_in_process(SETTINGS, folder, observer=Observers(counted, Calling(round_begun=begins))))
     found = series(counted.exposition.text())
     run = Run(folder.path)
     rounds, calls = run.metrics_table, run.calls_table
@@ -85,26 +85,5 @@ def test_the_series_are_those_of_the_tables(tmp_path: Path) -> None:
 def test_no_series_is_named_after_a_client_on_the_server(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "counted")
     counted = ServerMetrics(folder.id, SETTINGS)
-    asyncio.run(run_in_process(SETTINGS, folder, observer=counted.observer()))
+    asyncio.run(run_in_process(SETTINGS, folder, observer=counted))
     assert b"client-00" not in counted.exposition.text()
-
-
-def test_observers_beside_each_other_hear_the_same(tmp_path: Path) -> None:
-    heard: dict[str, list[object]] = {"first": [], "second": []}
-
-    def listening(who: str) -> RunObserver:
-        notes = heard[who]
-        return RunObserver(
-            joined=lambda present, expected: notes.append(("joined", present, expected)),
-            row=lambda row: notes.append(("row", row["round"])),
-            conducting=lambda conductor: notes.append(type(conductor)),
-            begins=lambda t: notes.append(("begins", t)),
-            calls=lambda calls: notes.append(("calls", len(calls))),
-        )
-
-    observer = listening("first").beside(listening("second"))
-    asyncio.run(run_in_process(SETTINGS, RunFolder.create(tmp_path, "heard"), observer=observer))
-    assert heard["first"] == heard["second"]
-    assert heard["first"].count(Coordinator) == 1
-    begun = [note[1] for note in heard["first"] if isinstance(note, tuple) and note[0] == "begins"]
-    assert begun == [1, 2, 3, 4]

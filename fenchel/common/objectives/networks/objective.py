@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from numpy.typing import DTypeLike
+from scipy.special import softmax
 from torch import nn
 
-from fenchel.common.arrays import Indices, Matrix, Vector
+from fenchel.common.arrays import Dense, Indices, Matrix, Vector
 from fenchel.common.data.shard import Shard
 from fenchel.common.objectives.losses import Targets, class_indices
 from fenchel.common.objectives.metrics import Metrics
@@ -48,12 +49,11 @@ class NetworkObjective(Objective):
         self._network = FlatNetwork(network, dtype, device)
         super().__init__(dimension=self._network.dimension, samples=shard.samples, dtype=dtype)
         self.l2 = l2
-        self._kind = kind
+        self._kind, self._classes = kind, shard.classes
         self._features, self._targets = self._prepare(shard)
 
     def _prepare(self, shard: Shard) -> tuple[Matrix, Targets]:
-        features: Matrix = shard.features.astype(self.dtype, copy=False)
-        return features, class_indices(shard.labels, shard.classes, self._kind)
+        return self._converted(shard.features), class_indices(shard.labels, shard.classes, self._kind)
 
     @property
     def head(self) -> int:
@@ -86,6 +86,21 @@ class NetworkObjective(Objective):
                 outputs = self._network.outputs(flat, features)
                 total += float(nn.functional.cross_entropy(outputs, targets, reduction="sum"))
         return total / rows.size
+
+    def decision_function(self, w: Vector, features: Matrix) -> Dense:
+        """Return the network's outputs for prepared features, shape (n, classes)."""
+        flat = self._network.tensor(w)
+        with torch.no_grad():
+            pieces = [self._network.outputs(flat, each) for each in self._network.chunks(self._converted(features))]
+        return torch.cat(pieces).numpy(force=True) if pieces else np.empty((0, self._classes), self.dtype)
+
+    def probabilities(self, w: Vector, features: Matrix) -> Dense:
+        """Return the probability of each class by the cross-entropy, shape (n, classes)."""
+        return softmax(self.decision_function(w, features), axis=1)
+
+    def _converted(self, features: Matrix) -> Matrix:
+        converted: Matrix = features.astype(self.dtype, copy=False)
+        return converted
 
     def penalty(self, w: Vector) -> float:
         """Return ``(l2/2) ||w||^2``."""

@@ -1,0 +1,87 @@
+"""All that is done to samples before a model sees them, so that the same can be done to new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import DTypeLike, NDArray
+
+from fenchel.common.arrays import Matrix
+from fenchel.common.data import scaling
+from fenchel.common.data.extractor import Extracted, Extractor
+from fenchel.common.data.samples import RawMatrix
+from fenchel.common.data.scaling import Columns, Step, UnitRows
+from fenchel.common.errors import DataError
+from fenchel.common.settings.data import DataSettings
+
+_PREFIX = "preparation."
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Features of a model from those of a sample, and names of the classes that it tells apart."""
+
+    settings: DataSettings  # the ``data`` section: the order of the steps, the bias, the network of images
+    features: int  # number of stored features of a sample
+    class_names: tuple[str, ...]  # empty for regression
+    steps: tuple[Step, ...] | None = None
+    """Fitted steps; ``None`` where clients bring their own data: their steps need no sample but the one at hand."""
+    columns: tuple[str, ...] | None = None  # name of each stored feature; ``None``: they have none
+    image: tuple[int, int, int] | None = None  # channels, rows and columns, if the stored features are pixels
+    peak: float | None = None  # the largest value of a pixel; ``None`` if features are not pixels, or it is not known
+
+    def apply(self, features: RawMatrix, dtype: DTypeLike, peak: float | None = None) -> Matrix:
+        """Return prepared features, shape (n, m) or, with a bias, (n, m + 1).
+
+        features: as stored, shape (n, m).
+        peak: the largest value of a pixel, where the steps are not fitted yet.
+        """
+        if self.settings.extractor is not None:
+            network = Extractor.of(self.settings.extractor, self.image, self.peak, "the model's preparation")
+            features = Extracted(network, features).take(np.arange(features.shape[0]))
+        steps = scaling.fit(self.settings.scalings, features, peak) if self.steps is None else self.steps
+        if isinstance(features, sp.csr_array) and any(isinstance(step, Columns) and step.shift.any() for step in steps):
+            features = features.toarray()  # of samples that were dense, zeros are shifted, too
+        return scaling.apply(steps, features, dtype, self.settings.bias)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all but the settings as arrays, by names for an archive."""
+        found: dict[str, NDArray[Any]] = {
+            "features": np.array(self.features),
+            "classes": np.array(self.class_names, str),
+            "fitted": np.array(self.steps is not None),
+        }
+        optional = {"columns": self.columns, "image": self.image, "peak": self.peak}
+        found |= {name: np.array(value) for name, value in optional.items() if value is not None}
+        for number, step in enumerate(self.steps or ()):
+            if isinstance(step, Columns):
+                found |= {f"shift {number}": step.shift, f"spread {number}": step.spread}
+        return {_PREFIX + name: array for name, array in found.items()}
+
+    @classmethod
+    def from_arrays(cls, settings: DataSettings, arrays: Mapping[str, NDArray[Any]]) -> Preparation:
+        """Return what :meth:`arrays` gave, with the ``data`` section of the same run."""
+        found = {name.removeprefix(_PREFIX): array for name, array in arrays.items() if name.startswith(_PREFIX)}
+        try:
+            steps: tuple[Step, ...] | None = None
+            if found["fitted"].item():
+                steps = tuple(
+                    UnitRows() if step == "unit-rows" else Columns(found[f"shift {number}"], found[f"spread {number}"])
+                    for number, step in enumerate(settings.scalings)
+                )
+            image = [int(size) for size in found["image"]] if "image" in found else None
+            return cls(
+                settings,
+                int(found["features"].item()),
+                tuple(found["classes"].tolist()),
+                steps,
+                tuple(found["columns"].tolist()) if "columns" in found else None,
+                None if image is None else (image[0], image[1], image[2]),
+                float(found["peak"].item()) if "peak" in found else None,
+            )
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise DataError(f"the preparation of the data cannot be read ({error})") from None

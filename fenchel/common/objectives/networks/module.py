@@ -1,0 +1,335 @@
+"""The mean loss of any module of PyTorch: with buffers, dropout, a loss and augmentation of its author's."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike
+from scipy.special import expit, softmax
+from torch import nn
+
+from fenchel.common.arrays import Dense, Indices, Matrix, Vector
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import SettingsError
+from fenchel.common.objectives.losses import Targets
+from fenchel.common.objectives.metrics import Metrics
+from fenchel.common.objectives.networks.factory import DeviceName, find_device
+from fenchel.common.objectives.networks.flat import CHUNK, dense
+from fenchel.common.objectives.objective import Objective, ObjectiveFactory
+from fenchel.common.randomness import public_seed
+
+_SAMPLED = 1 << 12
+"""Numbers of a model on which its random numbers depend."""
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+class TorchObjective(ObjectiveFactory):
+    """An objective of any ``torch.nn.Module``, for the settings to name (``objective.kind: own``).
+
+    A model is one flat vector: the parameters that are trained, in the order of the module, then its buffers of
+    floating-point numbers, such as the running statistics of batch normalisation. Frozen parameters and other buffers
+    stay as the module makes them.
+
+    Buffers are averaged and sent as parameters are. The gradient in a buffer b that becomes b' in a pass is b - b';
+    batch normalisation has momentum 1 there, so that b' is the statistic of the batch. A step of size s along it is
+    then the moving average with momentum s, for every gradient method. The ridge leaves buffers out.
+
+    Dropout and ``transform`` draw from a generator that follows from the model and the samples of the batch: equal
+    arguments give equal gradients, also after a crash, and nothing is kept between calls. Losses are evaluated without
+    either (``module.eval()``).
+
+    Parameters
+    ----------
+    module
+        A module, whose layers are reset under the run's seed; or a function that makes one, which may take the numbers
+        of ``features`` and ``classes`` by these names, and is called under that seed: what it loads stays.
+    loss
+        Mean loss of a batch: a function of outputs, shape (n, outputs) or (n,), and targets, shape (n,): classes as
+        int64, or floats where there is one output. ``torch.nn.CrossEntropyLoss()``, for instance.
+    shape
+        Shape of a sample as the module takes it, ``(1, 28, 28)`` for instance; ``None``: a vector of all features.
+    transform
+        Function that is applied to each batch of training samples, shape (n, *shape), to augment them; ``None``: none.
+    device
+        ``cpu``, ``cuda`` (the first GPU), or ``auto``, the GPU where there is one.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module | Callable[..., nn.Module],
+        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        *,
+        shape: tuple[int, ...] | None = None,
+        transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        device: DeviceName = "cpu",
+    ) -> None:
+        self.module, self.loss, self.shape, self.transform, self.device = module, loss, shape, transform, device
+
+    def __call__(self, shard: Shard, l2: float, dtype: DTypeLike) -> Objective:
+        """Return the objective on one shard."""
+        return ModuleObjective(self, shard, l2=l2, dtype=dtype)
+
+    def made(self, features: int, classes: int, seed: int) -> nn.Module:
+        """Return a new module with the values that a run of this seed begins with."""
+        with seeded(public_seed(seed, "initial module")):
+            if isinstance(self.module, nn.Module):
+                module = copy.deepcopy(self.module)
+                _reset(module)
+                return module
+            wanted = inspect.signature(self.module).parameters
+            known = {"features": features, "classes": classes}
+            return self.module(**{name: value for name, value in known.items() if name in wanted})
+
+
+class ModuleObjective(Objective):
+    """Mean loss of a module's outputs plus ``(l2/2) ||w||^2`` of its parameters, on one shard.
+
+    One thread at a time may use it, as a :class:`fenchel.common.objectives.networks.objective.NetworkObjective`.
+    """
+
+    def __init__(self, described: TorchObjective, shard: Shard, *, l2: float, dtype: DTypeLike) -> None:
+        self._described, self.l2 = described, l2
+        self._features_of_a_sample, self._classes = int(shard.features.shape[1]), shard.classes
+        self.device = find_device(described.device)
+        module = described.made(self._features_of_a_sample, shard.classes, 0)
+        self._module = module.to(self.device)
+        trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
+        buffers = {name: value for name, value in module.named_buffers() if value.is_floating_point()}
+        if not trained:
+            raise SettingsError("the module has no parameter to train", key="objective.name")
+        self._trained = sum(value.numel() for value in trained.values())
+        self._shapes = {name: tuple(value.shape) for name, value in (trained | buffers).items()}
+        self._sizes = [math.prod(shape) for shape in self._shapes.values()]
+        self._buffers = frozenset(buffers)
+        super().__init__(dimension=sum(self._sizes), samples=shard.samples, dtype=dtype)
+        self._float = torch.from_numpy(np.empty(0, self.dtype)).dtype
+        self._module.to(self._float)
+        for each in self._module.modules():
+            if isinstance(each, nn.modules.batchnorm._NormBase):
+                each.momentum = 1.0  # what it keeps then is the statistic of the batch
+        self._has_one_output = self._outputs_alone()
+        self._features, self._targets = self._prepare(shard)
+
+    def _outputs_alone(self) -> bool:
+        """Return whether the module gives a sample one number."""
+        with torch.no_grad(), seeded(0):
+            self._module.eval()
+            outputs = self._module(self._shaped(torch.zeros((2, self._features_of_a_sample), dtype=self._float)))
+        if outputs.shape[:1] != (2,) or outputs.ndim > 2:
+            raise SettingsError(
+                f"the module gives two samples outputs of shape {tuple(outputs.shape)}; expected (2,) or (2, outputs)",
+                key="objective.name",
+            )
+        return outputs.ndim == 1 or outputs.shape[1] == 1
+
+    def _shaped(self, features: torch.Tensor) -> torch.Tensor:
+        shape = self._described.shape
+        return (features if shape is None else features.reshape(-1, *shape)).to(self.device)
+
+    def _prepare(self, shard: Shard) -> tuple[Matrix, Targets]:
+        features: Matrix = shard.features.astype(self.dtype, copy=False)
+        are_floats = self._has_one_output or not self._classes
+        return features, shard.labels.astype(self.dtype if are_floats else np.int64, copy=False)
+
+    def initial(self, seed: int) -> Vector:
+        """Return the values of a new module, shape (d,), which follow from the seed and the version of torch."""
+        module = self._described.made(self._features_of_a_sample, self._classes, seed)
+        values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        flat = [values[name].detach().cpu().numpy().ravel() for name in self._shapes]
+        return np.concatenate(flat).astype(self.dtype)
+
+    # One pass
+
+    def _tensors(self, w: Vector) -> dict[str, torch.Tensor]:
+        """Return a copy of a model as tensors by name; parameters ask for gradients."""
+        flat = torch.from_numpy(np.array(w, self.dtype)).to(self.device)
+        pieces = zip(self._shapes.items(), torch.split(flat, self._sizes), strict=True)
+        found = {}
+        for (name, shape), piece in pieces:
+            if name not in self._buffers:
+                found[name] = piece.view(shape).requires_grad_()
+                continue
+            found[name] = piece.view(shape).clone()  # a pass writes into it, and parameters must not notice
+            if name.endswith("running_var"):
+                found[name].clamp_(min=0)  # which a step of a method with momentum may have left
+        return found
+
+    def _outputs(self, tensors: Tensors, features: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = torch.func.functional_call(self._module, dict(tensors), (features,))
+        return outputs.reshape(-1) if self._has_one_output else outputs
+
+    def _chunks(
+        self, features: Matrix, targets: Targets, rows: Indices, size: int = CHUNK
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for start in range(0, rows.size, size):
+            chosen = rows[start : start + size]
+            wanted = torch.from_numpy(targets[chosen]).to(self.device)
+            yield self._shaped(torch.from_numpy(dense(features[chosen]))), wanted
+
+    def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = self._described.loss(outputs, targets)
+        if loss.ndim:
+            raise SettingsError(
+                f"the loss of a batch has the shape {tuple(loss.shape)}; expected one number, the mean over samples "
+                "(reduction='mean')",
+                key="objective.name",
+            )
+        return loss
+
+    # The objective
+
+    def loss(self, w: Vector) -> float:
+        """Return the mean loss of the samples at ``w``, shape (d,); DataError if there are none."""
+        return self.batch_loss(w, self.all_rows)
+
+    def batch_loss(self, w: Vector, rows: Indices) -> float:
+        """Return the mean loss of some samples at ``w``, shape (d,), without dropout; DataError if there are none."""
+        self.require(rows.size)
+        total, tensors = 0.0, self._tensors(w)
+        self._module.eval()
+        with torch.no_grad():
+            for features, targets in self._chunks(self._features, self._targets, rows):
+                total += float(self._loss(self._outputs(tensors, features), targets)) * len(targets)
+        return total / rows.size
+
+    def penalty(self, w: Vector) -> float:
+        """Return ``(l2/2) ||w||^2``, buffers left out."""
+        trained = w[: self._trained]
+        return 0.5 * self.l2 * float(trained @ trained)
+
+    def batch_gradient(self, w: Vector, rows: Indices) -> Vector:
+        """Return the gradient on some samples, shape (d,); see :meth:`Objective.batch_gradient`.
+
+        A batch of more than 1,024 samples goes through the module in pieces; statistics are the mean of theirs.
+        """
+        self.require(rows.size)
+        result = np.zeros(self.dimension, self.dtype)
+        self._module.train()
+        with seeded(_seed_of(w, rows)):
+            for features, targets in self._chunks(self._features, self._targets, rows):
+                result += self._gradient(w, features, targets) * self.dtype.type(len(targets) / rows.size)
+        if self.l2:
+            result[: self._trained] += self.l2 * w[: self._trained]
+        return result
+
+    def _gradient(self, w: Vector, features: torch.Tensor, targets: torch.Tensor) -> Vector:
+        """Return the gradient of the mean loss of samples, and b - b' for the buffers."""
+        tensors = self._tensors(w)
+        before = {name: tensors[name].clone() for name in self._buffers}
+        if self._described.transform is not None:
+            features = self._described.transform(features)
+        loss = self._loss(self._outputs(tensors, features), targets)
+        trained = [tensor for name, tensor in tensors.items() if name not in self._buffers]
+        slopes = iter(torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True))
+        found = [before[name] - tensors[name] if name in self._buffers else next(slopes) for name in tensors]
+        result: Vector = torch.cat([each.reshape(-1) for each in found]).numpy(force=True)
+        return result
+
+    def clipped_gradient(self, w: Vector, rows: Indices, bound: float) -> Vector:
+        """Return the gradient with every sample's part clipped, shape (d,); see :meth:`Objective.clipped_gradient`.
+
+        A module with buffers that a batch changes mixes its samples, and is refused.
+        """
+        if self._buffers:
+            raise SettingsError(
+                f"the module keeps statistics of batches ({min(self._buffers)}), in which the gradients of single "
+                "samples cannot be clipped; use layers that normalise each sample, such as GroupNorm",
+                key="objective.name",
+            )
+        self.require(rows.size)
+        total = np.zeros(self.dimension, np.float64)
+        self._module.train()
+        with seeded(_seed_of(w, rows)):
+            for features, target in self._chunks(self._features, self._targets, rows, 1):
+                gradient = self._gradient(w, features, target)
+                norm = float(np.linalg.norm(gradient))
+                # One that is not finite counts as zero: the bound holds whatever the model is.
+                total += gradient * min(1.0, bound / norm if norm else 1.0) if math.isfinite(norm) else 0
+        result = (total / rows.size).astype(self.dtype)
+        if self.l2:
+            result += self.l2 * w
+        return result
+
+    def decision_function(self, w: Vector, features: Matrix) -> Dense:
+        """Return the module's outputs for prepared features, shape (n,) or (n, outputs)."""
+        rows, targets = np.arange(features.shape[0]), np.zeros(features.shape[0])
+        features = features.astype(self.dtype, copy=False)
+        tensors = self._tensors(w)
+        self._module.eval()
+        with torch.no_grad():
+            pieces = [self._outputs(tensors, each) for each, _ in self._chunks(features, targets, rows)]
+        if not pieces:
+            return np.empty(0 if self._has_one_output else (0, max(self._classes, 1)), self.dtype)
+        return torch.cat(pieces).numpy(force=True)
+
+    def probabilities(self, w: Vector, features: Matrix) -> Dense:
+        """Return the probability of each class, shape (n, classes), of a module that was trained by cross-entropy."""
+        if not isinstance(self._described.loss, nn.CrossEntropyLoss | nn.BCEWithLogitsLoss):
+            raise NotImplementedError("the loss is none of torch's cross-entropies, so outputs are no probabilities")
+        outputs = self.decision_function(w, features)
+        if self._has_one_output:
+            return np.stack([expit(-outputs), expit(outputs)], axis=1)
+        return softmax(outputs, axis=1)
+
+    def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
+        """Return how well ``w`` does on ``shard``, or on the objective's own samples."""
+        features, targets = (self._features, self._targets) if shard is None else self._prepare(shard)
+        loss_sum, correct, tensors = 0.0, 0, self._tensors(w)
+        self._module.eval()
+        with torch.no_grad():
+            for chunk, wanted in self._chunks(features, targets, np.arange(len(targets))):
+                outputs = self._outputs(tensors, chunk)
+                loss_sum += float(self._loss(outputs, wanted)) * len(wanted)
+                predicted = (outputs > 0) if self._has_one_output else outputs.argmax(dim=1)
+                correct += int((predicted == wanted).sum())
+        return Metrics(loss_sum=loss_sum, correct=correct if self._classes else None, samples=len(targets))
+
+    def module_of(self, w: Vector) -> nn.Module:
+        """Return a module of its own with the values of a model, ready to be applied (``eval``)."""
+        module = copy.deepcopy(self._module).cpu()
+        values = {name: tensor.detach().cpu() for name, tensor in self._tensors(w).items()}
+        module.load_state_dict({**module.state_dict(), **values})
+        return module.eval()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Let torch draw from a generator of this seed, and leave its own as it was."""
+    seed &= (1 << 63) - 1
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices=gpus):
+        # Not torch.manual_seed, which for every other device writes down where it was called.
+        torch.default_generator.manual_seed(seed)
+        if gpus:
+            torch.cuda.manual_seed_all(seed)
+        yield
+
+
+def _seed_of(w: Vector, rows: Indices) -> int:
+    """Return a number that follows from the samples of a batch and from a few numbers of the model."""
+    some = np.ascontiguousarray(w[:: max(1, w.size // _SAMPLED)])
+    return zlib.crc32(some.data, zlib.crc32(np.ascontiguousarray(rows).data)) << 20 | rows.size
+
+
+def _reset(module: nn.Module) -> None:
+    """Draw the parameters of all layers anew, or refuse a module with some that no layer can draw."""
+    covered: set[int] = set()
+    for each in module.modules():
+        if callable(reset := getattr(each, "reset_parameters", None)):
+            reset()
+            covered |= {id(value) for value in (*each.parameters(recurse=False), *each.buffers(recurse=False))}
+    for name, value in module.named_parameters():
+        if id(value) not in covered:
+            raise SettingsError(
+                f"nothing says how {name} begins, so that each process would draw it differently; give a function "
+                "that makes the module in place of the module itself",
+                key="objective.name",
+            )

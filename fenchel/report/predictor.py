@@ -1,0 +1,123 @@
+"""The final model of a run, applied to samples that it has not seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fenchel.algorithms.auc.staged_settings import StagedSettings
+from fenchel.common.arrays import Dense, Matrix, Vector
+from fenchel.common.data.objects import features_in_memory
+from fenchel.common.data.preparation import Preparation
+from fenchel.common.data.resnet import FEATURES
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import DataError, SettingsError
+from fenchel.common.objectives.binary import BinaryObjective
+from fenchel.common.objectives.factory import build_objective
+from fenchel.common.objectives.objective import Objective
+from fenchel.common.settings.run import RunSettings
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A model with all that is done to samples before it sees them."""
+
+    settings: RunSettings  # of the run
+    model: Vector  # shape (d,)
+    preparation: Preparation
+
+    @cached_property
+    def objective(self) -> Objective:
+        """The objective of the run, without samples."""
+        names, prepared = self.preparation.class_names, self._prepared_width
+        labels = np.empty(0, np.int64 if names else np.float64)
+        none = Shard(np.empty((0, prepared)), labels, len(names), prepared, np.empty(0, np.int64))
+        objective = build_objective(self.settings.objective, none)
+        if objective.dimension != self.model.size:
+            raise DataError(
+                f"the model has {self.model.size} numbers, but its settings describe one of {objective.dimension}; "
+                "were the files of two runs mixed?"
+            )
+        return objective
+
+    @property
+    def _prepared_width(self) -> int:
+        settings = self.settings.data
+        width = self.preparation.features if settings.extractor is None else FEATURES
+        return width + (settings.bias is not None)
+
+    @cached_property
+    def classes(self) -> NDArray[Any] | None:
+        """The classes in the order of their probabilities, shape (classes,); ``None`` in regression.
+
+        Integers where all their names are; else text.
+        """
+        names = list(self.preparation.class_names)
+        if not names:
+            return None
+        if isinstance(self.objective, BinaryObjective):
+            positive = [names[number] for number in self.objective.positive_classes]
+            rest = [name for name in names if name not in positive]
+            names = [rest[0] if len(rest) == 1 else "rest", "+".join(positive)]
+        if all(name.removeprefix("-").isascii() and name.removeprefix("-").isdecimal() for name in names):
+            return np.array([int(name) for name in names])
+        return np.array(names)
+
+    def prepared(self, data: Any) -> Matrix:
+        """Return the features of samples as the model sees them; errors as :meth:`predict`."""
+        features, is_image = features_in_memory(data, self.preparation.columns)
+        if features.shape[1] != self.preparation.features:
+            raise DataError(
+                f"samples of {features.shape[1]} features given; the model was trained on {self.preparation.features}",
+                source="X",
+            )
+        peak = 255.0 if is_image and features.dtype == np.uint8 else None
+        return self.preparation.apply(features, self.settings.objective.dtype, peak)
+
+    def decision_function(self, data: Any) -> Dense:
+        """Return the model's scores; arguments and errors as those of :meth:`predict`.
+
+        Returns: In regression the predictions, shape (n,); of two classes one score, shape (n,), as a rule, above 0
+        for the second one; else a score for each class, shape (n, classes).
+        """
+        return self._offered(self.objective.decision_function, data)
+
+    def predict(self, data: Any) -> NDArray[Any]:
+        """Return the class of each sample, or in regression its number; shape (n,).
+
+        data: shape (n, features): an array, a sparse matrix, a tensor, images, or a table with the columns that the
+            run was trained on (others are left out).
+        """
+        scores = self.decision_function(data)
+        if self.classes is None:
+            return scores
+        numbers = (scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(axis=1)
+        predicted: NDArray[Any] = self.classes[numbers]
+        return predicted
+
+    def predict_proba(self, data: Any) -> Dense:
+        """Return the probability of each class, shape (n, classes); arguments and errors as those of :meth:`predict`.
+
+        A loss that is no likelihood, such as the hinge, gives none; nor does a model that was trained for the area
+        under the ROC curve.
+        """
+        if self.classes is None:
+            raise SettingsError("regression has no classes, and so no probabilities; use predict")
+        if isinstance(self.settings.algorithm, StagedSettings):
+            raise SettingsError(
+                f"{self.settings.algorithm.name} trains scores for their order, which are no probabilities; use "
+                "decision_function"
+            )
+        return self._offered(self.objective.probabilities, data)
+
+    def _offered(self, method: Any, data: Any) -> Dense:
+        """Return what a method of the objective makes of samples."""
+        try:
+            found: Dense = method(self.model, self.prepared(data))
+        except NotImplementedError as error:
+            raise SettingsError(f"{error}; use decision_function") from None
+        return found

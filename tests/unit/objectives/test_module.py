@@ -1,0 +1,250 @@
+"""Any module of PyTorch as an objective: gradients, statistics of batches, dropout, and the same bits again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+import fenchel
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import MissingDependencyError, SettingsError
+from fenchel.common.objectives.factory import build_objective, initial_model
+from fenchel.common.settings.objective import ObjectiveSettings
+from tests.messages import raises
+from tests.unit.objectives.problems import ADAPTER, make_shard
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+FEATURES, CLASSES = 6, 3
+ALL = np.arange(20)
+
+
+def mlp(features: int, classes: int) -> Any:
+    return nn.Sequential(nn.Linear(features, 5), nn.Tanh(), nn.Linear(5, classes))
+
+
+def normalised(classes: int) -> Any:
+    return nn.Sequential(nn.Linear(FEATURES, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, classes))
+
+
+def dropping() -> Any:
+    return nn.Sequential(nn.Dropout(0.5), nn.Linear(FEATURES, CLASSES))
+
+
+def objective(module: Any, shard: Shard | None = None, *, loss: Any = None, l2: float = 0.0, **given: Any) -> Any:
+    described = fenchel.TorchObjective(module, loss or nn.CrossEntropyLoss(), **given)
+    return described(make_shard(20, FEATURES, CLASSES, seed=1) if shard is None else shard, l2=l2, dtype="float64")
+
+
+def of_torch(module: Any, w: Any, shard: Shard) -> tuple[float, Any]:
+    """Return loss and gradient as torch itself computes them in a module that holds the model."""
+    torch.nn.utils.vector_to_parameters(torch.tensor(w), module.double().parameters())
+    loss = nn.functional.cross_entropy(module(torch.tensor(shard.features)), torch.tensor(shard.labels))
+    loss.backward()
+    return loss.item(), np.concatenate([value.grad.numpy().ravel() for value in module.parameters()])
+
+
+def test_loss_and_gradient_are_those_of_torch() -> None:
+    shard = make_shard(20, FEATURES, CLASSES, seed=1)
+    own = objective(mlp, shard, l2=0.1)
+    w = own.initial(3)
+    loss, gradient = of_torch(mlp(FEATURES, CLASSES), w, shard)
+    assert own.loss(w) == pytest.approx(loss, rel=1e-12)
+    np.testing.assert_allclose(own.gradient(w), gradient + 0.1 * w, rtol=1e-10)
+    assert own.penalty(w) == pytest.approx(0.05 * w @ w)
+    metrics = own.evaluate(w)
+    assert metrics.loss == pytest.approx(loss, rel=1e-12)
+    scores = own.decision_function(w, shard.features)
+    assert metrics.correct == np.count_nonzero(scores.argmax(axis=1) == shard.labels)
+    np.testing.assert_allclose(own.probabilities(w, shard.features), softmax(scores, axis=1))
+
+
+def test_more_samples_than_go_through_at_once_have_the_same_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = objective(mlp)
+    w = own.initial(0)
+    whole = own.gradient(w), own.loss(w)
+    monkeypatch.setattr("fenchel.common.objectives.networks.module.ModuleObjective._chunks.__defaults__", (7,))
+    np.testing.assert_allclose(own.gradient(w), whole[0], rtol=1e-12)
+    assert own.loss(w) == pytest.approx(whole[1], rel=1e-12)
+
+
+def test_the_gradient_in_a_buffer_leads_to_the_statistic_of_the_batch() -> None:
+    shard = make_shard(20, FEATURES, CLASSES, seed=1)
+    own = objective(normalised, shard)
+    w = own.initial(0)
+    assert own.dimension == (FEATURES + 1) * 4 + 8 + 5 * CLASSES + 8
+    module = own.module_of(w)
+    hidden = module[0](torch.tensor(shard.features)).detach().numpy()
+    moved = w - own.gradient(w)  # a step of size 1
+    np.testing.assert_allclose(moved[-8:-4], hidden.mean(axis=0), rtol=1e-10)
+    np.testing.assert_allclose(moved[-4:], hidden.var(axis=0, ddof=1), rtol=1e-10)
+    assert own.penalty(w) == 0
+    assert objective(normalised, shard, l2=2.0).penalty(w) == pytest.approx(w[:-8] @ w[:-8])
+
+
+def test_descent_with_batch_normalisation_evaluates_as_it_trains() -> None:
+    own = objective(normalised)
+    w = own.initial(0)
+    for _ in range(300):
+        w = w - 0.1 * own.gradient(w)
+    assert own.loss(w) < 0.5
+    module = own.module_of(w)  # a module of torch with the same values gives the same outputs
+    shard = make_shard(20, FEATURES, CLASSES, seed=1)
+    outputs = module(torch.tensor(shard.features)).detach().numpy()
+    np.testing.assert_allclose(outputs, own.decision_function(w, shard.features), rtol=1e-12)
+
+
+def test_a_variance_below_zero_does_no_harm() -> None:
+    own = objective(normalised)
+    w = own.initial(0)
+    w[-4:] = -1.0
+    assert np.isfinite(own.loss(w))
+    assert np.isfinite(own.gradient(w)).all()
+
+
+def test_dropout_depends_on_model_and_batch_alone() -> None:
+    own, again = objective(dropping), objective(dropping)
+    w = own.initial(0)
+    torch.manual_seed(11)
+    expected = torch.rand(2)
+    torch.manual_seed(11)
+    first = own.batch_gradient(w, ALL[:8])
+    assert (torch.rand(2) == expected).all()  # torch's own numbers are left alone
+    assert again.batch_gradient(w, ALL[:8]).tobytes() == first.tobytes()
+    others = (own.batch_gradient(w, ALL[8:16]), own.batch_gradient(w + 1e-9, ALL[:8]))
+    dropped = [np.count_nonzero(each == 0) for each in (first, *others)]
+    assert len({each.tobytes() for each in (first, *others)}) == 3
+    assert max(dropped) < w.size
+    assert own.loss(w) == own.loss(w)  # evaluated without it
+
+
+def test_augmentation_changes_training_alone() -> None:
+    plain, noisy = objective(mlp), objective(mlp, transform=lambda batch: batch + torch.randn_like(batch))
+    w = plain.initial(0)
+    assert noisy.loss(w) == plain.loss(w)
+    assert not np.allclose(noisy.gradient(w), plain.gradient(w))
+    assert noisy.gradient(w).tobytes() == noisy.gradient(w).tobytes()
+
+
+def test_samples_take_the_shape_that_the_module_wants() -> None:
+    def images(classes: int) -> Any:
+        return nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(4, classes))
+
+    own = objective(images, shape=(1, 2, 3))
+    assert own.gradient(own.initial(0)).shape == (own.dimension,)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_one_output_is_a_score_or_a_number(flat: bool) -> None:
+    layers = [nn.Linear(FEATURES, 1), *([nn.Flatten(0)] if flat else [])]
+    two = make_shard(20, FEATURES, 2, seed=1)
+    score = objective(nn.Sequential(*layers), two, loss=nn.BCEWithLogitsLoss())
+    w = score.initial(0)
+    z = np.asarray(two.features) @ w[:-1] + w[-1]
+    assert score.loss(w) == pytest.approx(np.logaddexp(0, np.where(two.labels == 1, -z, z)).mean(), rel=1e-9)
+    assert score.evaluate(w).correct == np.count_nonzero((z > 0) == (two.labels == 1))
+    np.testing.assert_allclose(score.probabilities(w, two.features)[:, 1], 1 / (1 + np.exp(-z)))
+    numbers = make_shard(20, FEATURES, 0, seed=1)
+    regression = objective(nn.Sequential(*layers), numbers, loss=nn.MSELoss())
+    z = np.asarray(numbers.features) @ w[:-1] + w[-1]
+    assert regression.loss(w) == pytest.approx(np.mean((z - numbers.labels) ** 2))
+    assert regression.evaluate(w).correct is None
+
+
+def test_gradients_are_clipped_sample_by_sample() -> None:
+    own = objective(mlp, l2=0.1)
+    w = own.initial(0)
+    each = [own.batch_gradient(w, np.array([row])) - 0.1 * w for row in ALL]
+    clipped = np.mean([g * min(1, 0.2 / np.linalg.norm(g)) for g in each], axis=0) + 0.1 * w
+    np.testing.assert_allclose(own.clipped_gradient(w, ALL, 0.2), clipped, rtol=1e-9)
+    with raises(SettingsError, key="objective.name"):
+        mixing = objective(normalised)
+        mixing.clipped_gradient(mixing.initial(0), ALL, 1.0)
+
+
+def test_a_module_begins_anew_under_the_seed_and_frozen_layers_stay() -> None:
+    module = nn.Sequential(nn.Linear(FEATURES, 4), nn.LayerNorm(4), nn.Linear(4, CLASSES))
+    own, other = objective(module), objective(nn.Sequential(*[type(m)(*a) for m, a in zip(module, SIZES, strict=True)]))
+    assert own.initial(5).tobytes() == other.initial(5).tobytes()
+    assert own.initial(5).tobytes() != own.initial(6).tobytes()
+    module[0].requires_grad_(False)
+    assert objective(module).dimension == 8 + 5 * CLASSES
+
+
+SIZES = [(FEATURES, 4), (4,), (4, CLASSES)]
+
+
+class Loose(nn.Module):  # type: ignore[misc, name-defined]
+    """A parameter that no layer draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(FEATURES, CLASSES))
+
+    def forward(self, x: Any) -> Any:
+        return x @ self.weight
+
+
+def test_what_cannot_be_an_objective_is_refused() -> None:
+    frozen = nn.Linear(FEATURES, CLASSES).requires_grad_(False)
+    wrong: list[Callable[[], Any]] = [
+        lambda: objective(Loose()),
+        lambda: objective(frozen),
+        lambda: objective(nn.Unflatten(1, (2, 3))),
+        lambda: objective(lambda: nn.Sequential(nn.Linear(FEATURES, 4), nn.Unflatten(1, (2, 2)))),
+        lambda: objective(mlp, loss=nn.CrossEntropyLoss(reduction="none")).loss(np.zeros(53)),
+    ]
+    for make in wrong:
+        with raises(SettingsError, key="objective.name"):
+            make()
+    assert objective(Loose).initial(1).tobytes() == objective(Loose).initial(1).tobytes()  # made under the seed
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], ObjectiveSettings]:
+    """Return settings that name an objective of a user's module."""
+
+    def settings(found: Any) -> ObjectiveSettings:
+        module = ModuleType("a_users_networks")
+        module.found = found  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "a_users_networks", module)
+        return ADAPTER.validate_python({"kind": "own", "name": "a_users_networks:found", "dtype": "float32"})
+
+    return settings
+
+
+def test_settings_name_it(named: Callable[[Any], ObjectiveSettings]) -> None:
+    settings = named(fenchel.TorchObjective(normalised, nn.CrossEntropyLoss()))
+    own = build_objective(settings, make_shard(20, FEATURES, CLASSES, seed=1))
+    assert own.gradient(initial_model(settings, FEATURES, CLASSES, 3)).dtype == np.float32
+
+
+def test_a_run_trains_it_and_predicts_with_it(named: Callable[[Any], ObjectiveSettings], tmp_path: Path) -> None:
+    objective = named(fenchel.TorchObjective(normalised, nn.CrossEntropyLoss())).model_dump()
+    shard = make_shard(60, FEATURES, CLASSES, seed=1)
+    settings = {
+        "rounds": 3,
+        "clients": 2,
+        "objective": objective,
+        "algorithm": {"name": "fedavg", "step_size": 0.1, "local_epochs": 1, "batch_size": 8},
+    }
+    run = fenchel.up(settings, data=(shard.features, shard.labels), in_process=True, runs=tmp_path)
+    again = fenchel.up(settings, data=(shard.features, shard.labels), in_process=True, runs=tmp_path)
+    assert run.model.tobytes() == again.model.tobytes()
+    assert run.predict(shard.features).shape == (60,)
+    assert run.predict_proba(shard.features).shape == (60, CLASSES)
+
+
+def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "fenchel.common.objectives.networks.module", raising=False)
+    monkeypatch.delitem(vars(fenchel), "TorchObjective", raising=False)
+    with raises(MissingDependencyError):
+        _ = fenchel.TorchObjective

@@ -1,0 +1,184 @@
+"""Observers follow a run, and none that fails stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import fenchel
+from fenchel.common.errors import RunStoppedError
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.server.fleet.calls import Call
+from fenchel.server.telemetry.observer import Observer, Observers, OngoingRun
+from fenchel.server.telemetry.recorder import Row
+from fenchel.server.telemetry.summary import Summary
+from tests.conftest import MakeSettings
+from tests.observing import Calling
+
+
+class Noting(Observer):
+    """Notes every call."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[object, ...]] = []
+        self.threads: dict[str, int] = {}
+
+    def _note(self, *note: object) -> None:
+        self.notes.append(note)
+        self.threads[str(note[0])] = threading.get_ident()
+
+    def begun(self, run: OngoingRun) -> None:
+        self._note("begun", run.folder.id, run.settings.rounds)
+
+    def joined(self, present: int, expected: int | None) -> None:
+        self._note("joined", present, expected)
+
+    def stream_opened(self, client: str, traceparent: str) -> None:
+        self._note("stream_opened", client, traceparent)
+
+    def round_begun(self, t: int) -> None:
+        self._note("round_begun", t)
+
+    def calls(self, calls: Sequence[Call]) -> None:
+        self._note("calls", len(calls))
+
+    def round_ended(self, row: Row) -> None:
+        self._note("round_ended", row["round"])
+
+    def ended(self, summary: Summary) -> None:
+        self._note("ended", summary.completed, summary.rounds, summary.reason)
+
+    def named(self, name: str) -> list[tuple[object, ...]]:
+        return [note[1:] for note in self.notes if note[0] == name]
+
+
+class Failing(Noting):
+    """Fails in every call."""
+
+    def _note(self, *note: object) -> None:
+        super()._note(*note)
+        raise ConnectionRefusedError("no server")
+
+
+class Stopping(Observer):
+    """Stops the run."""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+
+    def begun(self, run: OngoingRun) -> None:
+        self._stop("begun")
+
+    def round_begun(self, t: int) -> None:
+        self._stop("round_begun")
+
+    def round_ended(self, row: Row) -> None:
+        self._stop("round_ended")
+
+    def ended(self, summary: Summary) -> None:
+        self._stop("ended")
+
+    def _stop(self, method: str) -> None:
+        if method == self._method:
+            raise RunStoppedError("good enough")
+
+
+@pytest.fixture
+def settings(make_settings: MakeSettings) -> RunSettings:
+    return make_settings()
+
+
+def conducted(settings: RunSettings, runs: Path, observer: Observer) -> RunFolder:
+    folder = RunFolder.create(runs, "observed")
+    asyncio.run(run_in_process(settings, folder, observer=observer))
+    return folder
+
+
+def test_a_run_is_followed_from_its_beginning_to_its_end(settings: RunSettings, tmp_path: Path) -> None:
+    first, second = Noting(), Noting()
+    folder = conducted(settings, tmp_path, Observers(first, Observers(second)))
+    assert first.notes == second.notes
+    assert first.notes[0] == ("begun", folder.id, 2)
+    assert first.notes[-1] == ("ended", True, 2, "")
+    assert first.named("joined") == [(1, 3), (2, 3), (3, 3)]
+    assert len(first.named("stream_opened")) == 3
+    assert first.named("round_begun") == [(1,), (2,)]
+    assert first.named("round_ended") == [(1,), (2,)]
+    assert sum(int(str(number)) for (number,) in first.named("calls")) == len(fenchel.Run(folder.path).calls_table)
+    loop = threading.get_ident()
+    assert {name for name, thread in first.threads.items() if thread != loop} == {"ended"}
+
+
+def test_an_observer_that_fails_is_logged_once_and_changes_nothing(
+    settings: RunSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = conducted(settings, tmp_path, Observer())
+    failing, other = Failing(), Noting()
+    with caplog.at_level(logging.WARNING, "fenchel.server"):
+        folder = conducted(settings, tmp_path, Observers(failing, other))
+    warnings = [record.getMessage() for record in caplog.records if "Failing" in record.getMessage()]
+    assert len(warnings) == 1
+    assert "no server" in warnings[0]
+    assert [note[0] for note in failing.notes] == [note[0] for note in other.notes]
+    assert folder.model.read_bytes() == plain.model.read_bytes()
+
+
+@pytest.mark.parametrize("method", ["begun", "round_begun", "round_ended"])
+def test_an_observer_stops_the_run_by_an_error_of_fenchel(method: str, settings: RunSettings, tmp_path: Path) -> None:
+    other = Noting()
+    with pytest.raises(fenchel.FenchelError):
+        conducted(settings, tmp_path, Observers(Stopping(method), other))
+    assert len(other.named("begun")) == 1
+    ((completed, rounds, reason),) = other.named("ended")
+    assert not completed
+    assert isinstance(rounds, int)
+    assert rounds < 3
+    assert "good enough" in str(reason)
+
+
+def test_a_run_that_is_over_cannot_be_stopped(settings: RunSettings, tmp_path: Path) -> None:
+    folder = conducted(settings, tmp_path, Stopping("ended"))
+    assert fenchel.Run(folder.path).figures
+
+
+def test_an_interrupted_run_has_ended_for_its_observers(settings: RunSettings, tmp_path: Path) -> None:
+    noting = Noting()
+
+    async def interrupted() -> None:
+        def cancel(t: int) -> None:
+            running.cancel()
+
+        async with asyncio.TaskGroup() as tasks:
+            folder = RunFolder.create(tmp_path, "observed")
+            observer = Observers(Calling(round_begun=cancel), noting)
+            running = tasks.create_task(run_in_process(settings, folder, observer=observer))
+        assert running.cancelled()
+
+    asyncio.run(interrupted())
+    ((completed, _, reason),) = noting.named("ended")
+    assert not completed
+    assert reason
+
+
+def test_the_first_trace_context_is_used() -> None:
+    class Tracing(Observer):
+        def __init__(self, context: str) -> None:
+            self._context = context
+
+        def trace_context(self, phase: str, t: int) -> str:
+            return self._context
+
+    assert Observers(Observer(), Tracing("00-a"), Tracing("00-b")).trace_context("train", 1) == "00-a"
+    assert Observers().trace_context("train", 1) == ""
+
+
+def test_observers_are_public() -> None:
+    assert fenchel.Observer is Observer
+    assert fenchel.Observers is Observers
