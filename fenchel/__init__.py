@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fenchel.common.settings.run import RunSettings
     from fenchel.common.wire.schema import ArraySpec, NumberSpec
     from fenchel.common.wire.values import SparseVector, Values
+    from fenchel.deploy.launch.sweep import sweep
     from fenchel.deploy.launch.up import up
     from fenchel.report.run import Run
     from fenchel.server.fleet.addressing import Each
@@ -68,6 +69,7 @@ _HOMES = {
     "Values": "fenchel.common.wire.values",
     "Vector": "fenchel.common.arrays",
     "answers": "fenchel.algorithms.client_half",
+    "sweep": "fenchel.deploy.launch.sweep",
     "up": "fenchel.deploy.launch.up",
 }
 """Module of each public name. It is imported when the name is first asked for, so that ``import fenchel`` is quick."""
@@ -101,6 +103,7 @@ __all__ = [
     "Values",
     "Vector",
     "answers",
+    "sweep",
     "up",
 ]
 

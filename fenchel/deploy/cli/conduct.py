@@ -37,26 +37,30 @@ def chosen_settings(
 
     own: files that clients bring, in place of the data of a new run's settings.
     """
-    chosen = list(overrides or [])
-    if clients is not None:
-        chosen.append(f"clients={clients}")
     if resume is None:
         if previous:
             raise SettingsError("says where to go on from: give it with --resume RUN", key="--previous")
-        if settings is None:
-            raise SettingsError("which settings? Give a file, a name such as quickstart, or --resume RUN")
-        path = shipped_or_own(settings)
-        values = read(path, chosen)
-        if own is not None:
-            asked = own.settings
-            change(values, asked if clients is None else asked | {"clients": values["clients"]})
-        return validate(values, str(path)), None
-    if settings is not None or chosen:
+        return validate(*chosen_values(settings, overrides, clients, own)), None
+    if settings is not None or overrides or clients is not None:
         raise SettingsError("a resumed run keeps its settings: give --resume RUN alone")
     folder = RunFolder(resume)
     if not folder.settings.exists():
         raise CheckpointError(f"not a run folder (it has no {folder.settings.name})", source=resume)
     return load(folder.settings), folder
+
+
+def chosen_values(
+    settings: Path | None, overrides: list[str] | None, clients: str | None, own: OwnFiles | None
+) -> tuple[dict[str, Any], str]:
+    """Return the settings of a new run, not validated, and the path of their file."""
+    if settings is None:
+        raise SettingsError("which settings? Give a file, a name such as quickstart, or --resume RUN")
+    path = shipped_or_own(settings)
+    values = read(path, [*(overrides or []), *([] if clients is None else [f"clients={clients}"])])
+    if own is not None:
+        asked = own.settings
+        change(values, asked if clients is None else asked | {"clients": values["clients"]})
+    return values, str(path)
 
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:

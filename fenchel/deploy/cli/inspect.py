@@ -109,7 +109,9 @@ def _plain(default: object) -> object:
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders, finished or not")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="run folders, finished or not; or folders of sweeps")
+    ],
     output: Annotated[
         Path | None,
         typer.Option(
@@ -138,7 +140,7 @@ def report(
     from fenchel.report.render.terminal import show
     from fenchel.report.run import Run
 
-    found = [Run(path) for path in runs]
+    found = [Run(each) for path in runs for each in _run_paths(path)]
     optima = optima_of(found, optimum or ())
     written: list[Path] = []
     if png is not None:
@@ -152,12 +154,19 @@ def report(
     if as_json:
         print(json.dumps(described(found), indent=2))  # noqa: T201
         return
-    console = _wide(Console())
+    console = wide(Console())
     show(found, console)
     page = found[0].path / "report.html" if len(found) == 1 else found[0].path.parent / "comparison.html"
     page = write_report(found, output or page, optima)
     for kind, path in [("page", page), *((path.suffix[1:], path) for path in written)]:
         console.print(f"{kind:5} {path}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _run_paths(path: Path) -> list[Path]:
+    """Return the run folders in the folder of a sweep; of any other path, the path."""
+    from fenchel.report.index import run_folders
+
+    return [folder.path for folder in run_folders(path)] or [path] if path.is_dir() else [path]
 
 
 def probe(
@@ -206,6 +215,6 @@ def _show_probes(rows: Sequence[Sequence[str]], console: Console) -> None:
             console.print(f"{title:12}  {escape(cell)}", soft_wrap=True)
 
 
-def _wide(console: Console) -> Console:
-    """Return a console with room for a table where there is no terminal, and nobody said how wide it is."""
+def wide(console: Console) -> Console:
+    """Return a console with room for a table where there is no terminal, and COLUMNS is not set."""
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_FILE_WIDTH)

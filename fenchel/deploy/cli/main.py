@@ -54,6 +54,7 @@ def application() -> typer.Typer:
     from fenchel.deploy.cli.energy import energy
     from fenchel.deploy.cli.project import project
     from fenchel.deploy.cli.relay import relay
+    from fenchel.deploy.cli.runs import runs
     from fenchel.deploy.cli.server import server
     from fenchel.deploy.cli.solve import solve
     from fenchel.deploy.cli.trace import trace
@@ -70,7 +71,7 @@ def application() -> typer.Typer:
     )
     everyday = "Every day"
     groups: dict[str, tuple[Callable[..., None], ...]] = {
-        everyday: (up, server, client, inspect.check, inspect.report),
+        everyday: (up, server, client, inspect.check, inspect.report, runs),
         "Setting up": (doctor, inspect.algorithms, keys.keys, inspect.probe, relay),
         "Looking into runs": (trace, project, energy, disclosures),
         "Searching and solving": (tune, solve),

@@ -14,7 +14,15 @@ from rich.console import Console
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.cli.conduct import chosen_settings, conducted, interruptible, say_on, show_outcome, show_warnings
+from fenchel.deploy.cli.conduct import (
+    chosen_settings,
+    chosen_values,
+    conducted,
+    interruptible,
+    say_on,
+    show_outcome,
+    show_warnings,
+)
 from fenchel.deploy.cli.options import (
     ClientsOption,
     DashboardAtOption,
@@ -35,8 +43,10 @@ from fenchel.deploy.cli.options import (
 from fenchel.deploy.launch.data import ensure
 
 if TYPE_CHECKING:
+    from fenchel.common.settings.run import RunSettings
     from fenchel.deploy.launch.deployment import Deployment
     from fenchel.deploy.launch.launchers.slurm_job import SlurmJob
+    from fenchel.server.checkpoint import Checkpoint
 
 
 def up(
@@ -76,6 +86,21 @@ def up(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print what would be started, in the language of the engine")
     ] = False,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            "--seeds", metavar="1..5|1,4,7", help="do a run with each of these seeds; see docs/experiments.md"
+        ),
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grid", metavar="KEY=V1,V2", help="do a run with each value; of several --grid, with all combinations"
+        ),
+    ] = None,
+    skip_done: Annotated[
+        bool, typer.Option("--skip-done", help="with --seeds or --grid: leave out runs that are completed below --runs")
+    ] = False,
     resume: ResumeOption = None,
     previous: PreviousOption = False,
     dashboard: DashboardOption = False,
@@ -96,34 +121,54 @@ def up(
     from fenchel.server.telemetry.observer import Observers
 
     raise_limit()
-    engine_launcher = launcher(on, engine=engine, hosts=hosts, cpus=cpus, gpus=gpus)
     exporters = Exporters.parse(dashboard, dashboard_at, metrics, track)
     own = OwnFiles.of_patterns(data, label, identifier) if data else None
     if own is None and (label, identifier) != (None, None):
         raise SettingsError("given without --data, whose columns they name", key="--label, --id")
+
+    def deploy(
+        chosen: RunSettings, folder: RunFolder | None = None, checkpoint: Checkpoint | None = None
+    ) -> Deployment:
+        number = len(checkpoint.members) if checkpoint is not None else chosen.clients
+        if not isinstance(number, int):
+            raise SettingsError(
+                "auto waits for clients that join by themselves; give the number to start with --clients N",
+                key="clients",
+            )
+        deployment = Deployment(
+            chosen,
+            folder or RunFolder(runs / "RUN"),
+            number,
+            processes=processes,
+            secure=not insecure,
+            launcher=launcher(on, engine=engine, hosts=hosts, cpus=cpus, gpus=gpus),
+            resume=checkpoint,
+            own=own,
+        )
+        deployment.check()
+        return deployment
+
+    if seeds is not None or grid or skip_done:
+        from fenchel.deploy.cli.sweep import Sweep
+
+        if resume is not None or previous:
+            raise SettingsError("goes on with one run: give it without --seeds, --grid and --skip-done", key="--resume")
+        if skip_done and own is not None:
+            raise SettingsError("cannot tell whether files of --data are as before; leave it out", key="--skip-done")
+        planned = Sweep.plan(*chosen_values(settings, overrides, clients, own), seeds, grid or (), deploy)
+        if dry_run:
+            print("\n".join(planned.described()))  # noqa: T201
+            return
+        planned.go(runs, exporters, skip_done=skip_done, as_json=as_json)
+        return
     chosen, folder = chosen_settings(settings, overrides, clients, resume, previous, own)
     checkpoint = None if folder is None else open_resumed(folder, previous=previous)
-    number = len(checkpoint.members) if checkpoint is not None else chosen.clients
-    if not isinstance(number, int):
-        raise SettingsError(
-            "auto waits for clients that join by themselves; give the number to start with --clients N", key="clients"
-        )
-    deployment = Deployment(
-        chosen,
-        folder or RunFolder(runs / "RUN"),
-        number,
-        processes=processes,
-        secure=not insecure,
-        launcher=engine_launcher,
-        resume=checkpoint,
-        own=own,
-    )
-    deployment.check()
+    deployment = deploy(chosen, folder, checkpoint)
     options = {"--on": on, "--engine": engine, "--cpus": cpus, "--gpus": gpus, "--processes": processes}
     options |= {"--dashboard-at": dashboard_at, "--metrics": metrics}
     tracking = [word for name in exporters.tracked for word in ("--track", name)]
     beginning = _beginning(settings, overrides, clients, resume, previous)
-    files = [] if own is None else own.words(range(number))
+    files = [] if own is None else own.words(range(deployment.clients))
     job = _job(deployment, [*_words(options), *tracking, *files], beginning, runs)
     if job is not None and dashboard:
         raise SettingsError(

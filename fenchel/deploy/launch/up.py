@@ -132,18 +132,21 @@ def up(
 def _settings(
     settings: str | Path | Mapping[str, Any] | RunSettings, overrides: Sequence[str], changes: Mapping[str, Any]
 ) -> RunSettings:
-    source = "settings"
-    if isinstance(settings, str | Path):
-        path = shipped_or_own(Path(settings))
-        values, source = read(path, overrides), str(path)
-    elif overrides:
-        raise SettingsError("overrides belong to a settings file; change the mapping itself")
-    elif isinstance(settings, RunSettings):
-        values = settings.model_dump()
-    else:
-        values = deepcopy(dict(settings))
+    values, source = values_and_source(settings, overrides)
     change(values, changes)
     return validate(values, source)
+
+
+def values_and_source(
+    settings: str | Path | Mapping[str, Any] | RunSettings, overrides: Sequence[str]
+) -> tuple[dict[str, Any], str]:
+    """Return settings as a mapping of its own, not validated, and their origin for errors."""
+    if isinstance(settings, str | Path):
+        path = shipped_or_own(Path(settings))
+        return read(path, overrides), str(path)
+    if overrides:
+        raise SettingsError("overrides belong to a settings file; change the mapping itself")
+    return settings.model_dump() if isinstance(settings, RunSettings) else deepcopy(dict(settings)), "settings"
 
 
 def _wait_for(work: Coroutine[Any, Any, T]) -> T:

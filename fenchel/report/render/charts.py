@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from fenchel.report import columns, summary
 from fenchel.report.columns import Floats
 from fenchel.report.curves import OPTIMALITY_GAP, Curves, axes_of, curves_of_all, known_figures
+from fenchel.report.groups import bands_of, groups_of
 from fenchel.report.latency import histograms
 from fenchel.report.run import Run
 from fenchel.report.summary import PARTS
@@ -27,13 +29,20 @@ def chart_data(runs: Sequence[Run], names: Sequence[str], optima: Sequence[float
     optima: of each run's objective (:mod:`fenchel.report.optimum`), or none: adds the curves of ``optimality_gap``.
     """
     curves = curves_of_all(runs, optima)
+    groups = groups_of(runs)
+    bands = bands_of(groups, runs, optima)
+    shown = [band.curves for band in bands] or curves
     return {
-        "axes": axes_of(curves),
-        "panels": panels(curves),
+        "axes": axes_of(shown),
+        "panels": panels(shown),
+        "groups": [
+            {"name": group.name, "curves": _curves(band.curves, {"low": band.low, "high": band.high})}
+            for group, band in zip(groups, bands, strict=True)
+        ],
         "runs": [
             {
                 "name": name,
-                "curves": _curves(each),
+                "curves": {} if groups else _curves(each),
                 "time": _time(run),
                 "traffic": _traffic(run),
                 "clients": _clients(run),
@@ -89,14 +98,18 @@ def _panel(title: str, figures: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _curves(curves: Curves) -> dict[str, Any]:
-    """Return each known figure against all that the rounds so far cost."""
+def _curves(curves: Curves, band: Mapping[str, Mapping[str, Floats]] = MappingProxyType({})) -> dict[str, Any]:
+    """Return each known figure against all that the rounds so far cost.
+
+    band: ends of the confidence intervals of each figure.
+    """
     drawn = {}
     for name, values in curves.figures.items():
         known = np.flatnonzero(np.isfinite(values))
         rows = known[np.unique(np.linspace(0, known.size - 1, min(known.size, _POINTS)).astype(int))]
         drawn[name] = {cost: _numbers(at[rows]) for cost, at in curves.costs.items()}
         drawn[name]["y"] = _numbers(values[rows])
+        drawn[name] |= {end: _numbers(figures[name][rows]) for end, figures in band.items() if name in figures}
     return drawn
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from fenchel.report import columns, summary
 from fenchel.report.curves import axes_of, curves_of_all, known_figures, main_figures
 from fenchel.report.formatting import plain
+from fenchel.report.groups import Band, bands_of, groups_of
 from fenchel.report.render.canvas import COLORS, canvas
 from fenchel.report.run import Run
 
@@ -20,12 +21,15 @@ _DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[float | None] = ()) -> Path:
     """Draw the objective, the AUC (or accuracy, or loss), the worst client and the gap, as far as they are known.
 
-    runs: one or several; each is a line in every chart.
+    runs: one or several; each is a line in every chart. Runs that differ only in their seed are one, with a band.
     path: of the PNG file; folders above it are made.
     axis: what the curves are drawn against, one of :data:`fenchel.report.curves.AXES`; runs without it are left out.
     optima: of each run's objective (:mod:`fenchel.report.optimum`), or none: adds how far above it the runs are.
     """
-    curves = curves_of_all(runs, optima)
+    groups = groups_of(runs)
+    bands = bands_of(groups, runs, optima) or [Band(each, {}, {}) for each in curves_of_all(runs, optima)]
+    names = [group.name for group in groups] or summary.labels(runs)
+    curves = [band.curves for band in bands]
     shown = main_figures(known_figures([each for each in curves if axis in each.costs]))
     title = axes_of(curves).get(axis, axis)
     with canvas(path, (4.4 * len(shown), 3.1)) as figure:
@@ -41,15 +45,18 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[
                 linewidth=1.8,
                 label=plain(name),
             )
-            for index, name in enumerate(summary.labels(runs))
+            for index, name in enumerate(names)
         ]
         drawn = [line for each, line in zip(curves, lines, strict=True) if axis in each.costs]
         for axes, name in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
-            for each, line in zip(curves, lines, strict=True):
+            for each, band, line in zip(curves, bands, lines, strict=True):
                 if name not in each.figures or axis not in each.costs:
                     continue
                 values = each.figures[name]
                 known = np.isfinite(values)
+                if name in band.low:
+                    edges = (band.low[name][known], band.high[name][known])
+                    axes.fill_between(each.costs[axis][known], *edges, color=line.get_color(), alpha=0.2, linewidth=0)
                 axes.plot(
                     each.costs[axis][known],
                     values[known],
@@ -71,6 +78,6 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[
                 axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
         if len(runs) > 1:
             # A leading underscore would hide a run from an automatic legend, so the lines are named explicitly.
-            names = [str(line.get_label()) for line in drawn]
-            figure.legend(drawn, names, loc="outside lower left", ncols=4, frameon=False)
+            drawn_names = [str(line.get_label()) for line in drawn]
+            figure.legend(drawn, drawn_names, loc="outside lower left", ncols=4, frameon=False)
     return path

@@ -11,6 +11,7 @@ from html import escape
 
 from fenchel.report import columns, summary
 from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_text, part_text, plain, seconds_text
+from fenchel.report.groups import INTERVALS, SeedGroup
 from fenchel.report.run import Run
 from fenchel.report.summary import CallCosts, RoundShares
 from fenchel.report.traffic import LAYERS, TrafficRow
@@ -103,8 +104,11 @@ def swatch(index: int) -> str:
     return f'<span class="swatch" data-run="{index}"></span>'
 
 
-def comparison(runs: Sequence[Run], names: Sequence[str]) -> str:
-    """Return the table with a row for each run: what came out, and the settings if only few of them differ."""
+def comparison(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> str:
+    """Return the table with a row for each run: what came out, and the settings if only few of them differ.
+
+    marks: number of each run's colour.
+    """
     differing = summary.differing_settings(runs)
     if len(differing) > _BESIDE:
         differing = {}
@@ -115,7 +119,7 @@ def comparison(runs: Sequence[Run], names: Sequence[str]) -> str:
     heads += [f'<th class="n">{text(columns.title(name))}</th>' for name in shown]
     heads += [f'<th class="n">{name}</th>' for name in ("Done", "Time in rounds", "Wall time", "Bytes in rounds")]
     rows = []
-    for index, (run, name) in enumerate(zip(runs, names, strict=True)):
+    for index, (run, name, mark) in enumerate(zip(runs, names, marks, strict=True)):
         traffic = summary.traffic(run.metrics_table)
         numbers = [bounded_text(figure, run.figures) for figure in shown]
         numbers += [f"{run.rounds:,}", seconds_text(summary.time_split(run.steady.metrics).total)]
@@ -123,11 +127,30 @@ def comparison(runs: Sequence[Run], names: Sequence[str]) -> str:
         numbers.append(bytes_text(traffic.wire_down + traffic.wire_up))
         values = (UNKNOWN if given[index] is None else given[index] for given in differing.values())
         rows.append(
-            f'<td title="{text(run.id)}">{swatch(index)}{text(name)}</td><td>{state(run)}</td>'
+            f'<td title="{text(run.id)}">{swatch(mark)}{text(name)}</td><td>{state(run)}</td>'
             + "".join(f'<td class="set">{text(value)}</td>' for value in values)
             + "".join(f'<td class="n">{number}</td>' for number in numbers)
         )
     return _table("".join(heads), rows)
+
+
+def grouped(groups: Sequence[SeedGroup]) -> str:
+    """Return the table with a row for each figure, and its mean over the seeds of each group in a column."""
+    known = {name: None for group in groups for run in group.counted for name in run.figures}
+    heads = "<th>Final figure</th>" + "".join(
+        f'<th class="run n">{swatch(index)}{text(group.name)}</th>' for index, group in enumerate(groups)
+    )
+    seeds = "".join(f'<td class="n">{group.seeds_text}</td>' for group in groups)
+    rows = [f"<td>Seeds</td>{seeds}"]
+    rows += [
+        f"<td>{text(columns.title(name))}</td>"
+        + "".join(f'<td class="n">{group.estimate(name).text(name)}</td>' for group in groups)
+        for name in dict.fromkeys([*_main(known), *known])
+    ]
+    return (
+        f"{_table(heads, rows)}<p class='note'>{INTERVALS} Runs that did not complete are in no mean, "
+        "and of several runs with the same seed the last one counts.</p>"
+    )
 
 
 def differences(runs: Sequence[Run], names: Sequence[str]) -> str:
@@ -197,8 +220,8 @@ def wall(run: Run) -> str:
     return f'<p class="equation">Wall time <b>{seconds_text(whole.total)}</b> = {sum_of}.{waited}</p>'
 
 
-def walls(runs: Sequence[Run], names: Sequence[str]) -> str:
-    """Return the table that compares the equations of several runs' wall-clock times."""
+def walls(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> str:
+    """Return the table that compares the equations of several runs' wall-clock times; as :func:`comparison`."""
     found = [wall_of(run) for run in runs]
     parts = list(dict.fromkeys(part for one in found for part in one.parts()))
     heads = "<th>Run</th>" + "".join(
@@ -206,18 +229,18 @@ def walls(runs: Sequence[Run], names: Sequence[str]) -> str:
         for name in ("Wall time", *(part.capitalize() for part in parts), "Waiting for the slowest")
     )
     rows = []
-    for index, (run, name, one) in enumerate(zip(runs, names, found, strict=True)):
+    for run, name, one, mark in zip(runs, names, found, marks, strict=True):
         seconds = (one.total, *(one.parts().get(part, 0.0) for part in parts))
         idle = summary.idle_seconds(run.steady.metrics)
         rows.append(
-            f"<td>{swatch(index)}{text(name)}</td>"
+            f"<td>{swatch(mark)}{text(name)}</td>"
             + "".join(f'<td class="n">{seconds_text(each)}</td>' for each in (*seconds, idle))
         )
     return _table(heads, rows)
 
 
-def times(runs: Sequence[Run], names: Sequence[str]) -> str:
-    """Return the table that compares where the time of several runs went, on one scale."""
+def times(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> str:
+    """Return the table that compares where the time of several runs went, on one scale; as :func:`comparison`."""
     splits = [summary.time_split(run.steady.metrics) for run in runs]
     longest = max(split.total for split in splits)
     parts = [part for part in summary.PARTS if any(part in split.parts() for split in splits)]
@@ -225,9 +248,9 @@ def times(runs: Sequence[Run], names: Sequence[str]) -> str:
         f'<th class="n"><span class="key {part}"></span>{part_text(part)}</th>' for part in parts
     )
     rows = [
-        f"<td>{swatch(index)}{text(name)}</td><td>{bar(split, longest)}</td>"
+        f"<td>{swatch(mark)}{text(name)}</td><td>{bar(split, longest)}</td>"
         + "".join(f'<td class="n">{seconds_text(getattr(split, part))}</td>' for part in parts)
-        for index, (split, name) in enumerate(zip(splits, names, strict=True))
+        for split, name, mark in zip(splits, names, marks, strict=True)
     ]
     return _table(heads, rows)
 

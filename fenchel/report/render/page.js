@@ -69,12 +69,27 @@
     };
   }
 
+  // The confidence interval of a mean over seeds, as an area below its curve.
+  function band(points, line, log) {
+    if (!points.low || !points.y.length) return [];
+    const positive = [...points.low, ...points.y].filter((value) => value > 0);
+    const least = Math.min(...positive); // a logarithmic axis has no place for what lies below zero
+    const edge = (values) => ({
+      type: "scatter", mode: "lines", x: points[state.x], y: log ? values.map((value) => (value > 0 ? value : least)) : values,
+      line: { width: 0, color: line.color }, hoverinfo: "skip",
+    });
+    return [edge(points.low), { ...edge(points.high), fill: "tonexty", fillcolor: `${line.color}33` }];
+  }
+
   function curves(chart) {
     const panel = data.panels[Number(chart.dataset.panel)];
     const traces = [];
+    const areas = []; // below all curves
     const named = [];
     const splits = Object.keys(panel.figures);
-    data.runs.forEach((run, index) => {
+    const log = panel.log || (state.y === "log" && !panel.share);
+    const lines = data.groups.length ? data.groups : data.runs; // a group is runs that differ only in their seed
+    lines.forEach((run, index) => {
       if (state.hidden.has(index)) return;
       const wanted = several ? [splits.includes(state.split) ? state.split : splits[0]] : splits;
       wanted.forEach((split) => {
@@ -82,6 +97,7 @@
         if (!points || !points[state.x]) return; // such as a run without epsilon
         const position = several ? index : Math.max(splits.indexOf(split), 0);
         const line = { width: 2, color: color(position), dash: several ? dashes[Math.floor(index / 8) % 4] : dashes[position % 4] };
+        areas.push(...band(points, line, log));
         traces.push(curve(points, several ? run.name : split || panel.title, line, panel.share));
         const last = points.y[points.y.length - 1];
         if (!several) named.push({ name: split, value: shown(last, panel.share), line: line.color, dash: line.dash });
@@ -90,11 +106,10 @@
     // Runs are told apart by the legend above; which of several figures they are compared by is said here.
     const compared = splits.includes(state.split) ? state.split : splits[0];
     keys(chart, several && splits.length > 1 ? [{ name: compared, value: "" }] : named);
-    const log = panel.log || (state.y === "log" && !panel.share);
     const x = { title: data.axes[state.x], exponentformat: "SI", rangemode: state.x === "round" ? "normal" : "tozero" };
     if (state.x === "round" && traces.every((trace) => trace.x.length < 8)) x.dtick = 1;
-    const y = log ? logarithmic(traces) : { type: "linear", tickformat: panel.share ? "~%" : undefined };
-    return [traces, layout(x, y, { hovermode: several ? "closest" : "x unified" })];
+    const y = log ? logarithmic([...areas, ...traces]) : { type: "linear", tickformat: panel.share ? "~%" : undefined };
+    return [[...areas, ...traces], layout(x, y, { hovermode: several ? "closest" : "x unified" })];
   }
 
   // Plotly labels a short logarithmic axis with bare digits; this one says 0.2, 0.5, 1.

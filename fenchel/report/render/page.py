@@ -14,6 +14,7 @@ from typing import Any
 
 from fenchel.report import summary
 from fenchel.report.curves import AXES
+from fenchel.report.groups import SeedGroup, groups_of, run_names
 from fenchel.report.render import charts, html
 from fenchel.report.render.html import text
 from fenchel.report.render.output import output_at
@@ -73,14 +74,16 @@ def fixed_parts() -> Fixed:
 
 def parts(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> PageParts:
     """Return what is shown of some runs; the parameters are those of :func:`write_report`."""
-    names = summary.labels(runs)
+    groups = groups_of(runs)
+    names = run_names(groups, runs) if groups else summary.labels(runs)
     numbers = charts.chart_data(runs, names, optima)
     data = json.dumps(numbers, separators=(",", ":"), allow_nan=False)
     several = len(runs) > 1
-    curves = _convergence(names, numbers["panels"], numbers["axes"])
+    lines = [group.name for group in groups] or names
+    curves = _convergence(lines, numbers["panels"], numbers["axes"], several)
     return PageParts(
         title=text(f"{len(runs)} runs" if several else names[0]),
-        body=_several(runs, names, curves) if several else _single(runs[0], names[0], curves),
+        body=_several(runs, names, groups, curves) if several else _single(runs[0], names[0], curves),
         # "<" cannot end the element that holds the data, whatever a run is called.
         data=data.replace("<", "\\u003c"),
     )
@@ -105,29 +108,34 @@ def _single(run: Run, name: str, curves: str) -> str:
     )
 
 
-def _several(runs: Sequence[Run], names: Sequence[str], curves: str) -> str:
+def _several(runs: Sequence[Run], names: Sequence[str], groups: Sequence[SeedGroup], curves: str) -> str:
+    colour = {id(run): index for index, group in enumerate(groups) for run in group.runs}
+    marks = [colour.get(id(run), index) for index, run in enumerate(runs)]
     each = "".join(
-        f'<details class="run"><summary>{html.swatch(index)}{text(name)} {html.state(run)}</summary>'
+        f'<details class="run"><summary>{html.swatch(mark)}{text(name)} {html.state(run)}</summary>'
         f'<p class="id">{text(run.id)}</p>{html.headline(run)}{_details(run, index)}</details>'
-        for index, (run, name) in enumerate(zip(runs, names, strict=True))
+        for index, (run, name, mark) in enumerate(zip(runs, names, marks, strict=True))
     )
+    comparison = html.comparison(runs, names, marks)
+    differing = html.differences([group.runs[0] for group in groups] or runs, [group.name for group in groups] or names)
+    first, later = (html.grouped(groups), comparison) if groups else (comparison, "")
     return (
         f"<header><p class='kind'>Fenchel runs</p><h1>{len(runs)} runs compared</h1></header>"
-        f"{html.comparison(runs, names)}{curves}"
-        f"<section><h2>Where the time goes</h2>{html.walls(runs, names)}{_explained()}"
-        f"{html.times(runs, names)}</section>"
-        f"<section><h2>Settings that differ</h2>{html.differences(runs, names)}</section>"
-        f"<section><h2>Run by run</h2>{each}</section>"
+        f"{first}{curves}"
+        f"<section><h2>Where the time goes</h2>{html.walls(runs, names, marks)}{_explained()}"
+        f"{html.times(runs, names, marks)}</section>"
+        f"<section><h2>Settings that differ</h2>{differing}</section>"
+        f"<section><h2>Run by run</h2>{later}{each}</section>"
     )
 
 
-def _convergence(names: Sequence[str], panels: Sequence[dict[str, Any]], axes: Mapping[str, str]) -> str:
+def _convergence(names: Sequence[str], panels: Sequence[dict[str, Any]], axes: Mapping[str, str], several: bool) -> str:
     if not panels:
         return "<section><h2>Convergence</h2><p class='note'>No round has been evaluated yet.</p></section>"
     switches = _switch("x", "Horizontal axis", {axis: AXES[axis] for axis in axes})
     switches += _switch("y", "Vertical axis of losses", {"linear": "Linear", "log": "Log"})
     legend = ""
-    if len(names) > 1:
+    if several:
         splits = [split for split in ("test", "train", "holdout") if any(split in p["figures"] for p in panels)]
         switches += _switch("split", "Samples", {split: split.capitalize() for split in splits})
         entries = "".join(

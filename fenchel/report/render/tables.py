@@ -13,6 +13,7 @@ from fenchel.common.storage.call_columns import STAGES
 from fenchel.report import columns, summary
 from fenchel.report.curves import Curves, curves_of_all, known_figures
 from fenchel.report.formatting import plain
+from fenchel.report.groups import SeedGroup, groups_of, run_names
 from fenchel.report.latency import histograms
 from fenchel.report.render.output import output_at
 from fenchel.report.run import Run
@@ -36,9 +37,11 @@ def write_tables(runs: Sequence[Run], folder: Path, optima: Sequence[float | Non
     optima: of each run's objective (:mod:`fenchel.report.optimum`), or none: adds the column ``optimality_gap`` to
         ``curves.csv``.
 
-    Returns: The files. ``settings.csv`` is there for several runs only.
+    Returns: The files. ``settings.csv`` is there for several runs only, ``seeds.csv`` where some of them differ only in
+    their seed.
     """
-    names = summary.labels(runs)
+    groups = groups_of(runs)
+    names = run_names(groups, runs) if groups else summary.labels(runs)
     named = list(zip(names, runs, strict=True))
     curves = curves_of_all(runs, optima)
     figures = known_figures(curves)
@@ -93,10 +96,21 @@ def write_tables(runs: Sequence[Run], folder: Path, optima: Sequence[float | Non
                 for one in carried_by(run.calls_table, key)
             ],
         )
+    if groups:
+        tables["seeds"] = (
+            ("group", "figure", "seeds", "mean", "low", "high"),
+            (row for group in groups for row in _means(group)),
+        )
     if len(runs) > 1:
         differing = summary.differing_settings(runs)
         tables["settings"] = (("setting", *names), ((key, *values) for key, values in differing.items()))
     return [_write(folder / f"{name}.csv", heads, rows) for name, (heads, rows) in tables.items()]
+
+
+def _means(group: SeedGroup) -> Iterator[Row]:
+    for figure in dict.fromkeys(name for run in group.counted for name in run.figures):
+        one = group.estimate(figure)
+        yield group.name, figure, one.seeds, one.mean, one.low, one.high
 
 
 def _curves(name: str, curves: Curves, figures: Sequence[str]) -> Iterator[Row]:

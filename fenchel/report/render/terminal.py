@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fenchel.report import columns, summary
 from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_text, part_text, plain, seconds_text
+from fenchel.report.groups import INTERVALS, SeedGroup, groups_of
 from fenchel.report.run import Run
 from fenchel.report.summary import CallCosts
 from fenchel.report.wall_time import WallTime, wall_of
@@ -27,13 +28,20 @@ _STYLES = {"completed": "green", "stopped": "red", "unfinished": "yellow"}
 
 
 def show(runs: Sequence[Run], console: Console) -> None:
-    """Print one run in detail, or several as a table with a row each."""
-    console.print(_one(runs[0]) if len(runs) == 1 else _several(runs, console))
+    """Print one run in detail, or several as a table; runs that differ only in their seed are one row."""
+    if groups := groups_of(runs):
+        console.print(_grouped(groups, len(runs), console))
+    else:
+        console.print(_one(runs[0]) if len(runs) == 1 else _several(runs, console))
 
 
 def as_json(runs: Sequence[Run]) -> dict[str, Any]:
     """Return what :func:`show` shows, and more, as values that JSON knows; what is not known is ``None``."""
-    described = {"runs": [_described(run) for run in runs], "differences": summary.differing_settings(runs)}
+    described = {
+        "runs": [_described(run) for run in runs],
+        "differences": summary.differing_settings(runs),
+        "groups": [_means(group) for group in groups_of(runs)],
+    }
     cleaned: dict[str, Any] = _without_nan(described)
     return cleaned
 
@@ -54,6 +62,20 @@ def _described(run: Run) -> dict[str, Any]:
         "clients": [asdict(costs) for costs in summary.costs_by(summary.own_calls(run.steady.calls), "client")],
         "settings": run.settings_values,
         "environment": run.environments.described,
+    }
+
+
+def _means(group: SeedGroup) -> dict[str, Any]:
+    known = dict.fromkeys(name for run in group.counted for name in run.figures)
+    estimates = {name: group.estimate(name) for name in known}
+    return {
+        "name": group.name,
+        "runs": [run.id for run in group.runs],
+        "counted": [run.id for run in group.counted],
+        "figures": {
+            name: {"mean": each.mean, "low": each.low, "high": each.high, "seeds": each.seeds}
+            for name, each in estimates.items()
+        },
     }
 
 
@@ -147,12 +169,7 @@ def _several(runs: Sequence[Run], console: Console) -> Table:
     """Return the table with as many settings and figures as the terminal has room for."""
     differing = summary.differing_settings(runs)
     settings = _telling(differing)
-    known = {name for run in runs for name in run.figures}
-    # All losses and accuracies of several runs do not fit beside each other.
-    worst = "client_accuracy_worst"
-    other = worst if worst in known else "train_accuracy"
-    wanted = (columns.objective(known), "gap", "test_accuracy", "test_auc", other)
-    shown = [name for name in wanted if name in known]
+    shown = _wanted({name for run in runs for name in run.figures})
     times = {
         "time\N{NO-BREAK SPACE}in rounds": [summary.time_split(run.steady.metrics).total for run in runs],
         "wall time": [wall_of(run).total for run in runs],
@@ -168,6 +185,33 @@ def _several(runs: Sequence[Run], console: Console) -> Table:
             times.popitem()
         else:
             (settings if len(settings) > 1 else shown if len(shown) > 1 else settings or shown).pop()
+
+
+def _grouped(groups: Sequence[SeedGroup], runs: int, console: Console) -> Table:
+    """Return the table of means over seeds, with as many figures as the terminal has room for."""
+    known = {name for group in groups for run in group.counted for name in run.figures}
+    shown = _wanted(known)
+    while True:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=f"{count_text(runs, 'run')}. {INTERVALS}")
+        table.caption_justify = "left"
+        table.add_column("runs", overflow="fold", max_width=2 * _NAME)
+        for heading in ("seeds", *(columns.title(name).lower() for name in shown)):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for group in groups:
+            means = [group.estimate(name).text(name) for name in shown]
+            table.add_row(Text(plain(group.name)), group.seeds_text, *means)
+        width = console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum
+        if width <= console.width or len(shown) <= 1:
+            return table
+        shown.pop()
+
+
+def _wanted(known: Collection[str]) -> list[str]:
+    """Return the figures that several runs are compared by: all losses and accuracies do not fit beside each other."""
+    worst = "client_accuracy_worst"
+    other = worst if worst in known else "train_accuracy"
+    wanted = (columns.objective(known), "gap", "test_accuracy", "test_auc", other)
+    return [name for name in wanted if name in known]
 
 
 def _telling(differing: Mapping[str, Sequence[Any]]) -> list[str]:

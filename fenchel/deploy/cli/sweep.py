@@ -1,0 +1,183 @@
+"""Sweeps of ``fenchel up``: runs with several seeds and values, one after another, and their comparison."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+
+from fenchel.common.errors import RunStoppedError, SettingsError
+from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.cli.conduct import conducted, interruptible, say_on, show_warnings
+from fenchel.deploy.cli.options import warn_of
+from fenchel.deploy.launch.data import ensure
+from fenchel.deploy.launch.deployment import Deployment
+from fenchel.deploy.launch.launchers.slurm import SlurmLauncher
+from fenchel.deploy.launch.sweep import (
+    SweepPoint,
+    SweepResult,
+    completed_runs,
+    create_sweep_folder,
+    do_sweep,
+    parse_grid,
+    parse_seeds,
+    sweep_points,
+)
+from fenchel.deploy.monitoring.exporters import Exporters, watching
+from fenchel.server.preflight import check_run
+from fenchel.server.telemetry.observer import Observer, Observers
+from fenchel.server.telemetry.recorder import Row
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep that can be done."""
+
+    points: Sequence[SweepPoint]  # its runs
+    deploy: Callable[[RunSettings], Deployment]  # returns the checked deployment of a run
+
+    @classmethod
+    def plan(
+        cls,
+        values: Mapping[str, Any],
+        source: str,
+        seeds: str | None,
+        grid: Sequence[str],
+        deploy: Callable[[RunSettings], Deployment],
+    ) -> Sweep:
+        """Check the settings of every run; the parameters are the words of the command line."""
+
+        def check(settings: RunSettings) -> None:
+            deployment = deploy(settings)
+            check_run(settings, None, deployment.clients)
+            if isinstance(deployment.launcher, SlurmLauncher) and not deployment.launcher.is_allocated:
+                raise SettingsError("slurm does a sweep within an allocation only; begin with salloc", key="--on")
+
+        chosen = [] if seeds is None else parse_seeds(seeds)
+        if not chosen and not grid:
+            raise SettingsError("belongs to a sweep; give --seeds or --grid", key="--skip-done")
+        return cls(sweep_points(values, source, chosen, parse_grid(grid), check), deploy)
+
+    def described(self) -> Iterator[str]:
+        """Yield a line for each run."""
+        for point in self.points:
+            yield point.label if point.refusal is None else f"{point.label}  refused: {point.refusal}"
+
+    def go(self, runs: Path, exporters: Exporters, *, skip_done: bool, as_json: bool) -> None:
+        """Do the runs below a folder, and compare them.
+
+        Raises
+        ------
+        RunStoppedError
+            Some run is not completed; all others are done, and compared.
+        """
+        console = Console(stderr=as_json)
+        accepted = [point.settings for point in self.points if point.settings is not None]
+        for settings in {each.algorithm.warnings: each for each in accepted}.values():
+            show_warnings(settings)
+        for data in {each.data.name: each.data for each in accepted}.values():
+            ensure(data, console)
+        done = completed_runs(runs) if skip_done else {}
+        folder = create_sweep_folder(runs, accepted[0].name)
+        results: list[SweepResult] = []
+        try:
+            for result in do_sweep(self.points, folder, lambda n, s: self._do(n, s, folder, exporters, console), done):
+                results.append(result)
+                say_on(console, f"{len(results)}/{len(self.points)}  {_line(result)}")
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            completed = sum(result.error is None for result in results)
+            say_on(
+                Console(stderr=True),
+                f"{completed} of {len(self.points)} runs are completed; --skip-done with the same command leaves "
+                "them out",
+            )
+            raise
+        _compare(results, folder, console, as_json)
+
+    def _do(self, number: int, settings: RunSettings, parent: Path, exporters: Exporters, console: Console) -> None:
+        """Do a run, and write its page; show its progress in one line of the terminal."""
+        from fenchel.report.render.page import write_report
+        from fenchel.report.run import Run
+
+        label = escape(f"{number + 1}/{len(self.points)}  {self.points[number].label}")
+        folder = RunFolder.create(parent, settings.name)
+        with (
+            conducted(folder),
+            watching(folder, settings, exporters, partial(say_on, console), warn_of) as watchers,
+            console.status(label) as status,
+        ):
+            progress = _Progress(status, label, settings.rounds)
+            deployment = replace(self.deploy(settings), folder=folder, say=progress.say)
+            interruptible(replace(deployment, observer=Observers(progress, watchers)).run())
+        write_report([Run(folder.path)], folder.report)
+
+
+class _Progress(Observer):
+    """The progress of a run in one line of the terminal."""
+
+    def __init__(self, status: Status, label: str, rounds: int) -> None:
+        self._status = status
+        self._label = label
+        self._rounds = rounds
+
+    def say(self, text: str) -> None:
+        """Show a text behind the label."""
+        self._status.update(f"{self._label}  {escape(text)}")
+
+    def round_ended(self, row: Row) -> None:
+        """Show the number of the round."""
+        self.say(f"round {row['round']:.0f} of {self._rounds}")
+
+    def waiting(self, reason: str) -> None:
+        """Show the reason for the delay."""
+        self.say(reason)
+
+
+def _line(result: SweepResult) -> str:
+    """Return what came of a run, in one line."""
+    from fenchel.report import columns
+    from fenchel.report.formatting import figure_text, seconds_text
+    from fenchel.report.run import Run
+    from fenchel.report.wall_time import wall_of
+
+    state = "skipped" if result.skipped else "completed"
+    if result.error is not None:
+        state = "refused" if result.path is None else "stopped"
+    words = [result.point.label, state]
+    if result.path is not None:
+        run = Run(result.path)
+        shown = [name for name in (columns.objective(run.figures), "test_accuracy", "test_auc") if name in run.figures]
+        words += [f"{columns.title(name).lower()} {figure_text(name, run.figures[name])}" for name in shown]
+        words += [seconds_text(wall_of(run).total), str(result.path)]
+    return "  ".join(words)
+
+
+def _compare(results: Sequence[SweepResult], folder: Path, console: Console, as_json: bool) -> None:
+    """Show and write the comparison of all runs that have begun; raise if some are not completed."""
+    from fenchel.report.render import terminal
+    from fenchel.report.render.page import write_report
+    from fenchel.report.run import Run
+
+    runs = [Run(result.path) for result in results if result.path is not None]
+    failed = [result for result in results if result.error is not None]
+    page = folder / "comparison.html"
+    if runs:
+        write_report(runs, page)
+    if as_json:
+        failures = [{"changes": dict(each.point.changes), "error": str(each.error)} for each in failed]
+        print(json.dumps(terminal.as_json(runs) | {"folder": str(folder), "failed": failures}))  # noqa: T201
+    elif runs:
+        terminal.show(runs, console)
+        say_on(console, f"sweep folder  {folder}\ncomparison    {page}")
+    if failed:
+        reasons = "\n  ".join(f"{each.point.label}: {str(each.error).splitlines()[0]}" for each in failed)
+        raise RunStoppedError(f"{len(failed)} of {len(results)} runs are not completed\n  {reasons}")

@@ -1,0 +1,267 @@
+"""Sweeps: runs of the same settings with several seeds, and with all combinations of other values."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from fenchel.common.errors import FenchelError, SettingsError, StorageError
+from fenchel.common.settings.run import RunSettings, change, validate
+from fenchel.common.settings.section import yaml_value
+from fenchel.report.index import run_folders
+
+if TYPE_CHECKING:
+    from fenchel.report.run import Run
+
+MOST_RUNS = 10_000
+"""Runs of a sweep at most."""
+
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """A run of a sweep before it starts."""
+
+    changes: Mapping[str, Any]  # values in which it differs from the settings, by dotted key
+    settings: RunSettings | None  # ``None``: they are refused
+    refusal: FenchelError | None = None
+
+    @property
+    def label(self) -> str:
+        """The changes, such as ``step_size=0.1 seed=3``."""
+        return " ".join(f"{key.rpartition('.')[2]}={_shown(value)}" for key, value in self.changes.items())
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it is given: ``null`` and ``true``, and text without quotation marks."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """A run of a sweep after its end."""
+
+    point: SweepPoint
+    path: Path | None  # the run folder; ``None``: the run has not begun
+    error: FenchelError | None = None  # ``None``: it is completed
+    skipped: bool = False  # an earlier run with these settings stands for it
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Return the seeds of ``1..5`` or ``1,4,7``, or of both mixed."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        if span := _RANGE.fullmatch(part.strip()):
+            first, last = int(span[1]), int(span[2])
+            if last < first or last - first >= MOST_RUNS:
+                raise SettingsError(f"{part} is no range of 1 to {MOST_RUNS:,} seeds", key="--seeds")
+            seeds += range(first, last + 1)
+        elif part.strip().isdecimal():
+            seeds.append(int(part))
+        else:
+            raise SettingsError(f"expected seeds such as 1..5 or 1,4,7, given {text!r}", key="--seeds")
+    return seeds
+
+
+def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the values of each key of ``KEY=V1,V2`` words; values are YAML."""
+    grid: dict[str, list[Any]] = {}
+    for word in words:
+        key, separator, text = word.partition("=")
+        try:
+            values = yaml_value(f"[{text}]") if separator and key and text.strip() else None
+        except yaml.YAMLError:
+            values = None
+        if not values:
+            raise SettingsError("expected KEY=V1,V2 with values in YAML", key=f"--grid {word}")
+        if key in grid:
+            raise SettingsError("given twice; give all values of a key at once", key=f"--grid {key}")
+        grid[key] = values
+    return grid
+
+
+def sweep_points(
+    values: Mapping[str, Any],
+    source: str,
+    seeds: Sequence[int],
+    grid: Mapping[str, Sequence[Any]],
+    check: Callable[[RunSettings], None] = lambda settings: None,
+) -> list[SweepPoint]:
+    """Return the runs of a sweep, all seeds of a combination after each other.
+
+    Parameters
+    ----------
+    values
+        Settings, not validated.
+    source
+        Origin of the settings, for errors.
+    seeds
+        Seeds; empty: the settings' seed.
+    grid
+        Values by dotted key.
+    check
+        Further check of the settings of each run.
+
+    Raises
+    ------
+    SettingsError
+        The sweep has the same run twice, or too many, or the settings of all its runs are refused.
+    """
+    if seeds and "seed" in grid:
+        raise SettingsError("give the seeds once, with --seeds or in the grid", key="seed")
+    axes = {**grid, **({"seed": seeds} if seeds else {})}
+    for key, chosen in axes.items():
+        if len({repr(value) for value in chosen}) < len(chosen):
+            raise SettingsError("has a value twice; the two runs would be the same", key=key)
+    number = 1
+    for chosen in axes.values():
+        number *= len(chosen)
+    if not 0 < number <= MOST_RUNS:
+        raise SettingsError(f"the sweep has {number:,} runs; give 1 to {MOST_RUNS:,}", key=", ".join(axes))
+    points = [_point(values, source, dict(zip(axes, each, strict=True)), check) for each in product(*axes.values())]
+    refusals = [point.refusal for point in points]
+    if refusals[0] is not None and None not in refusals:
+        raise refusals[0]
+    return points
+
+
+def _point(
+    values: Mapping[str, Any], source: str, changes: Mapping[str, Any], check: Callable[[RunSettings], None]
+) -> SweepPoint:
+    changed = deepcopy(dict(values))
+    try:
+        change(changed, changes)
+        settings = validate(changed, source)
+        check(settings)
+    except FenchelError as error:
+        return SweepPoint(changes, None, error)
+    return SweepPoint(changes, settings)
+
+
+def create_sweep_folder(parent: Path, name: str) -> Path:
+    """Create the folder of a new sweep, in which its run folders are, below ``parent``."""
+    path = parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-sweep-{secrets.token_hex(2)}"
+    try:
+        path.mkdir(parents=True)
+    except OSError as error:
+        raise StorageError(
+            f"no sweep folder can be made there ({error.strerror}); make room on the disk, or choose another folder",
+            source=parent,
+        ) from None
+    return path
+
+
+def completed_runs(parent: Path) -> dict[str, Path]:
+    """Return the completed runs below a folder by their settings in YAML."""
+    from fenchel.report.run import Run
+
+    found = {}
+    for folder in run_folders(parent) if parent.is_dir() else ():
+        with suppress(FenchelError):  # a damaged one stands for none
+            run = Run(folder.path)
+            if run.completed:
+                found[run.settings_text] = folder.path
+    return found
+
+
+def do_sweep(
+    points: Sequence[SweepPoint], folder: Path, do: Callable[[int, RunSettings], object], done: Mapping[str, Path]
+) -> Iterator[SweepResult]:
+    """Do the runs of a sweep one after another; yield each as it ends. Runs that fail do not stop the others.
+
+    Parameters
+    ----------
+    points
+        The runs.
+    folder
+        Folder of the sweep.
+    do
+        Does the run of a number in a new folder below ``folder``.
+    done
+        Earlier runs that stand for those with the same settings, by the settings in YAML.
+    """
+    try:
+        for number, point in enumerate(points):
+            if point.settings is None:
+                yield SweepResult(point, None, point.refusal)
+            elif (earlier := done.get(point.settings.to_yaml())) is not None:
+                yield SweepResult(point, earlier, skipped=True)
+            else:
+                before, error = set(folder.iterdir()), None
+                try:
+                    do(number, point.settings)
+                except StorageError:
+                    raise  # the disk is as full for the others
+                except FenchelError as failure:
+                    error = failure
+                yield SweepResult(point, next(iter(set(folder.iterdir()) - before), None), error)
+    finally:
+        with suppress(OSError):  # only an empty folder can be removed so
+            folder.rmdir()
+
+
+def sweep(
+    settings: str | Path | Mapping[str, Any] | RunSettings,
+    *,
+    seeds: Sequence[int] = (),
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    overrides: Sequence[str] = (),
+    runs: str | Path = "runs",
+    **options: Any,
+) -> list[Run]:
+    """Do the runs of all combinations of seeds and other values, as ``fenchel up --seeds --grid`` does.
+
+    Parameters
+    ----------
+    settings
+        A YAML file, a mapping of the same form, or validated settings.
+    seeds
+        Seeds of the runs; by default the settings'.
+    grid
+        Values by dotted key, such as ``{"algorithm.step_size": [0.1, 0.3]}``.
+    overrides
+        ``key=value`` pairs of a settings file, as ``--set`` takes them.
+    runs
+        Folder in which the folder of the sweep is created.
+    **options
+        As :func:`fenchel.up` takes them.
+
+    Returns
+    -------
+    list of fenchel.Run
+        The runs that have begun, in order; ``state`` and ``reason`` tell those that stopped early. Refused runs are
+        logged as warnings.
+
+    Raises
+    ------
+    FenchelError
+        The settings of all runs are refused, or a run folder cannot be written.
+    """
+    from fenchel.deploy.launch.up import up, values_and_source
+    from fenchel.report.run import Run
+
+    values, source = values_and_source(settings, overrides)
+    points = sweep_points(values, source, seeds, grid or {})
+    name = next(point.settings.name for point in points if point.settings is not None)
+    folder = create_sweep_folder(Path(runs), name)
+    found = []
+    for result in do_sweep(points, folder, lambda _, chosen: up(chosen, runs=folder, **options), {}):
+        if result.error is not None:
+            _log.warning("the run with %s is not complete: %s", result.point.label, result.error)
+        if result.path is not None:
+            found.append(Run(result.path))
+    return found

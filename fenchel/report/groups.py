@@ -1,0 +1,189 @@
+"""Groups of runs that differ only in their seed, and means over the seeds with their confidence intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fenchel.report import summary
+from fenchel.report.columns import Floats
+from fenchel.report.curves import Curves, curves_of_all, known_figures
+from fenchel.report.formatting import UNKNOWN, figure_text
+from fenchel.report.run import Run
+
+LEVEL = 0.95
+"""Confidence level of all intervals."""
+
+INTERVALS = f"Mean ± half-width of the {LEVEL:.0%} confidence interval over seeds (Student's t)."
+"""Explanation of the means."""
+
+_IN_A_NAME = 3  # settings that name a group
+_SHORT = 24  # letters of a setting's value in a name
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The mean of a figure over independent seeds."""
+
+    mean: float
+    half_width: float  # of the confidence interval; nan with fewer than two seeds
+    seeds: int  # seeds that the mean is of
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval."""
+        return self.mean - self.half_width
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval."""
+        return self.mean + self.half_width
+
+    def text(self, figure: str) -> str:
+        """Return the mean of a figure as people read it, with the half-width where there is one."""
+        if not self.seeds:
+            return UNKNOWN
+        known = math.isfinite(self.half_width)
+        return figure_text(figure, self.mean) + (f" ± {figure_text(figure, self.half_width)}" if known else "")
+
+
+@dataclass(frozen=True)
+class SeedGroup:
+    """Runs that differ only in their seed."""
+
+    name: str  # what tells it from the other groups
+    runs: tuple[Run, ...]  # all of them
+    counted: tuple[Run, ...]  # runs that means are of: completed, and one for each seed
+
+    def estimate(self, figure: str) -> Estimate:
+        """Return the mean of a final figure over the seeds that know it."""
+        values = [run.figures[figure] for run in self.counted if figure in run.figures]
+        return estimate([value for value in values if math.isfinite(value)])
+
+    @property
+    def seeds_text(self) -> str:
+        """The number of seeds that count, and of all where some do not."""
+        seeds = len({_seed(run) for run in self.runs})
+        return f"{seeds}" if len(self.counted) == seeds else f"{len(self.counted)} of {seeds}"
+
+
+@dataclass(frozen=True)
+class Band:
+    """The curves of a group."""
+
+    curves: Curves  # means over the seeds, against mean costs
+    low: Mapping[str, Floats]  # low, high: ends of the intervals by figure; empty with fewer than two seeds
+    high: Mapping[str, Floats]
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Return the mean of values and the half-width of its confidence interval by Student's t."""
+    if not values:
+        return Estimate(math.nan, math.nan, 0)
+    mean, half_width = _interval(np.array(values, np.float64)[:, None])
+    return Estimate(float(mean[0]), float(half_width[0]), len(values))
+
+
+def groups_of(runs: Sequence[Run]) -> list[SeedGroup]:
+    """Return the groups of runs, in the order of their first runs; none if no two runs differ only in their seed."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(_key(run), []).append(run)
+    if all(len({_seed(run) for run in same}) < 2 for same in found.values()):
+        return []
+    members = list(found.values())
+    names = _names([same[0] for same in members])
+    return [SeedGroup(name, tuple(same), _counted(same)) for name, same in zip(names, members, strict=True)]
+
+
+def bands_of(groups: Sequence[SeedGroup], runs: Sequence[Run], optima: Sequence[float | None] = ()) -> list[Band]:
+    """Return the curves of groups; ``optima`` has that of each run's objective, or is empty.
+
+    Of a group without a completed run the curves are those of its first run, without a band.
+    """
+    curves = dict(zip(map(id, runs), curves_of_all(runs, optima), strict=True))
+    return [_band([curves[id(run)] for run in group.counted or group.runs[:1]]) for group in groups]
+
+
+def run_names(groups: Sequence[SeedGroup], runs: Sequence[Run]) -> list[str]:
+    """Return a name for each run by its group and seed; the labels of ungrouped runs where these are not unique."""
+    group_of = {id(run): group for group in groups for run in group.runs}
+    names = [f"{group_of[id(run)].name}, seed {_seed(run)}" if id(run) in group_of else "" for run in runs]
+    given = summary.labels(runs)
+    return [name if name and names.count(name) == 1 else label for name, label in zip(names, given, strict=True)]
+
+
+def _key(run: Run) -> str:
+    """Return the settings without the seed; a key that is null is as one that is not there."""
+    values = {key: value for key, value in summary.flat(run.settings_values).items() if value is not None}
+    return repr(sorted((key, value) for key, value in values.items() if key != "seed"))
+
+
+def _seed(run: Run) -> Any:
+    return run.settings_values.get("seed")
+
+
+def _counted(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Return the completed runs, of each seed the last: repetitions of a seed are not independent."""
+    return tuple({_seed(run): run for run in runs if run.completed}.values())
+
+
+def _names(firsts: Sequence[Run]) -> list[str]:
+    """Return a name for each group: the settings in which the groups differ, if they are few and short."""
+    differing = {key: values for key, values in summary.differing_settings(firsts).items() if key != "seed"}
+    labels = [str(run.settings_values.get("name") or run.id) for run in firsts]
+    if len(set(labels)) == len(labels):
+        return labels
+    short = {
+        key.rpartition(".")[2] if key != "algorithm.name" else "": values
+        for key, values in differing.items()
+        if all(len(str(value)) <= _SHORT for value in values)
+    }
+    chosen = dict(list(short.items())[:_IN_A_NAME])
+    names = [
+        ", ".join(f"{key} {values[index]}".strip() for key, values in chosen.items()) for index in range(len(firsts))
+    ]
+    return names if len(set(names)) == len(names) else summary.labels(firsts)
+
+
+def _band(curves: Sequence[Curves]) -> Band:
+    """Return the means of curves at the rounds that all of them have."""
+    if len(curves) == 1:
+        return Band(curves[0], {}, {})
+    rounds = [each.costs["round"] for each in curves]
+    common = rounds[0]
+    for other in rounds[1:]:
+        common = np.intersect1d(common, other)
+    rows = [np.flatnonzero(np.isin(each, common)) for each in rounds]
+    costs = {
+        name: np.mean([each.costs[name][row] for each, row in zip(curves, rows, strict=True)], axis=0)
+        for name in curves[0].costs
+        if all(name in each.costs for each in curves)
+    }
+    epsilons = {each.epsilon for each in curves}
+    epsilon = epsilons.pop() if len(epsilons) == 1 else ""
+    if not epsilon:
+        costs.pop("epsilon", None)
+    figures, low, high = {}, {}, {}
+    for name in known_figures(curves):
+        if all(name in each.figures for each in curves):
+            values = np.array([each.figures[name][row] for each, row in zip(curves, rows, strict=True)])
+            mean, half_width = _interval(values)  # nan where a seed does not know the figure
+            figures[name], low[name], high[name] = mean, mean - half_width, mean + half_width
+    return Band(Curves(costs, epsilon, figures), low, high)
+
+
+def _interval(values: Floats) -> tuple[Floats, Floats]:
+    """Return the means over the first axis, and half-widths of their intervals; nan with fewer than two values."""
+    count = len(values)
+    mean = np.asarray(values.mean(axis=0), np.float64)
+    if count < 2:
+        return mean, np.full_like(mean, math.nan)
+    from scipy.special import stdtrit  # quantile of Student's t; scipy.stats takes a second to import
+
+    quantile = float(stdtrit(count - 1, (1 + LEVEL) / 2))
+    return mean, np.asarray(quantile * values.std(axis=0, ddof=1) / math.sqrt(count), np.float64)

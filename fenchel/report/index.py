@@ -1,0 +1,195 @@
+"""The index of run folders: a line a run, from small files alone, so that hundreds are listed at once."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fenchel.common.errors import CheckpointError
+from fenchel.common.settings.section import yaml_value
+from fenchel.common.storage.run_folder import RunFolder
+
+DAMAGED = "damaged"
+"""State of a run folder that cannot be read."""
+
+_STAMP = re.compile(r"\d{8}-\d{6}(?=-)")
+_TOP = re.compile(r"^(?:name|seed|rounds|clients|algorithm|data):.*$", re.MULTILINE)
+_NAMED = re.compile(r"^  (?:name|file): .*$", re.MULTILINE)
+_SECTION = r"^{}:\n((?:[ ].*\n?)*)"
+_QUALITY = ("test_accuracy", "holdout_accuracy", "train_accuracy")
+_OBJECTIVE = ("objective", "primal_objective")
+
+
+@dataclass(frozen=True)
+class IndexEntry:
+    """A run of the index. Fields that are not known are ``None``."""
+
+    id: str  # name of the folder
+    path: str  # the folder
+    state: str  # completed, stopped, unfinished or damaged
+    started: float  # seconds since 1970
+    reason: str = ""  # of a damaged folder, or of a run that stopped early
+    name: str | None = None  # name, algorithm, data, clients, seed: from the settings
+    algorithm: str | None = None
+    data: str | None = None
+    clients: int | str | None = None
+    seed: int | None = None
+    rounds: int | None = None  # rounds done
+    planned: int | None = None  # rounds of the settings
+    objective: float | None = None  # objective, accuracy: the last known
+    accuracy: float | None = None
+
+
+def index(folder: Path) -> list[IndexEntry]:
+    """Return the runs of a folder, the newest first.
+
+    Raises
+    ------
+    CheckpointError
+        There is no such folder.
+    """
+    return sorted(map(_entry, run_folders(folder)), key=lambda entry: (-entry.started, entry.id))
+
+
+def run_folders(folder: Path) -> Iterator[RunFolder]:
+    """Yield the run folders of a folder, and those of the sweeps in it; or the folder itself where it is one.
+
+    Raises
+    ------
+    CheckpointError
+        There is no such folder.
+    """
+    if not folder.is_dir():
+        raise CheckpointError("there is no such folder of runs", source=folder)
+    if _is_run(folder):
+        yield RunFolder(folder)
+        return
+    for path in _inside(folder):
+        if _is_run(path):
+            yield RunFolder(path)
+        else:
+            yield from (RunFolder(inner) for inner in _inside(path) if _is_run(inner))
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir())
+    except OSError:  # not readable: it may hold anything
+        return []
+
+
+def _is_run(path: Path) -> bool:
+    """Return whether a folder has a part that only run folders have, though others may be missing."""
+    folder = RunFolder(path)
+    try:
+        return any(
+            part.exists() for part in (folder.settings, folder.summary, folder.metrics, folder.checkpoint.parent)
+        )
+    except OSError:
+        return True  # not readable, which its line of the index says
+
+
+def _entry(folder: RunFolder) -> IndexEntry:
+    known: dict[str, Any] = {"id": folder.id, "path": str(folder.path), "started": _started(folder)}
+    try:
+        known |= _settings(folder.settings)
+        return IndexEntry(**known | _ending(folder))
+    except CheckpointError as error:
+        return IndexEntry(**known, state=DAMAGED, reason=f"{Path(error.source).name}: {error.problem}")
+
+
+def _started(folder: RunFolder) -> float:
+    """Return the time in the folder's name; of a folder with another name, when it was last changed."""
+    try:
+        if stamp := _STAMP.match(folder.id):
+            return time.mktime(time.strptime(stamp[0], "%Y%m%d-%H%M%S"))
+        return folder.path.stat().st_mtime
+    except (OSError, ValueError, OverflowError):
+        return 0.0
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """Return the settings of the index."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        raise CheckpointError("is missing; copy the whole run folder again", source=path) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"cannot be read ({error})", source=path) from None
+    try:
+        values = yaml_value(_excerpt(text))
+    except yaml.YAMLError as error:
+        raise CheckpointError(f"not valid YAML ({' '.join(str(error).split())})", source=path) from None
+    given = values if isinstance(values, dict) else {}
+    algorithm, data = given.get("algorithm"), given.get("data")
+    if not (isinstance(algorithm, dict) and isinstance(data, dict) and isinstance(given.get("rounds"), int)):
+        raise CheckpointError("is damaged: expected rounds, algorithm and data; copy the folder again", source=path)
+    found = {"name": given.get("name"), "algorithm": algorithm.get("name"), "data": data.get("name")}
+    if found["data"] is None and data.get("file") is not None:
+        found["data"] = Path(str(data["file"])).name
+    texts = {key: None if value is None else str(value) for key, value in found.items()}
+    return texts | {"clients": given.get("clients"), "seed": given.get("seed"), "planned": given["rounds"]}
+
+
+def _excerpt(text: str) -> str:
+    """Return the lines of a settings file that the index shows; the whole text if it has another form.
+
+    A whole file takes ten times as long to parse.
+    """
+    lines = []
+    for line in _TOP.findall(text):
+        key = line.partition(":")[0]
+        lines.append(line)
+        if line == f"{key}:":
+            section = re.search(_SECTION.format(key), text, re.MULTILINE)
+            named = _NAMED.findall(section[1]) if section else []
+            if not named:
+                return text
+            lines += named
+        elif key in ("algorithm", "data"):
+            return text
+    return "\n".join(lines) if {"rounds", "algorithm", "data"} <= {line.partition(":")[0] for line in lines} else text
+
+
+def _ending(folder: RunFolder) -> dict[str, Any]:
+    """Return the state of a run, its rounds and its last figures."""
+    try:
+        summary = json.loads(folder.summary.read_text())
+    except FileNotFoundError:
+        return {"state": "unfinished"} | _so_far(folder)
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"cannot be read ({error})", source=folder.summary) from None
+    figures = summary.get("figures") if isinstance(summary, dict) else None
+    if not isinstance(figures, dict) or not isinstance(summary.get("rounds"), int):
+        raise CheckpointError("is damaged: expected rounds and figures; copy the folder again", source=folder.summary)
+    state = "completed" if summary.get("completed") is True else "stopped"
+    return {"state": state, "reason": str(summary.get("reason") or ""), "rounds": summary["rounds"]} | _last(figures)
+
+
+def _so_far(folder: RunFolder) -> dict[str, Any]:
+    """Return the rounds and figures of a run without a summary, from its table of rounds."""
+    from fenchel.common.storage import tables
+
+    growing = folder.metrics.with_suffix(".arrows")
+    if not tables.exists(folder.metrics) or (growing.exists() and not growing.stat().st_size):
+        return {"rounds": 0}
+    table = tables.read(folder.metrics)
+    figures: dict[str, Any] = {}
+    for name in {*_QUALITY, *_OBJECTIVE} & set(table.column_names):
+        known = [value for value in table[name].to_pylist() if isinstance(value, float) and math.isfinite(value)]
+        figures |= {name: known[-1]} if known else {}
+    return {"rounds": table.num_rows} | _last(figures)
+
+
+def _last(figures: Mapping[str, Any]) -> dict[str, Any]:
+    known = {name: value for name, value in figures.items() if isinstance(value, int | float) and math.isfinite(value)}
+    found = {"objective": _OBJECTIVE, "accuracy": _QUALITY}
+    return {key: next((known[name] for name in names if name in known), None) for key, names in found.items()}

@@ -1,0 +1,123 @@
+"""The index of run folders lists every run, also a damaged one, from small files."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fenchel.common.errors import CheckpointError
+from fenchel.deploy.cli.main import application
+from fenchel.report.index import index
+from fenchel.report.run import Run
+from tests.messages import raises
+
+
+def copied(run: Run, name: str, parent: Path) -> Path:
+    return Path(shutil.copytree(run.path, parent / name))
+
+
+def test_a_run_is_listed_with_its_settings_and_its_end(finished: Run) -> None:
+    (entry,) = index(finished.path.parent)
+    assert (entry.id, entry.path, entry.state) == (finished.id, str(finished.path), "completed")
+    assert (entry.name, entry.algorithm, entry.data, entry.clients, entry.seed) == ("tiny", "fedavg", "digits", 3, 7)
+    assert (entry.rounds, entry.planned) == (3, 3)
+    assert entry.objective == finished.figures["objective"]
+    assert entry.accuracy == finished.figures["test_accuracy"]
+    assert index(finished.path) == [entry]
+
+
+def test_a_killed_run_is_listed_with_the_rounds_that_were_saved(killed: Run) -> None:
+    (entry,) = index(killed.path.parent)
+    assert (entry.state, entry.rounds, entry.planned) == ("unfinished", killed.rounds, 3)
+    assert entry.objective == killed.figures["objective"]
+    (killed.path / "metrics.arrows").write_bytes(b"")
+    (entry,) = index(killed.path.parent)
+    assert (entry.state, entry.rounds, entry.objective) == ("unfinished", 0, None)
+
+
+def test_the_newest_run_is_first_and_runs_of_sweeps_are_among_them(finished: Run, tmp_path: Path) -> None:
+    (tmp_path / "20260102-000000-x-sweep-0000").mkdir()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "comparison.html").touch()
+    for name in (
+        "20260101-000000-x-0000",
+        "20260103-000000-x-0000",
+        "20260102-000000-x-sweep-0000/20260102-000001-x-1",
+    ):
+        copied(finished, name, tmp_path)
+    assert [entry.id for entry in index(tmp_path)] == [
+        "20260103-000000-x-0000",
+        "20260102-000001-x-1",
+        "20260101-000000-x-0000",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("settings.yaml", None),
+        ("settings.yaml", b"\xff\xfe"),
+        ("settings.yaml", b"[1, 2]"),
+        ("settings.yaml", b"rounds: 3\nalgorithm: {name: fedavg"),
+        ("settings.yaml", b"rounds: 3\ndata:\n  name: digits\n"),
+        ("settings.yaml", b"rounds: 3\nalgorithm: 1\ndata: 2\n"),
+        ("settings.yaml", b"[" * 5000),
+        ("summary.json", b"{"),
+        ("summary.json", b"[]"),
+        ("summary.json", b'{"rounds": "many", "figures": {}}'),
+        ("summary.json", b"[" * 100_000),
+        ("metrics.parquet", b"no table"),
+    ],
+)
+def test_a_damaged_folder_is_listed_with_the_reason(
+    finished: Run, tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    path = copied(finished, "20260101-000000-x-0000", tmp_path)
+    if name == "metrics.parquet":
+        (path / "summary.json").unlink()
+    (path / name).unlink() if content is None else (path / name).write_bytes(content)
+    (entry,) = index(tmp_path)
+    assert entry.state == "damaged"
+    assert name in entry.reason
+    done = CliRunner().invoke(application(), ["runs", str(tmp_path)], env={"COLUMNS": "200"})
+    assert done.exit_code == 0
+    assert "damaged" in done.output
+    assert name in done.output
+
+
+def test_settings_in_another_form_are_read_as_well(finished: Run, tmp_path: Path) -> None:
+    path = copied(finished, "x", tmp_path)
+    text = "{rounds: 3, clients: auto, algorithm: {name: fedpdm}, data: {file: /some/where/own.csv}}"
+    (path / "settings.yaml").write_text(text)
+    (entry,) = index(tmp_path)
+    assert (entry.algorithm, entry.data, entry.clients, entry.seed) == ("fedpdm", "own.csv", "auto", None)
+
+
+def test_names_cannot_steer_the_terminal(altered: Callable[..., Run]) -> None:
+    run = altered(settings=lambda text: text.replace("name: fedavg", 'name: "[red]\\e[2J"'))
+    done = CliRunner().invoke(application(), ["runs", str(run.path.parent)], env={"COLUMNS": "200"})
+    assert "\x1b" not in done.output
+    assert "[red]" in done.output
+
+
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
+    with raises(CheckpointError, source=tmp_path / "none"):
+        index(tmp_path / "none")
+
+
+def test_finished_runs_are_listed_without_heavy_libraries_and_tables_of_calls(finished: Run, tmp_path: Path) -> None:
+    path = copied(finished, "x", tmp_path)
+    for name in ("calls.parquet", "metrics.parquet"):
+        (path / name).write_bytes(b"not read")
+    program = (
+        "import sys; from pathlib import Path; from fenchel.report.index import index\n"
+        f"assert [each.state for each in index(Path({str(tmp_path)!r}))] == ['completed']\n"
+        "assert not {'numpy', 'pyarrow', 'scipy', 'grpc', 'torch', 'rich'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
