@@ -15,6 +15,7 @@ it goes on (``docs/trackers.md``).
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from fenchel.common.wire.values import SparseVector, Values
     from fenchel.deploy.launch.sweep import sweep
     from fenchel.deploy.launch.up import up
+    from fenchel.estimators import FederatedClassifier, FederatedRegressor
     from fenchel.report.run import Run
     from fenchel.server.fleet.addressing import Each
     from fenchel.server.fleet.cohort import Cohort, Reduced, Replies
@@ -48,6 +50,8 @@ _HOMES = {
     "Cohort": "fenchel.server.fleet.cohort",
     "DataError": "fenchel.common.errors",
     "Each": "fenchel.server.fleet.addressing",
+    "FederatedClassifier": "fenchel.estimators",
+    "FederatedRegressor": "fenchel.estimators",
     "FenchelError": "fenchel.common.errors",
     "Fleet": "fenchel.server.fleet.fleet",
     "Indices": "fenchel.common.arrays",
@@ -82,6 +86,8 @@ __all__ = [
     "Cohort",
     "DataError",
     "Each",
+    "FederatedClassifier",
+    "FederatedRegressor",
     "FenchelError",
     "Fleet",
     "Indices",
@@ -113,22 +119,28 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("fenchel")
-    if name == "trackers":
-        return import_module("fenchel.trackers")
+    if name in ("estimators", "trackers"):
+        return _imported(f"fenchel.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'fenchel' has no attribute {name!r}")
+    found = getattr(_imported(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def _imported(module: str) -> ModuleType:
+    """Import a module, or say what to install for it."""
     try:
-        found = getattr(import_module(_HOMES[name]), name)
+        return import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        extra = (error.name or "").partition(".")[0]
+        if extra not in ("torch", "sklearn"):
             raise
         from fenchel.common.errors import MissingDependencyError
 
         raise MissingDependencyError(
-            f"fenchel.{name} needs torch, which is not installed here; install it with pip install 'fenchel[torch]'"
+            f"{module} needs {extra}, which is not installed here; install it with pip install 'fenchel[{extra}]'"
         ) from None
-    globals()[name] = found
-    return found
 
 
 def __dir__() -> list[str]:

@@ -55,6 +55,11 @@ def test_the_example_of_data_from_python_runs(tmp_path: Path) -> None:
     assert float(run("-c", code, folder=tmp_path)) > 0.9
 
 
+def test_the_example_of_an_estimator_runs(tmp_path: Path) -> None:
+    (code,) = (block for block in blocks("python.md", "python") if "FederatedClassifier" in block)
+    assert float(run("-c", code, folder=tmp_path)) > 0.9
+
+
 def test_the_example_of_predictions_runs(tmp_path: Path) -> None:
     (code,) = (block for block in blocks("python.md", "python") if "predict" in block)
     printed = run("-c", code, folder=tmp_path)

@@ -33,7 +33,7 @@ ROOMS = {
         "fenchel/report/render/partition.py",
     },
     "pandas": set[str](),
-    "sklearn": {"fenchel/common/data/split.py", "fenchel/report/exported.py"},
+    "sklearn": {"fenchel/common/data/split.py", "fenchel/estimators.py", "fenchel/report/exported.py"},
     "phe": {"fenchel/common/crypto/residues/phe.py", "fenchel/client/paillier/phe.py"},
     "dp_accounting": {"fenchel/common/accounting/accountant.py"},
     "prometheus_client": {"fenchel/common/telemetry/exposition.py"},
@@ -44,7 +44,11 @@ ROOMS = {
 }
 """The modules that may import a heavy or optional library."""
 
-EAGER = {"torch": NETWORKS, "phe": {"fenchel/common/crypto/residues/phe.py", "fenchel/client/paillier/phe.py"}}
+EAGER = {
+    "torch": NETWORKS,
+    "sklearn": {"fenchel/estimators.py"},
+    "phe": {"fenchel/common/crypto/residues/phe.py", "fenchel/client/paillier/phe.py"},
+}
 """The modules that may import a heavy library at their top, because they are themselves imported lazily."""
 
 

@@ -1,0 +1,208 @@
+"""Federated runs as estimators of scikit-learn, for pipelines, searches and cross-validation."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fenchel.deploy.launch.up import up
+from fenchel.report.predictor import Predictor
+from fenchel.report.run import Run
+
+_AVERAGING = {"name": "fedavg", "local_epochs": 5, "batch_size": 8, "step_size": 0.1}
+
+
+class _Federated(BaseEstimator):  # type: ignore[misc]
+    """Base of both estimators: a run over samples that clients hold."""
+
+    predictor_: Predictor
+    run_: Run | None
+
+    def __init__(
+        self,
+        *,
+        algorithm: Mapping[str, Any] | str | None = None,
+        objective: Mapping[str, Any] | None = None,
+        clients: int = 4,
+        rounds: int = 20,
+        scale: str | tuple[str, ...] | None = None,
+        bias: float | None = 1.0,
+        partition: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        in_process: bool = True,
+        runs: str | Path | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.objective = objective
+        self.clients = clients
+        self.rounds = rounds
+        self.scale = scale
+        self.bias = bias
+        self.partition = partition
+        self.settings = settings
+        self.in_process = in_process
+        self.runs = runs
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _run(self, features: Any, targets: NDArray[Any], objective: Mapping[str, Any], groups: Any) -> None:
+        """Do the run and keep what predicts."""
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        data: dict[str, Any] = {
+            "scale": self.scale or ("unit-rows" if sp.issparse(features) else "standard"),
+            "bias": self.bias,
+            "test_fraction": 0.0,
+            "partition": dict(self.partition or {"kind": "iid"}),
+            "task": "regression" if objective["kind"] == "squared" else "classification",
+        }
+        given: dict[str, Any] = {"X": features, "y": targets}
+        clients = min(self.clients, features.shape[0])
+        if groups is not None:
+            given["group"] = groups = np.asarray(groups)
+            data["partition"], clients = {"kind": "column", "column": "group"}, len(np.unique(groups))
+        algorithm = {"name": self.algorithm} if isinstance(self.algorithm, str) else self.algorithm
+        settings = {
+            "seed": seed,
+            "rounds": self.rounds,
+            "clients": clients,
+            "data": data,
+            "objective": objective,
+            "algorithm": dict(algorithm or _AVERAGING),
+            **(self.settings or {}),
+        }
+        with tempfile.TemporaryDirectory(prefix="fenchel-") as temporary:
+            run = up(settings, data=given, in_process=self.in_process, runs=self.runs or temporary)
+            self.predictor_ = run.predictor
+            self.run_ = None if self.runs is None else run
+
+    def _scores(self, data: Any) -> NDArray[Any]:
+        check_is_fitted(self)
+        features = validate_data(self, data, accept_sparse="csr", dtype=np.float64, reset=False)
+        return self.predictor_.decision_function(features)
+
+
+class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
+    """A classifier that clients train together, each on the samples that it holds.
+
+    ``fit`` does a run as :func:`fenchel.up` does.
+
+    Parameters
+    ----------
+    algorithm
+        Section ``algorithm`` of the settings, or a name; by default FedAvg with five local epochs.
+    objective
+        Section ``objective``; by default logistic for two classes and softmax for more, with ``l2`` 1e-4.
+    clients
+        Number of clients, at most one for each sample.
+    rounds
+        Number of rounds.
+    scale
+        Preparation of the features (``data.scale``); by default ``standard``, and ``unit-rows`` of sparse ones.
+    bias
+        Constant feature in place of an intercept; ``None``: none.
+    partition
+        Section ``data.partition``: which client holds what; by default random parts of equal size.
+    settings
+        Further settings of the run, such as ``participation`` or ``differential_privacy``.
+    in_process
+        Everything in this process; ``False``: client processes and TLS.
+    runs
+        Folder in which the run folder is kept; ``None``: it is removed.
+    random_state
+        Seed of the run.
+
+    Attributes
+    ----------
+    classes_
+        The classes, shape (classes,).
+    predictor_
+        The model with its preparation.
+    run_
+        The run; ``None`` where its folder was removed.
+    n_features_in_
+        Number of features.
+    """
+
+    classes_: NDArray[Any]
+
+    def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        X
+            Shape (n, features), dense or sparse.
+        y
+            Classes, shape (n,).
+        groups
+            Name or number of the client that holds each sample, shape (n,), in place of a partition.
+
+        Returns
+        -------
+        FederatedClassifier
+            Itself.
+        """
+        features, labels = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=2)
+        check_classification_targets(labels)
+        self.classes_, numbers = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y has one class, {self.classes_[0]!r}; a classifier needs two classes or more")
+        kind = "logistic" if len(self.classes_) == 2 else "softmax"
+        self._run(features, numbers, self.objective or {"kind": kind, "l2": 1e-4}, groups)
+        return self
+
+    def decision_function(self, X: Any) -> NDArray[Any]:
+        """Return scores, shape (n,), above 0 for the second of two classes; of more classes shape (n, classes)."""
+        scores = self._scores(X)
+        return scores[:, 1] - scores[:, 0] if scores.ndim == 2 and len(self.classes_) == 2 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the class of each sample, shape (n,)."""
+        scores = self.decision_function(X)
+        predicted: NDArray[Any] = self.classes_[scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(int)]
+        return predicted
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Return the probability of each class, shape (n, classes), where the objective gives some."""
+        check_is_fitted(self)
+        features = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        return self.predictor_.predict_proba(features)
+
+
+class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
+    """A linear regression that clients train together, each on the samples that it holds.
+
+    Targets are centred and scaled for the run. Parameters and attributes are those of :class:`FederatedClassifier`;
+    ``objective`` is of kind ``squared`` by default, and there are no classes.
+    """
+
+    def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
+        """Train; arguments as those of :meth:`FederatedClassifier.fit`, but y holds numbers."""
+        features, targets = validate_data(
+            self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True, ensure_min_samples=2
+        )
+        targets = np.asarray(targets, np.float64)
+        self._centre, self._spread = float(targets.mean()), float(targets.std()) or 1.0
+        self._run(
+            features, (targets - self._centre) / self._spread, self.objective or {"kind": "squared", "l2": 1e-4}, groups
+        )
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the number of each sample, shape (n,)."""
+        return self._scores(X) * self._spread + self._centre

@@ -1,0 +1,113 @@
+"""Federated estimators keep scikit-learn's conventions, and are runs like any other."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+import fenchel
+from fenchel.common.errors import MissingDependencyError
+from tests.messages import raises
+
+RNG = np.random.default_rng(2)
+X = RNG.normal(1.0, 2.0, size=(120, 4))
+SCORE = (X - 1) @ [1.0, -1.0, 0.5, 2.0]
+Y = np.where(SCORE > 0, "well", "ill")
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        fenchel.FederatedClassifier(random_state=0),
+        pytest.param(fenchel.FederatedRegressor(random_state=0), marks=pytest.mark.slow),
+        pytest.param(
+            fenchel.FederatedClassifier(random_state=0, in_process=False, clients=2),
+            marks=[pytest.mark.slow, pytest.mark.cluster, pytest.mark.timeout(1800)],
+        ),
+    ],
+    ids=["classifier", "regressor", "real processes"],
+)
+def test_scikit_learn_accepts_them(estimator: Any) -> None:
+    results = check_estimator(estimator, on_fail=None)
+    assert [each["check_name"] for each in results if each["status"] == "failed"] == []
+    assert sum(each["status"] == "passed" for each in results) > 50
+
+
+def test_a_classifier_is_the_run_that_its_settings_describe(tmp_path: Path) -> None:
+    classifier = fenchel.FederatedClassifier(clients=3, rounds=5, runs=tmp_path, random_state=3).fit(X, Y)
+    assert classifier.classes_.tolist() == ["ill", "well"]
+    assert classifier.run_ is not None
+    settings = classifier.run_.settings
+    assert (settings.clients, settings.rounds, settings.data.holdout) == (3, 5, 0.0)
+    again = fenchel.up(settings, in_process=True, runs=tmp_path)
+    assert again.model.tobytes() == classifier.run_.model.tobytes()
+    assert (classifier.predict(X) == np.where(again.predict(X) == 1, "well", "ill")).all()
+    np.testing.assert_allclose(classifier.predict_proba(X), again.predict_proba(X))
+    assert classifier.score(X, Y) > 0.9
+
+
+def test_no_run_folder_is_left_and_the_estimator_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    classifier = fenchel.FederatedClassifier(rounds=2, random_state=0).fit(X, Y)
+    assert classifier.run_ is None
+    assert list(tmp_path.iterdir()) == []
+    again = pickle.loads(pickle.dumps(classifier))
+    assert (again.predict(X) == classifier.predict(X)).all()
+
+
+def test_groups_say_who_holds_a_sample(tmp_path: Path) -> None:
+    groups = np.array(["north", "south"])[(X[:, 0] > 1).astype(int)]
+    classifier = fenchel.FederatedClassifier(rounds=2, runs=tmp_path).fit(X, Y, groups=groups)
+    assert classifier.run_ is not None
+    held = [shard.samples for _, shard in sorted(classifier.run_.shards.items())]
+    assert held == [np.count_nonzero(groups == name) for name in ("north", "south")]
+
+
+def test_they_work_in_pipelines_searches_and_cross_validation() -> None:
+    iris, species = load_iris(return_X_y=True)
+    classifier = fenchel.FederatedClassifier(random_state=0, scale="none")
+    assert cross_val_score(make_pipeline(StandardScaler(), classifier), iris, species, cv=3).mean() > 0.9
+    search = GridSearchCV(fenchel.FederatedClassifier(random_state=0), {"rounds": [1, 10]}, cv=2).fit(iris, species)
+    assert search.best_params_ == {"rounds": 10}
+
+
+@pytest.mark.parametrize("objective", [{"kind": "hinge", "l2": 0.01}, {"kind": "softmax"}, {"kind": "binary"}])
+def test_any_objective_and_algorithm_can_be_given(objective: dict[str, Any]) -> None:
+    algorithm = {"name": "scaffold", "local_steps": 5, "step_size": 0.1}
+    classifier = fenchel.FederatedClassifier(objective=objective, algorithm=algorithm, random_state=0).fit(X, Y)
+    assert classifier.score(X, Y) > 0.85
+    assert classifier.decision_function(X).shape == (120,)
+
+
+def test_sparse_samples_are_taken() -> None:
+    sparse = sp.csr_array(X * (np.abs(X) > 1))
+    assert fenchel.FederatedClassifier(random_state=0).fit(sparse, Y).score(sparse, Y) > 0.7
+
+
+def test_a_regression_comes_close_to_least_squares() -> None:
+    target = 1000 + 50 * SCORE
+    regressor = fenchel.FederatedRegressor(rounds=40, random_state=0).fit(X, target)
+    exact = LinearRegression().fit(X, target)
+    np.testing.assert_allclose(regressor.predict(X), exact.predict(X), rtol=1e-2)
+
+
+def test_without_scikit_learn_they_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "sklearn"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "fenchel.estimators", raising=False)
+    monkeypatch.delitem(vars(fenchel), "FederatedClassifier", raising=False)
+    with raises(MissingDependencyError):
+        _ = fenchel.FederatedClassifier
