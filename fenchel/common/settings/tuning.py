@@ -22,52 +22,48 @@ if TYPE_CHECKING:
 Bounds: TypeAlias = tuple[float, float]
 
 
-class Uniform(Section):
-    """A number between two bounds, all equally likely."""
+class Interval(Section):
+    """Numbers between two bounds."""
 
-    uniform: Bounds = Field(description="lowest and highest value")
     integer: bool = Field(False, description="whole numbers only, both bounds among them")
+
+    @property
+    def extremes(self) -> tuple[Any, ...]:
+        """The bounds."""
+        low, high = getattr(self, self._form)
+        return (int(low), int(high)) if self.integer else (low, high)
+
+    @property
+    def _form(self) -> str:
+        return "log_uniform" if isinstance(self, LogUniform) else "uniform"
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        _check_bounds("uniform", self.uniform, self.integer)
+        name, (low, high) = self._form, getattr(self, self._form)
+        if not low < high:
+            raise ValueError(f"{name}: the first bound must be below the second, given [{low:g}, {high:g}]")
+        if self.integer and not (low.is_integer() and high.is_integer()):
+            raise ValueError(f"{name}: with integer: true both bounds must be whole, given [{low:g}, {high:g}]")
+        if isinstance(self, LogUniform) and low <= 0:
+            raise ValueError(f"{name}: the lowest value must be positive, given {low:g}")
         return self
-
-    @property
-    def extremes(self) -> tuple[Any, ...]:
-        """The bounds."""
-        return tuple(int(bound) for bound in self.uniform) if self.integer else self.uniform
 
     def suggest(self, trial: Trial, key: str) -> float | int:
         """Return the value of one trial."""
-        if self.integer:
-            return trial.suggest_int(key, *self.extremes)
-        return trial.suggest_float(key, *self.uniform)
+        suggest = trial.suggest_int if self.integer else trial.suggest_float
+        return suggest(key, *self.extremes, log=isinstance(self, LogUniform))
 
 
-class LogUniform(Section):
-    """A positive number whose logarithm is uniform: every order of magnitude is equally likely."""
+class Uniform(Interval):
+    """Numbers between two bounds, all equally likely."""
+
+    uniform: Bounds = Field(description="lowest and highest value")
+
+
+class LogUniform(Interval):
+    """Positive numbers whose logarithm is uniform: every order of magnitude is equally likely."""
 
     log_uniform: Bounds = Field(description="lowest and highest value, both positive")
-    integer: bool = Field(False, description="whole numbers only, both bounds among them")
-
-    @model_validator(mode="after")
-    def _positive_and_in_order(self) -> Self:
-        _check_bounds("log_uniform", self.log_uniform, self.integer)
-        if self.log_uniform[0] <= 0:
-            raise ValueError(f"log_uniform: the lowest value must be positive, given {self.log_uniform[0]:g}")
-        return self
-
-    @property
-    def extremes(self) -> tuple[Any, ...]:
-        """The bounds."""
-        return tuple(int(bound) for bound in self.log_uniform) if self.integer else self.log_uniform
-
-    def suggest(self, trial: Trial, key: str) -> float | int:
-        """Return the value of one trial."""
-        if self.integer:
-            return trial.suggest_int(key, *self.extremes, log=True)
-        return trial.suggest_float(key, *self.log_uniform, log=True)
 
 
 class Choice(Section):
@@ -92,14 +88,6 @@ class Choice(Section):
         """Return the value of one trial."""
         categories = self.categories
         return self.choice[categories.index(trial.suggest_categorical(key, categories))]
-
-
-def _check_bounds(name: str, bounds: Bounds, integer: bool) -> None:
-    low, high = bounds
-    if not low < high:
-        raise ValueError(f"{name}: the first bound must be below the second, given [{low:g}, {high:g}]")
-    if integer and not (low.is_integer() and high.is_integer()):
-        raise ValueError(f"{name}: with integer: true both bounds must be whole, given [{low:g}, {high:g}]")
 
 
 _FORMS = ("uniform", "log_uniform", "choice")

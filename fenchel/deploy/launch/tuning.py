@@ -153,7 +153,7 @@ class _Pruner(Observer):
                 self._trial.report(value, t)
             if t < self._last and self._trial.should_prune():
                 self._last = 0  # the run ends, perhaps after another round
-                raise _PrunedError(f"{name} is {value:.4g} after round {t}, worse than the median", round=t)
+                raise _PrunedError(f"{name} is {value:.4g} after round {t}, worse than the median")
 
 
 @dataclass
@@ -319,7 +319,8 @@ class Search:
             pruner = optuna.pruners.MedianPruner(n_startup_trials=pruning.trials, n_warmup_steps=pruning.rounds + 1)
         directions = list(self.tuning.objectives.values())
         storage = None
-        verbosity = optuna.logging.get_verbosity()
+        server_log, verbosity = logging.getLogger("fenchel.server"), optuna.logging.get_verbosity()
+        server_log.addFilter(_is_no_pruning)
         optuna.logging.set_verbosity(logging.WARNING)
         try:
             storage = optuna.storages.RDBStorage(f"sqlite:///{self.folder.study.absolute()}")
@@ -337,9 +338,15 @@ class Search:
             ) from error
         finally:
             optuna.logging.set_verbosity(verbosity)
+            server_log.removeFilter(_is_no_pruning)
             if storage is not None:
                 storage.remove_session()
                 storage.engine.dispose()
+
+
+def _is_no_pruning(record: logging.LogRecord) -> bool:
+    """Return whether a log record is of something else than a trial that is pruned, which is no error."""
+    return not any(isinstance(each, _PrunedError) for each in (record.args or ()))
 
 
 def _optuna() -> ModuleType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import operator
 import sys
@@ -178,13 +179,14 @@ def test_several_objectives_give_the_pareto_front(tmp_path: Path) -> None:
     assert not search.folder.best.exists()
 
 
-def test_a_bad_trial_is_pruned_after_a_round(tmp_path: Path) -> None:
+def test_a_bad_trial_is_pruned_after_a_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     choice = {"algorithm.step_size": {"choice": [1.0, 0.9, 1e-6]}}
     search = begun(tmp_path, sampler="grid", trials=None, parameters=choice, pruning={"trials": 2, "rounds": 1})
     result = search.go(in_process=True)
     steps = [trial["algorithm.step_size"] for trial in parameters(result)]
     assert steps[-1] == 1e-6, "the seed no longer puts the bad one last"
     assert states(result) == ["COMPLETE", "COMPLETE", "PRUNED"]
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert list(result.trials[2].intermediate_values)[:2] == [1, 2]
     assert len(result.trials[2].intermediate_values) < BASE["rounds"]
     assert not Run(search.folder.trials / result.trials[2].user_attrs["run"]).completed
