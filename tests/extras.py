@@ -52,6 +52,7 @@ def settings(*overrides: str) -> tuple[str, ...]:
 
 
 UP = ("fenchel", "up")
+TUNE = ("fenchel", "tune", "tune-fedavg-digits", "--in-process", "--trials", "4", *SHORT)
 COLLECTOR = (("OTEL_TRACES_EXPORTER", "otlp"), ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"))
 
 JOBS: dict[str, tuple[Job, ...]] = {
@@ -71,6 +72,7 @@ JOBS: dict[str, tuple[Job, ...]] = {
     "metrics": (Job((*UP, "fedavg-digits", *SHORT, "--metrics", "127.0.0.1:0"), prints="completed"),),
     # There is no collector, so the warning shows that spans were made and sent.
     "otel": (Job((*UP, "fedavg-digits", *SHORT), prints="traces do not reach", variables=COLLECTOR),),
+    "optuna": (Job((*TUNE, "--runs", "runs"), writes="runs/*/best.yaml"),),
     "kubernetes": (Job(("fenchel", "doctor"), prints="--on kubernetes  installed"),),
     "ray": (
         Job(("fenchel", "doctor"), prints="--on ray         installed"),

@@ -98,7 +98,6 @@ from fenchel.deploy.certificates.pairs import check_pair
 from fenchel.deploy.certificates.revocation import revoke
 from fenchel.deploy.cli.energy import _devices as read_devices
 from fenchel.deploy.launch.bundle import ReceivedBundle
-from fenchel.deploy.launch.tuning import TuningFolder, _recorded
 from fenchel.deploy.monitoring.exporters import Exporters, watching
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.report.disclosures import disclosure_rows, exporter_rows, head_rows, load_disclosures, noise_rows
@@ -962,7 +961,7 @@ def _ledgers(folder: Path) -> Parser:
 
 
 def _folders(folder: Path) -> Iterator[Parser]:
-    """Yield the other files of a run folder and of a tuning folder, which people copy from elsewhere."""
+    """Yield the other files of a run folder, which people copy from elsewhere."""
     run = RunFolder.create(folder, "copied")
     run.settings.write_text(validate(_RUNS[0]).to_yaml())
     account = DisclosureRecord(run.disclosures, run.id)
@@ -999,11 +998,6 @@ def _folders(folder: Path) -> Iterator[Parser]:
     np.savez(model, model=np.arange(3.0))
     read_model = reading(run.model, lambda path: Run(run.path).model)
     yield Parser("models", (model.getvalue(),), read_model, refusals, 15)
-    tuning = TuningFolder(folder / "tuning")
-    tuning.trials.mkdir(parents=True)
-    record = b'{"trial": 0, "parameters": {"algorithm.step_size": 0.1}, "run": "x", "error": null}\n' * 2
-    read_record = reading(tuning.record, lambda path: _recorded(tuning))
-    yield Parser("records of trials", (record,), read_record, refusals, 8, change=_changed_lines)
 
 
 def _changed_tree(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:

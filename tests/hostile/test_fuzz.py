@@ -48,7 +48,7 @@ NAMES = (
     *("data, subset", "features", "certificates", "identities", "revocation lists", "issued certificates"),
     *("secrets", "bundles", "public keys", "exchanges", "own secrets", "sealed boxes"),
     *("store", "checkpoints", "journals"),
-    *("ledgers", "accounts", "summaries", "models", "records of trials", "tables"),
+    *("ledgers", "accounts", "summaries", "models", "tables"),
 )
 
 
@@ -128,7 +128,6 @@ FOUND: dict[str, tuple[str, bytes]] = {
     **{what: (name, make(size)) for what, (name, make, size) in LONG.items()},
     "a day that does not exist": ("settings, YAML", b"rounds: 2026-13-45"),
     "an image of no pixels and endless sides": ("data, IDX", IDX_HEADER + b"\xff" * 32 + bytes(4)),
-    "trials in letters that are none": ("records of trials", b'{"trial": 0, "run": "\xff"}\n'),
     "a model in no form that there is": ("models", _archive(b"\x93NUMPY\1\0\6\0{'a':(")),
     "a model that is no array": ("initial models", _archive(b"no array")),
     "a model whose header takes all memory": ("models", _archive(_HUGE)),

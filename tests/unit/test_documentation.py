@@ -26,9 +26,10 @@ from fenchel.common import errors
 from fenchel.common.data.source import DataSource
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.randomness import generator
+from fenchel.common.settings.reading import validated
 from fenchel.common.settings.registry import builtin_settings
 from fenchel.common.settings.run import json_schema, load, validate
-from fenchel.common.settings.tuning import load_tuning
+from fenchel.common.settings.tuning import TuningSettings, load_tuning
 from fenchel.common.storage import store
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.cli.main import application
@@ -254,6 +255,9 @@ def test_every_piece_of_settings_in_a_page_is_valid(
     block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = yaml.safe_load(block.text)
+    if isinstance(values, dict) and "parameters" in values:
+        validated(TuningSettings, values, str(block))
+        return
     if not isinstance(values, dict) or not values.keys() <= RUN_KEYS:
         return  # of something else, such as a compose file
     if block.page == name_of(NEW_ALGORITHM):

@@ -1,76 +1,69 @@
-"""The settings of a search for good parameters: what varies, how often, and how the best is chosen."""
+"""The settings of a search for good parameters: what varies, how often, and what is compared."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
-import numpy as np
 import yaml
-from pydantic import (
-    Discriminator,
-    Field,
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    Tag,
-    field_validator,
-    model_validator,
-)
+from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag, field_validator, model_validator
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.reading import read_mapping, validated
 from fenchel.common.settings.run import shipped_or_own
 from fenchel.common.settings.section import RUN_NAME, Section
 
+if TYPE_CHECKING:
+    from optuna import Trial
+
 Bounds: TypeAlias = tuple[float, float]
 
 
-class Uniform(Section):
-    """A number between two bounds, all equally likely."""
+class Interval(Section):
+    """Numbers between two bounds."""
 
-    uniform: Bounds = Field(description="lowest and highest value")
     integer: bool = Field(False, description="whole numbers only, both bounds among them")
+
+    @property
+    def extremes(self) -> tuple[Any, ...]:
+        """The bounds."""
+        low, high = getattr(self, self._form)
+        return (int(low), int(high)) if self.integer else (low, high)
+
+    @property
+    def _form(self) -> str:
+        return "log_uniform" if isinstance(self, LogUniform) else "uniform"
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        _check_bounds("uniform", self.uniform, self.integer)
+        name, (low, high) = self._form, getattr(self, self._form)
+        if not low < high:
+            raise ValueError(f"{name}: the first bound must be below the second, given [{low:g}, {high:g}]")
+        if self.integer and not (low.is_integer() and high.is_integer()):
+            raise ValueError(f"{name}: with integer: true both bounds must be whole, given [{low:g}, {high:g}]")
+        if isinstance(self, LogUniform) and low <= 0:
+            raise ValueError(f"{name}: the lowest value must be positive, given {low:g}")
         return self
 
-    def draw(self, random: np.random.Generator) -> float | int:
-        """Return a value."""
-        low, high = self.uniform
-        if self.integer:
-            return int(random.integers(int(low), int(high), endpoint=True))
-        return float(random.uniform(low, high))
+    def suggest(self, trial: Trial, key: str) -> float | int:
+        """Return the value of one trial."""
+        suggest = trial.suggest_int if self.integer else trial.suggest_float
+        return suggest(key, *self.extremes, log=isinstance(self, LogUniform))
 
 
-class LogUniform(Section):
-    """A positive number whose logarithm is uniform: every order of magnitude is equally likely."""
+class Uniform(Interval):
+    """Numbers between two bounds, all equally likely."""
+
+    uniform: Bounds = Field(description="lowest and highest value")
+
+
+class LogUniform(Interval):
+    """Positive numbers whose logarithm is uniform: every order of magnitude is equally likely."""
 
     log_uniform: Bounds = Field(description="lowest and highest value, both positive")
-    integer: bool = Field(False, description="whole numbers only, both bounds among them")
-
-    @model_validator(mode="after")
-    def _positive_and_in_order(self) -> Self:
-        _check_bounds("log_uniform", self.log_uniform, self.integer)
-        if self.log_uniform[0] <= 0:
-            raise ValueError(f"log_uniform: the lowest value must be positive, given {self.log_uniform[0]:g}")
-        return self
-
-    def draw(self, random: np.random.Generator) -> float | int:
-        """Return a value: ``10 ** U[log10 low, log10 high]``.
-
-        For whole numbers the bounds are widened by a half and the value is rounded, so that ``k`` is drawn
-        with probability proportional to ``log((k + 1/2) / (k - 1/2))``, about ``1 / k``, at the bounds, too.
-        """
-        low, high = self.log_uniform
-        if self.integer:
-            drawn = 10.0 ** random.uniform(np.log10(low - 0.5), np.log10(high + 0.5))
-            return int(np.clip(np.rint(drawn), low, high))
-        drawn = 10.0 ** random.uniform(np.log10(low), np.log10(high))
-        return float(np.clip(drawn, low, high))  # rounding may step over a bound
 
 
 class Choice(Section):
@@ -78,17 +71,23 @@ class Choice(Section):
 
     choice: tuple[Any, ...] = Field(min_length=1, description="values, of any type that the setting takes")
 
-    def draw(self, random: np.random.Generator) -> Any:
-        """Return one of the values."""
-        return self.choice[int(random.integers(len(self.choice)))]
+    @property
+    def extremes(self) -> tuple[Any, ...]:
+        """The values."""
+        return self.choice
 
+    @property
+    def categories(self) -> list[bool | int | float | str | None]:
+        """The values as Optuna stores them: lists and sections as JSON."""
+        return [
+            value if value is None or isinstance(value, bool | int | float | str) else json.dumps(value, default=str)
+            for value in self.choice
+        ]
 
-def _check_bounds(name: str, bounds: Bounds, integer: bool) -> None:
-    low, high = bounds
-    if not low < high:
-        raise ValueError(f"{name}: the first bound must be below the second, given [{low:g}, {high:g}]")
-    if integer and not (low.is_integer() and high.is_integer()):
-        raise ValueError(f"{name}: with integer: true both bounds must be whole, given [{low:g}, {high:g}]")
+    def suggest(self, trial: Trial, key: str) -> Any:
+        """Return the value of one trial."""
+        categories = self.categories
+        return self.choice[categories.index(trial.suggest_categorical(key, categories))]
 
 
 _FORMS = ("uniform", "log_uniform", "choice")
@@ -114,54 +113,52 @@ Distribution = Annotated[
 ]
 
 
-class Selection(Section):
-    """What trials are compared by, and how one is chosen."""
+class Pruning(Section):
+    """When a trial is stopped early: its figure of a round is worse than the median of the trials before it."""
 
-    latencies: tuple[NonNegativeFloat, ...] = Field(
-        (0.0, 0.2575, 0.8),
-        min_length=1,
-        description="round-trip times in seconds that the runtime of a round is computed for",
-    )
-    round_trips: PositiveFloat | None = Field(
-        None, description="round trips a round; null: counted in each trial's calls"
-    )
-    loss: str = Field(
-        "auto",
-        description="column of metrics.parquet; auto: the first of objective, primal_objective and train_loss "
-        "that has values",
-    )
-    accuracy: str = Field(
-        "auto",
-        description="column of metrics.parquet; auto: the first of holdout_accuracy, test_accuracy and "
-        "train_accuracy that has values",
-    )
-    last: PositiveInt = Field(5, description="so many of the last losses are averaged")
-    reduction: float = Field(
-        0.9, gt=0, le=1, description="share of the loss reduction whose reaching is timed in rounds"
-    )
-    growth: float = Field(
-        2.0, ge=1, description="a trial whose last losses are above so many times its first has diverged"
-    )
-    worst_loss: float | None = Field(
-        None, description="a trial that ends above this loss has diverged, too (such as the loss of the zero model)"
-    )
-    zeta: float = Field(0.5, gt=0, le=1, description="distinguishing coefficient of grey relational analysis")
+    trials: NonNegativeInt = Field(5, description="trials that are completed before one is stopped")
+    rounds: NonNegativeInt = Field(1, description="first rounds of a trial, in which it is not stopped")
 
 
 class TuningSettings(Section):
-    """A random search over the settings of a run."""
+    """A search over the settings of a run."""
 
     settings: Path = Field(description="settings file of the run, relative to this file")
     name: str = Field("tuning", pattern=RUN_NAME, description="a name for the tuning folder")
-    seed: int = Field(0, ge=0, lt=1 << 63, description="seed of the draws; the runs keep their own")
-    trials: PositiveInt = Field(description="how many runs are done")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="seed of the sampler; the runs keep their own")
+    trials: PositiveInt | None = Field(None, description="how many runs are done; a grid needs none: all combinations")
+    sampler: Literal["tpe", "random", "grid", "nsga2"] = Field("tpe", description="Optuna's sampler of parameters")
+    objectives: dict[str, Literal["minimize", "maximize"]] = Field(
+        {"objective": "minimize"}, min_length=1, description="figures of a run that are compared: name, direction"
+    )
+    pruning: Pruning | None = Field(None, description="when a trial is stopped early; null: never")
+    worst_loss: float | None = Field(None, description="a trial whose objective ends above this has diverged")
     overrides: dict[str, Any] = Field(
         default_factory=dict, description="settings that all trials have other than the file: dotted key, value"
     )
     parameters: dict[str, Distribution] = Field(
         min_length=1, description="what each trial draws: dotted key of a setting, distribution"
     )
-    selection: Selection = Selection()
+
+    @property
+    def total(self) -> int:
+        """Number of trials."""
+        combinations = math.prod(len(each.extremes) for each in self.parameters.values())
+        if self.trials is None:
+            return combinations
+        return min(self.trials, combinations) if self.sampler == "grid" else self.trials
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> Self:
+        if self.sampler == "grid":
+            for key, each in self.parameters.items():
+                if not isinstance(each, Choice):
+                    raise ValueError(f"sampler grid takes lists of values alone: give {key} as {{choice: [...]}}")
+        elif self.trials is None:
+            raise ValueError(f"trials is missing, which sampler {self.sampler} needs")
+        if self.pruning is not None and len(self.objectives) > 1:
+            raise ValueError(f"pruning compares one objective, given {len(self.objectives)}: leave one of the two out")
+        return self
 
     @field_validator("parameters")
     @classmethod

@@ -15,9 +15,10 @@ from fenchel.common.errors import SettingsError
 from fenchel.deploy.cli.options import JsonOption, RunsOption
 from fenchel.deploy.launch.logs import log_to_file
 from fenchel.report.formatting import number_text
-from fenchel.report.tuning.trials import Trial
 
 if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
     from fenchel.server.telemetry.observer import Observer
     from fenchel.server.telemetry.recorder import Row
 
@@ -41,10 +42,10 @@ def tune(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search for good parameters: random trials, each a run; Pareto front and grey relational analysis."""
+    """Search for good parameters: trials of Optuna, each a run; the best, or the Pareto front."""
     from fenchel.common.settings.tuning import load_tuning
     from fenchel.deploy.launch.tuning import Search
-    from fenchel.report.tuning import trials as report
+    from fenchel.report import tuning as report
 
     if in_process and processes is not None:
         raise SettingsError("--processes belongs to runs between processes; leave out --in-process")
@@ -61,21 +62,23 @@ def tune(
         raise SettingsError("which search? Give a tuning file, a name such as tune-fedavg-digits, or --resume TUNING")
     console = Console(stderr=as_json, highlight=False)
     folder = search.folder
-    progress = _Progress(console, search.tuning.trials, search.base.rounds)
+    progress = _Progress(console, search.tuning.total, search.base.rounds)
     try:
         with log_to_file(folder.log), progress.status:
-            verdict = search.go(
+            result = search.go(
                 in_process=in_process, processes=processes, beginning=progress.beginning, ended=progress.ended
             )
     except KeyboardInterrupt:
         console.print(f"to go on: fenchel tune --resume {folder.path}", soft_wrap=True)
         raise
     if as_json:
-        print(json.dumps(report.as_json(verdict) | {"folder": str(folder.path)}))  # noqa: T201
+        print(json.dumps(report.as_json(result) | {"folder": str(folder.path)}))  # noqa: T201
         return
-    report.show(verdict, console)
-    for name, path in (("tuning folder", folder.path), ("best settings", folder.best), ("picture", folder.figure)):
-        if path.exists():  # a picture needs matplotlib
+    report.show(result, console)
+    best = folder.best if len(search.tuning.objectives) == 1 else folder.front
+    paths = {"tuning folder": folder.path, "study": folder.study, "best settings": best, "plot": folder.figure}
+    for name, path in paths.items():
+        if path.exists():  # a plot needs matplotlib
             console.print(f"{name:14} {path}", soft_wrap=True)
 
 
@@ -102,10 +105,10 @@ class _Progress:
 
         return TrialProgress()
 
-    def ended(self, trial: Trial) -> None:
+    def ended(self, trial: FrozenTrial) -> None:
         """Show that a trial is over."""
-        end = "failed" if trial.error else "done"
-        self._console.print(f"trial {trial.number} {end}: {_words(trial.parameters)}", markup=False, soft_wrap=True)
+        text = f"trial {trial.number} {trial.state.name.lower()}: {_words(trial.params)}"
+        self._console.print(text, markup=False, soft_wrap=True)
 
 
 def _words(drawn: Mapping[str, Any]) -> str:

@@ -1,15 +1,20 @@
-"""A search for good parameters: draws trials, does each as a real run, and goes on where it was interrupted."""
+"""Search for good parameters with Optuna: each trial is a run, and an interrupted search goes on from its study."""
 
 from __future__ import annotations
 
-import json
+import itertools
+import logging
+import math
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from rich.console import Console
@@ -18,6 +23,7 @@ from fenchel.common.data.source import DataSource
 from fenchel.common.errors import (
     CheckpointError,
     DataError,
+    DivergedError,
     FenchelError,
     MissingDependencyError,
     RunStoppedError,
@@ -27,20 +33,29 @@ from fenchel.common.errors import (
 from fenchel.common.randomness import generator
 from fenchel.common.settings.participation import OnShortage
 from fenchel.common.settings.run import RunSettings, load, validate
-from fenchel.common.settings.tuning import TuningSettings, load_tuning
+from fenchel.common.settings.tuning import Choice, TuningSettings, load_tuning
 from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.up import up
+from fenchel.report import tuning as report
 from fenchel.report.render.canvas import missing
 from fenchel.report.run import Run
-from fenchel.report.tuning.pareto_front import draw
-from fenchel.report.tuning.trials import Trial, Verdict, judge, write_table
+from fenchel.report.tuning import SearchResult
 from fenchel.server.preflight import check_run, open_data
-from fenchel.server.telemetry.observer import Observer
+from fenchel.server.telemetry.observer import Observer, Observers, OngoingRun
+from fenchel.server.telemetry.recorder import Row
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial
+
+_STUDY = "fenchel"  # name of the only study in a file
+_REPEATED = "fenchel"  # attribute of the study: settings that a search keeps when it goes on
 
 
 @dataclass(frozen=True)
 class TuningFolder:
-    """Where the parts of a search are kept."""
+    """Paths of the files of a search."""
 
     path: Path  # the folder
 
@@ -68,53 +83,86 @@ class TuningFolder:
 
     @property
     def settings(self) -> Path:
-        """The settings of the search, defaults included."""
+        """Settings of the search, defaults included."""
         return self.path / "tuning.yaml"
 
     @property
     def base(self) -> Path:
-        """The settings that all trials begin from, overrides included."""
+        """Settings that all trials begin from, overrides included."""
         return self.path / "base.yaml"
 
     @property
     def trials(self) -> Path:
-        """The run folders of the trials."""
+        """Run folders of the trials."""
         return self.path / "trials"
 
     @property
-    def record(self) -> Path:
-        """The trials that are over, a JSON object a line."""
-        return self.path / "trials.jsonl"
-
-    @property
-    def table(self) -> Path:
-        """A row a trial (Parquet)."""
-        return self.path / "trials.parquet"
+    def study(self) -> Path:
+        """Study of Optuna (SQLite)."""
+        return self.path / "study.db"
 
     @property
     def figure(self) -> Path:
-        """The picture of the front and the choice."""
+        """Plot of the objectives."""
         return self.path / "front.png"
 
     @property
     def best(self) -> Path:
-        """The settings of the chosen trial, which start its run again."""
+        """Settings of the best trial, if there is one objective."""
         return self.path / "best.yaml"
 
     @property
+    def front(self) -> Path:
+        """Settings of the trials on the Pareto front, if there are several objectives."""
+        return self.path / "front"
+
+    @property
     def log(self) -> Path:
-        """What happened in all trials, a JSON object a line."""
+        """Log of all trials, a JSON object a line."""
         return self.path / "log.jsonl"
+
+
+class _PrunedError(RunStoppedError):
+    """Stop of a run whose figure is worse than the median of the trials before it."""
+
+
+class _Pruner(Observer):
+    """Reports the objective of each round, and stops the run if Optuna prunes the trial."""
+
+    def __init__(self, trial: Trial, objective: str) -> None:
+        self._trial = trial
+        self._objective = objective
+        # A trial that begins again has reported its first rounds.
+        self._reported = trial.study.trials[trial.number].intermediate_values
+        self._last = 0
+
+    def begun(self, run: OngoingRun) -> None:
+        """Note the last round, after which no time can be saved."""
+        self._last = run.settings.rounds
+
+    def round_ended(self, row: Row) -> None:
+        """Report the objective; raise an error if the trial is pruned."""
+        name = (
+            report.loss_column([each for each, value in row.items() if math.isfinite(value)])
+            if self._objective == "objective"
+            else self._objective
+        )
+        t, value = int(row["round"]), row.get(name, math.nan)
+        if math.isfinite(value):
+            if t not in self._reported:
+                self._trial.report(value, t)
+            if t < self._last and self._trial.should_prune():
+                self._last = 0  # the run ends, perhaps after another round
+                raise _PrunedError(f"{name} is {value:.4g} after round {t}, worse than the median")
 
 
 @dataclass
 class Search:
-    """A search that can be done, or gone on with."""
+    """A search, new or to go on with."""
 
-    tuning: TuningSettings  # what is searched
-    base: RunSettings  # the settings that all trials begin from
-    folder: TuningFolder  # of the search
-    finished: dict[int, Trial] = field(default_factory=dict)  # the trials that are over, by number
+    tuning: TuningSettings
+    base: RunSettings  # settings that all trials begin from
+    folder: TuningFolder
 
     @classmethod
     def begin(cls, tuning: TuningSettings, runs: Path, overrides: tuple[str, ...] = ()) -> Search:
@@ -122,35 +170,52 @@ class Search:
 
         overrides: ``key=value`` pairs that change the run's settings for all trials, after those of the tuning file.
         """
+        _optuna()
         given = [_override(key, value) for key, value in tuning.overrides.items()]
         base = load(tuning.settings, [*given, *overrides])
         _check(tuning, base, tuning.settings)
-        return cls(tuning, base, TuningFolder.create(runs, tuning, base))
+        search = cls(tuning, base, TuningFolder.create(runs, tuning, base))
+        with search._study() as study:
+            study.set_user_attr(_REPEATED, search._repeated)
+            with warnings.catch_warnings(action="ignore"):  # experimental since Optuna 3.2
+                study.set_metric_names(list(tuning.objectives))
+            if tuning.sampler == "grid":
+                spaces = {key: each.categories for key, each in tuning.parameters.items() if isinstance(each, Choice)}
+                points = list(itertools.product(*spaces.values()))
+                generator(tuning.seed, "grid").shuffle(points)
+                for point in points:
+                    study.enqueue_trial(dict(zip(spaces, point, strict=True)))
+        return search
 
     @classmethod
     def reopen(cls, path: Path, trials: int | None = None) -> Search:
-        """Return the search of a folder, with the trials that are over.
+        """Return the search of a folder.
 
-        trials: how many there are to be, in place of the settings'. More trials continue the same sequence of draws.
+        trials: how many there are to be, in place of the settings'.
         """
+        _optuna()
         folder = TuningFolder(path)
-        if not folder.settings.is_file():
-            raise CheckpointError(f"not a tuning folder (it has no {folder.settings.name})", source=path)
+        for part in (folder.settings, folder.study):
+            if not part.is_file():
+                raise CheckpointError(f"not a tuning folder (it has no {part.name})", source=path)
         tuning = load_tuning(folder.settings)
         if trials is not None:
             tuning = tuning.model_copy(update={"trials": trials})
             folder.write_settings(tuning)
-        base = load(tuning.settings)
-        finished = {trial.number: trial for trial in _recorded(folder) if trial.number < tuning.trials}
-        _check(tuning, base, folder.base, finished)
-        for trial in finished.values():
-            if trial.parameters != _plain(parameters(tuning, trial.number)):
+        search = cls(tuning, load(tuning.settings), folder)
+        with search._study() as study:
+            if study.user_attrs.get(_REPEATED) != search._repeated:
                 raise CheckpointError(
-                    f"trial {trial.number} was done with {dict(trial.parameters)}, which is not what "
-                    f"{folder.settings.name} draws; parameters and seed of a search cannot be changed: start a new one",
-                    source=folder.record,
+                    f"the study was begun with other parameters, objectives, sampler or seed than "
+                    f"{folder.settings.name} has; start a new search",
+                    source=folder.study,
                 )
-        return cls(tuning, base, folder, finished)
+        return search
+
+    @property
+    def _repeated(self) -> str:
+        keys = {"parameters", "objectives", "sampler", "seed", "pruning", "worst_loss"}
+        return self.tuning.model_dump_json(include=keys)  # with the order of the objectives
 
     def go(
         self,
@@ -158,79 +223,146 @@ class Search:
         in_process: bool = False,
         processes: int | None = None,
         beginning: Callable[[int, Mapping[str, Any]], Observer] = lambda number, drawn: Observer(),
-        ended: Callable[[Trial], None] = lambda trial: None,
-    ) -> Verdict:
-        """Do the trials that are left, judge all of them and write the results.
+        ended: Callable[[FrozenTrial], None] = lambda trial: None,
+    ) -> SearchResult:
+        """Do the trials that are left and write the results.
 
-        A trial whose run fails is recorded with the reason, and the search goes on.
+        A trial whose run fails or diverges is recorded with the reason, and the search goes on.
 
         beginning: called with each trial's number and parameters; returns the observer of its run.
         """
-        for number in range(self.tuning.trials):
-            if number not in self.finished:
-                drawn = parameters(self.tuning, number)
-                trial = self._run(number, drawn, beginning(number, drawn), in_process, processes)
-                self._note(trial)
-                ended(trial)
-        verdict = judge([self.finished[number] for number in range(self.tuning.trials)], self.tuning.selection)
-        write_table(verdict, self.folder.table)
-        if verdict.best is None:
-            reasons = "\n  ".join(f"trial {each.trial.number}: {each.reason}" for each in verdict.trials)
-            raise RunStoppedError(f"no trial can be chosen, all were dropped\n  {reasons}", source=self.folder.path)
+        with self._study() as study:
+            while (number := sum(each.state.is_finished() for each in study.trials)) < self.tuning.total:
+                study.sampler = self._sampler(number)
+                trial = study.ask()
+                drawn = {key: each.suggest(trial, key) for key, each in self.tuning.parameters.items()}
+                self._do(trial, drawn, beginning(trial.number, drawn), in_process, processes)
+                ended(study.trials[trial.number])
+            trials = tuple(trial for trial in study.trials if trial.state.is_finished())
+            front = sorted(trial.number for trial in study.best_trials)
+        several = len(self.tuning.objectives) > 1
+        result = SearchResult(self.tuning.objectives, trials, tuple(front if several else front[:1]))
+        if not front:
+            reasons = "\n  ".join(f"trial {each.number}: {each.user_attrs.get('reason')}" for each in trials)
+            raise RunStoppedError(f"no trial was completed\n  {reasons}", source=self.folder.path)
         if missing() is None:  # without matplotlib the table says it alone
-            draw(verdict, self.folder.figure)
-        self.folder.best.write_text(self._settings_of(verdict.best).to_yaml())
-        return verdict
+            report.draw(result, self.folder.figure)
+        if not several:
+            self.folder.best.write_text(self._settings_of(trials[front[0]]))
+        else:
+            shutil.rmtree(self.folder.front, ignore_errors=True)
+            self.folder.front.mkdir()
+            for number in front:
+                (self.folder.front / f"trial-{number:03d}.yaml").write_text(self._settings_of(trials[number]))
+        return result
 
-    def _run(
-        self, number: int, drawn: Mapping[str, Any], observer: Observer, in_process: bool, processes: int | None
-    ) -> Trial:
-        name = f"trial-{number:03d}"
+    def _do(
+        self, trial: Trial, drawn: Mapping[str, Any], observer: Observer, in_process: bool, processes: int | None
+    ) -> None:
+        """Do the run of a trial, and tell the study its values or the reason why it has none."""
+        from optuna.trial import TrialState
+
+        name = f"trial-{trial.number:03d}"
         pattern = f"*-{name}-????"
         for interrupted in self.folder.trials.glob(pattern):
             shutil.rmtree(interrupted)
-        settings = _named(trial_settings(self.base, drawn, number), name, on_shortage="stop")
+        if self.tuning.pruning is not None:
+            observer = Observers(observer, _Pruner(trial, next(iter(self.tuning.objectives))))
+        state, values, failure = TrialState.COMPLETE, None, None
         try:
+            settings = _named(trial_settings(self.base, drawn, trial.number), name, on_shortage="stop")
             run = up(settings, runs=self.folder.trials, in_process=in_process, processes=processes, observer=observer)
         except (DataError, MissingDependencyError):
             raise  # it would be the same for every trial
         except FenchelError as error:
-            begun = next(iter(self.folder.trials.glob(pattern)), None)
-            return Trial(number, _plain(drawn), begun, str(error) or type(error).__name__)
-        return Trial(number, _plain(drawn), run.path)
+            state, failure = TrialState.PRUNED if isinstance(error, _PrunedError) else TrialState.FAIL, error
+        else:
+            try:
+                values = self._values(run)
+            except DivergedError as error:
+                state, failure = TrialState.FAIL, error
+        if failure is not None:
+            trial.set_user_attr("reason", str(failure) or type(failure).__name__)
+        begun = next(iter(self.folder.trials.glob(pattern)), None)
+        if begun is not None:
+            trial.set_user_attr("run", begun.name)
+        trial.study.tell(trial, values, state=state)
 
-    def _note(self, trial: Trial) -> None:
-        self.finished[trial.number] = trial
-        line = {
-            "trial": trial.number,
-            "parameters": trial.parameters,
-            "run": None if trial.run is None else trial.run.name,
-            "error": trial.error,
-        }
-        with self.folder.record.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+    def _values(self, run: Run) -> list[float]:
+        worst = self.tuning.worst_loss
+        if worst is not None and (loss := report.objective_value(run, "objective")) > worst:
+            raise DivergedError(f"the objective ends at {loss:.4g}, above worst_loss {worst:.4g}")
+        return [report.objective_value(run, objective) for objective in self.tuning.objectives]
 
-    def _settings_of(self, trial: Trial) -> RunSettings:
-        assert trial.run is not None
-        return _named(Run(trial.run).settings, self.base.name, self.base.participation.on_shortage)
+    def _settings_of(self, trial: FrozenTrial) -> str:
+        run = Run(self.folder.trials / trial.user_attrs["run"])
+        return _named(run.settings, self.base.name, self.base.participation.on_shortage).to_yaml()
+
+    def _sampler(self, number: int) -> BaseSampler:
+        """Return the sampler of one trial, whose draws depend on the seed, the number and the trials before."""
+        samplers = _optuna().samplers
+        kinds = {"random": samplers.RandomSampler, "nsga2": samplers.NSGAIISampler}
+        seed = int(generator(self.tuning.seed, "trial", number).integers(1 << 32))
+        sampler: BaseSampler = kinds.get(self.tuning.sampler, samplers.TPESampler)(seed=seed)
+        return sampler
+
+    @contextmanager
+    def _study(self) -> Iterator[Study]:
+        """Open the study; trials that were interrupted wait to be done again."""
+        optuna = _optuna()
+        from optuna.trial import TrialState
+        from sqlalchemy.exc import SQLAlchemyError
+
+        pruning, pruner = self.tuning.pruning, optuna.pruners.NopPruner()
+        if pruning is not None:
+            # Rounds are counted from 1, and warm-up steps from 0.
+            pruner = optuna.pruners.MedianPruner(n_startup_trials=pruning.trials, n_warmup_steps=pruning.rounds + 1)
+        directions = list(self.tuning.objectives.values())
+        storage = None
+        server_log, verbosity = logging.getLogger("fenchel.server"), optuna.logging.get_verbosity()
+        server_log.addFilter(_is_no_pruning)
+        optuna.logging.set_verbosity(logging.WARNING)
+        try:
+            storage = optuna.storages.RDBStorage(f"sqlite:///{self.folder.study.absolute()}")
+            study = optuna.create_study(
+                study_name=_STUDY, storage=storage, directions=directions, pruner=pruner, load_if_exists=True
+            )
+            study_id = storage.get_study_id_from_name(_STUDY)
+            for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+                trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
+                storage.set_trial_state_values(trial_id, TrialState.WAITING)
+            yield study
+        except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+            raise CheckpointError(
+                f"the study cannot be read or written ({error}); start a new search", source=self.folder.study
+            ) from error
+        finally:
+            optuna.logging.set_verbosity(verbosity)
+            server_log.removeFilter(_is_no_pruning)
+            if storage is not None:
+                storage.remove_session()
+                storage.engine.dispose()
+
+
+def _is_no_pruning(record: logging.LogRecord) -> bool:
+    """Return whether a log record is of something else than a trial that is pruned, which is no error."""
+    return not any(isinstance(each, _PrunedError) for each in (record.args or ()))
+
+
+def _optuna() -> ModuleType:
+    try:
+        import optuna
+    except ImportError as error:
+        raise MissingDependencyError(
+            "a search needs optuna, which is not installed: pip install 'fenchel[optuna]'"
+        ) from error
+    return optuna
 
 
 def _named(settings: RunSettings, name: str, on_shortage: OnShortage) -> RunSettings:
     """Return settings under another name; a trial stops for want of replies, since waiting would hold up the search."""
     participation = settings.participation.model_copy(update={"on_shortage": on_shortage})
     return settings.model_copy(update={"name": name, "participation": participation})
-
-
-def parameters(tuning: TuningSettings, number: int) -> dict[str, Any]:
-    """Draw the parameters of one trial.
-
-    They depend on the seed, the trial's number and each parameter's key alone: more trials, or another
-    parameter, leave the others as they were.
-    """
-    return {
-        key: distribution.draw(generator(tuning.seed, "trial", number, key))
-        for key, distribution in tuning.parameters.items()
-    }
 
 
 def trial_settings(base: RunSettings, drawn: Mapping[str, Any], number: int) -> RunSettings:
@@ -247,15 +379,15 @@ def trial_settings(base: RunSettings, drawn: Mapping[str, Any], number: int) -> 
     return validate(values, f"trial {number}")
 
 
-def _check(tuning: TuningSettings, base: RunSettings, source: Path, finished: Container[int] = frozenset()) -> None:
-    """Refuse a search before it starts if one of its trials could not start."""
+def _check(tuning: TuningSettings, base: RunSettings, source: Path) -> None:
+    """Refuse a search before it starts if a run could not start at one bound, or one value, of a parameter."""
     if not isinstance(base.clients, int):
-        raise SettingsError("auto means whoever joins; a search needs a number", source=source, key="clients")
-    trials = [trial_settings(base, parameters(tuning, number), number) for number in range(tuning.trials)]
+        raise SettingsError("auto leaves the number open; a search needs a number", source=source, key="clients")
+    first = {key: each.extremes[0] for key, each in tuning.parameters.items()}
+    corners = [first, *({**first, key: value} for key, e in tuning.parameters.items() for value in e.extremes[1:])]
     sources: dict[str, DataSource | None] = {}
-    for number, trial in enumerate(trials):
-        if number in finished:
-            continue
+    for corner in corners:
+        trial = trial_settings(base, corner, 0)
         # As a rule trials differ in other things than their data, which may be large.
         same = f"{trial.seed} {trial.positive} {trial.data.model_dump_json()}"
         if same not in sources:
@@ -266,33 +398,8 @@ def _check(tuning: TuningSettings, base: RunSettings, source: Path, finished: Co
         except MissingDependencyError:
             raise  # it would be the same for every trial
         except SettingsError as error:
-            raise SettingsError(f"{error.problem} (trial {number})", key=error.key) from None
+            raise SettingsError(f"{error.problem} (a trial with {corner})", key=error.key) from None
 
 
 def _override(key: str, value: Any) -> str:
     return f"{key}={yaml.safe_dump(value, default_flow_style=True)}"
-
-
-def _plain(drawn: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters as they look after they were written as JSON and read again."""
-    read: dict[str, Any] = json.loads(json.dumps(dict(drawn), default=str))
-    return read
-
-
-def _recorded(folder: TuningFolder) -> list[Trial]:
-    """Return the trials that are over. A line that a crash cut off is removed: its trial is done again."""
-    if not folder.record.exists():
-        return []
-    text = folder.record.read_text(errors="replace")
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        folder.record.write_text(whole)
-    trials = []
-    for position, line in enumerate(whole.splitlines(), 1):
-        try:
-            values = json.loads(line)
-            run = None if values["run"] is None else folder.trials / values["run"]
-            trials.append(Trial(values["trial"], values["parameters"], run, values["error"]))
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise CheckpointError(f"line {position} is not the record of a trial", source=folder.record) from None
-    return trials

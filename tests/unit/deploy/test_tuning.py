@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
+import operator
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
+import optuna
 import pytest
 import yaml
+from optuna.trial import FrozenTrial
 from typer.testing import CliRunner
 
-from fenchel.common.errors import CheckpointError, DataError, RunStoppedError, SettingsError
+from fenchel.common.errors import CheckpointError, DataError, MissingDependencyError, RunStoppedError, SettingsError
 from fenchel.common.settings.run import load
 from fenchel.common.settings.tuning import TuningSettings, load_tuning
 from fenchel.deploy.cli.main import application
-from fenchel.deploy.launch.tuning import Search, parameters
+from fenchel.deploy.launch.tuning import Search
 from fenchel.deploy.launch.up import up
 from fenchel.report.run import Run
-from fenchel.report.tuning.trials import Trial, Verdict
+from fenchel.report.tuning import SearchResult
 from tests.messages import raises
 from tests.observing import Calling
 
@@ -51,8 +56,16 @@ def folders(search: Search) -> list[str]:
     return sorted(path.name for path in search.folder.trials.iterdir())
 
 
-def losses(verdict: Verdict) -> list[float | None]:
-    return [None if each.criteria is None else each.criteria.loss for each in verdict.trials]
+def values(result: SearchResult) -> list[list[float] | None]:
+    return [trial.values for trial in result.trials]
+
+
+def states(result: SearchResult) -> list[str]:
+    return [trial.state.name for trial in result.trials]
+
+
+def parameters(result: SearchResult) -> list[dict[str, Any]]:
+    return [trial.params for trial in result.trials]
 
 
 class Interruption(BaseException):
@@ -78,29 +91,40 @@ class Interrupting:
 
 def test_a_small_search_finds_the_step_size_and_leaves_settings_that_repeat_its_run(tmp_path: Path) -> None:
     search = begun(tmp_path)
-    ended: list[Trial] = []
-    verdict = search.go(in_process=True, ended=ended.append)
+    ended: list[FrozenTrial] = []
+    result = search.go(in_process=True, ended=ended.append)
     assert [trial.number for trial in ended] == [0, 1, 2, 3]
-    assert verdict.best is not None
     assert len(folders(search)) == 4
-    rows = pq.read_table(search.folder.table).to_pylist()
-    assert [row["algorithm.step_size"] for row in rows] == [
-        parameters(search.tuning, number)["algorithm.step_size"] for number in range(4)
-    ]
-    # Every round of FedAvg is one round trip.
-    for row in rows:
-        assert row["runtime_0.8s"] == pytest.approx(row["runtime_0s"] + 0.8)
     assert search.folder.figure.read_bytes().startswith(b"\x89PNG")
-    best = load(search.folder.best)
-    assert best.participation.on_shortage == "wait", "only trials stop for want of replies"
-    assert best.name == "small"
-    assert verdict.best.run is not None
+    (best,) = result.front
+    assert result.trials[best].values == min(values(result), key=lambda each: each or [math.inf])
+    assert load(search.folder.best).participation.on_shortage == "wait", "only trials stop for want of replies"
+    assert load(search.folder.best).name == "small"
     again = up(search.folder.best, runs=tmp_path, in_process=True)
-    np.testing.assert_array_equal(again.model, Run(verdict.best.run).model)
+    np.testing.assert_array_equal(again.model, Run(search.folder.trials / result.trials[best].user_attrs["run"]).model)
+    study = optuna.load_study(study_name=None, storage=f"sqlite:///{search.folder.study}")  # as the dashboard does
+    assert [trial.values for trial in study.trials] == values(result)
+    assert study.metric_names == ["objective"]
+    storage: Any = study._storage
+    storage._backend.engine.dispose()
 
 
-def test_an_interrupted_search_goes_on_and_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    search = begun(tmp_path)
+@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
+def test_the_same_seed_gives_the_same_trials(tmp_path: Path, sampler: str) -> None:
+    keys = {"sampler": sampler, "trials": 12, "overrides": {"rounds": 1, "clients": 1}}
+    first, again, other = (begun(tmp_path, **keys, seed=seed).go(in_process=True) for seed in (3, 3, 4))
+    assert parameters(first) == parameters(again)
+    assert values(first) == values(again)
+    drawn = {str(each) for each in parameters(first)}
+    assert len(drawn) == 12
+    assert not drawn & {str(each) for each in parameters(other)}
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "grid"])
+def test_an_interrupted_search_goes_on_and_ends_as_if_nothing_had_happened(tmp_path: Path, sampler: str) -> None:
+    space = {"algorithm.step_size": {"choice": [0.1, 0.2, 0.5, 1.0]}} if sampler == "grid" else STEP_SIZES
+    keys = {"sampler": sampler, "parameters": space, "pruning": {"trials": 1}}
+    search = begun(tmp_path, **keys)
     interrupting = Interrupting(trial=2)
     with pytest.raises(Interruption):
         search.go(in_process=True, beginning=interrupting.beginning)
@@ -109,20 +133,22 @@ def test_an_interrupted_search_goes_on_and_ends_as_if_nothing_had_happened(tmp_p
     assert len(done) == 3
 
     again = Search.reopen(search.folder.path)
-    assert sorted(again.finished) == [0, 1]
     going_on = Interrupting(trial=-1)
-    verdict = again.go(in_process=True, beginning=going_on.beginning)
+    result = again.go(in_process=True, beginning=going_on.beginning)
     assert going_on.seen == [2, 3]
     assert folders(again)[:2] == done[:2]
     assert done[2] not in folders(again)
     assert len(folders(again)) == 4
 
     (tmp_path / "other").mkdir()
-    undisturbed = begun(tmp_path / "other").go(in_process=True)
-    assert losses(verdict) == losses(undisturbed)
+    undisturbed = begun(tmp_path / "other", **keys).go(in_process=True)
+    assert parameters(result) == parameters(undisturbed)
+    assert values(result) == values(undisturbed)
+    if sampler == "grid":
+        assert sorted(trial["algorithm.step_size"] for trial in parameters(result)) == [0.1, 0.2, 0.5, 1.0]
 
     nothing_left = Interrupting(trial=-1)
-    assert losses(Search.reopen(search.folder.path).go(beginning=nothing_left.beginning)) == losses(verdict)
+    assert values(Search.reopen(search.folder.path).go(beginning=nothing_left.beginning)) == values(result)
     assert nothing_left.seen == []
 
 
@@ -130,58 +156,75 @@ def test_more_trials_continue_the_same_draws(tmp_path: Path) -> None:
     search = begun(tmp_path, trials=2)
     two = search.go(in_process=True)
     three = Search.reopen(search.folder.path, trials=3).go(in_process=True)
-    assert losses(three)[:2] == losses(two)
+    assert parameters(three)[:2] == parameters(two)
+    assert len(three.trials) == 3
     assert load_tuning(search.folder.settings).trials == 3
-    assert len(Search.reopen(search.folder.path, trials=1).go().trials) == 1
 
 
-def test_draws_depend_on_the_trial_and_the_key_alone(tmp_path: Path) -> None:
-    alone = written(tmp_path)
-    both = written(tmp_path, parameters={"objective.l2": {"log_uniform": [1e-6, 1]}, **STEP_SIZES})
-    other = written(tmp_path, seed=4)
-    key = "algorithm.step_size"
-    drawn = [parameters(alone, number)[key] for number in range(20)]
-    assert len(set(drawn)) == 20
-    assert [parameters(both, number)[key] for number in range(20)] == drawn
-    assert not {parameters(other, number)[key] for number in range(20)} & set(drawn)
+def test_several_objectives_give_the_pareto_front(tmp_path: Path) -> None:
+    # More local steps and rounds are better, and each round costs bytes.
+    space = {"rounds": {"choice": [1, 3]}, "algorithm.local_steps": {"choice": [1, 4]}}
+    directions = {"holdout_accuracy": "maximize", "objective": "minimize", "bytes": "minimize"}
+    search = begun(tmp_path, sampler="grid", parameters=space, objectives=directions, trials=None)
+    result = search.go(in_process=True)
+    found = [dict(zip(result.objectives, each.values, strict=True)) for each in result.trials]
+    costs = [(-each["holdout_accuracy"], each["objective"], each["bytes"]) for each in found]
+    dominated = [any(other != mine and all(map(operator.le, other, mine)) for other in costs) for mine in costs]
+    assert list(result.front) == [number for number, worse in enumerate(dominated) if not worse]
+    assert 1 < len(result.front) < 4
+    assert sorted(path.name for path in search.folder.front.iterdir()) == [
+        f"trial-{number:03d}.yaml" for number in result.front
+    ]
+    assert search.folder.figure.exists()
+    assert not search.folder.best.exists()
 
 
-@pytest.mark.slow  # make test-all
+def test_a_bad_trial_is_pruned_after_a_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    choice = {"algorithm.step_size": {"choice": [1.0, 0.9, 1e-6]}}
+    search = begun(tmp_path, sampler="grid", trials=None, parameters=choice, pruning={"trials": 2, "rounds": 1})
+    result = search.go(in_process=True)
+    steps = [trial["algorithm.step_size"] for trial in parameters(result)]
+    assert steps[-1] == 1e-6, "the seed no longer puts the bad one last"
+    assert states(result) == ["COMPLETE", "COMPLETE", "PRUNED"]
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert list(result.trials[2].intermediate_values)[:2] == [1, 2]
+    assert len(result.trials[2].intermediate_values) < BASE["rounds"]
+    assert not Run(search.folder.trials / result.trials[2].user_attrs["run"]).completed
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_diverging_and_failing_trials_are_recorded_and_dropped(tmp_path: Path) -> None:
+def test_diverging_and_failing_trials_are_recorded_and_the_search_goes_on(tmp_path: Path) -> None:
     search = begun(
         tmp_path,
-        trials=12,
+        sampler="grid",
+        trials=None,
         parameters={
             "algorithm.step_size": {"choice": [0.5, 1e5, 1e200]},
             "participation.deadline": {"choice": [30.0, 1e-9]},
         },
-        selection={"worst_loss": 2.31},
+        worst_loss=2.31,
     )
-    verdict = search.go(in_process=True)
-    found = {
-        (each.trial.parameters["algorithm.step_size"], each.trial.parameters["participation.deadline"]): each
-        for each in verdict.trials
-    }
-    assert len(found) == 6, "the seed no longer draws all combinations"
-    assert found[0.5, 30.0].state == "finished"
-    assert found[1e5, 30.0].state == "diverged"
-    assert found[1e200, 30.0].state in ("diverged", "failed")
-    assert {found[step, 1e-9].state for step in (0.5, 1e5, 1e200)} == {"failed"}
-    assert "0 of 3 clients answered" in found[0.5, 1e-9].reason
-    assert verdict.best is not None
-    assert dict(verdict.best.parameters) == {"algorithm.step_size": 0.5, "participation.deadline": 30.0}
-
-    read_back = Search.reopen(search.folder.path)
-    assert losses(read_back.go()) == losses(verdict)
+    result = search.go(in_process=True)
+    found = {tuple(trial.params.values()): trial for trial in result.trials}
+    assert len(found) == 6
+    assert [key for key, trial in found.items() if trial.state.name == "COMPLETE"] == [(0.5, 30.0)]
+    assert all(trial.state.name == "FAIL" for key, trial in found.items() if key != (0.5, 30.0))
+    assert all(trial.user_attrs["reason"] for key, trial in found.items() if key != (0.5, 30.0))
+    assert result.trials[result.front[0]] == found[0.5, 30.0]
+    assert values(Search.reopen(search.folder.path).go()) == values(result)
 
 
-def test_a_search_in_which_all_trials_fail_says_why_and_keeps_the_table(tmp_path: Path) -> None:
+def test_a_search_in_which_all_trials_fail_says_so(tmp_path: Path) -> None:
     search = begun(tmp_path, trials=2, overrides={"participation.deadline": 1e-9})
     with raises(RunStoppedError):
         search.go(in_process=True)
-    assert pq.read_table(search.folder.table)["state"].to_pylist() == ["failed", "failed"]
     assert not search.folder.best.exists()
+
+
+def test_a_figure_that_no_run_has_ends_the_search(tmp_path: Path) -> None:
+    search = begun(tmp_path, objectives={"test_auc": "maximize"})
+    with raises(SettingsError, key="objectives.test_auc"):
+        search.go(in_process=True)
 
 
 def test_overrides_are_part_of_all_trials_and_of_what_is_kept(tmp_path: Path) -> None:
@@ -217,7 +260,6 @@ def test_data_that_is_not_there_ends_the_search_at_once(tmp_path: Path) -> None:
     file.rename(tmp_path / "elsewhere.csv")
     with raises(DataError, file="here.csv"):
         search.go(in_process=True)
-    assert not search.finished
     with raises(DataError, file="here.csv"):
         begun(tmp_path, base=base)
 
@@ -227,29 +269,28 @@ def test_a_search_whose_parameters_were_changed_is_not_gone_on_with(tmp_path: Pa
     search.go(in_process=True)
     text = search.folder.settings.read_text()
     search.folder.settings.write_text(text.replace("seed: 3", "seed: 5"))
-    with raises(CheckpointError, file="trials.jsonl"):
+    with raises(CheckpointError, file="study.db"):
         Search.reopen(search.folder.path)
 
 
-def test_a_record_that_was_cut_off_is_done_again_and_a_damaged_one_refused(tmp_path: Path) -> None:
-    search = begun(tmp_path, trials=2)
-    search.go(in_process=True)
-    lines = search.folder.record.read_text().splitlines(keepends=True)
-    search.folder.record.write_text(lines[0] + lines[1][:20])
-    reopened = Search.reopen(search.folder.path)
-    assert sorted(reopened.finished) == [0]
-    reopened.go(in_process=True)
-    assert sorted(Search.reopen(search.folder.path).finished) == [0, 1]
-    search.folder.record.write_text("{}\n")
-    with raises(CheckpointError, file="trials.jsonl"):
+def test_a_damaged_study_is_refused(tmp_path: Path) -> None:
+    search = begun(tmp_path, trials=1)
+    search.folder.study.write_bytes(b"not SQLite" * 1000)
+    with raises(CheckpointError, file="study.db"):
         Search.reopen(search.folder.path)
+
+
+def test_a_search_without_optuna_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with raises(MissingDependencyError):
+        begun(tmp_path)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_the_example_can_be_searched(tmp_path: Path) -> None:
     experiments = Path(__file__).parents[3] / "fenchel" / "experiments"
     search = Search.begin(load_tuning(experiments / "tune-fedavg-digits.yaml"), tmp_path)
     assert search.base.algorithm.model_dump()["local_epochs"] is None
-    assert len({str(parameters(search.tuning, number)) for number in range(20)}) == 20
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -269,9 +310,9 @@ def test_the_command_searches_and_goes_on(tmp_path: Path) -> None:
     file, runs = str(tmp_path / "tune.yaml"), str(tmp_path / "runs")
     code, output = fenchel("tune", file, "--in-process", "--trials", "2", "--set", "rounds=3", "--runs", runs, "--json")
     assert code == 0
-    values = json.loads(output)
-    assert len(values["trials"]) == 2
-    code, output = fenchel("tune", "--resume", values["folder"], "--trials", "3", "--in-process")
+    found = json.loads(output)
+    assert [trial["state"] for trial in found["trials"]] == ["complete", "complete"]
+    code, output = fenchel("tune", "--resume", found["folder"], "--trials", "3", "--in-process")
     assert code == 0
     assert "3 trials" in output
     assert "best.yaml" in output.replace("\n", "")
@@ -296,4 +337,4 @@ def test_trials_run_between_processes(tmp_path: Path) -> None:
     between = begun(tmp_path, trials=1).go(processes=1)
     (tmp_path / "other").mkdir()
     within = begun(tmp_path / "other", trials=1).go(in_process=True)
-    assert losses(between) == losses(within)
+    assert values(between) == values(within)
