@@ -17,6 +17,7 @@ from rich.text import Text
 from fenchel.common.errors import DivergedError, SettingsError
 from fenchel.report import columns
 from fenchel.report.formatting import count_text, number_text, plain
+from fenchel.report.grey_relational import choose
 from fenchel.report.render.canvas import LOGARITHMIC, SOFT, canvas
 from fenchel.report.render.terminal import setting_text
 from fenchel.report.run import Run
@@ -42,6 +43,13 @@ class SearchResult:
     objectives: Mapping[str, str]  # name, direction
     trials: tuple[FrozenTrial, ...]
     front: tuple[int, ...]  # numbers of the best trials: one, or with several objectives the Pareto front
+
+    @property
+    def chosen(self) -> int:
+        """Number of the best trial; on a front the one with the largest grey relational grade."""
+        signs = [1 if direction == "minimize" else -1 for direction in self.objectives.values()]
+        costs = np.array([self.trials[number].values for number in self.front]) * signs
+        return self.front[choose(costs)]
 
     @property
     def parameters(self) -> list[str]:
@@ -88,6 +96,7 @@ def as_json(result: SearchResult) -> dict[str, Any]:
     return {
         "objectives": dict(result.objectives),
         "best": list(result.front),
+        "chosen": result.chosen,
         "trials": [
             {
                 "trial": trial.number,
@@ -104,7 +113,9 @@ def as_json(result: SearchResult) -> dict[str, Any]:
 
 def show(result: SearchResult, console: Console) -> None:
     """Print the completed trials, the best first, then those that were stopped or failed."""
-    best = "the best trial" if len(result.objectives) == 1 else "on the Pareto front"
+    best = (
+        "the best trial" if len(result.objectives) == 1 else f"on the Pareto front, of which {result.chosen} is chosen"
+    )
     caption = f"{count_text(len(result.trials), 'trial')}; * {best}"
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     shown.add_column("trial", justify="right", no_wrap=True)

@@ -75,8 +75,8 @@ def tune(
         print(json.dumps(report.as_json(result) | {"folder": str(folder.path)}))  # noqa: T201
         return
     report.show(result, console)
-    best = folder.best if len(search.tuning.objectives) == 1 else folder.front
-    paths = {"tuning folder": folder.path, "study": folder.study, "best settings": best, "plot": folder.figure}
+    paths = {"tuning folder": folder.path, "study": folder.study, "best settings": folder.best}
+    paths |= {"front": folder.front, "plot": folder.figure}
     for name, path in paths.items():
         if path.exists():  # a plot needs matplotlib
             console.print(f"{name:14} {path}", soft_wrap=True)

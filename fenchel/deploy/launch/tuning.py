@@ -108,7 +108,7 @@ class TuningFolder:
 
     @property
     def best(self) -> Path:
-        """Settings of the best trial, if there is one objective."""
+        """Settings of the best trial, or of the one that is chosen on the Pareto front."""
         return self.path / "best.yaml"
 
     @property
@@ -247,9 +247,8 @@ class Search:
             raise RunStoppedError(f"no trial was completed\n  {reasons}", source=self.folder.path)
         if missing() is None:  # without matplotlib the table says it alone
             report.draw(result, self.folder.figure)
-        if not several:
-            self.folder.best.write_text(self._settings_of(trials[front[0]]))
-        else:
+        self.folder.best.write_text(self._settings_of(trials[result.chosen]))
+        if several:
             shutil.rmtree(self.folder.front, ignore_errors=True)
             self.folder.front.mkdir()
             for number in front:

@@ -176,7 +176,8 @@ def test_several_objectives_give_the_pareto_front(tmp_path: Path) -> None:
         f"trial-{number:03d}.yaml" for number in result.front
     ]
     assert search.folder.figure.exists()
-    assert not search.folder.best.exists()
+    names = [path.name for path in search.folder.front.iterdir() if path.read_text() == search.folder.best.read_text()]
+    assert names == [f"trial-{result.chosen:03d}.yaml"]
 
 
 def test_a_bad_trial_is_pruned_after_a_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
