@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fenchel.common.wire.schema import ArraySpec, NumberSpec
     from fenchel.common.wire.values import SparseVector, Values
     from fenchel.deploy.launch.sweep import sweep
-    from fenchel.deploy.launch.up import up
+    from fenchel.deploy.launch.up import up, up_async
     from fenchel.estimators import FederatedClassifier, FederatedRegressor
     from fenchel.report.run import Run
     from fenchel.server.fleet.addressing import Each
@@ -75,6 +75,7 @@ _HOMES = {
     "answers": "fenchel.algorithms.client_half",
     "sweep": "fenchel.deploy.launch.sweep",
     "up": "fenchel.deploy.launch.up",
+    "up_async": "fenchel.deploy.launch.up",
 }
 """Module of each public name. It is imported when the name is first asked for, so that ``import fenchel`` is quick."""
 
@@ -111,6 +112,7 @@ __all__ = [
     "answers",
     "sweep",
     "up",
+    "up_async",
 ]
 
 

@@ -32,6 +32,7 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.report import columns
 from fenchel.report.formatting import bounded_text, problem_text
 from fenchel.report.resumption import Steady, steady
+from fenchel.report.sparkline import sparkline
 
 if TYPE_CHECKING:
     from fenchel.report.predictor import Predictor
@@ -393,7 +394,7 @@ class Run:
         return f"<Run {self.id}: {self.state}, {self.rounds} rounds>"
 
     def _repr_html_(self) -> str:
-        """Return a small table for notebooks."""
+        """Return a small table and the main curves for notebooks."""
         rows = {"state": self.state, "rounds": str(self.rounds)}
         if self.reason:
             rows["reason"] = self.reason
@@ -402,7 +403,24 @@ class Run:
             f'<tr><th style="text-align:left">{escape(name)}</th><td>{escape(value)}</td></tr>'
             for name, value in rows.items()
         )
-        return f"<table><caption>{escape(self.id)}</caption>{cells}</table>"
+        curves = "".join(
+            sparkline(
+                columns.title(name),
+                columns.column(self.metrics_table, "round"),
+                columns.column(self.metrics_table, name),
+                logarithmic=columns.is_gap(name),
+                last=bounded_text(name, self.figures),
+            )
+            for name in self._drawn
+        )
+        return f"<table><caption>{escape(self.id)}</caption>{cells}</table><div>{curves}</div>"
+
+    @property
+    def _drawn(self) -> list[str]:
+        """Figures that a notebook draws: the objective, the gap, and how good the model is."""
+        quality = ("test_auc", "test_accuracy", "holdout_auc", "holdout_accuracy", "train_accuracy")
+        best = next((name for name in quality if name in self.figures), "")
+        return [name for name in (columns.objective(self.figures), "gap", best) if name in self.figures]
 
 
 def values_of(text: str, path: Path) -> dict[str, Any]:

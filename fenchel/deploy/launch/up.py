@@ -3,31 +3,54 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from rich.console import Console
 
-from fenchel.common.errors import SettingsError
-from fenchel.common.settings.run import RunSettings, change, read, shipped_or_own, validate
+from fenchel.common.errors import CheckpointError, SettingsError
+from fenchel.common.settings.run import RunSettings, change, load, read, shipped_or_own, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.given_data import OwnData, OwnFiles, PooledData, given_data
 from fenchel.deploy.launch.launchers.choice import launcher
+from fenchel.deploy.launch.notebook import in_notebook_too
 from fenchel.server.telemetry.observer import Observer
 
 if TYPE_CHECKING:
+    from fenchel.common.data.shard import Shard
     from fenchel.report.run import Run
+    from fenchel.server.checkpoint import Checkpoint
 
+_LOOK = 0.1  # seconds between two looks at whether a caller's task is cancelled
+
+P = ParamSpec("P")
 T = TypeVar("T")
 
+Settings: TypeAlias = str | Path | Mapping[str, Any] | RunSettings
+"""Settings as programs give them: a file, a mapping of the same form, or validated settings."""
 
-def up(
-    settings: str | Path | Mapping[str, Any] | RunSettings,
+
+@dataclass(frozen=True)
+class _Work:
+    """A run that is to be done."""
+
+    settings: RunSettings
+    folder: RunFolder
+    clients: int
+    given: PooledData | OwnData | None  # not written yet
+    own: OwnFiles | None = None  # written before the run was interrupted
+    checkpoint: Checkpoint | None = None
+
+
+async def up_async(
+    settings: Settings | None = None,
     *,
     overrides: Sequence[str] = (),
     clients: int | None = None,
@@ -42,9 +65,13 @@ def up(
     gpus: float | None = None,
     runs: str | Path = "runs",
     in_process: bool = False,
+    resume: str | Path | Run | None = None,
     observer: Observer | None = None,
 ) -> Run:
     """Do a run with the server in this process, as the command ``fenchel up`` does, and return it.
+
+    ``fenchel.up(...)`` waits for it, also in a notebook. ``await fenchel.up_async(...)``, with the same arguments, does
+    it on the event loop of the caller: cancel the task to stop it. A run that is stopped is saved.
 
     Parameters
     ----------
@@ -81,6 +108,9 @@ def up(
         Folder in which the run folder is created.
     in_process
         Everything in this process and without a network: the same model, sooner; no real latency.
+    resume
+        Run, or its folder, to go on with from its last checkpoint, in place of settings. Data that were given as
+        Python objects are still in its folder; other data of clients' own are given again.
     observer
         Called while the run goes on; several: :class:`fenchel.Observers`.
 
@@ -98,48 +128,105 @@ def up(
 
     if in_process and on != "local":
         raise SettingsError("in_process=True starts no client processes; leave on out", key="on")
-    given = given_data(data, label, identifier, in_process=in_process)
+    resumed = resume is not None and data is None  # label and identifier are those of data in its folder then
+    given = None if resumed else given_data(data, label, identifier, in_process=in_process)
+    engine_launcher = launcher(on, engine=engine, hosts=hosts, cpus=cpus, gpus=gpus)
+    if resume is None:
+        work = _begin(settings, overrides, clients, given, Path(runs))
+    elif settings is not None or overrides or clients is not None:
+        raise SettingsError("a resumed run keeps its settings: give resume without them", key="resume")
+    else:
+        work = _resume(resume.path if isinstance(resume, Run) else Path(resume), given, label, identifier)
+    folder, observer = work.folder, in_notebook_too(observer, work.settings)
+    try:
+        with folder.kept_if_begun():
+            chosen, own = _with_data(work)
+            if in_process:
+                # Only here: in any other case this process is a server, and must not have what decrypts.
+                from fenchel.deploy.launch.in_process import run_in_process
+
+                await run_in_process(chosen, folder, resume=work.checkpoint, observer=observer, own=own)
+            else:
+                assert own is None or isinstance(own, OwnFiles)  # shards were refused
+                await Deployment(
+                    chosen,
+                    folder,
+                    work.clients,
+                    processes=processes,
+                    launcher=engine_launcher,
+                    resume=work.checkpoint,
+                    observer=observer,
+                    own=own,
+                ).run()
+    except BaseException as error:
+        if folder.checkpoint.exists():
+            again = f"fenchel.up(resume={str(folder.path)!r})"
+            error.add_note(f"The run is saved up to its last checkpoint; go on with {again}.")
+        raise
+    return Run(folder.path)
+
+
+def _blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Return a function that waits for a coroutine function, with its arguments."""
+
+    @functools.wraps(work)
+    def up(*arguments: P.args, **options: P.kwargs) -> T:
+        return _wait_for(work(*arguments, **options))
+
+    up.__name__ = up.__qualname__ = "up"
+    return up
+
+
+up = _blocking(up_async)
+
+
+def _begin(
+    settings: Settings | None,
+    overrides: Sequence[str],
+    clients: int | None,
+    given: PooledData | OwnData | None,
+    runs: Path,
+) -> _Work:
+    """Return a new run, whose folder is made."""
+    if settings is None:
+        raise SettingsError("which settings? Give a file, a name such as quickstart, a mapping, or resume")
     changes = {} if given is None else given.settings
     if clients is not None:
         if changes.get("clients", clients) != clients:
             raise SettingsError(f"{clients} given, but data for {changes['clients']} clients", key="clients")
         changes |= {"clients": clients}
-    chosen = _settings(settings, overrides, changes)
-    number = chosen.clients
-    if not isinstance(number, int):
-        raise SettingsError("auto means whoever joins; give clients=N", key="clients")
-    engine_launcher = launcher(on, engine=engine, hosts=hosts, cpus=cpus, gpus=gpus)
-    ensure(chosen.data, Console(stderr=True))
-    folder = RunFolder.create(Path(runs), chosen.name)
-    with folder.kept_if_begun():
-        own = given.write(folder) if isinstance(given, OwnData) else None
-        if isinstance(given, PooledData):
-            chosen = given.named(chosen, folder)
-        if in_process:
-            # Only here: in any other case this process is a server, and must not have what decrypts.
-            from fenchel.deploy.launch.in_process import run_in_process
-
-            _wait_for(run_in_process(chosen, folder, observer=observer, own=own))
-        else:
-            assert own is None or isinstance(own, OwnFiles)  # shards were refused
-            deployment = Deployment(
-                chosen, folder, number, processes=processes, launcher=engine_launcher, observer=observer, own=own
-            )
-            _wait_for(deployment.run())
-    return Run(folder.path)
-
-
-def _settings(
-    settings: str | Path | Mapping[str, Any] | RunSettings, overrides: Sequence[str], changes: Mapping[str, Any]
-) -> RunSettings:
     values, source = values_and_source(settings, overrides)
     change(values, changes)
-    return validate(values, source)
+    chosen = validate(values, source)
+    if not isinstance(chosen.clients, int):
+        raise SettingsError("auto means whoever joins; give clients=N", key="clients")
+    ensure(chosen.data, Console(stderr=True))
+    return _Work(chosen, RunFolder.create(runs, chosen.name), chosen.clients, given)
 
 
-def values_and_source(
-    settings: str | Path | Mapping[str, Any] | RunSettings, overrides: Sequence[str]
-) -> tuple[dict[str, Any], str]:
+def _resume(path: Path, given: PooledData | OwnData | None, label: str | None, identifier: str | None) -> _Work:
+    """Return a run that goes on."""
+    from fenchel.server.coordinator import open_resumed
+
+    folder = RunFolder(path)
+    if not folder.settings.exists():
+        raise CheckpointError(f"not a run folder (it has no {folder.settings.name})", source=path)
+    chosen, checkpoint = load(folder.settings), open_resumed(folder)
+    if isinstance(given, PooledData):
+        raise SettingsError("a resumed run keeps its data; give none", key="data")
+    written = sorted(folder.data.glob("client-*")) if given is None and chosen.own_data else []
+    own = OwnFiles([each.absolute() for each in written], label, identifier) if written else None
+    return _Work(chosen, folder, len(checkpoint.members), given, own, checkpoint)
+
+
+def _with_data(work: _Work) -> tuple[RunSettings, OwnFiles | Sequence[Shard] | None]:
+    """Return the settings, and what clients bring, once data that were given are in the run's folder."""
+    if isinstance(work.given, PooledData):
+        return work.given.named(work.settings, work.folder), None
+    return work.settings, work.own if work.given is None else work.given.write(work.folder)
+
+
+def values_and_source(settings: Settings, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:
     """Return settings as a mapping of its own, not validated, and their origin for errors."""
     if isinstance(settings, str | Path):
         path = shipped_or_own(Path(settings))
@@ -157,16 +244,32 @@ def _wait_for(work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
     outcome: list[T] = []
     failure: list[BaseException] = []
+    begun: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+
+    async def doing() -> T:
+        task = asyncio.create_task(work)
+        begun.append((asyncio.get_running_loop(), task))
+        return await task
 
     def run() -> None:
         try:
-            outcome.append(asyncio.run(work))
+            outcome.append(asyncio.run(doing()))
         except BaseException as error:
             failure.append(error)
 
+    outer = asyncio.current_task()
     thread = threading.Thread(target=run, name="fenchel-up")
     thread.start()
-    thread.join()
+    try:
+        while thread.is_alive():
+            thread.join(_LOOK)
+            if outer is not None and outer.cancelling():  # as asyncio.run does at Ctrl-C
+                raise asyncio.CancelledError
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        for loop, task in begun:
+            loop.call_soon_threadsafe(task.cancel)
+        thread.join()  # until it is saved
+        raise
     if failure:
         raise failure[0]
     return outcome[0]

@@ -1,0 +1,92 @@
+"""Progress of a run below the cell of a notebook that does it."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from html import escape
+from typing import Any
+
+from fenchel.common.settings.run import RunSettings
+from fenchel.server.telemetry.observer import Observer, Observers
+from fenchel.server.telemetry.recorder import Row
+from fenchel.server.telemetry.summary import Summary
+
+_PAUSE = 0.2  # seconds between two updates
+_SHOWN = ("objective", "gap", "test_accuracy", "test_auc", "holdout_accuracy")
+
+
+def in_notebook_too(observer: Observer | None, settings: RunSettings) -> Observer | None:
+    """Return an observer that shows the progress in a notebook as well; elsewhere the one that is given."""
+    display = _display()
+    if display is None:
+        return observer
+    progress = NotebookProgress(display, settings.rounds)
+    return progress if observer is None else Observers(observer, progress)
+
+
+def _display() -> Any:
+    """Return IPython's ``display`` where this is a notebook, else ``None``."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return ipython.display.display if type(shell).__name__ == "ZMQInteractiveShell" else None
+
+
+class NotebookProgress(Observer):
+    """A bar, the last figures and the time left."""
+
+    def __init__(self, display: Any, rounds: int) -> None:
+        self._rounds = rounds
+        self._began = self._shown = 0.0
+        self._first = 0
+        self._row: Row = {}
+        self._handle = display(_Html(_bar("starting", 0, rounds)), display_id=True)
+
+    def joined(self, present: int, expected: int | None) -> None:
+        """Show how many clients are there."""
+        self._show(f"{present} of {expected or 'any number of'} clients", 0)
+
+    def round_begun(self, t: int) -> None:
+        """Begin to measure the time with the first round."""
+        if not self._began:
+            self._began, self._first = time.monotonic(), t
+
+    def round_ended(self, row: Row) -> None:
+        """Show the round, a few times a second at most."""
+        self._row = row
+        now = time.monotonic()
+        if now - self._shown >= _PAUSE:
+            self._shown, t = now, int(row["round"])
+            left = (now - self._began) / (t - self._first + 1) * (self._rounds - t)
+            self._show(f"round {t} of {self._rounds}{_figures(row)} · {left:.0f} s left", t)
+
+    def ended(self, summary: Summary) -> None:
+        """Show the end."""
+        words = f"{summary.rounds} rounds{_figures(self._row)} · {summary.seconds:.1f} s"
+        self._show(words if summary.completed else f"stopped after {words}", summary.rounds)
+
+    def _show(self, words: str, done: int) -> None:
+        self._handle.update(_Html(_bar(words, done, self._rounds)))
+
+
+class _Html:
+    """A piece of HTML that a notebook shows."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def _repr_html_(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _bar(words: str, done: int, rounds: int) -> str:
+    return f'<progress value="{done}" max="{rounds}"></progress> {escape(words)}'
+
+
+def _figures(row: Row) -> str:
+    shown = [(name, float(row[name])) for name in _SHOWN if name in row and not math.isnan(float(row[name]))]
+    return "".join(f" · {name.replace('_', ' ')} {value:.4g}" for name, value in shown)

@@ -1,0 +1,33 @@
+"""Small curves for notebooks, as SVG without any script."""
+
+from __future__ import annotations
+
+from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+_WIDTH, _HEIGHT, _EDGE = 240.0, 90.0, 6.0
+
+
+def sparkline(title: str, x: NDArray[np.float64], y: NDArray[np.float64], *, logarithmic: bool, last: str) -> str:
+    """Return a curve with its title and last value; empty with fewer than two finite points.
+
+    x, y: shape (n,); points whose y is not finite (on a logarithmic axis: not positive) are left out.
+    last: the last value, as text.
+    """
+    known = np.isfinite(y) & (y > 0 if logarithmic else True)
+    if known.sum() < 2:
+        return ""
+    x, y = x[known], np.log(y[known]) if logarithmic else y[known]
+    across = _EDGE + (x - x[0]) / (x[-1] - x[0]) * (_WIDTH - 2 * _EDGE)
+    span = y.max() - y.min()
+    down = _HEIGHT - _EDGE - (y - y.min()) / (span or 1.0) * (_HEIGHT - 2 * _EDGE)
+    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(across, down, strict=True))
+    name = f"{title} (logarithmic)" if logarithmic else title
+    return (
+        f'<figure style="display:inline-block;margin:0 1em 0 0"><figcaption>{escape(name)}: {escape(last)}</figcaption>'
+        f'<svg width="{_WIDTH:.0f}" height="{_HEIGHT:.0f}" role="img" aria-label="{escape(name)}">'
+        f'<rect width="100%" height="100%" fill="none" stroke="#b4bac2"/>'
+        f'<polyline points="{points}" fill="none" stroke="#1f6fb4" stroke-width="1.8"/></svg></figure>'
+    )

@@ -1,0 +1,152 @@
+"""Runs from Python: on a loop of the caller's, stopped and gone on with, and shown in notebooks."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fenchel
+from fenchel.common.errors import CheckpointError, SettingsError
+from fenchel.deploy.launch.notebook import NotebookProgress, in_notebook_too
+from fenchel.server.telemetry.summary import Summary
+from tests.messages import raises
+
+ROOT = Path(__file__).parents[3]
+RNG = np.random.default_rng(4)
+X = RNG.normal(size=(60, 3))
+Y = (X.sum(axis=1) > 0).astype(int)
+SETTINGS: dict[str, Any] = {
+    "name": "python",
+    "rounds": 30,
+    "clients": 2,
+    "objective": {"kind": "logistic", "l2": 0.1},
+    "algorithm": {"name": "scaffold", "step_size": 0.1, "local_steps": 3},
+    "checkpoint": {"every": 1},
+}
+
+
+class StopAfter(fenchel.Observer):
+    """Cancels the task of the run after a round."""
+
+    def __init__(self, t: int) -> None:
+        self.t, self.task = t, asyncio.current_task()
+
+    def round_ended(self, row: Any) -> None:
+        if row["round"] == self.t:
+            assert self.task is not None
+            self.task.cancel()
+
+
+def test_both_forms_take_the_same_arguments() -> None:
+    assert inspect.signature(fenchel.up) == inspect.signature(fenchel.up_async)
+    assert fenchel.up.__name__ == "up"
+    assert not inspect.iscoroutinefunction(fenchel.up)
+
+
+async def test_a_run_is_done_on_the_loop_of_the_caller(tmp_path: Path) -> None:
+    first, second = await asyncio.gather(
+        fenchel.up_async(SETTINGS, data=(X, Y), in_process=True, runs=tmp_path),
+        fenchel.up_async(SETTINGS, data=(X, Y), in_process=True, runs=tmp_path),
+    )
+    assert first.model.tobytes() == second.model.tobytes()
+    assert fenchel.up(SETTINGS, data=(X, Y), in_process=True, runs=tmp_path).model.tobytes() == first.model.tobytes()
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["divided", "own"])
+async def test_a_cancelled_run_is_saved_and_goes_on(own: bool, tmp_path: Path) -> None:
+    data: Any = [(X[:20], Y[:20]), (X[20:], Y[20:])] if own else (X, Y)
+    whole = await fenchel.up_async(SETTINGS, data=data, in_process=True, runs=tmp_path / "whole")
+
+    async def stopped() -> None:
+        await fenchel.up_async(SETTINGS, data=data, in_process=True, runs=tmp_path / "cut", observer=StopAfter(5))
+
+    with pytest.raises(asyncio.CancelledError) as cancelled:
+        await asyncio.create_task(stopped())
+    (folder,) = (tmp_path / "cut").iterdir()
+    assert f"fenchel.up(resume='{folder}')" in cancelled.value.__notes__[0]
+    run = fenchel.Run(folder)
+    assert not run.completed
+    assert run.rounds < 30
+    resumed = await fenchel.up_async(resume=run, in_process=True)
+    assert resumed.completed
+    assert resumed.model.tobytes() == whole.model.tobytes()
+
+
+def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
+    with raises(SettingsError):
+        fenchel.up()
+    with raises(SettingsError, key="resume"):
+        fenchel.up(SETTINGS, resume=tmp_path)
+    with raises(CheckpointError, source=str(tmp_path)):
+        fenchel.up(resume=tmp_path)
+    run = fenchel.up(SETTINGS | {"rounds": 1}, data=(X, Y), in_process=True, runs=tmp_path)
+    with raises(SettingsError, key="data"):
+        fenchel.up(resume=run, data=(X, Y), in_process=True)
+
+
+@pytest.mark.parametrize("notebook", [False, True], ids=["script", "with a loop"])
+def test_an_interrupted_program_leaves_a_run_that_goes_on(notebook: bool, tmp_path: Path) -> None:
+    call = "fenchel.up('quickstart', overrides=['rounds=100000', 'algorithm.privacy=none'], in_process=True)"
+    code = f"import asyncio, fenchel\nasync def cell():\n    {call}\nasyncio.run(cell())" if notebook else call
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    words = [sys.executable, "-c", code if notebook else f"import fenchel; {code}"]
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, stderr=subprocess.PIPE, text=True
+    ) as program:
+        while not list(tmp_path.glob("runs/*/checkpoint/previous")):
+            assert program.poll() is None, program.communicate()
+            time.sleep(0.05)
+        program.send_signal(signal.SIGINT)
+        _, said = program.communicate(timeout=60)
+    assert "KeyboardInterrupt" in said
+    (folder,) = (tmp_path / "runs").iterdir()
+    run = fenchel.Run(folder)
+    assert (run.state, run.reason) == ("stopped", "interrupted")
+
+
+class Display:
+    """Stands for the display of a notebook."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def __call__(self, what: Any, display_id: bool) -> Display:
+        self.update(what)
+        return self
+
+    def update(self, what: Any) -> None:
+        self.shown.append(what._repr_html_())
+
+
+def test_a_notebook_shows_progress_and_the_time_left(tmp_path: Path) -> None:
+    display = Display()
+    fenchel.up(SETTINGS, data=(X, Y), in_process=True, runs=tmp_path, observer=NotebookProgress(display, 30))
+    rounds = [text for text in display.shown if "s left" in text]
+    assert rounds
+    assert re.search(r'value="\d+" max="30".* round \d+ of 30 · objective \d', rounds[-1])
+    assert re.search(r"30 rounds · objective .* · [\d.]+ s$", display.shown[-1])
+    progress = NotebookProgress(display, 30)
+    progress.ended(Summary("run", False, 3, 1.0, "<lost>", {}))
+    assert "stopped after 3 rounds" in display.shown[-1]
+
+
+def test_only_a_notebook_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = fenchel.RunSettings.model_validate(SETTINGS | {"data": {"name": "digits"}})
+    assert in_notebook_too(None, settings) is None
+    shell = type("ZMQInteractiveShell", (), {})()
+    ipython = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=Display()))
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    assert isinstance(in_notebook_too(None, settings), NotebookProgress)
+    assert isinstance(in_notebook_too(fenchel.Observer(), settings), fenchel.Observers)
