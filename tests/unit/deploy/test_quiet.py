@@ -8,15 +8,17 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
 from fenchel.deploy.cli.main import application
+from fenchel.deploy.cli.up import _wait_for
+from fenchel.deploy.launch.launchers.slurm_job import SlurmJob
 from fenchel.deploy.launch.logs import log_to_terminal
 
 ROOT = Path(__file__).parents[3]
@@ -106,6 +108,23 @@ def test_a_quiet_server_and_quiet_clients_print_the_folder_alone(tmp_path: Path)
     said = [process.communicate(timeout=120) for process in (server, clients)]
     (run,) = (tmp_path / "runs").iterdir()
     assert said == [(f"runs/{run.name}\n", ""), ("", "")]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_quiet_job_logs_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
+    run = tmp_path / "a-run"
+    run.mkdir()
+    (run / "summary.json").write_text('{"completed": true}')
+
+    class Job:
+        async def run(self, say: Callable[[str], None]) -> tuple[int, Path]:
+            say("submitted job 7")
+            return 0, tmp_path
+
+    _wait_for(cast(SlurmJob, Job()), None, as_json, quiet=True)
+    printed = capsys.readouterr()
+    expected = json.dumps({"completed": True, "folder": str(run)}) if as_json else str(run)
+    assert (printed.out, printed.err) == (f"{expected}\n", "submitted job 7\n")
 
 
 def test_an_error_is_an_error_with_quiet(tmp_path: Path) -> None:
