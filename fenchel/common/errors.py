@@ -36,6 +36,7 @@ class Place(TypedDict, total=False):
 class Details(Place, total=False):
     """A location, and what only some kinds of errors know: see the attributes of the classes below."""
 
+    problems: tuple[tuple[str, str], ...]
     contradictions: int
     clients: tuple[str, ...]
     rows: tuple[int, ...]
@@ -108,6 +109,8 @@ class SettingsError(FenchelError):
     """The settings, or the options of a command line, cannot be accepted."""
 
     exit_code = 2
+    problems: tuple[tuple[str, str], ...] = ()
+    """Dotted key and description of each problem, where several are reported at once."""
 
 
 class DivergedError(SettingsError):

@@ -252,6 +252,14 @@ class Run:
         return _frame(self.calls_table)
 
     @cached_property
+    def clients(self) -> Any:
+        """A row a client and round: a pandas ``DataFrame`` where pandas is installed, else :attr:`clients_table`.
+
+        ``None`` where the algorithm has no figures of each client.
+        """
+        return None if self.clients_table is None else _frame(self.clients_table)
+
+    @cached_property
     def figures(self) -> dict[str, float]:
         """The last evaluation, and the last of the algorithm's own figures; what is not known is left out.
 

@@ -326,8 +326,11 @@ def outside_code(values: Mapping[str, Any]) -> list[str]:
 
 
 def validate(values: Mapping[str, Any], source: str = "settings") -> RunSettings:
-    """Validate settings given as a mapping; a ``SettingsError`` names each key that is wrong."""
-    return validated(RunSettings, values, source)
+    """Validate settings given as a mapping; a ``SettingsError`` names each key that is wrong.
+
+    A key ``$schema``, which editors read, is left out.
+    """
+    return validated(RunSettings, {key: value for key, value in values.items() if key != "$schema"}, source)
 
 
 def from_json(text: str) -> RunSettings:
@@ -428,4 +431,5 @@ def json_schema() -> dict[str, Any]:
         "description": schema["properties"]["algorithm"].get("description", ""),
         "anyOf": [*variants, outside],
     }
+    schema["patternProperties"] = {r"^\$schema$": {"type": "string"}}
     return schema

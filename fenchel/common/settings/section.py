@@ -241,5 +241,7 @@ def settings_error(error: ValidationError, values: Mapping[str, Any], source: st
         key, wrong = lines[0]
         return SettingsError(wrong, key=key, source=source)
     return SettingsError(
-        "".join(f"\n  {key}: {wrong}" if key else f"\n  {wrong}" for key, wrong in lines), source=source
+        "".join(f"\n  {key}: {wrong}" if key else f"\n  {wrong}" for key, wrong in lines),
+        source=source,
+        problems=tuple(lines),
     )

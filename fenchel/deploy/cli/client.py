@@ -22,6 +22,7 @@ from fenchel.deploy.cli.options import (
     IdentifierOption,
     InsecureOption,
     LabelOption,
+    LogLevelOption,
     MaxDataBytesOption,
     MaxFeaturesOption,
     MetricsOption,
@@ -134,6 +135,8 @@ def client(
     ] = None,
     metrics: MetricsOption = None,
     insecure: InsecureOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show warnings and errors alone")] = False,
+    log_level: LogLevelOption = None,
     bundle: Annotated[
         str | None,
         typer.Option(
@@ -213,15 +216,20 @@ def client(
             last[:] = [*last[-50:], event]
             console.print(plain(event), soft_wrap=True, markup=False)
 
+    on_event = (lambda _: None) if quiet else say
+
     try:
-        with leaving_no_data(LifelineError), watching_clients(metrics_at, say, warn_of) as observer:
+        with leaving_no_data(LifelineError), watching_clients(metrics_at, on_event, warn_of) as observer:
             farewells = interruptible(
-                host(participants, threads=threads, lifeline=lifeline, on_event=say, observer=observer)
+                host(participants, threads=threads, lifeline=lifeline, on_event=on_event, observer=observer)
             )
     except LifelineError:
         raise typer.Exit(0) from None
     stopped = next((farewell.reason for farewell in farewells if not farewell.completed), None)
-    say("the run is complete" if stopped is None else f"ended early: {stopped}")
+    if stopped is not None:
+        say(f"ended early: {stopped}")
+    else:
+        on_event("the run is complete")
 
 
 def _identities(

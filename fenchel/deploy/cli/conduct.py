@@ -104,7 +104,7 @@ def say_on(console: Console, words: str) -> None:
     console.print(words, highlight=False, markup=False, soft_wrap=True)
 
 
-def show_outcome(console: Console, folder: RunFolder, summary: Summary, as_json: bool) -> None:
+def show_outcome(console: Console, folder: RunFolder, summary: Summary, *, as_json: bool, quiet: bool) -> None:
     """Write the report, and say how it went."""
     from fenchel.report.render.page import write_report
     from fenchel.report.render.terminal import show
@@ -114,6 +114,8 @@ def show_outcome(console: Console, folder: RunFolder, summary: Summary, as_json:
     write_report([run], folder.report)
     if as_json:
         print(json.dumps(asdict(summary) | {"folder": str(folder.path)}))  # noqa: T201
+    elif quiet:
+        print(folder.path)  # noqa: T201
     else:
         show([run], console)
         say_on(console, f"run folder  {folder.path}\nreport      {folder.report}")

@@ -14,7 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fenchel.report.formatting import bytes_text
+from fenchel.deploy.monitoring.time_left import TimeLeft
+from fenchel.report.formatting import bytes_text, seconds_text
 from fenchel.server.telemetry.observer import Observer
 from fenchel.server.telemetry.recorder import Row
 
@@ -96,6 +97,7 @@ class Display(Observer):
         self._console = console
         self._title = title
         self._rounds = rounds
+        self._left = TimeLeft(rounds)
         self._rows: deque[Row] = deque(maxlen=_SHOWN_ROWS)
         self._status = "starting"
         self._live = Live(self._table(), console=console, refresh_per_second=8) if console.is_terminal else None
@@ -133,6 +135,7 @@ class Display(Observer):
     def round_ended(self, row: Row) -> None:
         """Show a round."""
         self._rows.append(row)
+        self._left.round_ended(row)
         self._status = ""
         if self._live is not None:
             self._live.update(self._table())
@@ -142,8 +145,9 @@ class Display(Observer):
 
     def _table(self) -> Table:
         done = int(self._rows[-1]["round"]) if self._rows else 0
+        left = "" if self._left.seconds is None else f"   about {seconds_text(self._left.seconds)} left"
         table = Table(
-            title=f"{self._title}   round {done} of {self._rounds}",
+            title=f"{self._title}   round {done} of {self._rounds}{left}",
             title_style="bold",
             caption=Text(self._status),
             header_style="dim",

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fenchel.common.errors import SettingsError
+from fenchel.common.errors import FenchelError, Place, SettingsError
 from fenchel.common.settings.run import json_schema, load
 from fenchel.deploy.cli.options import InsecureOption, JsonOption, SetOption, warn_of
 
@@ -30,6 +30,7 @@ def check(
     overrides: SetOption = None,
     schema: Annotated[bool, typer.Option("--schema", help="print the JSON Schema of settings, for editors")] = False,
     with_data: Annotated[bool, typer.Option("--data/--no-data", help="also open the data and divide it")] = True,
+    as_json: JsonOption = False,
 ) -> None:
     """Check a settings file: keys, values, combinations, data, partition. Starts nothing."""
     if schema:
@@ -37,11 +38,35 @@ def check(
         return
     if settings is None:
         raise SettingsError("which settings? Give a file, or --schema")
+    if as_json:
+        try:
+            _, cautions = _facts(settings, overrides or (), with_data, Console(stderr=True))
+        except FenchelError as error:
+            print(json.dumps({"ok": False, "problems": _problems(error, settings), "warnings": []}))  # noqa: T201
+            raise typer.Exit(error.exit_code) from None
+        print(json.dumps({"ok": True, "problems": [], "warnings": list(cautions)}))  # noqa: T201
+        return
+    console = Console(highlight=False)
+    facts, cautions = _facts(settings, overrides or (), with_data, console)
+    for name, fact in facts.items():
+        console.print(f"{name:10} {fact}")
+    if "data" not in facts:
+        console.print("[dim]not looked at: the data, and what depends on them[/]")
+    if facts["clients"] == "auto":
+        console.print("[dim]not looked at: what depends on the number of clients; check it with --set clients=N[/]")
+    for caution in cautions:
+        warn_of(caution)
+    console.print(f"[green]{settings} is fine[/]")
+
+
+def _facts(
+    settings: Path, overrides: Sequence[str], with_data: bool, console: Console
+) -> tuple[dict[str, str], Sequence[str]]:
+    """Return facts about the run of a settings file, once it has been checked, and warnings."""
     from fenchel.deploy.launch.data import ensure
     from fenchel.server.preflight import check_run, open_data
 
-    chosen = load(settings, overrides or ())
-    console = Console(highlight=False)
+    chosen = load(settings, overrides)
     source = None
     if with_data:
         ensure(chosen.data, console)
@@ -58,15 +83,14 @@ def check(
         if clients is not None:
             sizes = [len(part.samples) for part in source.parts(clients)]
             facts["shards"] = f"{min(sizes):,} to {max(sizes):,} samples"
-    for name, fact in facts.items():
-        console.print(f"{name:10} {fact}")
-    if source is None:
-        console.print("[dim]not looked at: the data, and what depends on them[/]")
-    if clients is None:
-        console.print("[dim]not looked at: what depends on the number of clients; check it with --set clients=N[/]")
-    for caution in cautions:
-        warn_of(caution)
-    console.print(f"[green]{settings} is fine[/]")
+    return facts, cautions
+
+
+def _problems(error: FenchelError, settings: Path) -> list[dict[str, object]]:
+    """Return the problems of an error for a program: key, message, source and other parts of the place."""
+    parts = {name: value for name in Place.__annotations__ if (value := getattr(error, name)) not in (None, "")}
+    several = error.problems if isinstance(error, SettingsError) and error.problems else ((error.key, error.problem),)
+    return [{**parts, "key": key, "message": text, "source": error.source or str(settings)} for key, text in several]
 
 
 def algorithms(as_json: JsonOption = False) -> None:

@@ -52,6 +52,7 @@ def application() -> typer.Typer:
     from fenchel.deploy.cli.disclosures import disclosures
     from fenchel.deploy.cli.doctor import doctor
     from fenchel.deploy.cli.energy import energy
+    from fenchel.deploy.cli.new import new
     from fenchel.deploy.cli.project import project
     from fenchel.deploy.cli.relay import relay
     from fenchel.deploy.cli.runs import runs
@@ -72,7 +73,7 @@ def application() -> typer.Typer:
     everyday = "Every day"
     groups: dict[str, tuple[Callable[..., None], ...]] = {
         everyday: (up, server, client, inspect.check, inspect.report, runs),
-        "Setting up": (doctor, inspect.algorithms, keys.keys, inspect.probe, relay),
+        "Setting up": (new, doctor, inspect.algorithms, keys.keys, inspect.probe, relay),
         "Looking into runs": (trace, project, energy, disclosures),
         "Searching and solving": (tune, solve),
     }

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 from rich.console import Console
 
+from fenchel.deploy.launch.logs import log_to_terminal
+
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+
 DEFAULT_LISTEN = "0.0.0.0:7443"
 DEFAULT_LISTEN_INSECURE = "127.0.0.1:7443"
+
+
+def _log_from(level: LogLevel | None) -> LogLevel | None:
+    """Show records of at least a level on the terminal."""
+    if level is not None:
+        log_to_terminal(logging.getLevelNamesMapping()[level.upper()])
+    return level
+
 
 SettingsArgument = Annotated[Path | None, typer.Argument(help="settings file (YAML); see docs/settings.md")]
 SetOption = Annotated[
@@ -68,6 +81,27 @@ MaxDataBytesOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print a JSON object on standard output, and nothing else")]
+QuietOption = Annotated[
+    bool,
+    typer.Option(
+        "--quiet", "-q", help="print the path of the run folder alone; warnings and errors go to standard error"
+    ),
+]
+LogLevelOption = Annotated[
+    LogLevel | None,
+    typer.Option(
+        "--log-level",
+        callback=_log_from,
+        show_default="warning",
+        help="show records of the log from this level on; the log of the run folder has all from info on",
+    ),
+]
+
+
+def console_for(as_json: bool, quiet: bool) -> Console:
+    """Return the console for the progress and outcome of a run."""
+    # A live display of a silent console would keep what others write to the terminal, hence no terminal.
+    return Console(stderr=as_json, quiet=quiet, force_terminal=False if quiet else None)
 
 
 def warn_of(words: str) -> None:

@@ -28,13 +28,16 @@ from fenchel.deploy.cli.options import (
     DashboardOption,
     InsecureOption,
     JsonOption,
+    LogLevelOption,
     MetricsOption,
     PreviousOption,
+    QuietOption,
     ResumeOption,
     RunsOption,
     SetOption,
     SettingsArgument,
     TrackOption,
+    console_for,
     warn_of,
 )
 from fenchel.deploy.launch.data import ensure
@@ -64,6 +67,8 @@ def server(
     track: TrackOption = None,
     insecure: InsecureOption = False,
     as_json: JsonOption = False,
+    quiet: QuietOption = False,
+    log_level: LogLevelOption = None,
     public_key: Annotated[
         Path | None,
         typer.Option(
@@ -124,7 +129,7 @@ def server(
         chosen = _without_links(chosen)
         show_warnings(chosen)
         checkpoint = None if folder is None else open_resumed(folder, previous=previous)
-        console = Console(stderr=as_json)
+        console = console_for(as_json, quiet)
         ensure(chosen.data, console)
         folder = folder or RunFolder.create(runs, chosen.name)
         write_text(folder.settings, chosen.to_yaml(), sync=chosen.checkpoint.sync)
@@ -144,7 +149,7 @@ def server(
                     display.say("all rounds are done: what is left is to tell clients that have not heard so")
 
             summary = interruptible(serve(coordinator, listen, credentials, listening))
-        show_outcome(console, folder, summary, as_json)
+        show_outcome(console, folder, summary, as_json=as_json, quiet=quiet)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from fenchel.common.errors import RunStoppedError, SettingsError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.cli.conduct import conducted, interruptible, say_on, show_warnings
-from fenchel.deploy.cli.options import warn_of
+from fenchel.deploy.cli.options import console_for, warn_of
 from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.launchers.slurm import SlurmLauncher
@@ -72,7 +72,7 @@ class Sweep:
         for point in self.points:
             yield point.label if point.refusal is None else f"{point.label}  refused: {point.refusal}"
 
-    def go(self, runs: Path, exporters: Exporters, *, skip_done: bool, as_json: bool) -> None:
+    def go(self, runs: Path, exporters: Exporters, *, skip_done: bool, as_json: bool, quiet: bool) -> None:
         """Do the runs below a folder, and compare them.
 
         Raises
@@ -80,7 +80,7 @@ class Sweep:
         RunStoppedError
             Some run is not completed; all others are done, and compared.
         """
-        console = Console(stderr=as_json)
+        console = console_for(as_json, quiet)
         accepted = [point.settings for point in self.points if point.settings is not None]
         for settings in {each.algorithm.warnings: each for each in accepted}.values():
             show_warnings(settings)
@@ -101,7 +101,7 @@ class Sweep:
                 "them out",
             )
             raise
-        _compare(results, folder, console, as_json)
+        _compare(results, folder, console, as_json=as_json, quiet=quiet)
 
     def _do(self, number: int, settings: RunSettings, parent: Path, exporters: Exporters, console: Console) -> None:
         """Do a run, and write its page; show its progress in one line of the terminal."""
@@ -161,7 +161,7 @@ def _line(result: SweepResult) -> str:
     return "  ".join(words)
 
 
-def _compare(results: Sequence[SweepResult], folder: Path, console: Console, as_json: bool) -> None:
+def _compare(results: Sequence[SweepResult], folder: Path, console: Console, *, as_json: bool, quiet: bool) -> None:
     """Show and write the comparison of all runs that have begun; raise if some are not completed."""
     from fenchel.report.render import terminal
     from fenchel.report.render.page import write_report
@@ -175,6 +175,8 @@ def _compare(results: Sequence[SweepResult], folder: Path, console: Console, as_
     if as_json:
         failures = [{"changes": dict(each.point.changes), "error": str(each.error)} for each in failed]
         print(json.dumps(terminal.as_json(runs) | {"folder": str(folder), "failed": failures}))  # noqa: T201
+    elif quiet:
+        print(folder)  # noqa: T201
     elif runs:
         terminal.show(runs, console)
         say_on(console, f"sweep folder  {folder}\ncomparison    {page}")

@@ -31,13 +31,16 @@ from fenchel.deploy.cli.options import (
     InsecureOption,
     JsonOption,
     LabelOption,
+    LogLevelOption,
     MetricsOption,
     PreviousOption,
+    QuietOption,
     ResumeOption,
     RunsOption,
     SetOption,
     SettingsArgument,
     TrackOption,
+    console_for,
     warn_of,
 )
 from fenchel.deploy.launch.data import ensure
@@ -109,6 +112,8 @@ def up(
     track: TrackOption = None,
     insecure: InsecureOption = False,
     as_json: JsonOption = False,
+    quiet: QuietOption = False,
+    log_level: LogLevelOption = None,
 ) -> None:
     """Bring a federation up: a server on this machine and its clients, over TLS, until the run is done."""
     from fenchel.deploy.cli.display import Display
@@ -159,17 +164,18 @@ def up(
         if dry_run:
             print("\n".join(planned.described()))  # noqa: T201
             return
-        planned.go(runs, exporters, skip_done=skip_done, as_json=as_json)
+        planned.go(runs, exporters, skip_done=skip_done, as_json=as_json, quiet=quiet)
         return
     chosen, folder = chosen_settings(settings, overrides, clients, resume, previous, own)
     checkpoint = None if folder is None else open_resumed(folder, previous=previous)
     deployment = deploy(chosen, folder, checkpoint)
     options = {"--on": on, "--engine": engine, "--cpus": cpus, "--gpus": gpus, "--processes": processes}
-    options |= {"--dashboard-at": dashboard_at, "--metrics": metrics}
+    options |= {"--dashboard-at": dashboard_at, "--metrics": metrics, "--log-level": log_level}
     tracking = [word for name in exporters.tracked for word in ("--track", name)]
     beginning = _beginning(settings, overrides, clients, resume, previous)
     files = [] if own is None else own.words(range(deployment.clients))
-    job = _job(deployment, [*_words(options), *tracking, *files], beginning, runs)
+    always = [*_words(options), *(["--quiet"] if quiet else []), *tracking, *files]
+    job = _job(deployment, always, beginning, runs)
     if job is not None and dashboard:
         raise SettingsError(
             "opens a page of this machine, and the run is in a job; use --dashboard-at", key="--dashboard"
@@ -178,10 +184,10 @@ def up(
         print(job.script() if job is not None else "\n".join(deployment.plan()))  # noqa: T201
         return
     show_warnings(chosen)
-    console = Console(stderr=as_json)
+    console = console_for(as_json, quiet)
     ensure(chosen.data, console)
     if job is not None:
-        _wait_for(job, console, resume, as_json)
+        _wait_for(job, resume, as_json, quiet)
         return
     folder = folder or RunFolder.create(runs, chosen.name)
     with (
@@ -191,7 +197,7 @@ def up(
     ):
         observer = Observers(display, watchers)
         summary = interruptible(replace(deployment, folder=folder, observer=observer, say=display.say).run())
-    show_outcome(console, folder, summary, as_json)
+    show_outcome(console, folder, summary, as_json=as_json, quiet=quiet)
 
 
 def _job(deployment: Deployment, always: list[str], beginning: list[str], runs: Path) -> SlurmJob | None:
@@ -227,12 +233,14 @@ def _words(options: Mapping[str, object]) -> list[str]:
     return [word for name, value in options.items() if value is not None for word in (name, str(value))]
 
 
-def _wait_for(job: SlurmJob, console: Console, resumed: Path | None, as_json: bool) -> None:
+def _wait_for(job: SlurmJob, resumed: Path | None, as_json: bool, quiet: bool) -> None:
     """Do a run in a job, or go on with one, and show its log."""
+    console = Console(stderr=as_json or quiet)  # a quiet job logs its errors
     code, folder = interruptible(job.run(partial(say_on, console)))
     if code:
         raise typer.Exit(code)
-    if as_json:
+    if as_json or quiet:
         # A job that was started again before its first checkpoint has left a folder of its first attempt.
         run = RunFolder(resumed or max(folder.iterdir(), key=lambda path: path.stat().st_mtime))
-        print(json.dumps(json.loads(run.summary.read_text()) | {"folder": str(run.path)}))  # noqa: T201
+        found = json.loads(run.summary.read_text()) | {"folder": str(run.path)}
+        print(json.dumps(found) if as_json else run.path)  # noqa: T201

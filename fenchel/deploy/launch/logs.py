@@ -81,7 +81,7 @@ def log_to_terminal(level: int) -> None:
     handler.setLevel(level)
     handler.setFormatter(Lines(_FORMAT))
     logger = logging.getLogger("fenchel")
-    logger.setLevel(logging.INFO)
+    logger.setLevel(min(level, logging.INFO))  # a file has all records from INFO on
     logger.handlers = [handler]
     logger.propagate = False
 

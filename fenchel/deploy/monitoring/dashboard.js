@@ -58,7 +58,8 @@
     fleet.hidden = false;
     const badge = report.querySelector("h1 .state.unfinished");
     if (badge) badge.textContent = "Running";
-    const round = state.round ? `round ${state.round} of ${state.rounds}, for ${ago(state.unix, state.round_unix)}` : "before the first round";
+    const rest = state.left_s === null ? "" : `; about ${seconds(state.left_s)} left`;
+    const round = state.round ? `round ${state.round} of ${state.rounds}, for ${ago(state.unix, state.round_unix)}${rest}` : "before the first round";
     live.textContent = state.running ? `Live: ${state.waits || round}` : `The run is over; ${state.done} of ${state.rounds} rounds are done.`;
     live.className = state.running ? (state.waits ? "waits" : "running") : "";
   }

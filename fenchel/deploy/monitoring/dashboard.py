@@ -29,6 +29,7 @@ from typing import Any, Self
 from fenchel.common.errors import UnreachableError
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.address import Address
+from fenchel.deploy.monitoring.time_left import TimeLeft
 from fenchel.deploy.monitoring.web import HttpResponse, NotReadyError, Route, WebServer
 from fenchel.server.fleet.calls import Call
 from fenchel.server.membership.client_status import ClientStatus, census
@@ -77,6 +78,7 @@ class Dashboard(Observer):
         self._run: OngoingRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._progress = _RunProgress()
+        self._left = TimeLeft(rounds)
         self._network: dict[str, float] = {}
         self._noted = 0.0
         self._watched = -math.inf  # when somebody last asked
@@ -129,6 +131,7 @@ class Dashboard(Observer):
     def round_ended(self, row: Row) -> None:
         """Note the last round that is done."""
         self._progress.done = int(row["round"])
+        self._left.round_ended(row)
 
     def calls(self, calls: Sequence[Call]) -> None:
         """Note the round trips of clients."""
@@ -188,6 +191,7 @@ class Dashboard(Observer):
                 "round_unix": progress.round_unix,
                 "done": progress.done,
                 "rounds": self._rounds,
+                "left_s": self._left.seconds,
                 "waits": progress.waits,
                 "expected": expected,
                 "total": len(standings),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +233,13 @@ def test_histograms_that_no_client_makes_are_refused() -> None:
     for harmless in ({"clients": False}, {"clients": False, "histograms": None}, {"histograms": 9}):
         given = validate(changed("evaluation", harmless))
         assert from_json(given.to_json()) == given
+
+
+def test_the_schema_of_an_editor_may_be_named_and_is_not_kept() -> None:
+    named = validate({"$schema": "fenchel.schema.json", **GOOD})
+    assert "schema" not in named.to_yaml()
+    assert named == validate(GOOD)
+    (pattern,) = json_schema()["patternProperties"]
+    assert re.search(pattern, "$schema")
+    with pytest.raises(SettingsError):
+        validate({**GOOD, "data": {**GOOD["data"], "$schema": "fenchel.schema.json"}})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,3 +38,20 @@ def test_the_client_command_passes_its_options_on(tmp_path: Path, monkeypatch: p
     assert plain.trust_limits.journal_bytes is None
     assert own.trust_limits.journal_bytes == 5_000_000
     assert own.local_data == OwnFile(tmp_path / "x.csv", "outcome", "patient")
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+@pytest.mark.parametrize("completed", [True, False])
+def test_a_quiet_client_tells_only_of_a_run_that_ended_early(
+    quiet: bool, completed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def host(*_: Any, on_event: Callable[[str], None], **__: Any) -> list[Any]:
+        on_event("dialling")
+        return [SimpleNamespace(completed=completed, reason="no clients")]
+
+    monkeypatch.setattr("fenchel.client.client_process.host", host)
+    done = CliRunner().invoke(application(), [*WORDS, *(["--quiet"] if quiet else [])])
+    assert done.exit_code == 0
+    assert ("dialling" in done.stderr) != quiet
+    assert ("no clients" in done.stderr) != completed
+    assert (done.stderr == "") == (quiet and completed)

@@ -89,6 +89,7 @@ def test_the_fleet_is_shown_as_it_stands_while_a_round_goes_on(tmp_path: Path, m
     assert 4 <= during["round"] <= 6
     # A round is put into the tables while the clients work on the next one.
     assert during["round"] - 2 <= during["done"] <= during["round"]
+    assert (during["left_s"] is None) == (during["done"] < 3)
     assert during["counts"] == {"connected": 3}
     assert {client["client"] for client in during["clients"]} == {"client-000", "client-001", "client-002"}
     for client in during["clients"]:

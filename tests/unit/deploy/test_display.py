@@ -98,3 +98,16 @@ def test_a_run_that_hides_nothing_is_warned_of_before_it_begins(command: list[st
     app = application()
     result = CliRunner().invoke(app, [*command, str(tmp_path / "runs"), str(settings)])
     assert "the server sees dual variables" in " ".join(result.stderr.replace("│", "").split())
+
+
+def test_the_live_table_shows_the_time_left() -> None:
+    def rounds(count: int, planned: int) -> str:
+        output = StringIO()
+        with Display(Console(file=output, width=140, force_terminal=True), "a run", planned) as display:
+            for number in range(1, count + 1):
+                display.round_ended(ROW | {"round": number, "seconds": 60.0, "evaluation_s": 15.0})
+        return output.getvalue().rpartition("a run")[2]
+
+    assert "round 4 of 10   about 7 min 30 s left" in rounds(4, 10)
+    assert "left" not in rounds(4, 4)
+    assert "left" not in rounds(2, 10)

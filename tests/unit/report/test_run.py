@@ -16,6 +16,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+import fenchel
 from fenchel.common.errors import CheckpointError, SettingsError
 from fenchel.common.objectives.metrics import FIGURES
 from fenchel.common.storage.round_columns import COUNTS, SOCKETS, TIMES
@@ -56,6 +57,22 @@ def test_tables_are_arrow_tables_where_pandas_is_not_installed(finished: Run, mo
     assert importlib.util.find_spec("pandas") is None
     assert isinstance(finished.metrics, pa.Table)
     assert isinstance(finished.calls, pa.Table)
+
+
+def test_figures_of_each_client_are_a_frame_where_there_are_some(finished: Run, tmp_path: Path) -> None:
+    assert finished.clients is None
+    values = {
+        "rounds": 2,
+        "clients": 3,
+        "data": {"name": "breast_cancer"},
+        "objective": {"kind": "logistic", "l2": 0.1},
+        "algorithm": {"name": "drfa"},
+    }
+    run = fenchel.up(values, in_process=True, runs=tmp_path)
+    assert run.clients_table is not None
+    assert run.clients_table.num_rows == 6
+    pandas = pytest.importorskip("pandas")
+    pandas.testing.assert_frame_equal(run.clients, run.clients_table.to_pandas())
 
 
 def test_a_killed_run_keeps_every_round_but_the_one_that_was_being_written(killed: Run, finished: Run) -> None:

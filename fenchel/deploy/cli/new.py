@@ -1,0 +1,51 @@
+"""``fenchel new``: a folder with an algorithm that runs, to be changed."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fenchel.common.errors import SettingsError
+
+_MODULE, _CLASS, _SUFFIX = "my_algorithm", "MyAlgorithm", ".template"
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")  # a Python identifier that a run may have, too
+
+
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="of the folder and of the module in it: a Python name")],
+) -> None:
+    """Make a folder with an algorithm of your own that runs as it is: both halves, settings, a test."""
+    class_name = _class_name(name)
+    folder = Path(name)
+    try:
+        folder.mkdir()
+        for template in (resources.files("fenchel") / "deploy" / "cli" / "template").iterdir():
+            if template.name.endswith(_SUFFIX):
+                text = template.read_text(encoding="utf-8").replace(_MODULE, name).replace(_CLASS, class_name)
+                file = template.name.removesuffix(_SUFFIX).replace(_MODULE, name)
+                (folder / file).write_text(text, encoding="utf-8")
+    except FileExistsError:
+        raise SettingsError("exists already; give another name", source=folder) from None
+    except OSError as error:
+        raise SettingsError(f"cannot be written ({error.strerror})", source=folder) from None
+    print(f"{folder}/ has {name}.py, settings.yaml, a test and README.md. Try it:\n")  # noqa: T201
+    print(f"  cd {folder}\n  fenchel up settings.yaml")  # noqa: T201
+
+
+def _class_name(module: str) -> str:
+    """Return the name of the class in a module, whose name is checked."""
+    found = "".join(part[:1].upper() + part[1:] for part in module.split("_"))
+    if not _NAME.fullmatch(module) or keyword.iskeyword(module) or keyword.iskeyword(found):
+        raise SettingsError(
+            "not a name for a module of Python; use at most 64 letters, digits and underscores, such as my_method",
+            key=module,
+        )
+    if not Path(module).exists() and importlib.util.find_spec(module) is not None:
+        raise SettingsError("a module of this name is installed, which would be found first; use another", key=module)
+    return found

@@ -1,0 +1,38 @@
+"""An estimate of the time that a run still takes, from its last rounds."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+
+from fenchel.server.telemetry.recorder import Row
+
+_FEWEST, _MOST = 3, 20  # rounds that an estimate rests on
+
+
+class TimeLeft:
+    """Estimate of the time until the last round, made after each round.
+
+    Parameters
+    ----------
+    rounds
+        Rounds that the run plans.
+    """
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+        self._last: deque[tuple[float, float]] = deque(maxlen=_MOST)  # seconds of a round, and of its evaluation
+        self.seconds: float | None = None
+        """Estimated seconds; ``None`` before there are enough rounds, and after the last."""
+
+    def round_ended(self, row: Row) -> None:
+        """Take a round into account."""
+        evaluation = row.get("evaluation_s", math.nan)
+        self._last.append((row["seconds"], 0.0 if math.isnan(evaluation) else evaluation))
+        remaining = self._rounds - int(row["round"])
+        self.seconds = None
+        if remaining > 0 and len(self._last) >= _FEWEST:
+            seconds, evaluations = zip(*self._last, strict=True)
+            # Many runs evaluate after some rounds only, so that the median would be 0 or too long.
+            self.seconds = remaining * (statistics.median(seconds) + statistics.fmean(evaluations))
