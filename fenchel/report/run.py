@@ -301,6 +301,26 @@ class Run:
         """
         return self._archive["model"]
 
+    @property
+    def kept_rounds(self) -> tuple[int, ...]:
+        """The rounds whose models are kept (``keep_models``), in order."""
+        return tuple(sorted(int(path.stem.rpartition("-")[2]) for path in self._folder.models.glob("round-*.npz")))
+
+    def model_of(self, t: int) -> Vector:
+        """Return the model after round ``t``, shape (d,).
+
+        Raises
+        ------
+        CheckpointError
+            It was not kept, or its file is damaged.
+        """
+        if t not in self.kept_rounds:
+            raise CheckpointError(
+                f"run {self.id} keeps the models of rounds {list(self.kept_rounds)}, and {t} is none of them; "
+                "keep_models in its settings says which are kept"
+            )
+        return self._read_model(self._folder.model_of(t))["model"]
+
     @cached_property
     def _archive(self) -> Mapping[str, NDArray[Any]]:
         """The arrays of the final model's file."""
@@ -310,6 +330,10 @@ class Run:
                 f"run {self.id} has no model yet: {path.name} is written after the last round, "
                 f"and this run is {self.state} after round {self.rounds}"
             )
+        return self._read_model(path)
+
+    @staticmethod
+    def _read_model(path: Path) -> Mapping[str, NDArray[Any]]:
         try:
             arrays = read_arrays(path)
         except DataError as error:

@@ -106,10 +106,13 @@ class Rounds:
         if self.saving.saved != self.done:
             await self._save(wait=True)
         await self._finish()  # not saved: whoever resumes the run now does the end again, from what was before it
+        await self._write_model(self.folder.model, "the final model")
+
+    async def _write_model(self, path: Path, what: str) -> None:
+        """Write the model as it is now, with what new samples need to be prepared for it."""
         private = self.settings.algorithm.hides_model
         arrays = {"model": self.algorithm.model, **self.preparation.arrays()}
-        model = partial(save_model, self.folder.model, arrays, private=private)
-        await until_written("the final model", model, self.throttled_log)
+        await until_written(what, partial(save_model, path, arrays, private=private), self.throttled_log)
 
     async def _enrol(self) -> None:
         """Let the account of privacy know everybody's number of samples."""
@@ -162,6 +165,10 @@ class Rounds:
         each = self.algorithm.client_metrics() if self.recorder.client_figures else {}
         ended = self.recorder.ended(started, seconds, evaluation_seconds)
         self.note.defer(partial(self._note, t, started, ended, calls, connected, found, each))
+        keep = self.settings.keep_models
+        if keep is not None and t % keep.every == 0 and self.algorithm.model_is_known:
+            self.folder.models.mkdir(exist_ok=True)
+            await self._write_model(self.folder.model_of(t), f"the model after round {t}")
         self.done = t
         if t % self.settings.checkpoint.every == 0:
             await self._save(wait=False)

@@ -72,6 +72,12 @@ class Checkpointing(Section):
     )
 
 
+class KeptModels(Section):
+    """Models of some rounds, beside the final one."""
+
+    every: PositiveInt = Field(description="keep the model after every so many rounds")
+
+
 class Network(Section):
     """Limits and patience of the connection between a client and the server."""
 
@@ -140,6 +146,9 @@ class RunSettings(Section):
     participation: Participation = Participation()
     evaluation: Evaluation = Field(Evaluation(), validate_default=True)
     checkpoint: Checkpointing = Checkpointing()
+    keep_models: KeptModels | None = Field(
+        None, description="models of rounds that the run folder keeps, each in a file; null: only the final one"
+    )
     network: Network = Network()
     links: Links | None = Field(
         None,
@@ -169,7 +178,11 @@ class RunSettings(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         contradictions = chain(
-            self._participation_problems(), self._link_problems(), self._objective_problems(), self._training_problems()
+            self._participation_problems(),
+            self._link_problems(),
+            self._objective_problems(),
+            self._model_problems(),
+            self._training_problems(),
         )
         if problem := next(filter(None, contradictions), None):
             raise ValueError(problem)
@@ -260,6 +273,10 @@ class RunSettings(Section):
                 f"objective.regularizer: {h.kind} needs a penalty rho above 1/theta = {h.least_penalty:g}, but with "
                 f"these settings of {name} rho is {penalty:g}; use a larger theta or a larger penalty"
             )
+
+    def _model_problems(self) -> Iterator[str | None]:
+        if self.keep_models is not None and self.algorithm.hides_model:
+            yield "keep_models: the server knows no model before the end, as clients encrypt it; use null"
 
     def _training_problems(self) -> Iterator[str | None]:
         if not self.evaluation.training:

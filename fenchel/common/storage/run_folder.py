@@ -53,6 +53,10 @@ class RunFolder:
         """The run's id."""
         return self.path.name
 
+    def model_of(self, t: int) -> Path:
+        """Return the file of the model after round ``t``, if it was kept."""
+        return self.models / f"round-{t:06d}.npz"
+
     @contextmanager
     def kept_if_begun(self) -> Iterator[None]:
         """Remove the folder where what is done in the block fails before the run has begun."""
@@ -70,6 +74,7 @@ class RunFolder:
     clients = _Part("clients.parquet")
     """A row a client and round, for algorithms with figures of each client; else it is not there."""
     model = _Part("model.npz")  # the final model (NPZ, array ``model``)
+    models = _Part("models")  # the models of earlier rounds that are kept, as that of the last one
     checkpoint = _Part("checkpoint/latest")  # the server's checkpoint
     previous_checkpoint = _Part("checkpoint/previous")  # the checkpoint before it, for when that one is damaged
     journals = _Part("journals")  # journals of clients that run on this machine
