@@ -25,7 +25,7 @@ from fenchel.common.errors import DataError
 
 ACCEPTED = (
     "a path; (X, y) of arrays, sparse matrices or tensors; a mapping of arrays, such as X, y, X_test and y_test; a "
-    "DataFrame or another table of Arrow; a torch Dataset; a Hugging Face Dataset or DatasetDict"
+    "DataFrame or another table of Arrow; a torch Dataset or DataLoader; a Hugging Face Dataset or DatasetDict"
 )
 """Kinds of data that are accepted, for messages and documentation."""
 
@@ -81,7 +81,9 @@ def in_memory(data: Any, label: str | None = None) -> Table | Arrays:
         return _pair(*data)
     if hasattr(data, "__arrow_c_stream__"):
         return Table(_table(data))
-    if _is_torch(data):
+    if _is_torch(data, "DataLoader"):
+        data = data.dataset  # the run draws batches itself
+    if _is_torch(data, "Dataset"):
         return Arrays(_stacked(data))
     raise DataError(f"{_kind(data)} given; expected {ACCEPTED}", source="data")
 
@@ -191,9 +193,9 @@ def _array(value: Any, name: str) -> NDArray[Any]:
     return array
 
 
-def _is_torch(data: Any) -> bool:
+def _is_torch(data: Any, kind: str) -> bool:
     torch = sys.modules.get("torch")  # where it was never imported, nothing is of its types
-    return torch is not None and isinstance(data, torch.utils.data.Dataset)
+    return torch is not None and isinstance(data, getattr(torch.utils.data, kind))
 
 
 def _stacked(data: Iterable[Any]) -> dict[str, NDArray[Any]]:

@@ -84,9 +84,10 @@ async def up_async(
     data
         Samples in place of those that the settings name: a path; ``(X, y)`` of NumPy arrays, SciPy matrices or
         tensors, X of shape (n, features) or (n, rows, columns[, channels]), y of shape (n,); a mapping of arrays, such
-        as ``X``, ``y``, ``X_test`` and ``y_test``; a DataFrame; a torch ``Dataset``; a Hugging Face ``Dataset`` or
-        ``DatasetDict``. They are divided among the clients as ``data.partition`` says. A list of any of these has what
-        each client brings itself (``data.name: own``); in one process also a list of :class:`fenchel.Shard`.
+        as ``X``, ``y``, ``X_test`` and ``y_test``; a DataFrame; a torch ``Dataset`` or ``DataLoader``; a Hugging Face
+        ``Dataset`` or ``DatasetDict``. They are divided among the clients as ``data.partition`` says. A list of any of
+        these has what each client brings itself (``data.name: own``); in one process also a list of
+        :class:`fenchel.Shard`.
     label
         Column of the label, where columns have names; by default ``label``, else the last one.
     identifier

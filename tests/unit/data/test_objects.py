@@ -90,6 +90,8 @@ def test_datasets_of_torch_are_read_sample_by_sample(tmp_path: Path) -> None:
     torch: Any = pytest.importorskip("torch")
     tensors = torch.utils.data.TensorDataset(torch.tensor(X, requires_grad=True), torch.tensor(Y))
     np.testing.assert_array_equal(stored(tensors, tmp_path).train.features, X)
+    loader = torch.utils.data.DataLoader(tensors, batch_size=4, shuffle=True)
+    np.testing.assert_array_equal(stored(loader, tmp_path).train.features, X)
     assert stored(torch.utils.data.Subset(tensors, [4, 2]), tmp_path).train.labels.tolist() == Y[[4, 2]].tolist()
     np.testing.assert_array_equal(stored((torch.tensor(X), torch.tensor(Y)), tmp_path).train.features, X)
 
