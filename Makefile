@@ -16,7 +16,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 # Tests start hundreds of processes, none of which should compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install torch engines trackers helm demo test fast slow test-all explore docs plotly fuzz lint format bench bench-peers dist extras proto lock clean
+.PHONY: help install torch engines trackers helm demo test fast slow test-all explore docs notebooks plotly fuzz lint format bench bench-peers bench-first-hour dist extras proto lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -75,6 +75,10 @@ fuzz: $(READY)  ## a million damaged inputs to everything that parses bytes (for
 docs: $(READY)  ## write the tables of docs/settings.md anew
 	$(BIN)/python -m docs.settings_tables
 
+notebooks: torch  ## execute the notebooks of docs/notebooks anew, in place
+	$(PIP) 'nbclient==0.11.0' 'nbformat==5.11.1' 'ipykernel==7.4.0'
+	$(BIN)/python -m docs.execute_notebooks
+
 lint: $(READY)  ## style, types and language
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -91,6 +95,9 @@ bench: $(READY)  ## measure, and write benchmarks/RESULTS.md
 bench-peers: $(READY)  ## the same job on other frameworks, which are installed: several GB
 	$(BIN)/python -m benchmarks.peers --install
 	$(BIN)/python -m benchmarks.peers
+
+bench-first-hour: $(READY)  ## installation and a small job beside Flower, written into docs/results/first-hour.md
+	$(BIN)/python -m benchmarks.first_hour --page
 
 dist: | $(BIN)/python  ## the source distribution and the wheel, in dist, checked
 	$(PIP) 'build>=1,<2' 'twine>=6'
