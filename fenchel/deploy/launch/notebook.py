@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -41,7 +42,7 @@ class NotebookProgress(Observer):
         self._began = self._shown = 0.0
         self._first = 0
         self._row: Row = {}
-        self._handle = display(_Html(_bar("starting", 0, rounds)), display_id=True)
+        self._handle = display(_Bar("starting", 0, rounds), display_id=True)
 
     def joined(self, present: int, expected: int | None) -> None:
         """Show how many clients are there."""
@@ -67,24 +68,22 @@ class NotebookProgress(Observer):
         self._show(words if summary.completed else f"stopped after {words}", summary.rounds)
 
     def _show(self, words: str, done: int) -> None:
-        self._handle.update(_Html(_bar(words, done, self._rounds)))
+        self._handle.update(_Bar(words, done, self._rounds))
 
 
-class _Html:
-    """A piece of HTML that a notebook shows."""
+@dataclass(frozen=True, repr=False)
+class _Bar:
+    """A bar with words, which a notebook shows."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    words: str
+    done: int
+    rounds: int
 
     def _repr_html_(self) -> str:
-        return self._text
+        return f'<progress value="{self.done}" max="{self.rounds}"></progress> {escape(self.words)}'
 
     def __repr__(self) -> str:
-        return self._text
-
-
-def _bar(words: str, done: int, rounds: int) -> str:
-    return f'<progress value="{done}" max="{rounds}"></progress> {escape(words)}'
+        return self.words
 
 
 def _figures(row: Row) -> str:
