@@ -35,7 +35,7 @@ def ran(*words: str | Path, at: Path, **variables: str) -> str:
 
 
 BESIDE = {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
-"""What a source distribution holds beside the package."""
+"""Files of a source distribution beside the package."""
 
 
 @pytest.fixture(scope="module")

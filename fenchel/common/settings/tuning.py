@@ -114,7 +114,7 @@ Distribution = Annotated[
 
 
 class Pruning(Section):
-    """When a trial is stopped early: its figure of a round is worse than the median of the trials before it."""
+    """Rule that stops a trial early: its figure of a round is worse than the median of the trials before it."""
 
     trials: NonNegativeInt = Field(5, description="trials that are completed before one is stopped")
     rounds: NonNegativeInt = Field(1, description="first rounds of a trial, in which it is not stopped")

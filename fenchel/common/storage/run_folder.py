@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fenchel.common.errors import FenchelError, StorageError
+from fenchel.common.errors import CheckpointError, FenchelError, StorageError
 
 BEGINS = "a server begins to conduct this run"
 """What the log says when one does: at the start, and again after each resumption."""
@@ -46,6 +46,14 @@ class RunFolder:
                 "writable, or choose another with --runs",
                 source=parent,
             ) from None
+        return folder
+
+    @classmethod
+    def existing(cls, path: Path) -> RunFolder:
+        """Return the folder of a run that is to go on; refuse any other."""
+        folder = cls(path)
+        if not folder.settings.exists():
+            raise CheckpointError(f"not a run folder (it has no {folder.settings.name})", source=path)
         return folder
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 
-from fenchel.common.errors import CheckpointError, FenchelError, SettingsError
+from fenchel.common.errors import FenchelError, SettingsError
 from fenchel.common.settings.run import RunSettings, change, load, read, shipped_or_own, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.logs import log_to_file
@@ -43,9 +43,7 @@ def chosen_settings(
         return validate(*chosen_values(settings, overrides, clients, own)), None
     if settings is not None or overrides or clients is not None:
         raise SettingsError("a resumed run keeps its settings: give --resume RUN alone")
-    folder = RunFolder(resume)
-    if not folder.settings.exists():
-        raise CheckpointError(f"not a run folder (it has no {folder.settings.name})", source=resume)
+    folder = RunFolder.existing(resume)
     return load(folder.settings), folder
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 from rich.console import Console
 
-from fenchel.common.errors import CheckpointError, SettingsError
+from fenchel.common.errors import SettingsError
 from fenchel.common.settings.run import RunSettings, change, load, read, shipped_or_own, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.data import ensure
@@ -209,9 +209,7 @@ def _resume(path: Path, given: PooledData | OwnData | None, label: str | None, i
     """Return a run that goes on."""
     from fenchel.server.coordinator import open_resumed
 
-    folder = RunFolder(path)
-    if not folder.settings.exists():
-        raise CheckpointError(f"not a run folder (it has no {folder.settings.name})", source=path)
+    folder = RunFolder.existing(path)
     chosen, checkpoint = load(folder.settings), open_resumed(folder)
     if isinstance(given, PooledData):
         raise SettingsError("a resumed run keeps its data; give none", key="data")
