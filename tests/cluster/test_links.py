@@ -55,10 +55,10 @@ def through(waiting: Federation) -> Iterator[Callable[..., int]]:
 
     def start(*words: str) -> int:
         port = free_port()
+        log = f"relay-{len(waiting.started)}"  # not named for the port, which an earlier relay may have had
         listen, to = f"127.0.0.1:{port}", f"127.0.0.1:{waiting.port}"
-        process = waiting.process(f"relay-{port}", "relay", "--listen", listen, "--to", to, *words)
-        started.append(process)
-        wait_until(lambda: "leads to" in waiting.says(f"relay-{port}"), "the relay")
+        started.append(waiting.process(log, "relay", "--listen", listen, "--to", to, *words))
+        wait_until(lambda: "leads to" in waiting.says(log), "the relay")
         return port
 
     yield start
@@ -129,7 +129,8 @@ def test_the_relay_counts_what_has_passed(waiting: Federation, through: Callable
     port = through("--link", "none", "--idle", "1")
     asyncio.run(probed(waiting, port, pings=2, payload_bytes=1 << 20, seconds=0.0))
     wait_until(lambda: waiting.started[-1].poll() is not None, "the relay's end")
-    counted = re.search(r"up ([\d.]+) MB  down ([\d.]+) MB  connections 0 of 1  cuts 0", waiting.says(f"relay-{port}"))
+    said = waiting.says(f"relay-{len(waiting.started) - 1}")
+    counted = re.search(r"up ([\d.]+) MB  down ([\d.]+) MB  connections 0 of 1  cuts 0", said)
     assert counted is not None
     for megabytes in counted.groups():
         assert 4 * 1.048 < float(megabytes) < 4 * 1.048 * 1.05  # four payloads each way, and what is around them

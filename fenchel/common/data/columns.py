@@ -71,7 +71,8 @@ def read_csv(
         try:
             table = pyarrow.csv.read_csv(
                 stream,
-                read_options=pyarrow.csv.ReadOptions(column_names=names, skip_rows=int(header)),
+                # Threads of Arrow that have read from an object of Python may keep a process from ending.
+                read_options=pyarrow.csv.ReadOptions(column_names=names, skip_rows=int(header), use_threads=False),
                 parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter),
                 # An empty field of a column of words is a missing value too.
                 convert_options=pyarrow.csv.ConvertOptions(
@@ -126,7 +127,7 @@ def read_parquet(
         words = [field.name for field in file.schema_arrow if _is_word(field.type)]
         _require_modest(file, path, limits)
         # Of a dictionary, what rows have in common is read once.
-        table = pyarrow.parquet.ParquetFile(path, read_dictionary=words).read()
+        table = pyarrow.parquet.ParquetFile(path, read_dictionary=words).read(use_threads=False)
         table.validate(full=True)  # a damaged one gives any error, or none, when it is asked for its values
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name that is no text
         raise DataError(f"not a Parquet file: {error}", source=path) from error

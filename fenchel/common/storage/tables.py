@@ -119,7 +119,8 @@ def read(path: Path) -> pa.Table:
         try:
             table = _read_growing(_growing(path))
         except FileNotFoundError:
-            table = pq.read_table(path)  # it has ended, perhaps just now
+            # It has ended, perhaps just now. Without threads: those of Arrow may keep a process from ending.
+            table = pq.ParquetFile(path).read(use_threads=False)
         table.validate(full=True)  # whoever asks a damaged one for its values gets any error, or none
         return table
     except _DAMAGE as error:

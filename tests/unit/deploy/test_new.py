@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,11 +30,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def ran(folder: Path, *words: str) -> str:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": path}
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONFAULTHANDLER": "1"}
     words = (sys.executable, "-m", *words)
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            said, complaints = process.communicate(timeout=240)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)  # it says where it hangs
+            said, complaints = process.communicate()
+    assert process.returncode == 0, said + complaints
+    return said
 
 
 def test_nothing_of_the_template_is_left(folder: Path) -> None:
