@@ -75,7 +75,7 @@ class ClientData:
     holdout: Shard | None = None  # samples of its own that it only evaluates on, if any
 
     def description(self) -> pb.ShardDescription:
-        """Return what the server may know of the data: its shape."""
+        """Return what the server may know of the data: its shape, and names of classes and columns."""
         shard = self.shard
         return pb.ShardDescription(
             samples=shard.samples,
@@ -83,6 +83,7 @@ class ClientData:
             classes=shard.classes,
             features_held=shard.features.shape[1],
             class_names=shard.class_names,
+            column_names=shard.column_names,
         )
 
 

@@ -416,6 +416,7 @@ class ShardDescription(_message.Message):
     CLASSES_FIELD_NUMBER: _builtins.int
     FEATURES_HELD_FIELD_NUMBER: _builtins.int
     CLASS_NAMES_FIELD_NUMBER: _builtins.int
+    COLUMN_NAMES_FIELD_NUMBER: _builtins.int
     samples: _builtins.int
     features: _builtins.int
     """of the whole problem"""
@@ -426,6 +427,10 @@ class ShardDescription(_message.Message):
     def class_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """own data with labels that are words"""
 
+    @_builtins.property
+    def column_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """of own data, without label and identifiers, where data.columns lists none"""
+
     def __init__(
         self,
         *,
@@ -434,10 +439,11 @@ class ShardDescription(_message.Message):
         classes: _builtins.int = ...,
         features_held: _builtins.int = ...,
         class_names: _abc.Iterable[_builtins.str] | None = ...,
+        column_names: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["class_names", b"class_names", "classes", b"classes", "features", b"features", "features_held", b"features_held", "samples", b"samples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["class_names", b"class_names", "classes", b"classes", "column_names", b"column_names", "features", b"features", "features_held", b"features_held", "samples", b"samples"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

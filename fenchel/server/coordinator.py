@@ -245,10 +245,9 @@ class Coordinator:
         features, _ = self.admission.shape()
         names = next(each.shard.class_names for each in self.admission.members.values() if each.shard is not None)
         stored = features - (self.settings.data.bias is not None)
-        columns = self.settings.data.columns
-        return Preparation(
-            self.settings.data, stored, tuple(names), columns=columns if isinstance(columns, tuple) else None
-        )
+        listed = self.settings.data.columns
+        columns = listed if isinstance(listed, tuple) else self.admission.column_names
+        return Preparation(self.settings.data, stored, tuple(names), columns=columns or None)
 
     async def _end(self, rounds: Rounds | None, seconds: float, reason: str, told: str | None) -> Summary:
         """Tell the clients that the run is over, and why (``told``); write how it ended, and why (``reason``).

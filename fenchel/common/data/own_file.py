@@ -74,6 +74,7 @@ def load_own(
         np.arange(len(part)),
         None if len(held) == total else held,
         class_names=names,
+        column_names=dataset.columns or () if columns is None else (),
         sample_ids=dataset.identifiers,
     )
 

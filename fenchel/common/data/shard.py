@@ -22,6 +22,9 @@ class Shard:
     features_held: Indices | None = None  # global positions of the features, shape (m,); ``None``: all of them
     class_names: tuple[str, ...] = ()
     """Names of the classes, where a client's own file gave them; all clients of a run need the same."""
+    column_names: tuple[str, ...] = ()
+    """Names of the features without the bias, shape (m,), where a client's own file gave them and the settings do not;
+    all clients of a run need the same, in the same order."""
     sample_ids: tuple[str, ...] | None = None
     """Identifiers of the samples, where a client's own file gave them. They leave it as keyed pseudonyms only."""
 

@@ -270,9 +270,9 @@ class DataSettings(Section):
     )
     columns: Annotated[tuple[str, ...], Field(min_length=1)] | Annotated[int, Field(gt=0)] | None = Field(
         None,
-        description="With name: own, all features of the problem in order, when a client's file may hold only some "
-        "of them: their column names or, for LIBSVM and NPZ files, whose columns have none, their number. null: "
-        "every file holds all features in the same order.",
+        description="With name: own, all features of the problem in order: their column names or, for LIBSVM and NPZ "
+        "files, whose columns have none, their number. A file may then hold them in another order, or only some of "
+        "them. null: every file holds all features in the same order.",
     )
     binarise: BinariseSettings | None = Field(None, description="Make two classes of many; null keeps them.")
     test_fraction: float | None = Field(

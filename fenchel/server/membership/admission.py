@@ -31,6 +31,7 @@ log = logging.getLogger("fenchel.server")
 
 _CLASS_NAMES = 10_000  # that a client may have
 _CLASS_NAME = 200  # characters of each
+_COLUMN_NAMES = 1 << 21  # characters that a client's columns may have, together
 
 
 class Admission:
@@ -140,7 +141,7 @@ class Admission:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has ended, and who comes now is told so."""
+        """True if the run has ended; a client that comes now hears so."""
         return self._over is not None
 
     async def _admit(self, member: ClientRecord, hello: pb.Hello) -> pb.Welcome | pb.Farewell:
@@ -152,7 +153,7 @@ class Admission:
         if refusal:
             return self._refused(member, refusal)
         if member.shard is None:
-            member.shard = hello.shard
+            self._describe(member, hello.shard)
         self._environments.joined(member.name, hello)
         # A client's word cannot make a state of which there is none: it would be lost, and might end the run.
         if member.lost is None and not (self._stateless or member.can_restore(hello)):
@@ -179,7 +180,7 @@ class Admission:
         refusal = self._newcomers.refusal(member.name, instance) or self._misfit(member, hello.shard)
         if refusal:
             return self._refused(member, refusal)
-        member.shard = hello.shard
+        self._describe(member, hello.shard)
         self._environments.joined(member.name, hello)
         pause = self._newcomers.pause(member.name)
         log.info(
@@ -197,12 +198,23 @@ class Admission:
         self._remarks.add(logging.ERROR, member.name, f"client {member.name} is refused: {refusal}")
         return pb.Farewell(reason=refusal)
 
+    def _describe(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
+        """Keep what a client said of its data; names of columns, which all clients share, once."""
+        if shard.column_names and self.column_names:
+            del shard.column_names[:]
+        member.shard = shard
+
     def _misfit(self, member: ClientRecord, shard: pb.ShardDescription) -> str:
-        """Say why a client's data does not fit the run; empty if it does. Names of classes are never told."""
+        """Return why a client's data do not fit the run, without names of classes or columns; empty: they do."""
         if len(shard.class_names) > _CLASS_NAMES or any(len(name) > _CLASS_NAME for name in shard.class_names):
             return (
                 f"client {member.name} has more than {_CLASS_NAMES:,} names of classes, or one of more than "
                 f"{_CLASS_NAME} characters; shorten them in its data file"
+            )
+        if sum(map(len, shard.column_names)) > _COLUMN_NAMES:
+            return (
+                f"client {member.name} has names of columns of over {_COLUMN_NAMES:,} characters together; shorten "
+                "them in its data file"
             )
         if shard.samples == 0 or shard.features_held == 0:
             return f"client {member.name} has {shard.samples} samples of {shard.features_held} features; it needs some"
@@ -219,18 +231,42 @@ class Admission:
                     )
             return ""
         remedy = "all clients need the same (list the classes in data.classes, and give every file the same columns)"
-        others = [other for other in self.members.values() if other.shard is not None and other is not member]
-        for other in others[:1]:
-            assert other.shard is not None
+        others = (other for other in self.members.values() if other.shard is not None and other is not member)
+        other = next(others, None)  # which was compared with those before it
+        if other is not None and other.shard is not None:
             for name in ("features", "classes"):
                 mine, theirs = getattr(shard, name), getattr(other.shard, name)
                 if mine != theirs:
                     return f"client {member.name} has {name} {mine}, but client {other.name} has {theirs}; {remedy}"
             if shard.class_names != other.shard.class_names:
                 return f"client {member.name} has other names of classes than client {other.name}; {remedy}"
-        return ""
+        return self._other_columns(member, shard)
+
+    def _other_columns(self, member: ClientRecord, shard: pb.ShardDescription) -> str:
+        """Return how the columns of a client's file differ from the run's; empty: not at all, or not known."""
+        mine, ours = tuple(shard.column_names), self.column_names
+        stored = shard.features - (self._settings.data.bias is not None)
+        if mine and len(mine) != stored:
+            return f"client {member.name} has {len(mine)} names of columns for {stored} features"
+        if not mine or not ours or mine == ours:
+            return ""
+        if sorted(mine) == sorted(ours):
+            how = "its columns in another order"
+        else:
+            place = next((place for place, (a, b) in enumerate(zip(mine, ours, strict=False)) if a != b), len(ours))
+            how = f"other columns (the first is feature {place + 1}, not counting label and identifiers)"
+        return (
+            f"the data file of client {member.name} has {how} than the files of clients that came before; give all "
+            "files the same columns, or list the columns in data.columns, and they are found by their names"
+        )
 
     # What the run calls
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of the columns of the clients' own files, without label and identifiers; empty: not known."""
+        shards = (member.shard for member in self.members.values() if member.shard is not None)
+        return next((tuple(shard.column_names) for shard in shards if shard.column_names), ())
 
     def shape(self) -> tuple[int, int]:
         """Return features and classes of the whole problem."""

@@ -179,6 +179,19 @@ def test_each_client_learns_from_the_data_that_a_list_gives_it(tmp_path: Path) -
     run = fenchel.up(SETTINGS, data=[file, frame[25:]], label="outcome", in_process=True, runs=tmp_path)
     assert {name: shard.samples for name, shard in run.shards.items()} == {"client-000": 25, "client-001": 15}
     assert run.settings.own_data
+    mixed = frame[NAMES[::-1]].assign(more=1.0)  # the model knows its columns by their names
+    assert np.array_equal(run.predict(mixed), run.predict(X))
+
+
+def test_columns_in_another_order_are_refused_unless_the_settings_list_them(tmp_path: Path) -> None:
+    frame = pd.DataFrame(X, columns=NAMES).assign(outcome=WORDS)
+    data = [frame[:25], frame[25:][["outcome", *NAMES[::-1]]]]
+    with pytest.raises(fenchel.FenchelError, match=r"its columns in another order.*data\.columns"):
+        fenchel.up(SETTINGS, data=data, label="outcome", in_process=True, runs=tmp_path)
+    listed = SETTINGS | {"data": {"columns": NAMES, "classes": sorted(set(WORDS))}}
+    run = fenchel.up(listed, data=data, label="outcome", in_process=True, runs=tmp_path)
+    same = fenchel.up(SETTINGS, data=[frame[:25], frame[25:]], label="outcome", in_process=True, runs=tmp_path)
+    assert run.model.tobytes() == same.model.tobytes()
 
 
 def test_a_mistake_in_data_leaves_no_run_folder(tmp_path: Path) -> None:

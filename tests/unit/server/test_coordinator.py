@@ -73,6 +73,56 @@ def test_names_of_classes_have_a_limit(names: list[str], tmp_path: Path) -> None
         assert len(told) < 200
 
 
+COLUMNS = ["age", "weight", "pulse"]
+
+
+def table(*names: str) -> pb.ShardDescription:
+    return shard(features=len(names), features_held=len(names), classes=2, column_names=names)
+
+
+@pytest.mark.parametrize(
+    ("names", "how"),
+    [
+        (["age", "pulse", "weight"], "its columns in another order"),
+        (["age", "mass", "pulse"], "other columns (the first is feature 2, not counting label and identifiers)"),
+    ],
+    ids=["order", "names"],
+)
+def test_columns_of_own_files_must_be_the_same_and_their_names_are_told_to_nobody(
+    names: list[str], how: str, tmp_path: Path
+) -> None:
+    made, member = coordinator(tmp_path, {"name": "own", "classes": [0, 1]}, table(*COLUMNS))
+    assert made.admission._misfit(member, table(*COLUMNS)) == ""
+    told = made.admission._misfit(member, table(*names))
+    assert how in told
+    assert "data.columns" in told
+    assert not [name for name in {*COLUMNS, *names} if name in told]
+
+
+def test_a_file_without_names_of_columns_fits_those_with_names(tmp_path: Path) -> None:
+    made, member = coordinator(tmp_path, {"name": "own", "classes": [0, 1]}, table(*COLUMNS))
+    assert made.admission._misfit(member, shard(features=3, features_held=3, classes=2)) == ""
+
+
+def test_names_of_columns_are_kept_once(tmp_path: Path) -> None:
+    made, member = coordinator(tmp_path, {"name": "own", "classes": [0, 1]}, table(*COLUMNS))
+    made.admission._describe(member, table(*COLUMNS))
+    assert member.shard is not None
+    assert not member.shard.column_names
+    assert made.admission.column_names == tuple(COLUMNS)
+    assert made._preparation().columns == tuple(COLUMNS)
+
+
+def test_names_of_columns_have_a_limit_and_the_number_of_the_features(tmp_path: Path) -> None:
+    made, member = coordinator(tmp_path, {"name": "own", "classes": [0, 1]}, shard(features=1))
+    long = made.admission._misfit(member, shard(features=1, column_names=["A" * (1 << 21), "B"]))
+    assert "over 2,097,152 characters together" in long
+    assert len(long) < 200
+    assert "2 names of columns for 1 features" in made.admission._misfit(
+        member, shard(features=1, classes=10, column_names=["A", "B"])
+    )
+
+
 class Waits:
     """An algorithm that asks newcomers first; some never answer."""
 
