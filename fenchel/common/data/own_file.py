@@ -58,6 +58,7 @@ def load_own(
             source=where,
             key="data.scale",
         )
+    normalise = _normalise(data, total, dataset.columns, held, where)
     if bias is not None:
         if held[-1] == total - 1:
             held = np.append(held, total)
@@ -65,7 +66,8 @@ def load_own(
             bias = None
         total += 1
     (labels,), names = encoded([part.labels], data.task, data.classes, where)
-    prepared = scaling.apply(scaling.fit(scalings, part.features, dataset.peak), part.features, dtype, bias)
+    steps = scaling.fit(scalings, part.features, dataset.peak, normalise)
+    prepared = scaling.apply(steps, part.features, dtype, bias)
     return Shard(
         prepared,
         labels,
@@ -93,11 +95,23 @@ def _require_scaling_alone(scalings: Sequence[Scaling], dataset: DataSet, where:
         pixels = dataset.peak is not None and position == 0
         if step == "standard" or (step == "unit-interval" and not pixels):
             raise DataError(
-                f"{step} needs the values of all clients, which nobody may see; scale "
-                "the columns of every client's file alike beforehand, or use unit-rows",
+                f"{step} needs the values of all clients, which nobody may see; use normalise, with a mean and a "
+                "standard deviation that suit all files, or unit-rows",
                 source=where,
                 key="data.scale",
             )
+
+
+def _normalise(
+    data: DataSettings, total: int, names: Sequence[str] | None, held: Indices, where: str
+) -> scaling.Columns:
+    """Return the step ``normalise`` for the columns of a file, of which the run may have more."""
+    try:
+        step = scaling.constants(data.normalise, total, data.columns if isinstance(data.columns, tuple) else names)
+    except DataError as error:
+        error.source = where
+        raise
+    return scaling.Columns(step.shift[held], step.spread[held])
 
 
 def _columns_held(dataset: DataSet, columns: Sequence[str] | int | None, where: str) -> tuple[Samples, Indices, int]:

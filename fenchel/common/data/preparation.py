@@ -43,7 +43,14 @@ class Preparation:
         if self.settings.extractor is not None:
             network = Extractor.of(self.settings.extractor, self.image, self.peak, "the model's preparation")
             features = Extracted(network, features).take(np.arange(features.shape[0]))
-        steps = scaling.fit(self.settings.scalings, features, peak) if self.steps is None else self.steps
+        if self.steps is not None:
+            steps = self.steps
+        elif "unit-interval" not in self.settings.scalings:
+            steps = self.fixed_steps()
+        elif peak is None:
+            raise DataError("clients have scaled pixels by their largest value; give images of bytes (uint8)")
+        else:
+            steps = scaling.fit(self.settings.scalings, features, peak, self._normalise)
         if isinstance(features, sp.csr_array) and any(isinstance(step, Columns) and step.shift.any() for step in steps):
             features = features.toarray()  # of samples that were dense, zeros are shifted, too
         return scaling.apply(steps, features, dtype, self.settings.bias)
@@ -58,11 +65,15 @@ class Preparation:
             )
         if self.steps is not None:
             return self.steps
-        if any(step != "unit-rows" for step in self.settings.scalings):
+        if "unit-interval" in self.settings.scalings:
             raise SettingsError(
                 "clients have scaled pixels by a largest value that only they know; use run.predict", key="data.scale"
             )
-        return tuple(UnitRows() for _ in self.settings.scalings)
+        return scaling.fit(self.settings.scalings, np.empty((0, self.features)), None, self._normalise)
+
+    @property
+    def _normalise(self) -> Columns:
+        return scaling.constants(self.settings.normalise, self.features, self.columns)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all but the settings as arrays, by names for an archive."""

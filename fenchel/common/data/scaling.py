@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,9 +11,10 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
 from fenchel.common.arrays import Matrix
+from fenchel.common.data.columns import listed
 from fenchel.common.data.samples import RawMatrix
 from fenchel.common.errors import DataError
-from fenchel.common.settings.data import Scaling
+from fenchel.common.settings.data import NormaliseSettings, Scaling
 
 _CHUNK = 4096
 
@@ -35,18 +36,69 @@ Step: TypeAlias = Columns | UnitRows
 """A fitted step."""
 
 
-def fit(scalings: Sequence[Scaling], features: RawMatrix, peak: float | None) -> tuple[Step, ...]:
+def constants(settings: NormaliseSettings | None, columns: int, names: Sequence[str] | None) -> Columns:
+    """Return the step ``normalise``; it changes nothing where there are no settings.
+
+    Parameters
+    ----------
+    settings
+        Its constants.
+    columns
+        Number of features, m.
+    names
+        Of the features; ``None``: they have none.
+
+    Raises
+    ------
+    DataError
+        The constants are not for these columns.
+    """
+    given = NormaliseSettings() if settings is None else settings
+    return Columns(_each(given.mean, 0.0, "mean", columns, names), _each(given.std, 1.0, "std", columns, names))
+
+
+def _each(
+    given: float | Sequence[float] | Mapping[str, float],
+    other: float,
+    key: str,
+    columns: int,
+    names: Sequence[str] | None,
+) -> NDArray[np.float64]:
+    """Return a constant for each column; ``other`` for those that are not named."""
+    key = f"data.normalise.{key}"
+    if isinstance(given, Mapping):
+        if names is None:
+            raise DataError("given by names, but the columns have none; give a list", key=key)
+        if unknown := [name for name in given if name not in names]:
+            raise DataError(f"there is no column {unknown[0]!r}; the columns are {listed(names)}", key=key)
+        return np.array([given.get(name, other) for name in names], np.float64)
+    if isinstance(given, Sequence) and len(given) != columns:
+        raise DataError(f"{len(given)} numbers given for {columns} columns; give one for each", key=key)
+    return np.broadcast_to(np.asarray(given, np.float64), (columns,)).copy()
+
+
+def fit(
+    scalings: Sequence[Scaling], features: RawMatrix, peak: float | None, normalise: Columns | None = None
+) -> tuple[Step, ...]:
     """Fit steps on training features, each on what the steps before it give.
 
     scalings: the steps in order.
     features: training features, shape (n, m), as stored.
     peak: the largest value that a pixel can have; ``None`` if features are not pixels.
+    normalise: the step of that name, from :func:`constants`, if it is among them.
     """
     steps: list[Step] = []
     columns = int(features.shape[1])
     for scaling in scalings:
         if scaling == "unit-rows":
             steps.append(UnitRows())
+        elif scaling == "normalise":
+            assert normalise is not None
+            if isinstance(features, sp.csr_array) and normalise.shift.any():
+                raise DataError(
+                    "a mean would make every zero of sparse features non-zero; give std alone", key="data.normalise"
+                )
+            steps.append(normalise)
         elif scaling == "standard":
             if isinstance(features, sp.csr_array):
                 raise DataError(

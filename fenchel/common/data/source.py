@@ -110,11 +110,12 @@ class DataSource:
             samples=len(train),
             image=None if bias or extractor is not None else dataset.image,
         )
+        normalise = scaling.constants(settings.normalise, int(train.features.shape[1]), dataset.columns)
         preparation = Preparation(
             settings,
             dataset.features,
             names,
-            scaling.fit(settings.scalings, train.features, dataset.peak),
+            scaling.fit(settings.scalings, train.features, dataset.peak, normalise),
             dataset.columns,
             dataset.image,
             dataset.peak,

@@ -14,7 +14,7 @@ from fenchel.common.settings.section import Section
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
 """What a data set may be called; it becomes the name of a folder."""
 
-Scaling: TypeAlias = Literal["unit-interval", "standard", "unit-rows"]
+Scaling: TypeAlias = Literal["unit-interval", "standard", "normalise", "unit-rows"]
 """One preparation step of the features."""
 
 ClassName: TypeAlias = int | str
@@ -219,6 +219,19 @@ class BinariseSettings(Section):
     )
 
 
+class NormaliseSettings(Section):
+    """Constants that are known beforehand, in place of those that standard takes from the training samples."""
+
+    mean: float | tuple[float, ...] | dict[str, float] = Field(
+        0.0,
+        description="Subtracted from the features: one number for all, a list in the order of the columns, or numbers "
+        "by names of columns, of which those not named stay.",
+    )
+    std: PositiveFloat | tuple[PositiveFloat, ...] | dict[str, PositiveFloat] = Field(
+        1.0, description="The differences are divided by it; given as mean is."
+    )
+
+
 class ExtractorSettings(Section):
     """A frozen network: what its last layer but one makes of an image takes the place of the pixels."""
 
@@ -308,8 +321,11 @@ class DataSettings(Section):
         "none",
         description="Preparation of the features, one step or a list applied in order. unit-interval: "
         "pixels divided by their largest possible value, other columns from training minimum to maximum. "
-        "standard: training mean 0, population standard deviation 1. unit-rows: each sample divided by its "
-        "Euclidean norm.",
+        "standard: training mean 0, population standard deviation 1. normalise: the same with given constants. "
+        "unit-rows: each sample divided by its Euclidean norm.",
+    )
+    normalise: NormaliseSettings | None = Field(
+        None, description="Constants of the step normalise in scale; null if there is no such step."
     )
     bias: float | None = Field(
         None, description="Value of a constant feature appended after scaling; null appends none."
@@ -378,6 +394,8 @@ class DataSettings(Section):
         for key, values in (("columns", self.columns), ("scale", self.scalings), ("classes", self.classes)):
             if isinstance(values, tuple) and (repeated := _repeated(values)):
                 yield f"{key}: {repeated!r} is listed twice, but may occur only once"
+        if (self.normalise is not None) != ("normalise" in self.scalings):
+            yield "scale, normalise: a step normalise and its constants go together; give both, or neither"
         if self.bias == 0:
             yield "bias: 0 given, but a feature that is always 0 has no effect; use null or a number"
         if self.task == "regression":

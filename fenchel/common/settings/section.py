@@ -76,7 +76,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-def _place(location: tuple[int | str, ...], values: Any) -> str:
+def _place(location: tuple[int | str, ...], values: Any, *, missing: bool) -> str:
     """Return the dotted key of an error, without the names of alternatives that pydantic inserts."""
     key = []
     for number, part in enumerate(location):
@@ -84,8 +84,8 @@ def _place(location: tuple[int | str, ...], values: Any) -> str:
         if inside or (isinstance(values, list | tuple) and isinstance(part, int) and part < len(values)):
             key.append(str(part))
             values = values[part]
-        elif isinstance(values, Mapping) and number == len(location) - 1:
-            key.append(str(part))  # a key that is missing
+        elif missing and number == len(location) - 1:
+            key.append(str(part))
     return ".".join(key)
 
 
@@ -216,7 +216,7 @@ def settings_error(error: ValidationError, values: Mapping[str, Any], source: st
     # By key and what was given: a value may be of several kinds.
     alternatives: dict[tuple[str, str], list[str]] = {}
     for problem in error.errors():
-        key, given = _place(problem["loc"], values), problem["input"]
+        key, given = _place(problem["loc"], values, missing=problem["type"] == "missing"), problem["input"]
         details = problem.get("ctx", {})
         if problem["type"] == "extra_forbidden":
             meant = _meant(error.title, problem["loc"], values)
@@ -235,7 +235,10 @@ def settings_error(error: ValidationError, values: Mapping[str, Any], source: st
             lines.append((f"{key}.{chosen}".removeprefix("."), allowed))
         else:
             alternatives.setdefault((key, _given(given)), []).append(_expected(problem))
+    places = {key for key, _ in (*lines, *alternatives)}
     for (key, shown), kinds in alternatives.items():
+        if any(place.startswith(f"{key}.") for place in places):
+            continue  # it is of the kind that has a mistake within it
         lines.append((key, f"expected {', or '.join(dict.fromkeys(kinds))} (given {shown})"))
     if len(lines) == 1:
         key, wrong = lines[0]

@@ -178,6 +178,45 @@ def test_a_file_with_all_the_columns_holds_all_features(tmp_path: Path) -> None:
     np.testing.assert_allclose(dense(shard), np.hstack([rows, [[1], [1]]]))
 
 
+def test_normalise_subtracts_given_means_and_divides_by_given_deviations(tmp_path: Path, laboratory: Path) -> None:
+    path = written(tmp_path, "x.csv", "age,weight,y\n30,60,0\n50,90,1\n")
+
+    def normalised(**given: Any) -> Any:
+        return dense(load_own(path, "y", scale="normalise", normalise=given)).tolist()
+
+    assert normalised(mean=10, std=2) == [[10, 25], [20, 40]]
+    assert normalised(mean=[30, 60], std=[20, 30]) == [[0, 0], [1, 1]]
+    assert normalised(mean={"weight": 60}, std={"age": 10}) == [[3, 0], [5, 30]]
+    assert normalised() == [[30, 60], [50, 90]]
+    some = load_own(  # columns that other files hold may be named
+        laboratory,
+        "outcome",
+        identifier="patient",
+        columns=COLUMNS,
+        scale="normalise",
+        normalise={"mean": {"age": 50, "marker": 40}, "std": {"dose": 10}},
+    )
+    expected: Any = [[1, 0], [1.1, 1], [1.2, 2]]
+    np.testing.assert_allclose(dense(some), expected)
+
+
+def test_constants_that_do_not_fit_the_columns_are_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "x.csv", "age,weight,y\n30,60,0\n50,90,1\n")
+    sparse = written(tmp_path, "x.svm", "1 1:1\n-1 2:1\n")
+    np.savez(tmp_path / "x.npz", X=np.ones((2, 2)), y=np.array([0, 1]))
+    given: list[tuple[Path, dict[str, Any], str]] = [
+        (path, {"mean": [1, 2, 3]}, "data.normalise.mean"),
+        (path, {"std": {"size": 2}}, "data.normalise.std"),
+        (tmp_path / "x.npz", {"mean": {"age": 3}}, "data.normalise.mean"),
+    ]
+    for file, constants, key in given:
+        with raises(DataError, source=file, key=key):
+            load_own(file, scale="normalise", normalise=constants)
+    with raises(DataError, key="data.normalise"):  # zeros would be zeros no more
+        load_own(sparse, scale="normalise", normalise={"mean": 1})
+    assert dense(load_own(sparse, scale="normalise", normalise={"std": 4})).tolist() == [[0.25, 0], [0, 0.25]]
+
+
 def test_the_bias_belongs_to_whoever_holds_the_last_column(laboratory: Path) -> None:
     with_last = load_own(laboratory, "outcome", identifier="patient", columns=COLUMNS, bias=2.0)
     assert with_last.features_held is not None

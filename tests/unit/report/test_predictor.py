@@ -118,6 +118,27 @@ def test_clients_with_data_of_their_own_leave_a_model_that_predicts(tmp_path: Pa
     pixels = [(IMAGES[:45], BRIGHT[:45] > 127), (IMAGES[45:], BRIGHT[45:] > 127)]
     run = run_of(tmp_path, pixels, {"kind": "logistic"}, data={"scale": "unit-interval"})
     assert np.mean(run.predict(IMAGES) == (BRIGHT > 127)) == pytest.approx(run.figures["train_accuracy"])
+    with raises(fenchel.DataError):  # only clients know by how much pixels were divided
+        run.predict(IMAGES.reshape(90, -1).astype(float))
+
+
+def test_constants_that_suit_all_clients_do_what_standard_does_where_all_is_known(tmp_path: Path) -> None:
+    frame = pd.DataFrame(X, columns=list("abcdef")).assign(outcome=SCORE > 0)
+    constants = {"mean": dict(zip("abcdef", X.mean(axis=0), strict=True)), "std": X.std(axis=0).tolist()}
+    prepared = {"label": None, "scale": ["normalise", "unit-rows"], "normalise": constants}
+    run = run_of(tmp_path, [frame[:60], frame[60:]], {"kind": "logistic"}, data=prepared)
+    standard = (X - X.mean(axis=0)) / X.std(axis=0)
+    scores = standard / np.linalg.norm(standard, axis=1, keepdims=True) @ run.model
+    np.testing.assert_allclose(run.decision_function(frame[[*"fedcba"]]), scores)
+    np.testing.assert_allclose(run.decision_function(sp.csr_array(X)), scores)
+    assert np.mean(run.predict(X) == (SCORE > 0)) == pytest.approx(run.figures["train_accuracy"])
+    assert (run.model_for("sklearn").predict(frame[[*"abcdef"]]) == run.predict(X)).mean() > 0.98  # but for ties
+
+
+def test_constants_of_a_named_data_set_are_part_of_its_preparation(tmp_path: Path) -> None:
+    data = {"scale": "normalise", "normalise": {"mean": 2, "std": 3}}
+    run = run_of(tmp_path, (X, SCORE > 0), {"kind": "logistic"}, data=data)
+    np.testing.assert_allclose(run.decision_function(X), (X - 2) / 3 @ run.model)
 
 
 def test_samples_that_do_not_fit_are_refused(tmp_path: Path) -> None:
