@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 
 from fenchel.client.disk_quota import DiskQuota
-from fenchel.client.joining import Participant, session_of
+from fenchel.client.joining import Participant, prepare, session_of
 from fenchel.client.observer import ClientObserver
 from fenchel.client.worker import Worker
 from fenchel.common.errors import CredentialError, JoinRefusedError, UnreachableError
@@ -94,6 +94,7 @@ class Connection:
     observer: ClientObserver = field(default_factory=ClientObserver)
     _instance: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     _run: str = ""
+    _prepared_for: str = ""  # the run whose data were loaded while others were waited for
     _has_worked: bool = False  # whether anything was asked of this client in the run
     _worker: Worker | None = None
     _quota: DiskQuota = field(init=False)
@@ -170,6 +171,9 @@ class Connection:
         if not reply.HasField("assignment"):
             expected = f" of {reply.expected}" if reply.expected else ""
             self.on_event(f"{who.name}: waiting for the others ({reply.joined}{expected} have joined)")
+            if reply.run != self._prepared_for:
+                await asyncio.get_running_loop().run_in_executor(self.executor, prepare, who, reply)
+                self._prepared_for = reply.run
             return False
         if self._worker is None or reply.run != self._run:
             if self._has_worked:  # else the server knows nothing of this client but the shape of its data

@@ -60,6 +60,14 @@ class Participant:
         )
 
 
+def prepare(who: Participant, reply: pb.JoinReply) -> None:
+    """Check and load all that does not depend on a client's place, while the server waits for other clients.
+
+    Errors are those of :func:`session_of`.
+    """
+    who.local_data.load(_agreed_settings(who, reply))
+
+
 def session_of(
     who: Participant, reply: pb.JoinReply, quota: DiskQuota | None = None, make: Callable[..., Session] = Session
 ) -> Session:
@@ -72,10 +80,7 @@ def session_of(
     Raises :class:`fenchel.common.errors.FenchelError` where the settings of the run go beyond what the client agrees
     to, or do not suit its data or secrets.
     """
-    check_run(reply.run)
-    settings = who.trust_limits.settings(reply.settings, who.local_data.own)
-    given = "--secrets" if who.secrets is not None else "--peer" if who.peers is not None else None
-    who.trust_limits.check_encryption(settings, given)
+    settings = _agreed_settings(who, reply)
     data = who.local_data.of(settings, reply.assignment.index, reply.assignment.clients)
     who.trust_limits.check_model(settings, data.shard)
     folder = None if who.state_folder is None else who.state_folder / reply.run / who.name
@@ -93,6 +98,15 @@ def session_of(
         account=None if who.policy is None else _account(who, who.policy, reply.run, settings),
         shows_errors=who.trust_limits.error_texts,
     )
+
+
+def _agreed_settings(who: Participant, reply: pb.JoinReply) -> RunSettings:
+    """Return the settings of a run, which are within the limits of the client."""
+    check_run(reply.run)
+    settings = who.trust_limits.settings(reply.settings, who.local_data.own)
+    given = "--secrets" if who.secrets is not None else "--peer" if who.peers is not None else None
+    who.trust_limits.check_encryption(settings, given)
+    return settings
 
 
 def _account(who: Participant, policy: Policy, run: str, settings: RunSettings) -> Account:

@@ -32,6 +32,9 @@ class DataProvider(Protocol):
     def own(self) -> str | None:
         """Description of the data that the client brings itself; ``None``: the settings of the run name its data."""
 
+    def load(self, settings: RunSettings) -> None:
+        """Load what :meth:`of` will need, so that mistakes show and time passes while others are waited for."""
+
     def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
         """Return what client ``index`` of ``clients`` holds."""
 
@@ -46,6 +49,10 @@ class LocalData:
     own: None = None
     _sources: dict[str, DataSource] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
+
+    def load(self, settings: RunSettings) -> None:
+        """Load the data set."""
+        self._source(settings)
 
     def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
         """Return what client ``index`` of ``clients`` holds."""
@@ -69,6 +76,10 @@ class LocalData:
             return self._sources[key]
 
 
+def _data_key(settings: RunSettings) -> str:
+    return f"{settings.objective.dtype} {settings.data.model_dump_json()}"
+
+
 @dataclass(frozen=True)
 class OwnFile:
     """A data file that belongs to one client."""
@@ -79,16 +90,17 @@ class OwnFile:
     """Place of the sample identifiers, as ``--id`` names it: a column, an array or a file. ``None``: there are none, so
     samples are known by their row."""
     limits: DataLimits = ORDINARY  # of what is read
+    _loaded: dict[str, Shard] = field(default_factory=dict, repr=False, compare=False)  # not asked for yet
 
     @property
     def own(self) -> str:
         """The path of the file."""
         return str(self.path)
 
-    def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
-        """Return the samples of the file."""
+    def load(self, settings: RunSettings) -> None:
+        """Read the file, and keep what is in it until it is asked for."""
         with within_memory(self.path):
-            shard = load_own(
+            self._loaded[_data_key(settings)] = load_own(
                 self.path,
                 settings.data,
                 label=self.label,
@@ -96,6 +108,14 @@ class OwnFile:
                 dtype=settings.objective.dtype,
                 limits=self.limits,
             )
+
+    def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
+        """Return the samples of the file."""
+        key = _data_key(settings)
+        if key not in self._loaded:
+            self.load(settings)
+        shard = self._loaded.pop(key)
+        with within_memory(self.path):
             return ClientData(*divide_own(shard, settings.data.holdout, settings.seed, index, clients))
 
     def identity(self, settings: RunSettings, client: str) -> str:
@@ -117,6 +137,9 @@ class OwnShard:
     def own(self) -> str:
         """The number of samples."""
         return f"a shard of {self.shard.samples:,} samples"
+
+    def load(self, settings: RunSettings) -> None:
+        """Do nothing: the samples are here."""
 
     def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
         """Return the shard, in the floating type of the settings."""

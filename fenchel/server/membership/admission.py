@@ -29,6 +29,8 @@ from fenchel.server.stream.client_stream import ClientStream
 
 log = logging.getLogger("fenchel.server")
 
+_REMINDER_SECONDS = 15.0  # after which the log names the clients that the run waits for, again and again
+_NAMES = 20  # that it names at once
 _CLASS_NAMES = 10_000  # that a client may have
 _CLASS_NAME = 200  # characters of each
 _COLUMN_NAMES = 1 << 21  # characters that a client's columns may have, together
@@ -285,13 +287,22 @@ class Admission:
             self._described.set()
         try:
             async with asyncio.timeout(patience):
-                await self._described.wait()
+                while not self._described.is_set():
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_REMINDER_SECONDS):
+                            await self._described.wait()
+                            return
+                    log.warning("these clients joined but are not ready yet: %s; their logs say more", self._missing())
         except TimeoutError:
-            missing = [member.name for member in self.members.values() if member.shard is None]
             raise RunStoppedError(
                 f"these clients joined but did not get ready within {patience:g} s (network.join_timeout): "
-                f"{', '.join(missing)}; their logs say why"
+                f"{self._missing()}; their logs say why"
             ) from None
+
+    def _missing(self) -> str:
+        """Return names of the clients that have not described their data, the first ones."""
+        names = [member.name for member in self.members.values() if member.shard is None]
+        return ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
 
     async def take_in(self, fleet: Fleet, algorithm: Algorithm) -> bool:
         """Take those who wait into the fleet, one after the other; return whether it has grown.

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +15,8 @@ import pytest
 
 from fenchel.client.connection import Connection
 from fenchel.client.joining import Participant
-from fenchel.client.local_data import LocalData
-from fenchel.common.errors import UnreachableError
+from fenchel.client.local_data import LocalData, OwnFile
+from fenchel.common.errors import DataError, UnreachableError
 from fenchel.common.wire.frames import frames
 from fenchel.proto import fenchel_pb2 as pb
 from tests.messages import raises
@@ -51,6 +52,36 @@ async def test_a_full_server_is_not_said_to_be_silent() -> None:
     await server.stop(None)
     assert f"b: {address} has as many calls open as it may; trying again" in said
     assert not any("does not answer" in each for each in said)
+
+
+async def test_a_file_that_cannot_be_used_ends_a_client_while_others_are_waited_for(tmp_path: Path) -> None:
+    settings = {
+        "rounds": 1,
+        "clients": 2,
+        "data": {"name": "own", "classes": [0, 1]},
+        "objective": {"kind": "logistic"},
+        "algorithm": {"name": "fedavg"},
+    }
+    (tmp_path / "own.csv").write_text("age,outcome\n40,1\n50,0\n")
+
+    async def join(request: pb.JoinRequest, context: Any) -> pb.JoinReply:
+        await asyncio.sleep(0.01)
+        return pb.JoinReply(run="20260101-000000-own-ab12", settings=json.dumps(settings), joined=1, expected=2)
+
+    server = grpc.aio.server()
+    method = grpc.unary_unary_rpc_method_handler(join, pb.JoinRequest.FromString, pb.JoinReply.SerializeToString)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("fenchel.v1.Coordinator", {"Join": method}),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        with ThreadPoolExecutor(1) as executor:
+            for label, key in (("outcom", "column"), ("age", "key")):
+                who = Participant(name="a", server=address, local_data=OwnFile(tmp_path / "own.csv", label))
+                with pytest.raises(DataError) as caught:
+                    await Connection(who, executor).take_part()
+                assert getattr(caught.value, key)
+    finally:
+        await server.stop(None)
 
 
 async def test_a_stream_that_breaks_after_hours_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,21 @@ def test_names_of_columns_have_a_limit_and_the_number_of_the_features(tmp_path: 
     )
 
 
+async def test_the_log_names_clients_that_a_run_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fenchel.server.membership.admission._REMINDER_SECONDS", 0.01)
+    settings = SETTINGS | {"data": {"name": "digits"}, "network": {"join_timeout": 0.2}}
+    made = Coordinator(validate(settings), RunFolder.create(tmp_path, "run"))
+    for name in ("a", "b"):
+        made.admission.enrolment.instances[name] = b"1"
+    made.admission.enrolment._close()
+    made.admission.members = {"a": ClientRecord("a", 0, shard())}
+    with raises(RunStoppedError):
+        await made.admission.gather()
+    assert "these clients joined but are not ready yet: b; their logs say more" in caplog.text
+
+
 class Waits:
     """An algorithm that asks newcomers first; some never answer."""
 
