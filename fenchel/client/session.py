@@ -107,7 +107,7 @@ class Session:
     policy: what this client insists on before it takes part, if anything.
     quota: how much the journal may take.
     account: where all runs of a client with a policy are counted.
-    shows_errors: whether the log gets the text of an error in code from outside the project, which may hold data.
+    shows_errors: whether the log gets the text of an unexpected error, which may hold data.
     """
 
     def __init__(
@@ -221,8 +221,8 @@ class Session:
         except Exception as error:
             expected = isinstance(error, FenchelError)
             spent = isinstance(error, BudgetSpentError)
-            # The text of an unexpected error may hold data: neither this log nor the server gets it.
-            words = str(error) if expected else described(error)
+            # The text of an unexpected error may hold data: the server never gets it, this log where it is a terminal.
+            words = str(error) if expected else described(error, text=self._shows_errors)
             own = outside(error) if self._shows_errors and not expected else None
             if own is not None:  # its author looks for the lines there
                 log.error("%s: phase %r failed", self.client, instruction.phase, exc_info=(type(error), error, own))

@@ -8,17 +8,18 @@ from pathlib import Path
 from types import TracebackType
 
 
-def described(error: BaseException) -> str:
+def described(error: BaseException, *, text: bool = False) -> str:
     """Return the type of an error and the lines of code that led to it, and of those before it that it came from.
 
-    The text of an error is left out: ``could not convert string to float: ...`` shows what is in somebody's
-    file. Lines of code show none.
+    text: whether to add the texts of the errors. ``could not convert string to float: ...`` shows what is in a file;
+        lines of code show nothing of it.
     """
     lines: list[str] = []
     current: BaseException | None = error
     while current is not None:
         word = "an unexpected" if current is error else "  which came of a"
-        lines.append(f"{word} {type(current).__name__}, whose text is not shown, as it may hold data")
+        what = f": {current}" if text else ", whose text is not shown, as it may hold data"
+        lines.append(f"{word} {type(current).__name__}{what}")
         frames = traceback.extract_tb(current.__traceback__)
         lines += [f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)

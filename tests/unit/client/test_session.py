@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
 from collections.abc import Callable, Collection
@@ -143,6 +144,17 @@ def test_the_text_of_an_error_is_shown_to_nobody_but_the_author_of_the_code(
     assert "in stumble" in caplog.text
     assert ("ArithmeticError: the step was too long" in caplog.text) == shown
     assert ("in handle" in caplog.text) != shown, "an author needs none of Fenchel's own lines"
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_the_text_of_an_error_in_a_library_is_shown_likewise(
+    shown: bool, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(TallyClient, "answer", json.loads)  # which is given no text
+    settings = make_settings(algorithm={"name": NAME}, objective={"kind": "logistic"})
+    handled(Session("client-0", settings, holding(), allowed=[NAME], shows_errors=shown), "add", 1, 0, amount=1.0)
+    assert "TypeError" in caplog.text
+    assert ("loads() takes 1 positional argument" in caplog.text) == shown
 
 
 KINDS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, FenchelError)]

@@ -89,6 +89,22 @@ def test_the_gradient_in_a_buffer_leads_to_the_statistic_of_the_batch() -> None:
     assert objective(normalised, shard, l2=2.0).penalty(w) == pytest.approx(w[:-8] @ w[:-8])
 
 
+def test_a_batch_of_one_sample_is_normalised_by_the_running_statistics() -> None:
+    shard = make_shard(20, FEATURES, CLASSES, seed=1)
+    own = objective(normalised, shard)
+    w = own.initial(0)
+    w[-8:] = np.linspace(0.5, 2.0, 8)
+    one = ALL[3:4]
+    gradient = own.batch_gradient(w, one)
+    np.testing.assert_array_equal(gradient[-8:], 0)
+    module = own.module_of(w)  # which uses them, too
+    loss = nn.functional.cross_entropy(module(torch.tensor(shard.features[one])), torch.tensor(shard.labels[one]))
+    loss.backward()
+    expected = np.concatenate([value.grad.numpy().ravel() for value in module.parameters()])
+    np.testing.assert_allclose(gradient[:-8], expected, rtol=1e-10, atol=1e-15)
+    assert own.batch_gradient(w, ALL)[-8:].all()  # the next batch has statistics again
+
+
 def test_descent_with_batch_normalisation_evaluates_as_it_trains() -> None:
     own = objective(normalised)
     w = own.initial(0)

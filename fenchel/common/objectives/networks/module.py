@@ -14,6 +14,7 @@ import torch
 from numpy.typing import DTypeLike
 from scipy.special import expit, softmax
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from fenchel.common.arrays import Dense, Indices, Matrix, Vector
 from fenchel.common.data.shard import Shard
@@ -41,6 +42,8 @@ class TorchObjective(ObjectiveFactory):
     Buffers are averaged and sent as parameters are. The gradient in a buffer b that becomes b' in a pass is b - b';
     batch normalisation has momentum 1 there, so that b' is the statistic of the batch. A step of size s along it is
     then the moving average with momentum s, for every gradient method. The ridge leaves buffers out.
+
+    A batch of one sample, whose statistics batch normalisation refuses, is normalised by the running ones, which stay.
 
     Dropout and ``transform`` draw from a generator that follows from the model and the samples of the batch: equal
     arguments give equal gradients, also after a crash, and nothing is kept between calls. Losses are evaluated without
@@ -113,7 +116,7 @@ class ModuleObjective(Objective):
         self._float = torch.from_numpy(np.empty(0, self.dtype)).dtype
         self._module.to(self._float)
         for each in self._module.modules():
-            if isinstance(each, nn.modules.batchnorm._NormBase):
+            if isinstance(each, _NormBase):
                 each.momentum = 1.0  # what it keeps then is the statistic of the batch
         self._has_one_output = self._outputs_alone()
         self._features, self._targets = self._prepare(shard)
@@ -222,16 +225,35 @@ class ModuleObjective(Objective):
 
     def _gradient(self, w: Vector, features: torch.Tensor, targets: torch.Tensor) -> Vector:
         """Return the gradient of the mean loss of samples, and b - b' for the buffers."""
-        tensors = self._tensors(w)
-        before = {name: tensors[name].clone() for name in self._buffers}
         if self._described.transform is not None:
             features = self._described.transform(features)
-        loss = self._loss(self._outputs(tensors, features), targets)
+        tensors = self._tensors(w)
+        before = {name: tensors[name].clone() for name in self._buffers}
+        try:
+            outputs = self._outputs(tensors, features)
+        except ValueError:
+            if len(targets) > 1:
+                raise
+            # Batch normalisation refuses the statistics of a single value, as a last batch may have.
+            tensors = self._tensors(w)
+            with self._fixed_statistics():
+                outputs = self._outputs(tensors, features)
+        loss = self._loss(outputs, targets)
         trained = [tensor for name, tensor in tensors.items() if name not in self._buffers]
         slopes = iter(torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True))
         found = [before[name] - tensors[name] if name in self._buffers else next(slopes) for name in tensors]
         result: Vector = torch.cat([each.reshape(-1) for each in found]).numpy(force=True)
         return result
+
+    @contextmanager
+    def _fixed_statistics(self) -> Iterator[None]:
+        """Let layers of batch normalisation use their running statistics, and leave these as they are."""
+        layers = [each for each in self._module.modules() if isinstance(each, _NormBase)]
+        for layer in layers:
+            layer.eval()
+        yield
+        for layer in layers:
+            layer.train()
 
     def clipped_gradient(self, w: Vector, rows: Indices, bound: float) -> Vector:
         """Return the gradient with every sample's part clipped, shape (d,); see :meth:`Objective.clipped_gradient`.
