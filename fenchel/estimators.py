@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,11 +16,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from fenchel.common.settings.run import change
 from fenchel.deploy.launch.up import up
 from fenchel.report.predictor import Predictor
 from fenchel.report.run import Run
 
 _AVERAGING = {"name": "fedavg", "local_epochs": 5, "batch_size": 8, "step_size": 0.1}
+_SECTIONS = ("algorithm", "objective", "partition", "settings")  # parameters with parameters of their own
 
 
 class _Federated(BaseEstimator):  # type: ignore[misc]
@@ -55,13 +58,34 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.runs = runs
         self.random_state = random_state
 
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, also those of sections, such as ``algorithm__step_size``; returns the estimator itself."""
+        changes: dict[str, dict[str, Any]] = {}
+        for key in [key for key in params if key.partition("__")[0] in _SECTIONS and "__" in key]:
+            section, _, name = key.partition("__")
+            value = params.pop(key)
+            value = value.item() if isinstance(value, np.generic) else value  # as searches draw them
+            changes.setdefault(section, {})[name.replace("__", ".")] = value
+        super().set_params(**params)
+        for section, values in changes.items():
+            given = getattr(self, section) or {}
+            changed: dict[str, Any] = {"name": given} if isinstance(given, str) else deepcopy(dict(given))
+            change(changed, values)
+            setattr(self, section, changed)
+        return self
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
 
-    def _run(self, features: Any, targets: NDArray[Any], objective: Mapping[str, Any], groups: Any) -> None:
-        """Do the run and keep what predicts."""
+    def _run(self, features: Any, targets: NDArray[Any], kind: str, groups: Any) -> None:
+        """Do the run and keep what predicts.
+
+        kind: the kind of objective, unless the parameters name one.
+        """
+        objective: dict[str, Any] = {"kind": kind, "l2": 1e-4, **(self.objective or {})}
+        algorithm = {"name": self.algorithm} if isinstance(self.algorithm, str) else dict(self.algorithm or {})
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         data: dict[str, Any] = {
             "scale": self.scale or ("unit-rows" if sp.issparse(features) else "standard"),
@@ -71,18 +95,17 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             "task": "regression" if objective["kind"] == "squared" else "classification",
         }
         given: dict[str, Any] = {"X": features, "y": targets}
-        clients = min(self.clients, features.shape[0])
+        clients = min(int(self.clients), features.shape[0])
         if groups is not None:
             given["group"] = groups = np.asarray(groups)
             data["partition"], clients = {"kind": "column", "column": "group"}, len(np.unique(groups))
-        algorithm = {"name": self.algorithm} if isinstance(self.algorithm, str) else self.algorithm
         settings = {
             "seed": seed,
-            "rounds": self.rounds,
+            "rounds": int(self.rounds),
             "clients": clients,
             "data": data,
             "objective": objective,
-            "algorithm": dict(algorithm or _AVERAGING),
+            "algorithm": algorithm if "name" in algorithm else _AVERAGING | algorithm,
             **(self.settings or {}),
         }
         with tempfile.TemporaryDirectory(prefix="fenchel-") as temporary:
@@ -104,9 +127,10 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     Parameters
     ----------
     algorithm
-        Section ``algorithm`` of the settings, or a name; by default FedAvg with five local epochs.
+        Section ``algorithm`` of the settings, or a name. Without a name: FedAvg, by default with five local epochs,
+        batches of 8 and steps of 0.1. ``algorithm__step_size`` is a parameter of searches.
     objective
-        Section ``objective``; by default logistic for two classes and softmax for more, with ``l2`` 1e-4.
+        Section ``objective``; by default of kind logistic for two classes and softmax for more, with ``l2`` 1e-4.
     clients
         Number of clients, at most one for each sample.
     rounds
@@ -163,7 +187,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise ValueError(f"y has one class, {self.classes_[0]!r}; a classifier needs two classes or more")
         kind = "logistic" if len(self.classes_) == 2 else "softmax"
-        self._run(features, numbers, self.objective or {"kind": kind, "l2": 1e-4}, groups)
+        self._run(features, numbers, kind, groups)
         return self
 
     def decision_function(self, X: Any) -> NDArray[Any]:
@@ -198,9 +222,7 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         )
         targets = np.asarray(targets, np.float64)
         self._centre, self._spread = float(targets.mean()), float(targets.std()) or 1.0
-        self._run(
-            features, (targets - self._centre) / self._spread, self.objective or {"kind": "squared", "l2": 1e-4}, groups
-        )
+        self._run(features, (targets - self._centre) / self._spread, "squared", groups)
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:

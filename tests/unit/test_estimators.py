@@ -94,6 +94,27 @@ def test_any_objective_and_algorithm_can_be_given(objective: dict[str, Any]) -> 
     assert classifier.decision_function(X).shape == (120,)
 
 
+def test_searches_try_settings_of_sections(tmp_path: Path) -> None:
+    grid = {
+        "algorithm__step_size": np.array([0.01, 0.3]),
+        "objective__l2": [0.001],
+        "algorithm__local_epochs": np.arange(1, 2),
+        "settings__participation__min_replies": [2],
+    }
+    search = GridSearchCV(fenchel.FederatedClassifier(rounds=3, random_state=0, runs=tmp_path), grid, cv=2)
+    best = search.fit(X, Y).best_estimator_
+    chosen = {"step_size": search.best_params_["algorithm__step_size"], "local_epochs": 1}
+    assert best.algorithm == chosen
+    settings = best.run_.settings
+    assert settings.algorithm.model_dump()["name"] == "fedavg"
+    assert settings.algorithm.model_dump() | chosen == settings.algorithm.model_dump()
+    assert (settings.objective.l2, settings.participation.min_replies) == (0.001, 2)
+    named = fenchel.FederatedClassifier(algorithm="scaffold").set_params(algorithm__local_steps=2, rounds=4)
+    assert (named.algorithm, named.rounds) == ({"name": "scaffold", "local_steps": 2}, 4)
+    with pytest.raises(ValueError, match="Invalid parameter 'step_size'"):
+        named.set_params(step_size=1)
+
+
 def test_sparse_samples_are_taken() -> None:
     sparse = sp.csr_array(X * (np.abs(X) > 1))
     assert fenchel.FederatedClassifier(random_state=0).fit(sparse, Y).score(sparse, Y) > 0.7
