@@ -109,7 +109,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             **(self.settings or {}),
         }
         with tempfile.TemporaryDirectory(prefix="fenchel-") as temporary:
-            run = up(settings, data=given, in_process=self.in_process, runs=self.runs or temporary)
+            run = up(settings, data=given, in_process=self.in_process, runs=self.runs or temporary, progress=False)
             self.predictor_ = run.predictor
             self.run_ = None if self.runs is None else run
 

@@ -93,7 +93,7 @@ def server(
     from fenchel.common.tls.credentials import Credentials
     from fenchel.deploy.address import Address
     from fenchel.deploy.certificates.pairs import check_pair
-    from fenchel.deploy.cli.display import Display
+    from fenchel.deploy.monitoring.display import Display
     from fenchel.deploy.monitoring.exporters import Exporters, watching
     from fenchel.server.coordinator import Coordinator, open_resumed
     from fenchel.server.metering.open_files import raise_limit

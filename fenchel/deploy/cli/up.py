@@ -116,10 +116,10 @@ def up(
     log_level: LogLevelOption = None,
 ) -> None:
     """Bring a federation up: a server on this machine and its clients, over TLS, until the run is done."""
-    from fenchel.deploy.cli.display import Display
     from fenchel.deploy.launch.deployment import Deployment
     from fenchel.deploy.launch.given_data import OwnFiles
     from fenchel.deploy.launch.launchers.choice import launcher
+    from fenchel.deploy.monitoring.display import Display
     from fenchel.deploy.monitoring.exporters import Exporters, watching
     from fenchel.server.coordinator import open_resumed
     from fenchel.server.metering.open_files import raise_limit

@@ -86,20 +86,48 @@ def log_to_terminal(level: int) -> None:
     logger.propagate = False
 
 
+class _Passed(logging.Handler):
+    """Passes records on to the handlers of the program that does a run, which a log file is no reason to fill."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__(logger.getEffectiveLevel())
+        self._logger, self._own_level = logger, logger.level
+        logger.setLevel(min(self.level, logging.INFO))  # a file has all records from INFO on
+        logger.propagate = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Give a record to the handlers above, or to standard error where there are none."""
+        if self._logger.parent is not None:
+            self._logger.parent.callHandlers(record)
+
+    def close(self) -> None:
+        """Let records take their usual way again."""
+        super().close()
+        self._logger.setLevel(self._own_level)
+        self._logger.propagate = True
+
+
 @contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
-    """Also append Fenchel's records to a file, for the duration of a ``with`` block."""
+    """Also append Fenchel's records to a file, for the duration of a ``with`` block.
+
+    Of several runs at once in a program, each file has the records of all.
+    """
     handler = RunLog(path)
     handler.setFormatter(JsonLines())
     logger = logging.getLogger("fenchel")
+    if logger.propagate:
+        logger.addHandler(_Passed(logger))
     logger.addHandler(handler)
-    if logger.level == logging.NOTSET:
-        logger.setLevel(logging.INFO)
     try:
         yield
     finally:
         logger.removeHandler(handler)
         handler.close()
+        if not any(isinstance(each, RunLog) for each in logger.handlers):
+            for each in [each for each in logger.handlers if isinstance(each, _Passed)]:
+                logger.removeHandler(each)
+                each.close()
 
 
 def _trace(text: str) -> str:

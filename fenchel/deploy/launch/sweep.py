@@ -258,8 +258,9 @@ def sweep(
     points = sweep_points(values, source, seeds, grid or {})
     name = next(point.settings.name for point in points if point.settings is not None)
     folder = create_sweep_folder(Path(runs), name)
-    found = []
-    for result in do_sweep(points, folder, lambda _, chosen: up(chosen, runs=folder, **options), {}):
+    found: list[Run] = []
+    quiet = {"progress": False}
+    for result in do_sweep(points, folder, lambda _, chosen: up(chosen, runs=folder, **quiet | options), {}):
         if result.error is not None:
             _log.warning("the run with %s is not complete: %s", result.point.label, result.error)
         if result.path is not None:

@@ -270,7 +270,14 @@ class Search:
         state, values, failure = TrialState.COMPLETE, None, None
         try:
             settings = _named(trial_settings(self.base, drawn, trial.number), name, on_shortage="stop")
-            run = up(settings, runs=self.folder.trials, in_process=in_process, processes=processes, observer=observer)
+            run = up(
+                settings,
+                runs=self.folder.trials,
+                in_process=in_process,
+                processes=processes,
+                observer=observer,
+                progress=False,
+            )
         except (DataError, MissingDependencyError):
             raise  # it would be the same for every trial
         except FenchelError as error:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,8 @@ from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.given_data import OwnData, OwnFiles, PooledData, given_data
 from fenchel.deploy.launch.launchers.choice import launcher
-from fenchel.deploy.launch.notebook import in_notebook_too
+from fenchel.deploy.launch.logs import log_to_file
+from fenchel.deploy.monitoring.progress import progress_shown
 from fenchel.server.telemetry.observer import Observer
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ async def up_async(
     in_process: bool = False,
     resume: str | Path | Run | None = None,
     observer: Observer | None = None,
+    progress: bool = True,
 ) -> Run:
     """Do a run with the server in this process, as the command ``fenchel up`` does, and return it.
 
@@ -114,6 +117,8 @@ async def up_async(
         Python objects are still in its folder; other data of clients' own are given again.
     observer
         Called while the run goes on; several: :class:`fenchel.Observers`.
+    progress
+        Whether a notebook, or a terminal, shows how far the run is.
 
     Returns
     -------
@@ -138,15 +143,16 @@ async def up_async(
         raise SettingsError("a resumed run keeps its settings: give resume without them", key="resume")
     else:
         work = _resume(resume.path if isinstance(resume, Run) else Path(resume), given, label, identifier)
-    folder, observer = work.folder, in_notebook_too(observer, work.settings)
+    folder, rounds = work.folder, work.settings.rounds
+    shown = progress_shown(observer, folder.id, rounds) if progress else nullcontext(observer)
     try:
-        with folder.kept_if_begun():
+        with folder.kept_if_begun(), log_to_file(folder.log), shown as watching:
             chosen, own = _with_data(work)
             if in_process:
                 # Only here: in any other case this process is a server, and must not have what decrypts.
                 from fenchel.deploy.launch.in_process import run_in_process
 
-                await run_in_process(chosen, folder, resume=work.checkpoint, observer=observer, own=own)
+                await run_in_process(chosen, folder, resume=work.checkpoint, observer=watching, own=own)
             else:
                 assert own is None or isinstance(own, OwnFiles)  # shards were refused
                 await Deployment(
@@ -156,7 +162,7 @@ async def up_async(
                     processes=processes,
                     launcher=engine_launcher,
                     resume=work.checkpoint,
-                    observer=observer,
+                    observer=watching,
                     own=own,
                 ).run()
     except BaseException as error:
@@ -240,7 +246,10 @@ def _wait_for(work: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
+        try:
+            return asyncio.run(work)
+        except KeyboardInterrupt as interruption:
+            raise _noted(interruption, interruption.__context__) from None
     outcome: list[T] = []
     failure: list[BaseException] = []
     begun: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
@@ -264,11 +273,18 @@ def _wait_for(work: Coroutine[Any, Any, T]) -> T:
             thread.join(_LOOK)
             if outer is not None and outer.cancelling():  # as asyncio.run does at Ctrl-C
                 raise asyncio.CancelledError
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except (KeyboardInterrupt, asyncio.CancelledError) as interruption:
         for loop, task in begun:
             loop.call_soon_threadsafe(task.cancel)
         thread.join()  # until it is saved
-        raise
+        raise _noted(interruption, *failure) from None
     if failure:
         raise failure[0]
     return outcome[0]
+
+
+def _noted(error: BaseException, *others: BaseException | None) -> BaseException:
+    """Return an error with the notes of others, from which it was made."""
+    for note in (note for other in others for note in getattr(other, "__notes__", ())):
+        error.add_note(note)
+    return error

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fenchel.deploy.cli.display import Display
 from fenchel.deploy.cli.main import application
+from fenchel.deploy.monitoring.display import Display
 
 ROW = {
     "round": 1,

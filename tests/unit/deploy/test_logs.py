@@ -46,6 +46,22 @@ def test_a_log_with_room_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [json.loads(line)["message"] for line in lines] == ["one"]
 
 
+def test_handlers_of_a_program_get_what_they_got_without_a_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("fenchel")
+    before = logger.level, logger.propagate, list(logger.handlers)
+    with log_to_file(tmp_path / "one.jsonl"):
+        with log_to_file(tmp_path / "two.jsonl"):  # another run
+            log.info("for the files")
+            log.warning("for all")
+        log.info("for one file")
+    assert [record.getMessage() for record in caplog.records] == ["for all"]
+    assert len((tmp_path / "one.jsonl").read_text().splitlines()) == 3
+    assert len((tmp_path / "two.jsonl").read_text().splitlines()) == 2
+    assert (logger.level, logger.propagate, logger.handlers) == before
+
+
 FORGED = "\x1b]0;owned\x07\x1b[31m\nERROR client b is lost"
 
 

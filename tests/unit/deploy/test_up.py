@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
+import logging
 import os
 import re
 import signal
@@ -19,7 +21,7 @@ import pytest
 
 import fenchel
 from fenchel.common.errors import CheckpointError, SettingsError
-from fenchel.deploy.launch.notebook import NotebookProgress, in_notebook_too
+from fenchel.deploy.monitoring.notebook import NotebookProgress
 from fenchel.server.telemetry.summary import Summary
 from tests.messages import raises
 
@@ -114,6 +116,7 @@ def test_an_interrupted_program_leaves_a_run_that_goes_on(notebook: bool, tmp_pa
     (folder,) = (tmp_path / "runs").iterdir()
     run = fenchel.Run(folder)
     assert (run.state, run.reason) == ("stopped", "interrupted")
+    assert f"go on with fenchel.up(resume={str(folder.relative_to(tmp_path))!r})." in said
 
 
 class Display:
@@ -130,23 +133,49 @@ class Display:
         self.shown.append(what._repr_html_())
 
 
-def test_a_notebook_shows_progress_and_the_time_left(tmp_path: Path) -> None:
+def test_a_notebook_shows_progress_and_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fenchel.deploy.monitoring.notebook._PAUSE", 0)
     display = Display()
     fenchel.up(SETTINGS, data=(X, Y), in_process=True, runs=tmp_path, observer=NotebookProgress(display, 30))
-    rounds = [text for text in display.shown if "s left" in text]
+    rounds = [text for text in display.shown if " left" in text]
     assert rounds
-    assert re.search(r'value="\d+" max="30".* round \d+ of 30 · objective \d', rounds[-1])
+    assert re.search(r'value="\d+" max="30".* round \d+ of 30 · objective \d.* · about .* left', rounds[-1])
     assert re.search(r"30 rounds · objective .* · [\d.]+ s$", display.shown[-1])
     progress = NotebookProgress(display, 30)
     progress.ended(Summary("run", False, 3, 1.0, "<lost>", {}))
     assert "stopped after 3 rounds" in display.shown[-1]
 
 
-def test_only_a_notebook_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = fenchel.RunSettings.model_validate(SETTINGS | {"data": {"name": "digits"}})
-    assert in_notebook_too(None, settings) is None
+def test_a_cell_shows_progress_wherever_it_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    display = Display()
     shell = type("ZMQInteractiveShell", (), {})()
-    ipython = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=Display()))
+    ipython = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display))
     monkeypatch.setitem(sys.modules, "IPython", ipython)
-    assert isinstance(in_notebook_too(None, settings), NotebookProgress)
-    assert isinstance(in_notebook_too(fenchel.Observer(), settings), fenchel.Observers)
+    fenchel.up(SETTINGS, data=(X, Y), in_process=True, runs=tmp_path)
+    assert "30 rounds" in display.shown[-1]
+
+
+def test_a_terminal_shows_progress_unless_it_is_told_not_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for force, progress in ((None, True), ("1", False), ("1", True)):
+        if force is not None:
+            monkeypatch.setenv("FORCE_COLOR", force)
+        run = fenchel.up(SETTINGS, data=(X, Y), in_process=True, runs=tmp_path, progress=progress)
+        shown = capsys.readouterr()
+        assert not shown.out
+        assert bool(shown.err) == (force is not None and progress)
+    assert run.path.name in shown.err
+    assert "round 30 of 30" in shown.err
+
+
+def test_a_run_has_a_log_and_a_program_hears_no_more_than_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("fenchel")
+    before = logger.level, logger.propagate, list(logger.handlers)
+    run = fenchel.up(SETTINGS, data=(X, Y), in_process=True, runs=tmp_path)
+    entries = [json.loads(line) for line in (run.path / "log.jsonl").read_text().splitlines()]
+    assert {entry["level"] for entry in entries} == {"info"}
+    assert not caplog.records
+    assert (logger.level, logger.propagate, logger.handlers) == before

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from fenchel.common.settings.run import RunSettings
-from fenchel.server.telemetry.observer import Observer, Observers
+from fenchel.deploy.monitoring.time_left import TimeLeft
+from fenchel.report.formatting import seconds_text
+from fenchel.server.telemetry.observer import Observer
 from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.summary import Summary
 
@@ -18,16 +19,7 @@ _PAUSE = 0.2  # seconds between two updates
 _SHOWN = ("objective", "gap", "test_accuracy", "test_auc", "holdout_accuracy")
 
 
-def in_notebook_too(observer: Observer | None, settings: RunSettings) -> Observer | None:
-    """Return an observer that shows the progress in a notebook as well; elsewhere the one that is given."""
-    display = _display()
-    if display is None:
-        return observer
-    progress = NotebookProgress(display, settings.rounds)
-    return progress if observer is None else Observers(observer, progress)
-
-
-def _display() -> Any:
+def notebook_display() -> Any:
     """Return IPython's ``display`` where this is a notebook, else ``None``."""
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
@@ -39,8 +31,8 @@ class NotebookProgress(Observer):
 
     def __init__(self, display: Any, rounds: int) -> None:
         self._rounds = rounds
-        self._began = self._shown = 0.0
-        self._first = 0
+        self._left = TimeLeft(rounds)
+        self._shown = 0.0
         self._row: Row = {}
         self._handle = display(_Bar("starting", 0, rounds), display_id=True)
 
@@ -48,19 +40,15 @@ class NotebookProgress(Observer):
         """Show how many clients are there."""
         self._show(f"{present} of {expected or 'any number of'} clients", 0)
 
-    def round_begun(self, t: int) -> None:
-        """Begin to measure the time with the first round."""
-        if not self._began:
-            self._began, self._first = time.monotonic(), t
-
     def round_ended(self, row: Row) -> None:
         """Show the round, a few times a second at most."""
         self._row = row
+        self._left.round_ended(row)
         now = time.monotonic()
         if now - self._shown >= _PAUSE:
             self._shown, t = now, int(row["round"])
-            left = (now - self._began) / (t - self._first + 1) * (self._rounds - t)
-            self._show(f"round {t} of {self._rounds}{_figures(row)} · {left:.0f} s left", t)
+            left = "" if self._left.seconds is None else f" · about {seconds_text(self._left.seconds)} left"
+            self._show(f"round {t} of {self._rounds}{_figures(row)}{left}", t)
 
     def ended(self, summary: Summary) -> None:
         """Show the end."""
