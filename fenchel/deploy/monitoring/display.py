@@ -62,6 +62,10 @@ _COLUMNS = (
 )
 
 
+_LEFT_OUT = ("coding", "rest", "compute", "replies", "down", "up", "encryption", "network", "seconds")
+"""Titles of the columns that a narrow terminal has no room for, the first to go first."""
+
+
 def _rest(row: Row) -> float:
     """Seconds of queues, of who was away, of the server, of answers that never came, and of what is unaccounted for."""
     shown = sum(row[f"{part}_s"] for part in ("compute", "encryption", "coding", "network"))
@@ -154,9 +158,17 @@ class Display(Observer):
             box=None,
             pad_edge=False,
         )
-        shown = [column for column in _COLUMNS if not column.rare or any(column.text(row) for row in self._rows)]
-        for column in shown:
-            table.add_column(column.title, justify="right", no_wrap=True)
-        for row in self._rows:
-            table.add_row(*(column.text(row) for column in shown))
+        found = {column.title: [column.text(row) for row in self._rows] for column in _COLUMNS}
+        for column in _COLUMNS:
+            if column.rare and not any(found[column.title]):
+                del found[column.title]
+        widths = {title: max(map(len, (title, *texts))) + 2 for title, texts in found.items()}  # with a gap
+        for title in _LEFT_OUT:
+            if sum(widths.values()) <= self._console.width:
+                break
+            widths.pop(title, None)
+        for title in widths:
+            table.add_column(title, justify="right", no_wrap=True)
+        for texts in zip(*(found[title] for title in widths), strict=True):
+            table.add_row(*texts)
         return table

@@ -30,9 +30,9 @@ ROW = {
 }
 
 
-def shown(*rows: dict[str, Any], terminal: bool) -> str:
+def shown(*rows: dict[str, Any], terminal: bool, width: int = 140) -> str:
     output = StringIO()
-    console = Console(file=output, width=140, force_terminal=terminal, color_system=None)
+    console = Console(file=output, width=width, force_terminal=terminal, color_system=None)
     with Display(console, "a run", 3) as display:
         for row in rows:
             display.round_ended(row)
@@ -52,6 +52,14 @@ def test_gap_and_encryption_are_shown_where_there_are_some(terminal: bool) -> No
     assert "0.750" in text
     assert "nan" not in shown(ROW | {"gap": 0.5}, ROW | {"gap": math.nan}, terminal=terminal)
     assert "0.3750" in shown(ROW | {"objective": math.nan, "primal_objective": 0.375}, terminal=terminal)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_a_narrow_terminal_gets_fewer_columns_and_none_that_is_cut_off(width: int) -> None:
+    text = shown(ROW, terminal=True, width=width)
+    assert "…" not in text
+    assert ("coding" in text) == (width == 100)
+    assert all(title in text for title in ("round", "objective", "accuracy", "seconds"))
 
 
 @pytest.mark.parametrize(("said", "stands"), [(["waiting for 1 more"], True), (["waiting for 1 more", ""], False)])
