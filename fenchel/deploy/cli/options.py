@@ -31,6 +31,9 @@ SetOption = Annotated[
 ClientsOption = Annotated[
     str | None, typer.Option("--clients", metavar="N|auto", help="number of clients, in place of the settings'")
 ]
+InProcessOption = Annotated[
+    bool, typer.Option("--in-process", help="clients in this process, without a network: sooner, no real latency")
+]
 LabelOption = Annotated[str | None, typer.Option(metavar="COLUMN", help="column of the label in --data")]
 IdentifierOption = Annotated[
     str | None,

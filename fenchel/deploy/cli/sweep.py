@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,7 +20,6 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.cli.conduct import conducted, interruptible, say_on, show_warnings
 from fenchel.deploy.cli.options import console_for, warn_of
 from fenchel.deploy.launch.data import ensure
-from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.launchers.slurm import SlurmLauncher
 from fenchel.deploy.launch.sweep import (
     SweepPoint,
@@ -37,13 +36,17 @@ from fenchel.server.preflight import check_run
 from fenchel.server.telemetry.observer import Observer, Observers
 from fenchel.server.telemetry.recorder import Row
 
+if TYPE_CHECKING:
+    from fenchel.deploy.launch.deployment import Deployment
+    from fenchel.deploy.launch.in_process import OneProcess
+
 
 @dataclass(frozen=True)
 class Sweep:
     """A sweep that can be done."""
 
     points: Sequence[SweepPoint]  # its runs
-    deploy: Callable[[RunSettings], Deployment]  # returns the checked deployment of a run
+    deploy: Callable[[RunSettings], Deployment | OneProcess]  # returns the checked deployment of a run
 
     @classmethod
     def plan(
@@ -52,7 +55,7 @@ class Sweep:
         source: str,
         seeds: str | None,
         grid: Sequence[str],
-        deploy: Callable[[RunSettings], Deployment],
+        deploy: Callable[[RunSettings], Deployment | OneProcess],
     ) -> Sweep:
         """Check the settings of every run; the parameters are the words of the command line."""
 

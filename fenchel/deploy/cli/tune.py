@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.status import Status
 
 from fenchel.common.errors import SettingsError
-from fenchel.deploy.cli.options import JsonOption, RunsOption
+from fenchel.deploy.cli.options import InProcessOption, JsonOption, RunsOption
 from fenchel.deploy.launch.logs import log_to_file
 from fenchel.report.formatting import number_text
 
@@ -30,9 +30,7 @@ def tune(
         typer.Option("--set", metavar="KEY=VALUE", help="override one setting of all runs; dotted key, YAML value"),
     ] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="number of trials, in place of the file's")] = None,
-    in_process: Annotated[
-        bool, typer.Option("--in-process", help="runs in this process, without a network: sooner, no real latency")
-    ] = False,
+    in_process: InProcessOption = False,
     processes: Annotated[
         int | None, typer.Option(min=1, help="client processes of a run; default one for each client, at most 16")
     ] = None,

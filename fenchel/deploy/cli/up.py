@@ -28,6 +28,7 @@ from fenchel.deploy.cli.options import (
     DashboardAtOption,
     DashboardOption,
     IdentifierOption,
+    InProcessOption,
     InsecureOption,
     JsonOption,
     LabelOption,
@@ -48,6 +49,7 @@ from fenchel.deploy.launch.data import ensure
 if TYPE_CHECKING:
     from fenchel.common.settings.run import RunSettings
     from fenchel.deploy.launch.deployment import Deployment
+    from fenchel.deploy.launch.in_process import OneProcess
     from fenchel.deploy.launch.launchers.slurm_job import SlurmJob
     from fenchel.server.checkpoint import Checkpoint
 
@@ -69,6 +71,7 @@ def up(
     processes: Annotated[
         int | None, typer.Option(min=1, help="client processes; default one for each client, at most 16")
     ] = None,
+    in_process: InProcessOption = False,
     runs: RunsOption = Path("runs"),
     on: Annotated[
         str,
@@ -130,26 +133,39 @@ def up(
     own = OwnFiles.of_patterns(data, label, identifier) if data else None
     if own is None and (label, identifier) != (None, None):
         raise SettingsError("given without --data, whose columns they name", key="--label, --id")
+    of_processes: dict[str, object] = {"--processes": processes, "--insecure": insecure or None}
+    of_processes |= {"--on": None if on == "local" else on, "--hosts": hosts, "--engine": engine}
+    of_processes |= {"--cpus": cpus, "--gpus": gpus}
+    if in_process and (given := [option for option, value in of_processes.items() if value is not None]):
+        raise SettingsError("is about client processes, of which --in-process starts none; leave it out", key=given[0])
 
     def deploy(
         chosen: RunSettings, folder: RunFolder | None = None, checkpoint: Checkpoint | None = None
-    ) -> Deployment:
+    ) -> Deployment | OneProcess:
         number = len(checkpoint.members) if checkpoint is not None else chosen.clients
         if not isinstance(number, int):
             raise SettingsError(
                 "auto waits for clients that join by themselves; give the number to start with --clients N",
                 key="clients",
             )
-        deployment = Deployment(
-            chosen,
-            folder or RunFolder(runs / "RUN"),
-            number,
-            processes=processes,
-            secure=not insecure,
-            launcher=launcher(on, engine=engine, hosts=hosts, cpus=cpus, gpus=gpus),
-            resume=checkpoint,
-            own=own,
-        )
+        folder = folder or RunFolder(runs / "RUN")
+        deployment: Deployment | OneProcess
+        if in_process:
+            # Only here: in any other case this process is a server, and must not have what decrypts.
+            from fenchel.deploy.launch.in_process import OneProcess
+
+            deployment = OneProcess(chosen, folder, number, resume=checkpoint, own=own)
+        else:
+            deployment = Deployment(
+                chosen,
+                folder,
+                number,
+                processes=processes,
+                secure=not insecure,
+                launcher=launcher(on, engine=engine, hosts=hosts, cpus=cpus, gpus=gpus),
+                resume=checkpoint,
+                own=own,
+            )
         deployment.check()
         return deployment
 
@@ -200,11 +216,14 @@ def up(
     show_outcome(console, folder, summary, as_json=as_json, quiet=quiet)
 
 
-def _job(deployment: Deployment, always: list[str], beginning: list[str], runs: Path) -> SlurmJob | None:
+def _job(deployment: Deployment | OneProcess, always: list[str], beginning: list[str], runs: Path) -> SlurmJob | None:
     """Return the job in which this command is to run; ``None`` where it runs here."""
+    from fenchel.deploy.launch.deployment import Deployment
     from fenchel.deploy.launch.launchers.slurm import SlurmLauncher
     from fenchel.deploy.launch.launchers.slurm_job import SlurmJob
 
+    if not isinstance(deployment, Deployment):
+        return None
     launcher = deployment.launcher
     if not isinstance(launcher, SlurmLauncher) or launcher.is_allocated:
         return None

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from fenchel.client.joining import Participant, session_of
 from fenchel.client.local_data import DataProvider, LocalData, OwnFile, OwnShard
@@ -71,12 +72,7 @@ async def run_in_process(
     secrets: what the clients share, if the algorithm needs it. By default it is made, and kept beside the journals
         until the run is complete.
     """
-    if settings.links is not None:
-        raise SettingsError(
-            "in one process there is no network between the clients and the server; use fenchel up without "
-            "in_process, or leave links out",
-            key="links",
-        )
+    _refuse_links(settings)
     from threadpoolctl import threadpool_limits  # its import changes the environment of the process
 
     number = settings.clients if isinstance(settings.clients, int) else clients or 1
@@ -108,6 +104,60 @@ async def run_in_process(
         raise _first(group) from None
     shutil.rmtree(keys, ignore_errors=True)  # the run is complete, so nobody needs them
     return conducting.result()
+
+
+@dataclass
+class OneProcess:
+    """A federation within this process, with what commands use of a :class:`~.deployment.Deployment`.
+
+    Parameters
+    ----------
+    clients
+        Number of clients.
+    resume
+        Where the run goes on from.
+    own
+        Data file of each client, where clients bring them.
+    """
+
+    settings: RunSettings
+    folder: RunFolder
+    clients: int
+    resume: Checkpoint | None = None
+    own: OwnFiles | None = None
+    observer: Observer | None = None
+    say: Callable[[str], None] = lambda words: None
+    launcher: ClassVar[None] = None
+
+    def check(self) -> None:
+        """Refuse settings that this process cannot do."""
+        _refuse_links(self.settings)
+        if self.own is not None:
+            self.own.require(self.settings, self.clients)
+        elif self.settings.own_data:
+            raise SettingsError(
+                "own means that clients bring their files; name one for each with --data", key="data.name"
+            )
+
+    def plan(self) -> Iterator[str]:
+        """Yield what would be started."""
+        yield f"{self.clients} clients in this process"
+
+    async def run(self) -> Summary:
+        """Do the run."""
+        self.check()
+        return await run_in_process(
+            self.settings, self.folder, clients=self.clients, resume=self.resume, observer=self.observer, own=self.own
+        )
+
+
+def _refuse_links(settings: RunSettings) -> None:
+    if settings.links is not None:
+        raise SettingsError(
+            "in one process there is no network between the clients and the server; leave links out, or let clients "
+            "have processes of their own",
+            key="links",
+        )
 
 
 def _secrets(settings: RunSettings, keys: Path, *, fresh: bool) -> Secrets | None:

@@ -1,19 +1,24 @@
-"""What a person is told of a run that ends early: what is saved, and how to go on."""
+"""Commands that conduct a run: words for a person when it ends early, and runs within one process."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
 
 import pytest
+import yaml
+from typer.testing import CliRunner, Result
 
+import fenchel
 from fenchel.common.errors import FenchelError, RunStoppedError, SettingsError, StorageError
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.tls.credentials import KEY, open_to_others
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.cli.client import _identities
 from fenchel.deploy.cli.conduct import conducted
+from fenchel.deploy.cli.main import application
 from tests.messages import raises
 
 
@@ -86,3 +91,51 @@ def test_a_key_that_others_can_read_is_told(tmp_path: Path, capsys: pytest.Captu
 )
 def test_a_key_of_roots_may_be_given_to_a_user_by_its_group(mode: int, owner: int, user: int, is_open: bool) -> None:
     assert open_to_others(os.stat_result((mode, 0, 0, 1, owner, 1000, 0, 0, 0, 0)), user) == is_open
+
+
+SETTINGS = {
+    "name": "small",
+    "rounds": 3,
+    "clients": 2,
+    "data": {"name": "digits", "samples": 120, "scale": "unit-interval"},
+    "objective": {"kind": "softmax", "l2": 1e-3},
+    "algorithm": {"name": "fedavg", "local_steps": 1, "step_size": 0.5},
+}
+
+
+def command(*words: str) -> Result:
+    return CliRunner().invoke(application(), ["up", *words])
+
+
+def test_a_command_does_a_run_in_its_own_process_with_the_same_model(tmp_path: Path) -> None:
+    (file := tmp_path / "small.yaml").write_text(yaml.safe_dump(SETTINGS))
+    done = command(str(file), "--in-process", "--runs", str(tmp_path), "--json")
+    assert done.exit_code == 0, done.output
+    run = fenchel.Run(json.loads(done.stdout.splitlines()[-1])["folder"])
+    assert run.completed
+    assert run.model.tobytes() == fenchel.up(SETTINGS, in_process=True, runs=tmp_path).model.tobytes()
+    again = command("--resume", str(run.path), "--in-process", "--json")
+    assert again.exit_code == 0, again.output
+    assert command(str(file), "--in-process", "--dry-run").stdout == "2 clients in this process\n"
+    swept = command(str(file), "--in-process", "--seeds", "1,2", "--runs", str(tmp_path / "sweeps"), "--quiet")
+    (sweep,) = (tmp_path / "sweeps").iterdir()
+    assert swept.stdout.split() == [str(sweep)]
+    assert len([path for path in sweep.iterdir() if path.is_dir()]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (["--processes", "2"], "--processes"),
+        (["--on", "docker"], "--on"),
+        (["--insecure"], "--insecure"),
+        (["--set", "links.default=lte"], "links"),
+        (["--set", "data={name: own, classes: [0, 1]}"], "data.name"),
+    ],
+)
+def test_what_is_about_processes_is_refused_in_one(words: list[str], key: str, tmp_path: Path) -> None:
+    (file := tmp_path / "small.yaml").write_text(yaml.safe_dump(SETTINGS))
+    refused = command(str(file), "--in-process", "--runs", str(tmp_path / "runs"), *words).exception
+    assert isinstance(refused, SettingsError)
+    assert refused.key == key
+    assert not (tmp_path / "runs").exists()
