@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from fenchel.server.fleet.addressing import Each
     from fenchel.server.fleet.cohort import Cohort, Reduced, Replies
     from fenchel.server.fleet.fleet import Fleet
-    from fenchel.server.telemetry.observer import Observer, Observers
+    from fenchel.server.telemetry.observer import Observer, Observers, StopRun
 
 _HOMES = {
     "Algorithm": "fenchel.algorithms.server_half",
@@ -69,6 +69,7 @@ _HOMES = {
     "SettingsError": "fenchel.common.errors",
     "Shard": "fenchel.common.data.shard",
     "SparseVector": "fenchel.common.wire.values",
+    "StopRun": "fenchel.server.telemetry.observer",
     "TorchObjective": "fenchel.common.objectives.networks.module",
     "Values": "fenchel.common.wire.values",
     "Vector": "fenchel.common.arrays",
@@ -106,6 +107,7 @@ __all__ = [
     "SettingsError",
     "Shard",
     "SparseVector",
+    "StopRun",
     "TorchObjective",
     "Values",
     "Vector",

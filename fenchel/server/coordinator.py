@@ -70,7 +70,7 @@ class Coordinator:
     ) -> None:
         self.settings = settings
         self.folder = folder
-        self._observer = Observer() if observer is None else Observers(observer)
+        self._observer = Observers() if observer is None else Observers(observer)
         self._public_key: PublicKey | None = None
         if public_key is not None:
             self.require_key(public_key)

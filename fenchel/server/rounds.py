@@ -33,7 +33,7 @@ from fenchel.server.privacy_budget import PrivacyBudget
 from fenchel.server.saving import Saving, until_written
 from fenchel.server.telemetry.deferred_note import DeferredNote
 from fenchel.server.telemetry.objective_growth import ObjectiveGrowth
-from fenchel.server.telemetry.observer import Observer
+from fenchel.server.telemetry.observer import Observers
 from fenchel.server.telemetry.recorder import Ended, Recorder, Row
 
 log = logging.getLogger("fenchel.server")
@@ -58,7 +58,7 @@ class Rounds:
     """Takes clients that have joined meanwhile into the fleet, between two rounds; returns whether it has grown."""
     disclosures: DisclosureRecord  # the account of what crossed, written now and then
     begins: Callable[[int], None] = lambda t: None  # called with the number of each round that begins
-    observer: Observer = field(default_factory=Observer)
+    observer: Observers = field(default_factory=Observers)
     throttled_log: ThrottledLog = field(default_factory=ThrottledLog)
     privacy_budget: PrivacyBudget | None = None  # under differential privacy
     growth: ObjectiveGrowth = field(default_factory=ObjectiveGrowth)
@@ -96,11 +96,12 @@ class Rounds:
         for warning in [] if self.privacy_budget is None else self.privacy_budget.warnings():
             log.warning("differential_privacy: %s", warning)
         for t in range(self.done + 1, self.settings.rounds + 1):
-            self.ended = (
-                "" if self.privacy_budget is None else self.privacy_budget.exhausted() or self.fleet.exhausted()
-            )
-            if self.ended:
-                log.warning("the run ends after round %d: %s", self.done, self.ended)
+            if self.privacy_budget is not None:
+                self.ended = self.privacy_budget.exhausted() or self.fleet.exhausted()
+            if self.ended or self.observer.stopped:
+                level = logging.WARNING if self.ended else logging.INFO  # an observer meant it
+                self.ended = self.ended or self.observer.stopped
+                log.log(level, "the run ends after round %d: %s", self.done, self.ended)
                 break
             await self._round(t)
         if self.saving.saved != self.done:

@@ -132,6 +132,12 @@ async def up_async(
     """
     from fenchel.report.run import Run
 
+    if not isinstance(observer, Observer | None):
+        raise SettingsError(
+            f"{observer!r:.80} given; expected an object of a class that derives from fenchel.Observer, such as "
+            "fenchel.trackers.TensorBoard()",
+            key="observer",
+        )
     if in_process and on != "local":
         raise SettingsError("in_process=True starts no client processes; leave on out", key="on")
     resumed = resume is not None and data is None  # label and identifier are those of data in its folder then

@@ -45,7 +45,7 @@ class DeferredNote:
             raise  # all others the event loop would only write down
         except BaseException as error:
             # The round that goes on may wait for long before this can end the run.
-            log.error("a round could not be noted, and the run ends after the next: %s", error)
+            log.error("the run ends after the next round: %s", error)
             self._error = error
 
     def _do(self) -> None:

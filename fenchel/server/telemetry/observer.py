@@ -38,6 +38,21 @@ class OngoingRun(Protocol):
         """Record of the data that leaves the server or reaches it."""
 
 
+class StopRun(Exception):
+    """Raised by an observer, ends a run after the round that goes on, as if that were the last one.
+
+    The final model is evaluated and saved, and the run is complete; its summary has the reason.
+
+    Parameters
+    ----------
+    reason
+        Words for the summary.
+    """
+
+    def __init__(self, reason: str = "an observer has stopped it") -> None:
+        super().__init__(reason)
+
+
 class Observer:
     """Base class of observers of a run; its methods do nothing.
 
@@ -49,7 +64,7 @@ class Observer:
 
     An observer that fails does not stop the run: its first exception is logged as a warning, further ones are
     ignored, and its methods are still called.
-    To stop the run on purpose, raise a :class:`fenchel.FenchelError`.
+    To end the run on purpose, raise :class:`StopRun`. A :class:`fenchel.FenchelError` stops it as a failure does.
     """
 
     def begun(self, run: OngoingRun) -> None:
@@ -165,6 +180,13 @@ class Observers(Observer):
     def __init__(self, *observers: Observer) -> None:
         self.observers = observers
         self._failed: set[int] = set()
+        self._stopped = ""
+
+    @property
+    def stopped(self) -> str:
+        """Reason of the first :class:`StopRun`; empty as long as there is none."""
+        inner = (each.stopped for each in self.observers if isinstance(each, Observers))
+        return self._stopped or next(filter(None, inner), "")
 
     def begun(self, run: OngoingRun) -> None:
         """Call all observers."""
@@ -209,6 +231,8 @@ class Observers(Observer):
         for observer in self.observers:
             try:
                 returned.append(getattr(observer, method)(*arguments))
+            except StopRun as end:
+                self._stopped = self._stopped or str(end)
             except FenchelError as error:
                 stop = stop or error
             except Exception as error:

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,11 @@ from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.server.fleet.calls import Call
-from fenchel.server.telemetry.observer import Observer, Observers, OngoingRun
+from fenchel.server.telemetry.observer import Observer, Observers, OngoingRun, StopRun
 from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.summary import Summary
 from tests.conftest import MakeSettings
+from tests.messages import raises
 from tests.observing import Calling
 
 
@@ -143,6 +145,40 @@ def test_an_observer_stops_the_run_by_an_error_of_fenchel(method: str, settings:
     assert "good enough" in str(reason)
 
 
+class Patient(Noting):
+    """Ends a run after a round, by its figures."""
+
+    def round_ended(self, row: Row) -> None:
+        super().round_ended(row)
+        if row["round"] == 2:
+            raise fenchel.StopRun("good enough")
+
+
+def test_an_observer_ends_a_run_which_then_is_complete(
+    make_settings: MakeSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = make_settings(rounds=40, clients=3)
+    patient, other = Patient(), Noting()
+    folder = conducted(settings, tmp_path, Observers(Observers(patient), other))
+    assert patient.notes == other.notes
+    ((completed, rounds, reason),) = other.named("ended")
+    assert (completed, reason) == (True, "good enough")
+    run = fenchel.Run(folder.path)
+    assert (run.completed, run.reason) == (True, "good enough")
+    assert len(run.metrics) == rounds in (2, 3)  # figures of a round are noted while the next one begins
+    assert run.figures["train_loss"] == run.metrics["train_loss"].iloc[-1]
+    same = make_settings(rounds=rounds, clients=3)
+    assert folder.model.read_bytes() == conducted(same, tmp_path, Observer()).model.read_bytes()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("wrong", [Noting, "tensorboard", lambda row: None])
+def test_what_is_no_observer_is_refused(wrong: Any, tmp_path: Path) -> None:
+    with raises(fenchel.SettingsError, key="observer"):
+        fenchel.up("quickstart", observer=wrong, runs=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_run_that_is_over_cannot_be_stopped(settings: RunSettings, tmp_path: Path) -> None:
     folder = conducted(settings, tmp_path, Stopping("ended"))
     assert fenchel.Run(folder.path).figures
@@ -182,3 +218,4 @@ def test_the_first_trace_context_is_used() -> None:
 def test_observers_are_public() -> None:
     assert fenchel.Observer is Observer
     assert fenchel.Observers is Observers
+    assert fenchel.StopRun is StopRun
