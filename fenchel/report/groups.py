@@ -47,8 +47,13 @@ class Estimate:
         """Return the mean of a figure as people read it, with the half-width where there is one."""
         if not self.seeds:
             return UNKNOWN
-        known = math.isfinite(self.half_width)
-        return figure_text(figure, self.mean) + (f" ± {figure_text(figure, self.half_width)}" if known else "")
+        mean, half_width = figure_text(figure, self.mean), figure_text(figure, self.half_width)
+        if not math.isfinite(self.half_width):
+            return mean
+        if mean.replace(".", "").removeprefix("-").isdecimal() and self.half_width < 1:
+            decimals = len(mean.partition(".")[2])
+            half_width = rounded if float(rounded := f"{self.half_width:.{decimals}f}") else half_width
+        return f"{mean} ± {half_width}"
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,8 @@ def _names(firsts: Sequence[Run]) -> list[str]:
     }
     chosen = dict(list(short.items())[:_IN_A_NAME])
     names = [
-        ", ".join(f"{key} {values[index]}".strip() for key, values in chosen.items()) for index in range(len(firsts))
+        ", ".join(f"{key} {values[index]}".strip() for key, values in chosen.items() if values[index] is not None)
+        for index in range(len(firsts))
     ]
     return names if len(set(names)) == len(names) else summary.labels(firsts)
 

@@ -170,19 +170,25 @@ def _several(runs: Sequence[Run], console: Console) -> Table:
     differing = summary.differing_settings(runs)
     settings = _telling(differing)
     shown = _wanted({name for run in runs for name in run.figures})
-    times = {
-        "time\N{NO-BREAK SPACE}in rounds": [summary.time_split(run.steady.metrics).total for run in runs],
-        "wall time": [wall_of(run).total for run in runs],
+    wanted = len(shown)
+    traffic = [summary.traffic(run.metrics_table) for run in runs]
+    costs = {
+        "time\N{NO-BREAK SPACE}in rounds": [seconds_text(summary.time_split(run.steady.metrics).total) for run in runs],
+        "wall time": [seconds_text(wall_of(run).total) for run in runs],
+        "down": [bytes_text(each.wire_down) for each in traffic],
+        "up": [bytes_text(each.wire_up) for each in traffic],
     }
     while True:
-        table = _compared(runs, {key: differing[key] for key in settings}, shown, times, len(differing))
+        more = (len(differing) - len(settings), "differing setting"), (wanted - len(shown), "figure")
+        hidden = [count_text(number, noun) for number, noun in more if number]
+        table = _compared(runs, {key: differing[key] for key in settings}, shown, costs, hidden)
         if console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum <= console.width:
             return table
         if not settings and not shown:
             return table
         # The last to go are the first setting and the first figure: they tell most.
-        if len(settings) <= 1 and len(times) > 1:
-            times.popitem()
+        if len(settings) <= 1 and len(costs) > 1:
+            costs.popitem()
         else:
             (settings if len(settings) > 1 else shown if len(shown) > 1 else settings or shown).pop()
 
@@ -191,8 +197,11 @@ def _grouped(groups: Sequence[SeedGroup], runs: int, console: Console) -> Table:
     """Return the table of means over seeds, with as many figures as the terminal has room for."""
     known = {name for group in groups for run in group.counted for name in run.figures}
     shown = _wanted(known)
+    wanted = len(shown)
     while True:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=f"{count_text(runs, 'run')}. {INTERVALS}")
+        hidden = [count_text(wanted - len(shown), "figure")] if len(shown) < wanted else []
+        caption = f"{count_text(runs, 'run')}{_on_the_page(hidden)}. {INTERVALS}"
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption)
         table.caption_justify = "left"
         table.add_column("runs", overflow="fold", max_width=2 * _NAME)
         for heading in ("seeds", *(columns.title(name).lower() for name in shown)):
@@ -204,6 +213,11 @@ def _grouped(groups: Sequence[SeedGroup], runs: int, console: Console) -> Table:
         if width <= console.width or len(shown) <= 1:
             return table
         shown.pop()
+
+
+def _on_the_page(hidden: Sequence[str]) -> str:
+    """Return words on what a table has no room for, such as ``1 figure``."""
+    return f"; +{' and '.join(hidden)}, on the page" if hidden else ""
 
 
 def _wanted(known: Collection[str]) -> list[str]:
@@ -225,33 +239,30 @@ def _compared(
     runs: Sequence[Run],
     settings: Mapping[str, Sequence[Any]],
     shown: Sequence[str],
-    times: Mapping[str, Sequence[float]],
-    differing: int,
+    costs: Mapping[str, Sequence[str]],
+    hidden: Sequence[str],
 ) -> Table:
-    """Return a table with a row a run, of some of the settings that differ, some of the figures, and seconds."""
-    more = differing - len(settings)
-    other = f"; +{count_text(more, 'differing setting')}, on the page" if more else ""
-    caption = f"{count_text(len(runs), 'run')}{other}"
+    """Return a table with a row a run, of some of the settings that differ, some of the figures and costs."""
+    completed = all(run.completed for run in runs)
+    caption = f"{count_text(len(runs), 'run')}{', all completed' if completed else ''}{_on_the_page(hidden)}"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
     labels = [plain(label) for label in summary.labels(runs)]
     # A narrow terminal must not squeeze away what tells the rows apart.
     table.add_column("run", overflow="fold", min_width=min(max(map(len, labels)), _NAME), max_width=_NAME)
-    table.add_column("state", no_wrap=True)
+    if not completed:
+        table.add_column("state", no_wrap=True)
     for key in settings:
         table.add_column(Text(plain(key).replace(".", ".\n")), style="cyan", no_wrap=True)
-    for heading in ("done", *(columns.title(name).lower() for name in shown), *times, "down", "up"):
+    for heading in ("done", *(columns.title(name).lower() for name in shown), *costs):
         table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
     for index, (run, label) in enumerate(zip(runs, labels, strict=True)):
-        traffic = summary.traffic(run.metrics_table)
         table.add_row(
             Text(label),
-            _state(run),
+            *(() if completed else (_state(run),)),
             *(Text(plain(setting_text(values[index]))) for values in settings.values()),
             f"{run.rounds:,}",
             *(bounded_text(name, run.figures) for name in shown),
-            *(seconds_text(seconds[index]) for seconds in times.values()),
-            bytes_text(traffic.wire_down),
-            bytes_text(traffic.wire_up),
+            *(texts[index] for texts in costs.values()),
         )
     return table
 

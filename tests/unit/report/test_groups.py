@@ -61,6 +61,8 @@ def test_of_one_seed_there_is_no_interval() -> None:
     assert math.isnan(estimate([0.25]).half_width)
     assert estimate([]).text("objective") == "–"
     assert Estimate(0.9, 0.01, 3).text("test_accuracy") == "90.0% ± 1.0%"
+    assert Estimate(0.93216, 0.022334, 3).text("objective") == "0.9322 ± 0.0223"
+    assert Estimate(123.4567, 0.02, 3).text("objective") == "123.5 ± 0.02"
 
 
 def test_runs_that_differ_in_more_than_the_seed_are_groups_of_their_own(seeded: Callable[..., Run]) -> None:
