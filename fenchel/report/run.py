@@ -189,6 +189,11 @@ class Run:
         return self.summary is not None and self.summary.get("completed") is True
 
     @property
+    def has_ended(self) -> bool:
+        """True if the run is completed, with all rounds of its settings: nothing is left to go on with."""
+        return self.completed and self.rounds >= self.settings.rounds
+
+    @property
     def state(self) -> State:
         """Whether the run is completed, has stopped early, or is unfinished (it goes on, or was killed)."""
         if self.summary is None:

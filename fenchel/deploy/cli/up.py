@@ -124,9 +124,11 @@ def up(
     from fenchel.deploy.launch.launchers.choice import launcher
     from fenchel.deploy.monitoring.display import Display
     from fenchel.deploy.monitoring.exporters import Exporters, watching
+    from fenchel.report.run import Run
     from fenchel.server.coordinator import open_resumed
     from fenchel.server.metering.open_files import raise_limit
     from fenchel.server.telemetry.observer import Observers
+    from fenchel.server.telemetry.summary import Summary
 
     raise_limit()
     exporters = Exporters.parse(dashboard, dashboard_at, metrics, track)
@@ -184,6 +186,13 @@ def up(
         return
     chosen, folder = chosen_settings(settings, overrides, clients, resume, previous, own)
     checkpoint = None if folder is None else open_resumed(folder, previous=previous)
+    if folder is not None and not previous and (run := Run(folder.path)).has_ended:
+        say_on(
+            Console(stderr=True),
+            "the run is completed, and nothing is left to do; docs/python.md says how to train longer",
+        )
+        show_outcome(console_for(as_json, quiet), folder, Summary(**(run.summary or {})), as_json=as_json, quiet=quiet)
+        return
     deployment = deploy(chosen, folder, checkpoint)
     options = {"--on": on, "--engine": engine, "--cpus": cpus, "--gpus": gpus, "--processes": processes}
     options |= {"--dashboard-at": dashboard_at, "--metrics": metrics, "--log-level": log_level}

@@ -114,7 +114,8 @@ async def up_async(
         Everything in this process and without a network: the same model, sooner; no real latency.
     resume
         Run, or its folder, to go on with from its last checkpoint, in place of settings. Data that were given as
-        Python objects are still in its folder; other data of clients' own are given again.
+        Python objects are still in its folder; other data of clients' own are given again. A run with all its rounds
+        is returned as it is.
     observer
         Called while the run goes on; several: :class:`fenchel.Observers`.
     progress
@@ -150,6 +151,8 @@ async def up_async(
     else:
         work = _resume(resume.path if isinstance(resume, Run) else Path(resume), given, label, identifier)
     folder, rounds = work.folder, work.settings.rounds
+    if work.checkpoint is not None and (run := Run(folder.path)).has_ended:
+        return run
     shown = progress_shown(observer, folder.id, rounds) if progress else nullcontext(observer)
     try:
         with folder.kept_if_begun(), log_to_file(folder.log), shown as watching:

@@ -115,7 +115,8 @@ def test_a_command_does_a_run_in_its_own_process_with_the_same_model(tmp_path: P
     assert run.completed
     assert run.model.tobytes() == fenchel.up(SETTINGS, in_process=True, runs=tmp_path).model.tobytes()
     again = command("--resume", str(run.path), "--in-process", "--json")
-    assert again.exit_code == 0, again.output
+    assert (again.exit_code, json.loads(again.stdout)) == (0, json.loads(done.stdout.splitlines()[-1]))
+    assert "nothing is left to do" in again.stderr
     assert command(str(file), "--in-process", "--dry-run").stdout == "2 clients in this process\n"
     swept = command(str(file), "--in-process", "--seeds", "1,2", "--runs", str(tmp_path / "sweeps"), "--quiet")
     (sweep,) = (tmp_path / "sweeps").iterdir()

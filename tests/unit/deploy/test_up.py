@@ -86,6 +86,19 @@ async def test_a_cancelled_run_is_saved_and_goes_on(own: bool, tmp_path: Path) -
     assert resumed.model.tobytes() == whole.model.tobytes()
 
 
+def test_a_completed_run_is_left_as_it_is_until_it_has_more_rounds(tmp_path: Path) -> None:
+    run = fenchel.up(SETTINGS, data=(X, Y), in_process=True, runs=tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
+    assert fenchel.up(resume=run, in_process=True).figures == run.figures
+    assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
+    file = run.path / "settings.yaml"
+    file.write_text(file.read_text().replace("rounds: 30\n", "rounds: 35\n"))
+    longer = fenchel.up(resume=run, in_process=True)
+    assert longer.rounds == 35
+    whole = fenchel.up(SETTINGS | {"rounds": 35}, data=(X, Y), in_process=True, runs=tmp_path)
+    assert longer.model.tobytes() == whole.model.tobytes()
+
+
 def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
     with raises(SettingsError):
         fenchel.up()
