@@ -88,8 +88,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     """Return settings of a cluster whose node is this machine, with a claim in a folder of it."""
     if shutil.which("kubectl") is None or not os.environ.get("KUBECONFIG"):
         pytest.skip("no cluster of Kubernetes: KUBECONFIG is not set")
-    if subprocess.run(["docker", "image", "inspect", IMAGE], capture_output=True, check=False).returncode != 0:
-        subprocess.run(["docker", "build", "--file", "deploy/Dockerfile", "--tag", IMAGE, "."], check=True)
+    subprocess.run(["docker", "build", "--file", "deploy/Dockerfile", "--tag", IMAGE, "."], check=True)
     folder = tmp_path_factory.mktemp("claim")
     for each in (folder, *folder.parents[:3]):
         each.chmod(0o777 if each == folder else 0o755)
