@@ -174,5 +174,6 @@ def show(folder: Folder, as_json: JsonOption = False) -> None:
     if as_json:
         print(json.dumps(about, indent=2, default=str))  # noqa: T201
         return
+    width = max(map(len, about))
     for key, value in about.items():
-        _say(f"{key:12} {value}")
+        _say(f"{key:{width}}  {', '.join(value) if isinstance(value, list) else value}")

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from fenchel.common.errors import SettingsError
+from fenchel.common.settings.registry import names
 
 _MODULE, _CLASS, _SUFFIX = "my_algorithm", "MyAlgorithm", ".template"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")  # a Python identifier that a run may have, too
@@ -46,6 +47,8 @@ def _class_name(module: str) -> str:
             "not a name for a module of Python; use at most 64 letters, digits and underscores, such as my_method",
             key=module,
         )
+    if module in names():
+        raise SettingsError("an algorithm of this name comes with Fenchel, and settings would mean it", key=module)
     if not Path(module).exists() and importlib.util.find_spec(module) is not None:
         raise SettingsError("a module of this name is installed, which would be found first; use another", key=module)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
@@ -184,9 +185,14 @@ async def up_async(
 
 def _blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """Return a function that waits for a coroutine function, with its arguments."""
+    signature = inspect.signature(work)
 
     @functools.wraps(work)
     def up(*arguments: P.args, **options: P.kwargs) -> T:
+        try:
+            signature.bind(*arguments, **options)
+        except TypeError as error:
+            raise TypeError(f"up() {error}") from None
         return _wait_for(work(*arguments, **options))
 
     up.__name__ = up.__qualname__ = "up"

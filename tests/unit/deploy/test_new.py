@@ -74,7 +74,9 @@ def test_its_own_test_passes(folder: Path) -> None:
     assert "2 passed" in ran(folder, "pytest")
 
 
-@pytest.mark.parametrize("name", ["class", "none", "1st", "my-method", "a/b", "_", "ünï", "x" * 65, "", "os", "numpy"])
+@pytest.mark.parametrize(
+    "name", ["class", "none", "1st", "my-method", "a/b", "_", "ünï", "x" * 65, "", "os", "numpy", "fedavg"]
+)
 def test_a_name_that_no_module_can_have_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError) as caught:

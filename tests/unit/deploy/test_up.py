@@ -51,6 +51,11 @@ class StopAfter(fenchel.Observer):
             self.task.cancel()
 
 
+def test_an_argument_that_does_not_exist_is_named() -> None:
+    with pytest.raises(TypeError, match=r"^up\(\) got an unexpected keyword argument 'setings'"):
+        fenchel.up(setings="quickstart")  # type: ignore[call-arg]
+
+
 def test_both_forms_take_the_same_arguments() -> None:
     assert inspect.signature(fenchel.up) == inspect.signature(fenchel.up_async)
     assert fenchel.up.__name__ == "up"
