@@ -25,6 +25,12 @@ _AVERAGING = {"name": "fedavg", "local_epochs": 5, "batch_size": 8, "step_size":
 _SECTIONS = ("algorithm", "objective", "partition", "settings")  # parameters with parameters of their own
 
 
+def _averaging(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of FedAvg, the usual ones where others are not given."""
+    usual = {key: value for key, value in _AVERAGING.items() if key != "local_epochs" or "local_steps" not in given}
+    return usual | dict(given)
+
+
 class _Federated(BaseEstimator):  # type: ignore[misc]
     """Base of both estimators: a run over samples that clients hold."""
 
@@ -84,7 +90,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
         kind: the kind of objective, unless the parameters name one.
         """
-        objective: dict[str, Any] = {"kind": kind, "l2": 1e-4, **(self.objective or {})}
+        objective = dict(self.objective or {})
+        objective = objective if "kind" in objective else {"kind": kind, "l2": 1e-4} | objective
         algorithm = {"name": self.algorithm} if isinstance(self.algorithm, str) else dict(self.algorithm or {})
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         data: dict[str, Any] = {
@@ -105,7 +112,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             "clients": clients,
             "data": data,
             "objective": objective,
-            "algorithm": algorithm if "name" in algorithm else _AVERAGING | algorithm,
+            "algorithm": algorithm if "name" in algorithm else _averaging(algorithm),
             **(self.settings or {}),
         }
         with tempfile.TemporaryDirectory(prefix="fenchel-") as temporary:

@@ -171,7 +171,7 @@ class Connection:
         if not reply.HasField("assignment"):
             expected = f" of {reply.expected}" if reply.expected else ""
             self.on_event(f"{who.name}: waiting for the others ({reply.joined}{expected} have joined)")
-            if reply.run != self._prepared_for:
+            if reply.run not in (self._prepared_for, self._run):
                 await asyncio.get_running_loop().run_in_executor(self.executor, prepare, who, reply)
                 self._prepared_for = reply.run
             return False

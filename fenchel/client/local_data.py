@@ -99,8 +99,12 @@ class OwnFile:
 
     def load(self, settings: RunSettings) -> None:
         """Read the file, and keep what is in it until it is asked for."""
+        key = _data_key(settings)
+        if key in self._loaded:
+            return
+        self._loaded.clear()  # a server may have changed its settings
         with within_memory(self.path):
-            self._loaded[_data_key(settings)] = load_own(
+            self._loaded[key] = load_own(
                 self.path,
                 settings.data,
                 label=self.label,
@@ -111,10 +115,8 @@ class OwnFile:
 
     def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
         """Return the samples of the file."""
-        key = _data_key(settings)
-        if key not in self._loaded:
-            self.load(settings)
-        shard = self._loaded.pop(key)
+        self.load(settings)
+        shard = self._loaded.pop(_data_key(settings))
         with within_memory(self.path):
             return ClientData(*divide_own(shard, settings.data.holdout, settings.seed, index, clients))
 

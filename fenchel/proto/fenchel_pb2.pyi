@@ -417,12 +417,15 @@ class ShardDescription(_message.Message):
     FEATURES_HELD_FIELD_NUMBER: _builtins.int
     CLASS_NAMES_FIELD_NUMBER: _builtins.int
     COLUMN_NAMES_FIELD_NUMBER: _builtins.int
+    COLUMN_DIGEST_FIELD_NUMBER: _builtins.int
     samples: _builtins.int
     features: _builtins.int
     """of the whole problem"""
     classes: _builtins.int
     """0: regression"""
     features_held: _builtins.int
+    column_digest: _builtins.bytes
+    """of these names, also where they are too long to be sent"""
     @_builtins.property
     def class_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """own data with labels that are words"""
@@ -440,10 +443,11 @@ class ShardDescription(_message.Message):
         features_held: _builtins.int = ...,
         class_names: _abc.Iterable[_builtins.str] | None = ...,
         column_names: _abc.Iterable[_builtins.str] | None = ...,
+        column_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["class_names", b"class_names", "classes", b"classes", "column_names", b"column_names", "features", b"features", "features_held", b"features_held", "samples", b"samples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["class_names", b"class_names", "classes", b"classes", "column_digest", b"column_digest", "column_names", b"column_names", "features", b"features", "features_held", b"features_held", "samples", b"samples"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

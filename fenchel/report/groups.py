@@ -151,6 +151,7 @@ def _names(firsts: Sequence[Run]) -> list[str]:
     chosen = dict(list(short.items())[:_IN_A_NAME])
     names = [
         ", ".join(f"{key} {values[index]}".strip() for key, values in chosen.items() if values[index] is not None)
+        or ", ".join(f"{key} null".strip() for key in chosen)
         for index in range(len(firsts))
     ]
     return names if len(set(names)) == len(names) else summary.labels(firsts)

@@ -190,8 +190,9 @@ class Run:
 
     @property
     def has_ended(self) -> bool:
-        """True if the run is completed, with all rounds of its settings: nothing is left to go on with."""
-        return self.completed and self.rounds >= self.settings.rounds
+        """True if nothing is left to go on with: all rounds are done, or the run is completed and its keys are gone."""
+        keyed = self.completed and self.settings.algorithm.key_bits is not None
+        return keyed or (self.completed and self.rounds >= self.settings.rounds)
 
     @property
     def state(self) -> State:

@@ -109,7 +109,6 @@ class Coordinator:
             joined=self._observer.joined,
             opened=self._observer.stream_opened,
         )
-        folder.summary.unlink(missing_ok=True)  # a resumed run has not ended
 
     def require_key(self, key: PublicKey) -> None:
         """Have the clients use this key and no other; to be called before :meth:`conduct`."""
@@ -123,6 +122,7 @@ class Coordinator:
 
         revoked: says why a certificate (PEM) was revoked; empty if it was not.
         """
+        self.folder.summary.unlink(missing_ok=True)  # a resumed run has not ended
         for warning in self.settings.algorithm.warnings:
             log.warning("%s", warning)
         started = time.perf_counter()

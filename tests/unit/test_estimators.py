@@ -109,6 +109,9 @@ def test_searches_try_settings_of_sections(tmp_path: Path) -> None:
     assert settings.algorithm.model_dump()["name"] == "fedavg"
     assert settings.algorithm.model_dump() | chosen == settings.algorithm.model_dump()
     assert (settings.objective.l2, settings.participation.min_replies) == (0.001, 2)
+    steps = fenchel.FederatedClassifier(rounds=2, runs=tmp_path).set_params(algorithm__local_steps=3).fit(X, Y)
+    assert steps.run_ is not None
+    assert steps.run_.settings.algorithm.model_dump()["local_steps"] == 3
     named = fenchel.FederatedClassifier(algorithm="scaffold").set_params(algorithm__local_steps=2, rounds=4)
     assert (named.algorithm, named.rounds) == ({"name": "scaffold", "local_steps": 2}, 4)
     with pytest.raises(ValueError, match="Invalid parameter 'step_size'"):

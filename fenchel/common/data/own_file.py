@@ -104,14 +104,14 @@ def _require_scaling_alone(scalings: Sequence[Scaling], dataset: DataSet, where:
 
 def _normalise(
     data: DataSettings, total: int, names: Sequence[str] | None, held: Indices, where: str
-) -> scaling.Columns:
+) -> scaling.Columns | None:
     """Return the step ``normalise`` for the columns of a file, of which the run may have more."""
     try:
         step = scaling.constants(data.normalise, total, data.columns if isinstance(data.columns, tuple) else names)
     except DataError as error:
         error.source = where
         raise
-    return scaling.Columns(step.shift[held], step.spread[held])
+    return None if step is None else scaling.Columns(step.shift[held], step.spread[held])
 
 
 def _columns_held(dataset: DataSet, columns: Sequence[str] | int | None, where: str) -> tuple[Samples, Indices, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +73,7 @@ class Preparation:
         return scaling.fit(self.settings.scalings, np.empty((0, self.features)), None, self._normalise)
 
     @property
-    def _normalise(self) -> Columns:
+    def _normalise(self) -> Columns | None:
         return scaling.constants(self.settings.normalise, self.features, self.columns)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -82,7 +83,9 @@ class Preparation:
             "classes": np.array(self.class_names, str),
             "fitted": np.array(self.steps is not None),
         }
-        optional = {"columns": self.columns, "image": self.image, "peak": self.peak}
+        # As one text: an array of many names takes as much for each as the longest needs.
+        columns = None if self.columns is None else json.dumps(self.columns)
+        optional = {"columns": columns, "image": self.image, "peak": self.peak}
         found |= {name: np.array(value) for name, value in optional.items() if value is not None}
         for number, step in enumerate(self.steps or ()):
             if isinstance(step, Columns):
@@ -106,7 +109,7 @@ class Preparation:
                 int(found["features"].item()),
                 tuple(found["classes"].tolist()),
                 steps,
-                tuple(found["columns"].tolist()) if "columns" in found else None,
+                tuple(map(str, json.loads(found["columns"].item()))) if "columns" in found else None,
                 None if image is None else (image[0], image[1], image[2]),
                 float(found["peak"].item()) if "peak" in found else None,
             )

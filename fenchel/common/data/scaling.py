@@ -36,13 +36,13 @@ Step: TypeAlias = Columns | UnitRows
 """A fitted step."""
 
 
-def constants(settings: NormaliseSettings | None, columns: int, names: Sequence[str] | None) -> Columns:
-    """Return the step ``normalise``; it changes nothing where there are no settings.
+def constants(settings: NormaliseSettings | None, columns: int, names: Sequence[str] | None) -> Columns | None:
+    """Return the step ``normalise``.
 
     Parameters
     ----------
     settings
-        Its constants.
+        Its constants; ``None``: there is no such step.
     columns
         Number of features, m.
     names
@@ -53,8 +53,10 @@ def constants(settings: NormaliseSettings | None, columns: int, names: Sequence[
     DataError
         The constants are not for these columns.
     """
-    given = NormaliseSettings() if settings is None else settings
-    return Columns(_each(given.mean, 0.0, "mean", columns, names), _each(given.std, 1.0, "std", columns, names))
+    if settings is None:
+        return None
+    shift = _each(settings.mean, 0.0, "mean", columns, names)
+    return Columns(shift, _each(settings.std, 1.0, "std", columns, names))
 
 
 def _each(
@@ -69,7 +71,8 @@ def _each(
     if isinstance(given, Mapping):
         if names is None:
             raise DataError("given by names, but the columns have none; give a list", key=key)
-        if unknown := [name for name in given if name not in names]:
+        known = set(names)
+        if unknown := [name for name in given if name not in known]:
             raise DataError(f"there is no column {unknown[0]!r}; the columns are {listed(names)}", key=key)
         return np.array([given.get(name, other) for name in names], np.float64)
     if isinstance(given, Sequence) and len(given) != columns:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fenchel.common.arrays import Indices, Matrix
+
+_NAMES = 1 << 19  # bytes of all names of columns that are sent, which must fit into a frame
+
+
+def are_modest(names: Sequence[str]) -> bool:
+    """Return whether names of columns are few and short enough to be sent, and to be kept with a model."""
+    return sum(len(name.encode()) + 4 for name in names) <= _NAMES
 
 
 @dataclass(frozen=True)

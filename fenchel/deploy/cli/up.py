@@ -185,14 +185,14 @@ def up(
         planned.go(runs, exporters, skip_done=skip_done, as_json=as_json, quiet=quiet)
         return
     chosen, folder = chosen_settings(settings, overrides, clients, resume, previous, own)
-    checkpoint = None if folder is None else open_resumed(folder, previous=previous)
-    if folder is not None and not previous and (run := Run(folder.path)).has_ended:
+    if folder is not None and not (previous or dry_run) and (run := Run(folder.path)).has_ended:
         say_on(
             Console(stderr=True),
             "the run is completed, and nothing is left to do; docs/python.md says how to train longer",
         )
         show_outcome(console_for(as_json, quiet), folder, Summary(**(run.summary or {})), as_json=as_json, quiet=quiet)
         return
+    checkpoint = None if folder is None else open_resumed(folder, previous=previous)
     deployment = deploy(chosen, folder, checkpoint)
     options = {"--on": on, "--engine": engine, "--cpus": cpus, "--gpus": gpus, "--processes": processes}
     options |= {"--dashboard-at": dashboard_at, "--metrics": metrics, "--log-level": log_level}

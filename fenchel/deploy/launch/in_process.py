@@ -72,7 +72,7 @@ async def run_in_process(
     secrets: what the clients share, if the algorithm needs it. By default it is made, and kept beside the journals
         until the run is complete.
     """
-    _refuse_links(settings)
+    _require_one_process(settings)
     from threadpoolctl import threadpool_limits  # its import changes the environment of the process
 
     number = settings.clients if isinstance(settings.clients, int) else clients or 1
@@ -131,7 +131,7 @@ class OneProcess:
 
     def check(self) -> None:
         """Refuse settings that this process cannot do."""
-        _refuse_links(self.settings)
+        _require_one_process(self.settings)
         if self.own is not None:
             self.own.require(self.settings, self.clients)
         elif self.settings.own_data:
@@ -151,12 +151,19 @@ class OneProcess:
         )
 
 
-def _refuse_links(settings: RunSettings) -> None:
+def _require_one_process(settings: RunSettings) -> None:
+    """Refuse settings that need processes of their own."""
     if settings.links is not None:
         raise SettingsError(
             "in one process there is no network between the clients and the server; leave links out, or let clients "
             "have processes of their own",
             key="links",
+        )
+    if settings.seals_secrets:
+        raise SettingsError(
+            "sealed needs certificates, which clients in one process do not have; use "
+            "secrets.source: file, or let clients have processes of their own",
+            key="secrets.source",
         )
 
 
@@ -165,12 +172,6 @@ def _secrets(settings: RunSettings, keys: Path, *, fresh: bool) -> Secrets | Non
     bits = settings.algorithm.key_bits
     if bits is None:
         return None
-    if settings.seals_secrets:
-        raise SettingsError(
-            "sealed needs certificates, which clients in one process do not have; use fenchel up "
-            "without in_process, or secrets.source: file",
-            key="secrets.source",
-        )
     if fresh:
         make_keys(keys, bits, settings.algorithm.encryption_implementation)
     return Secrets.load(keys / CLIENTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,16 +90,20 @@ def log_to_terminal(level: int) -> None:
 class _Passed(logging.Handler):
     """Passes records on to the handlers of the program that does a run, which a log file is no reason to fill."""
 
+    changing = threading.Lock()  # of runs that begin and end in several threads
+
     def __init__(self, logger: logging.Logger) -> None:
-        super().__init__(logger.getEffectiveLevel())
-        self._logger, self._own_level = logger, logger.level
-        logger.setLevel(min(self.level, logging.INFO))  # a file has all records from INFO on
+        super().__init__()
+        self._logger, self._own_level, self._least = logger, logger.level, logger.getEffectiveLevel()
+        logger.setLevel(min(self._least, logging.INFO))  # a file has all records from INFO on
         logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Give a record to the handlers above, or to standard error where there are none."""
-        if self._logger.parent is not None:
-            self._logger.parent.callHandlers(record)
+        above = self._logger.parent
+        chosen = logging.getLogger(record.name).level  # by the program, for a part of Fenchel
+        if above is not None and (record.levelno >= self._least or (chosen and record.name != self._logger.name)):
+            above.callHandlers(record)
 
     def close(self) -> None:
         """Let records take their usual way again."""
@@ -116,18 +121,22 @@ def log_to_file(path: Path) -> Iterator[None]:
     handler = RunLog(path)
     handler.setFormatter(JsonLines())
     logger = logging.getLogger("fenchel")
-    if logger.propagate:
-        logger.addHandler(_Passed(logger))
-    logger.addHandler(handler)
+    with _Passed.changing:
+        if logger.propagate:
+            logger.addHandler(_Passed(logger))
+        elif logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)
+        logger.addHandler(handler)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
+        with _Passed.changing:
+            logger.removeHandler(handler)
+            if not any(isinstance(each, RunLog) for each in logger.handlers):
+                for each in [each for each in logger.handlers if isinstance(each, _Passed)]:
+                    logger.removeHandler(each)
+                    each.close()
         handler.close()
-        if not any(isinstance(each, RunLog) for each in logger.handlers):
-            for each in [each for each in logger.handlers if isinstance(each, _Passed)]:
-                logger.removeHandler(each)
-                each.close()
 
 
 def _trace(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -104,7 +105,11 @@ class Display(Observer):
         self._left = TimeLeft(rounds)
         self._rows: deque[Row] = deque(maxlen=_SHOWN_ROWS)
         self._status = "starting"
-        self._live = Live(self._table(), console=console, refresh_per_second=8) if console.is_terminal else None
+        self._live = None
+        if console.is_terminal:
+            # What a program prints stays on its standard output, which may be a file.
+            redirects = not console.stderr or sys.stdout.isatty()
+            self._live = Live(self._table(), console=console, refresh_per_second=8, redirect_stdout=redirects)
 
     def __enter__(self) -> Self:
         if self._live is not None:

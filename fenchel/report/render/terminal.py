@@ -178,8 +178,13 @@ def _several(runs: Sequence[Run], console: Console) -> Table:
         "down": [bytes_text(each.wire_down) for each in traffic],
         "up": [bytes_text(each.wire_up) for each in traffic],
     }
+    known_costs = len(costs)
     while True:
-        more = (len(differing) - len(settings), "differing setting"), (wanted - len(shown), "figure")
+        more = (
+            (len(differing) - len(settings), "differing setting"),
+            (wanted - len(shown), "figure"),
+            (known_costs - len(costs), "cost"),
+        )
         hidden = [count_text(number, noun) for number, noun in more if number]
         table = _compared(runs, {key: differing[key] for key in settings}, shown, costs, hidden)
         if console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum <= console.width:
@@ -217,7 +222,7 @@ def _grouped(groups: Sequence[SeedGroup], runs: int, console: Console) -> Table:
 
 def _on_the_page(hidden: Sequence[str]) -> str:
     """Return words on what a table has no room for, such as ``1 figure``."""
-    return f"; +{' and '.join(hidden)}, on the page" if hidden else ""
+    return f"; +{', '.join(hidden)}, on the page" if hidden else ""
 
 
 def _wanted(known: Collection[str]) -> list[str]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from fenchel.algorithms.server_half import Algorithm
+from fenchel.common.data.shard import are_modest
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import JoinRefusedError, RunStoppedError, TooFewRepliesError, WireError
 from fenchel.common.settings.registry import keeps_no_state
@@ -33,7 +34,6 @@ _REMINDER_SECONDS = 15.0  # after which the log names the clients that the run w
 _NAMES = 20  # that it names at once
 _CLASS_NAMES = 10_000  # that a client may have
 _CLASS_NAME = 200  # characters of each
-_COLUMN_NAMES = 1 << 21  # characters that a client's columns may have, together
 
 
 class Admission:
@@ -79,6 +79,10 @@ class Admission:
         if settings.participation.on_lost_state == "stop":
             for member in self.members.values():
                 member.lost = None  # this stopped the run; whether its journal is back, its hello says
+        shards = [each.shard for each in self.members.values() if each.shard is not None]
+        self.column_names = next((tuple(shard.column_names) for shard in shards if shard.column_names), ())
+        """Names of the columns of the clients' own files, without label and identifiers; empty: not known."""
+        self._column_digest = next((shard.column_digest for shard in shards if shard.column_digest), b"")
         self._described = asyncio.Event()
         self._over: pb.Farewell | None = None
         self._buffer_pool = BufferPool(KEPT_BYTES)  # of large replies, of all streams
@@ -202,7 +206,9 @@ class Admission:
 
     def _describe(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
         """Keep what a client said of its data; names of columns, which all clients share, once."""
-        if shard.column_names and self.column_names:
+        if self._source is None and shard.column_digest and not self._column_digest:
+            self.column_names, self._column_digest = tuple(shard.column_names), shard.column_digest
+        else:
             del shard.column_names[:]
         member.shard = shard
 
@@ -213,11 +219,9 @@ class Admission:
                 f"client {member.name} has more than {_CLASS_NAMES:,} names of classes, or one of more than "
                 f"{_CLASS_NAME} characters; shorten them in its data file"
             )
-        if sum(map(len, shard.column_names)) > _COLUMN_NAMES:
-            return (
-                f"client {member.name} has names of columns of over {_COLUMN_NAMES:,} characters together; shorten "
-                "them in its data file"
-            )
+        stored = shard.features - (self._settings.data.bias is not None)
+        if shard.column_names and (len(shard.column_names) != stored or not are_modest(shard.column_names)):
+            return f"client {member.name} has names of columns that no client of this version sends"
         if shard.samples == 0 or shard.features_held == 0:
             return f"client {member.name} has {shard.samples} samples of {shard.features_held} features; it needs some"
         if self._source is not None:  # the server knows the data, and need not believe who came first
@@ -246,16 +250,13 @@ class Admission:
 
     def _other_columns(self, member: ClientRecord, shard: pb.ShardDescription) -> str:
         """Return how the columns of a client's file differ from the run's; empty: not at all, or not known."""
-        mine, ours = tuple(shard.column_names), self.column_names
-        stored = shard.features - (self._settings.data.bias is not None)
-        if mine and len(mine) != stored:
-            return f"client {member.name} has {len(mine)} names of columns for {stored} features"
-        if not mine or not ours or mine == ours:
+        if not shard.column_digest or not self._column_digest or shard.column_digest == self._column_digest:
             return ""
+        mine, ours = tuple(shard.column_names), self.column_names
         if sorted(mine) == sorted(ours):
-            how = "its columns in another order"
+            how = "its columns in another order" if mine else "other columns, or in another order,"
         else:
-            place = next((place for place, (a, b) in enumerate(zip(mine, ours, strict=False)) if a != b), len(ours))
+            place = next((place for place, (a, b) in enumerate(zip(mine, ours, strict=False)) if a != b), 0)
             how = f"other columns (the first is feature {place + 1}, not counting label and identifiers)"
         return (
             f"the data file of client {member.name} has {how} than the files of clients that came before; give all "
@@ -263,12 +264,6 @@ class Admission:
         )
 
     # What the run calls
-
-    @property
-    def column_names(self) -> tuple[str, ...]:
-        """Names of the columns of the clients' own files, without label and identifiers; empty: not known."""
-        shards = (member.shard for member in self.members.values() if member.shard is not None)
-        return next((tuple(shard.column_names) for shard in shards if shard.column_names), ())
 
     def shape(self) -> tuple[int, int]:
         """Return features and classes of the whole problem."""

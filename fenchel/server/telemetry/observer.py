@@ -41,16 +41,9 @@ class OngoingRun(Protocol):
 class StopRun(Exception):
     """Raised by an observer, ends a run after the round that goes on, as if that were the last one.
 
-    The final model is evaluated and saved, and the run is complete; its summary has the reason.
-
-    Parameters
-    ----------
-    reason
-        Words for the summary.
+    The final model is evaluated and saved, and the run is complete; its summary has the text as the reason. Resumed, it
+    goes on with the rounds that are left, unless it is encrypted.
     """
-
-    def __init__(self, reason: str = "an observer has stopped it") -> None:
-        super().__init__(reason)
 
 
 class Observer:
@@ -190,6 +183,7 @@ class Observers(Observer):
 
     def begun(self, run: OngoingRun) -> None:
         """Call all observers."""
+        self._stopped = ""  # of a run before this one
         self._call("begun", run)
 
     def joined(self, present: int, expected: int | None) -> None:
@@ -232,7 +226,7 @@ class Observers(Observer):
             try:
                 returned.append(getattr(observer, method)(*arguments))
             except StopRun as end:
-                self._stopped = self._stopped or str(end)
+                self._stopped = self._stopped or str(end) or "an observer has stopped it"
             except FenchelError as error:
                 stop = stop or error
             except Exception as error:

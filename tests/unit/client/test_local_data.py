@@ -25,6 +25,9 @@ def test_a_client_holds_samples_of_its_own_file_out(tmp_path: Path) -> None:
         }
     )
     file = OwnFile(tmp_path / "own.csv", "outcome", "patient")
+    for scale in ("none", "unit-rows"):  # of what was loaded for other settings nothing is kept
+        file.load(settings.model_copy(update={"data": settings.data.model_copy(update={"scale": scale})}))
+    assert len(file._loaded) == 1
     held, again = (file.of(settings, 1, 3) for _ in range(2))
     assert held.holdout is not None
     assert (held.shard.samples, held.holdout.samples) == (30, 10)

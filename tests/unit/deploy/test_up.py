@@ -104,6 +104,15 @@ def test_a_completed_run_is_left_as_it_is_until_it_has_more_rounds(tmp_path: Pat
     assert longer.model.tobytes() == whole.model.tobytes()
 
 
+def test_an_encrypted_run_whose_keys_are_gone_is_left_as_it_is(tmp_path: Path) -> None:
+    small = ["rounds=1", "algorithm.encryption.security=112"]
+    run = fenchel.up("quickstart", overrides=small, in_process=True, runs=tmp_path)
+    file = run.path / "settings.yaml"
+    file.write_text(file.read_text().replace("rounds: 1\n", "rounds: 2\n"))
+    again = fenchel.up(resume=run, in_process=True)
+    assert (again.completed, again.rounds) == (True, 1)
+
+
 def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
     with raises(SettingsError):
         fenchel.up()
@@ -121,15 +130,19 @@ def test_an_interrupted_program_leaves_a_run_that_goes_on(notebook: bool, tmp_pa
     call = "fenchel.up('quickstart', overrides=['rounds=100000', 'algorithm.privacy=none'], in_process=True)"
     code = f"import asyncio, fenchel\nasync def cell():\n    {call}\nasyncio.run(cell())" if notebook else call
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    words = [sys.executable, "-c", code if notebook else f"import fenchel; {code}"]
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a shell may have it ignored
+    words = [sys.executable, "-c", f"{heard}\n{code if notebook else f'import fenchel; {code}'}"]
     with subprocess.Popen(
         words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, stderr=subprocess.PIPE, text=True
     ) as program:
-        while not list(tmp_path.glob("runs/*/checkpoint/previous")):
-            assert program.poll() is None, program.communicate()
-            time.sleep(0.05)
-        program.send_signal(signal.SIGINT)
-        _, said = program.communicate(timeout=60)
+        try:
+            while not list(tmp_path.glob("runs/*/checkpoint/previous")):
+                assert program.poll() is None, program.communicate()
+                time.sleep(0.05)
+            program.send_signal(signal.SIGINT)
+            _, said = program.communicate(timeout=60)
+        finally:
+            program.kill()
     assert "KeyboardInterrupt" in said
     (folder,) = (tmp_path / "runs").iterdir()
     run = fenchel.Run(folder)
@@ -176,6 +189,7 @@ def test_a_cell_shows_progress_wherever_it_is_executed(tmp_path: Path, monkeypat
 def test_a_terminal_shows_progress_unless_it_is_told_not_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
     for force, progress in ((None, True), ("1", False), ("1", True)):
         if force is not None:
             monkeypatch.setenv("FORCE_COLOR", force)

@@ -147,5 +147,5 @@ def test_runs_that_differ_in_much_are_told_apart_in_a_narrow_terminal(
     for part in ("another-algorithm-here", "tiny", "completed", *told):
         assert part in text
     assert max(map(len, text.splitlines())) <= width
-    assert re.search(r"\+\d\d differing settings( and \d figures?)?, on the page", " ".join(text.split()))
+    assert re.search(r"\+\d\d differing settings(, \d figures?)?(, \d costs?)?, on the page", " ".join(text.split()))
     assert sum(f"own_setting_{i}" in text for i in range(4, 40)) == 0

@@ -8,18 +8,23 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from fenchel.algorithms.server_half import Algorithm
+from fenchel.client.session import ClientData
+from fenchel.common.data.shard import Shard
 from fenchel.common.errors import CheckpointError, FenchelError, RunStoppedError, StorageError, TooFewRepliesError
 from fenchel.common.settings.participation import Participation
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import writing
 from fenchel.common.version import PROTOCOL
+from fenchel.common.wire.frames import frames
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.coordinator import Coordinator
@@ -77,7 +82,16 @@ COLUMNS = ["age", "weight", "pulse"]
 
 
 def table(*names: str) -> pb.ShardDescription:
-    return shard(features=len(names), features_held=len(names), classes=2, column_names=names)
+    features = np.zeros((40, len(names)))
+    found = Shard(features, np.zeros(40, np.int64), 2, len(names), np.arange(40), column_names=names)
+    return ClientData(found).description()
+
+
+def with_columns(folder: Path, first: pb.ShardDescription) -> tuple[Coordinator, ClientRecord]:
+    """Return a run of clients' own data to which one client has described its columns, and the other client."""
+    made, member = coordinator(folder, {"name": "own", "classes": [0, 1]}, first)
+    made.admission._describe(made.admission.members["a"], first)
+    return made, member
 
 
 @pytest.mark.parametrize(
@@ -91,7 +105,7 @@ def table(*names: str) -> pb.ShardDescription:
 def test_columns_of_own_files_must_be_the_same_and_their_names_are_told_to_nobody(
     names: list[str], how: str, tmp_path: Path
 ) -> None:
-    made, member = coordinator(tmp_path, {"name": "own", "classes": [0, 1]}, table(*COLUMNS))
+    made, member = with_columns(tmp_path, table(*COLUMNS))
     assert made.admission._misfit(member, table(*COLUMNS)) == ""
     told = made.admission._misfit(member, table(*names))
     assert how in told
@@ -100,27 +114,48 @@ def test_columns_of_own_files_must_be_the_same_and_their_names_are_told_to_nobod
 
 
 def test_a_file_without_names_of_columns_fits_those_with_names(tmp_path: Path) -> None:
-    made, member = coordinator(tmp_path, {"name": "own", "classes": [0, 1]}, table(*COLUMNS))
+    made, member = with_columns(tmp_path, table(*COLUMNS))
     assert made.admission._misfit(member, shard(features=3, features_held=3, classes=2)) == ""
 
 
 def test_names_of_columns_are_kept_once(tmp_path: Path) -> None:
-    made, member = coordinator(tmp_path, {"name": "own", "classes": [0, 1]}, table(*COLUMNS))
+    made, member = with_columns(tmp_path, table(*COLUMNS))
     made.admission._describe(member, table(*COLUMNS))
+    first = made.admission.members["a"].shard
+    assert first is not None
+    assert tuple(first.column_names) == tuple(COLUMNS)
     assert member.shard is not None
     assert not member.shard.column_names
     assert made.admission.column_names == tuple(COLUMNS)
     assert made._preparation().columns == tuple(COLUMNS)
 
 
-def test_names_of_columns_have_a_limit_and_the_number_of_the_features(tmp_path: Path) -> None:
-    made, member = coordinator(tmp_path, {"name": "own", "classes": [0, 1]}, shard(features=1))
-    long = made.admission._misfit(member, shard(features=1, column_names=["A" * (1 << 21), "B"]))
-    assert "over 2,097,152 characters together" in long
-    assert len(long) < 200
-    assert "2 names of columns for 1 features" in made.admission._misfit(
-        member, shard(features=1, classes=10, column_names=["A", "B"])
-    )
+def test_names_of_columns_that_are_too_many_to_be_sent_are_compared_nevertheless(tmp_path: Path) -> None:
+    names = [f"cg{number:08}" for number in range(60_000)]
+    described = table(*names)
+    assert described.ByteSize() < 200
+    assert list(frames(pb.Hello(shard=described)))
+    made, member = with_columns(tmp_path, described)
+    assert made.admission._misfit(member, table(*names)) == ""
+    told = made.admission._misfit(member, table(*names[:-2], names[-1], names[-2]))
+    assert "other columns, or in another order" in told
+    assert made._preparation().columns is None
+    assert table(*names[:30_000]).column_names[:2] == names[:2]
+
+
+@pytest.mark.parametrize("names", [["A" * (1 << 20)], ["A", "B"], [""] * (1 << 19)], ids=["long", "two", "many"])
+def test_names_of_columns_that_no_client_sends_are_refused(names: list[str], tmp_path: Path) -> None:
+    made, member = with_columns(tmp_path, table("age"))
+    told = made.admission._misfit(member, shard(features=1, features_held=1, classes=2, column_names=names))
+    assert "names of columns that no client of this version sends" in told
+
+
+def test_of_a_named_data_set_no_names_of_columns_are_kept(tmp_path: Path) -> None:
+    made, member = coordinator(tmp_path, {"name": "digits"}, shard())
+    made.admission._describe(member, shard(column_names=["A"], column_digest=b"1"))
+    assert member.shard is not None
+    assert not member.shard.column_names
+    assert not made.admission.column_names
 
 
 async def test_the_log_names_clients_that_a_run_waits_for(
@@ -192,9 +227,11 @@ class Ends:
         self.figures: dict[str, float] = {}
         self.error = error
         self.closing = closing
+        self.begun: Callable[[], None] = lambda: None
         self.closed: list[bool] = []
 
     async def go(self, *, fresh: bool) -> None:
+        self.begun()
         if self.error is not None:
             raise self.error
 
@@ -242,7 +279,7 @@ async def test_of_many_files_that_a_full_disk_fails_the_first_is_told(
         raise full(made.folder.disclosures)
 
     monkeypatch.setattr(made.disclosures, "save", no_room)
-    made.folder.summary.mkdir()  # cannot be replaced
+    rounds.begun = made.folder.summary.mkdir  # so that it cannot be replaced
     with caplog.at_level(logging.ERROR, "fenchel.server"):
         assert await ended_by(ending(made, rounds, monkeypatch)) is first
     assert rounds.closed == [False]

@@ -172,6 +172,21 @@ def test_an_observer_ends_a_run_which_then_is_complete(
     assert not caplog.records
 
 
+def test_observers_that_have_ended_a_run_follow_the_next_one(make_settings: MakeSettings, tmp_path: Path) -> None:
+    settings = make_settings(rounds=3, clients=3)
+
+    def end(t: int) -> None:
+        if t == 1:
+            raise fenchel.StopRun
+
+    observers = Observers(Observers(Calling(round_begun=end)))
+    for _ in range(2):
+        run = fenchel.Run(conducted(settings, tmp_path, observers).path)
+        assert (run.rounds, run.reason) == (1, "an observer has stopped it")
+    resumed = fenchel.up(resume=run, in_process=True)
+    assert (resumed.rounds, resumed.reason) == (3, "")
+
+
 @pytest.mark.parametrize("wrong", [Noting, "tensorboard", lambda row: None])
 def test_what_is_no_observer_is_refused(wrong: Any, tmp_path: Path) -> None:
     with raises(fenchel.SettingsError, key="observer"):

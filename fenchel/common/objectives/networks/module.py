@@ -251,9 +251,11 @@ class ModuleObjective(Objective):
         layers = [each for each in self._module.modules() if isinstance(each, _NormBase)]
         for layer in layers:
             layer.eval()
-        yield
-        for layer in layers:
-            layer.train()
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer.train()
 
     def clipped_gradient(self, w: Vector, rows: Indices, bound: float) -> Vector:
         """Return the gradient with every sample's part clipped, shape (d,); see :meth:`Objective.clipped_gradient`.
