@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -50,6 +51,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 MakeSettings: TypeAlias = Callable[..., RunSettings]
+
+
+@pytest.fixture
+def program_log() -> Iterator[logging.Logger]:
+    """Fenchel's logger as a program has it that has set nothing, whatever commands ran in this process before."""
+    logger = logging.getLogger("fenchel")
+    before = logger.handlers, logger.level, logger.propagate
+    logger.handlers, logger.propagate = [], True
+    logger.setLevel(logging.NOTSET)
+    yield logger
+    logger.handlers, logger.propagate = before[0], before[2]
+    logger.setLevel(before[1])
 
 
 @pytest.fixture(scope="session")

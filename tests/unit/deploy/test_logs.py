@@ -47,10 +47,8 @@ def test_a_log_with_room_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_handlers_of_a_program_get_what_they_got_without_a_file(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, program_log: logging.Logger
 ) -> None:
-    logger = logging.getLogger("fenchel")
-    before = logger.level, logger.propagate, list(logger.handlers)
     with log_to_file(tmp_path / "one.jsonl"):
         with log_to_file(tmp_path / "two.jsonl"):  # another run
             log.info("for the files")
@@ -59,7 +57,7 @@ def test_handlers_of_a_program_get_what_they_got_without_a_file(
     assert [record.getMessage() for record in caplog.records] == ["for all"]
     assert len((tmp_path / "one.jsonl").read_text().splitlines()) == 3
     assert len((tmp_path / "two.jsonl").read_text().splitlines()) == 2
-    assert (logger.level, logger.propagate, logger.handlers) == before
+    assert (program_log.level, program_log.propagate, program_log.handlers) == (logging.NOTSET, True, [])
 
 
 FORGED = "\x1b]0;owned\x07\x1b[31m\nERROR client b is lost"

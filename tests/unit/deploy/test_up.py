@@ -202,12 +202,10 @@ def test_a_terminal_shows_progress_unless_it_is_told_not_to(
 
 
 def test_a_run_has_a_log_and_a_program_hears_no_more_than_before(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, program_log: logging.Logger
 ) -> None:
-    logger = logging.getLogger("fenchel")
-    before = logger.level, logger.propagate, list(logger.handlers)
     run = fenchel.up(SETTINGS, data=(X, Y), in_process=True, runs=tmp_path)
     entries = [json.loads(line) for line in (run.path / "log.jsonl").read_text().splitlines()]
     assert {entry["level"] for entry in entries} == {"info"}
     assert not caplog.records
-    assert (logger.level, logger.propagate, logger.handlers) == before
+    assert (program_log.level, program_log.propagate, program_log.handlers) == (logging.NOTSET, True, [])

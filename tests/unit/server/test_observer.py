@@ -154,6 +154,7 @@ class Patient(Noting):
             raise fenchel.StopRun("good enough")
 
 
+@pytest.mark.usefixtures("program_log")
 def test_an_observer_ends_a_run_which_then_is_complete(
     make_settings: MakeSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
