@@ -95,7 +95,7 @@ def _require_scaling_alone(scalings: Sequence[Scaling], dataset: DataSet, where:
         pixels = dataset.peak is not None and position == 0
         if step == "standard" or (step == "unit-interval" and not pixels):
             raise DataError(
-                f"{step} needs the values of all clients, which nobody may see; use normalise, with a mean and a "
+                f"{step} needs the values of all clients, which no process has; use normalise, with a mean and a "
                 "standard deviation that suit all files, or unit-rows",
                 source=where,
                 key="data.scale",

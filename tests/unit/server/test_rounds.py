@@ -329,7 +329,7 @@ async def test_a_checkpoint_never_knows_a_round_that_the_tables_lack(make: MakeR
 
 async def test_what_goes_wrong_while_a_round_is_noted_ends_the_run(make: MakeRounds) -> None:
     def fails(row: Row) -> None:
-        raise StorageError("nobody reads")
+        raise StorageError("no reader")
 
     rounds = make()
     rounds.observer = Observers(Calling(round_ended=fails))
@@ -348,7 +348,7 @@ async def test_what_was_asked_is_in_the_tables_whatever_goes_wrong_while_it_is_n
     """Also the account of privacy counts by these rows."""
 
     def fails(row: Row) -> None:
-        raise StorageError("nobody reads")
+        raise StorageError("no reader")
 
     async def ask(t: int) -> None:
         call = member.post("train", t, pb.ASK, body())
@@ -368,7 +368,7 @@ async def test_what_was_asked_is_in_the_tables_whatever_goes_wrong_while_it_is_n
     await rounds.close(completed=False)
     for table in (rounds.folder.metrics, rounds.folder.calls):
         assert read(table)["round"].to_pylist() == [1, 2]
-    assert "the last round could not be noted as a whole: nobody reads" in caplog.text
+    assert "the last round could not be noted as a whole: no reader" in caplog.text
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022])
