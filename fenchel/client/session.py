@@ -6,7 +6,6 @@ server's decision, which each instruction's ``base`` tells (:mod:`fenchel.client
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Collection
@@ -27,7 +26,7 @@ from fenchel.client.journal import Journal
 from fenchel.client.privacy.protection import bounded, protection_of
 from fenchel.common.compression.uplink import ClientUplink
 from fenchel.common.crypto.meter import CipherMeter
-from fenchel.common.data.shard import Shard, are_modest
+from fenchel.common.data.shard import Shard, are_modest, digest_of
 from fenchel.common.defects import described, outside
 from fenchel.common.environment import Environment
 from fenchel.common.errors import (
@@ -78,7 +77,6 @@ class ClientData:
     def description(self) -> pb.ShardDescription:
         """Return what the server may know of the data: its shape, and names of classes and columns."""
         shard, columns = self.shard, self.shard.column_names
-        digest = hashlib.sha256("\0".join(columns).encode()).digest() if columns else b""
         return pb.ShardDescription(
             samples=shard.samples,
             features=shard.total_features,
@@ -86,7 +84,7 @@ class ClientData:
             features_held=shard.features.shape[1],
             class_names=shard.class_names,
             column_names=columns if are_modest(columns) else (),
-            column_digest=digest,
+            column_digest=digest_of(columns),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,11 @@ _NAMES = 1 << 19  # bytes of all names of columns that are sent, which must fit 
 def are_modest(names: Sequence[str]) -> bool:
     """Return whether names of columns are few and short enough to be sent, and to be kept with a model."""
     return sum(len(name.encode()) + 4 for name in names) <= _NAMES
+
+
+def digest_of(names: Sequence[str]) -> bytes:
+    """Return the SHA-256 of names of columns in their order; empty if there are none."""
+    return hashlib.sha256("\0".join(names).encode()).digest() if names else b""
 
 
 @dataclass(frozen=True)

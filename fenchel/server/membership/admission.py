@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from fenchel.algorithms.server_half import Algorithm
-from fenchel.common.data.shard import are_modest
+from fenchel.common.data.shard import are_modest, digest_of
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import JoinRefusedError, RunStoppedError, TooFewRepliesError, WireError
 from fenchel.common.settings.registry import keeps_no_state
@@ -32,6 +32,7 @@ log = logging.getLogger("fenchel.server")
 
 _REMINDER_SECONDS = 15.0  # after which the log names the clients that the run waits for, again and again
 _NAMES = 20  # that it names at once
+_DIGEST = 32  # bytes
 _CLASS_NAMES = 10_000  # that a client may have
 _CLASS_NAME = 200  # characters of each
 
@@ -220,7 +221,9 @@ class Admission:
                 f"{_CLASS_NAME} characters; shorten them in its data file"
             )
         stored = shard.features - (self._settings.data.bias is not None)
-        if shard.column_names and (len(shard.column_names) != stored or not are_modest(shard.column_names)):
+        names, digest = shard.column_names, shard.column_digest
+        fits = are_modest(names) and len(names) == stored and digest_of(names) == digest
+        if len(digest) not in (0, _DIGEST) or (names and not fits):
             return f"client {member.name} has names of columns that no client of this version sends"
         if shard.samples == 0 or shard.features_held == 0:
             return f"client {member.name} has {shard.samples} samples of {shard.features_held} features; it needs some"

@@ -146,8 +146,10 @@ def test_names_of_columns_that_are_too_many_to_be_sent_are_compared_nevertheless
 @pytest.mark.parametrize("names", [["A" * (1 << 20)], ["A", "B"], [""] * (1 << 19)], ids=["long", "two", "many"])
 def test_names_of_columns_that_no_client_sends_are_refused(names: list[str], tmp_path: Path) -> None:
     made, member = with_columns(tmp_path, table("age"))
-    told = made.admission._misfit(member, shard(features=1, features_held=1, classes=2, column_names=names))
-    assert "names of columns that no client of this version sends" in told
+    one = {"features": 1, "features_held": 1, "classes": 2}
+    for wrong in ({"column_names": names}, {"column_digest": b"A" * 33}, {"column_names": ["age"]}):
+        told = made.admission._misfit(member, shard(**one, **wrong))
+        assert "names of columns that no client of this version sends" in told
 
 
 def test_of_a_named_data_set_no_names_of_columns_are_kept(tmp_path: Path) -> None:
