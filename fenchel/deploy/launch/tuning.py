@@ -7,10 +7,11 @@ import logging
 import math
 import secrets
 import shutil
+import sqlite3
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -329,6 +330,9 @@ class Search:
         server_log.addFilter(_is_no_pruning)
         optuna.logging.set_verbosity(logging.WARNING)
         try:
+            # Optuna leaves the connection to a damaged file open.
+            with closing(sqlite3.connect(self.folder.study)) as connection:
+                connection.execute("PRAGMA schema_version")
             storage = optuna.storages.RDBStorage(f"sqlite:///{self.folder.study.absolute()}")
             study = optuna.create_study(
                 study_name=_STUDY, storage=storage, directions=directions, pruner=pruner, load_if_exists=True
@@ -338,7 +342,7 @@ class Search:
                 trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
                 storage.set_trial_state_values(trial_id, TrialState.WAITING)
             yield study
-        except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        except (sqlite3.Error, SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
             raise CheckpointError(
                 f"the study cannot be read or written ({error}); start a new search", source=self.folder.study
             ) from error

@@ -102,11 +102,12 @@ def test_a_small_search_finds_the_step_size_and_leaves_settings_that_repeat_its_
     assert load(search.folder.best).name == "small"
     again = up(search.folder.best, runs=tmp_path, in_process=True)
     np.testing.assert_array_equal(again.model, Run(search.folder.trials / result.trials[best].user_attrs["run"]).model)
-    study = optuna.load_study(study_name=None, storage=f"sqlite:///{search.folder.study}")  # as the dashboard does
+    storage = optuna.storages.RDBStorage(f"sqlite:///{search.folder.study}")
+    study = optuna.load_study(study_name=None, storage=storage)  # as the dashboard does
     assert [trial.values for trial in study.trials] == values(result)
     assert study.metric_names == ["objective"]
-    storage: Any = study._storage
-    storage._backend.engine.dispose()
+    storage.remove_session()
+    storage.engine.dispose()
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
