@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
-import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from fenchel.algorithms.client_half import ClientAlgorithm, answers
@@ -131,6 +130,7 @@ class WeightedAverageSettings(LocalTrainingSettings):
     """For algorithms that average local models: how much each counts."""
 
     treats_regularizer: ClassVar[bool] = True
+    uses_optimizer: ClassVar[bool] = True
 
     weighting: Literal["samples", "uniform"] = Field(
         "samples", description="average weighted by samples (n_k / n), or with equal weights"
@@ -287,17 +287,18 @@ class FedAvgClient(LocalTraining):
     def descended(self, x: Vector) -> tuple[Vector, int]:
         """Return where local steps from x lead, shape (d,), and how many they are.
 
-        A step is w <- w - eta (g_k(w) + mu (w - x)), after which FedMiD takes w <- prox_{eta h}(w).
+        A step is w <- w - eta (g_k(w) + mu (w - x)), or one of the objective's optimiser, after which FedMiD takes
+        w <- prox_{eta h}(w).
         """
         w, steps = x, 0
         eta, mu = self.settings.step_size_at(self.round), self.settings.pull
         takes_prox = self.settings.prox_penalty is not None
+        step = self.objective.local_step(x, eta)
         for batch in self.batches():
-            step = self.gradient(w, batch)  # owned here: its memory becomes the next w
+            g = self.gradient(w, batch)
             if mu:
-                step += mu * (w - x)
-            step *= eta
-            w = np.subtract(w, step, out=step)
+                g += mu * (w - x)
+            w = step(w, g)
             if takes_prox:
                 w = self.objective.regularizer.prox(w, 1 / eta)
             steps += 1

@@ -26,6 +26,7 @@ class RobustAggregationSettings(LocalTrainingSettings):
 
     treats_regularizer: ClassVar[bool] = True
     uses_uplink: ClassVar[bool] = True
+    uses_optimizer: ClassVar[bool] = True
     other_problem: ClassVar[str] = "whatever most clients agree on, each as much as any other"
 
     name: Literal["robust-aggregation"] = "robust-aggregation"

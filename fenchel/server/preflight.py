@@ -13,6 +13,7 @@ from fenchel.common.accounting.accountant import require_library
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.data.shard import Shard
 from fenchel.common.data.source import DataSource
+from fenchel.common.errors import SettingsError
 from fenchel.common.objectives.factory import build_objective, initial_model
 from fenchel.common.settings.objective import BinarySettings, LinearSettings, SmoothedHingeSettings
 from fenchel.common.settings.run import RunSettings
@@ -75,16 +76,23 @@ def build_half(
     shape: tuple[int, int],
     public_key: PublicKey | None = None,
 ) -> Algorithm:
-    """Build the server half of a run's algorithm.
+    """Build the server half of a run's algorithm; SettingsError if it could not use the objective's optimiser.
 
     public_key: the key that the clients must use, if the server was given one.
     """
+    objective, algorithm = build_objective(settings.objective, no_samples(*shape)), settings.algorithm
+    if objective.has_optimizer and (algorithm.prox_penalty is not None or not algorithm.uses_optimizer):
+        raise SettingsError(
+            f"the objective brings an optimiser, but the steps of {algorithm.name} are its own with these settings; "
+            "leave the optimiser out, or use fedavg, fedprox, fedopt or robust-aggregation",
+            key="objective.name",
+        )
     return half(
         ServerContext(
             fleet,
             settings.algorithm,
             initial_model(settings.objective, *shape, settings.seed),
-            build_objective(settings.objective, no_samples(*shape)),
+            objective,
             public_key,
             settings.uplink,
             settings.downlink,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import Any, Literal, TypeAlias
 
@@ -27,6 +27,10 @@ from fenchel.common.objectives.regularizer import Regularizer, Zero
 
 BatchDraw: TypeAlias = Literal["passes", "epoch", "independent"]
 """How mini-batches are drawn; see :meth:`Objective.batches`."""
+
+
+LocalStep: TypeAlias = Callable[[Vector, Vector], Vector]
+"""From a model w and a gradient, shapes (d,), to the next model; it may use the gradient's memory."""
 
 
 class ObjectiveFactory(ABC):
@@ -133,6 +137,23 @@ class Objective(ABC):
             f"{type(self).__name__} offers no gradients of single samples, which clipping needs: define "
             "clipped_gradient(w, rows, bound)"
         )
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Whether :meth:`local_step` is anything else than gradient descent."""
+        return False
+
+    def local_step(self, start: Vector, step_size: float) -> LocalStep:
+        """Return a client's steps in one round, from ``start`` on: ``w - step_size g`` unless a subclass has others.
+
+        What a step keeps for the next ones, such as a momentum, lasts as long as what is returned: a round.
+        """
+
+        def descend(w: Vector, g: Vector) -> Vector:
+            g *= step_size
+            return np.subtract(w, g, out=g)
+
+        return descend
 
     def hessian_vector(self, w: Vector, v: Vector) -> Vector:
         """Return the Hessian of :meth:`value` at ``w`` times ``v``, shape (d,); NotImplementedError if not offered."""

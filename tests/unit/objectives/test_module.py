@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -223,6 +224,50 @@ def test_what_cannot_be_an_objective_is_refused() -> None:
     assert objective(Loose).initial(1).tobytes() == objective(Loose).initial(1).tobytes()  # made under the seed
 
 
+OPTIMIZERS = [
+    partial(torch.optim.SGD, momentum=0.9, nesterov=True, weight_decay=0.01),
+    torch.optim.AdamW,
+    partial(torch.optim.RMSprop, centered=True),
+]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("module", [mlp, normalised])
+def test_steps_of_an_optimiser_are_those_of_a_training_loop_of_torch(module: Any, optimizer: Any) -> None:
+    shard = make_shard(20, FEATURES, CLASSES, seed=1)
+    own = objective(module, shard, optimizer=optimizer)
+    w = own.initial(3)
+    theirs = own.module_of(w).train()
+    for layer in theirs.modules():
+        if isinstance(layer, nn.BatchNorm1d):
+            layer.momentum = 0.1  # of torch, where an objective of gradients has another
+    training = optimizer(theirs.parameters(), lr=0.05)
+    step = own.local_step(w, 0.05)
+    for start in (0, 5, 10, 15, 0):
+        rows = ALL[start : start + 5]
+        w = step(w, own.batch_gradient(w, rows))
+        training.zero_grad()
+        nn.functional.cross_entropy(
+            theirs(torch.tensor(shard.features[rows])), torch.tensor(shard.labels[rows])
+        ).backward()
+        training.step()
+    state = theirs.state_dict()
+    kept = [name for name in state if "running" not in name and "tracked" not in name]
+    kept += [name for name in state if "running" in name]
+    np.testing.assert_allclose(w, np.concatenate([state[name].numpy().ravel() for name in kept]), rtol=1e-9, atol=1e-12)
+
+
+def test_an_optimiser_that_cannot_take_steps_is_refused() -> None:
+    own = objective(mlp, optimizer=torch.optim.LBFGS)
+    with raises(SettingsError, key="objective.name"):
+        own.local_step(own.initial(0), 0.1)
+    private = objective(mlp, optimizer=torch.optim.Adam)
+    with raises(SettingsError, key="objective.name"):
+        private.clipped_gradient(private.initial(0), ALL, 1.0)
+    with raises(TypeError):
+        objective(mlp, optimizer=torch.optim.Adam([torch.zeros(1)]))
+
+
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], ObjectiveSettings]:
     """Return settings that name an objective of a user's module."""
@@ -256,6 +301,38 @@ def test_a_run_trains_it_and_predicts_with_it(named: Callable[[Any], ObjectiveSe
     assert run.model.tobytes() == again.model.tobytes()
     assert run.predict(shard.features).shape == (60,)
     assert run.predict_proba(shard.features).shape == (60, CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "trains"),
+    [
+        ({"name": "fedavg"}, True),
+        ({"name": "fedprox"}, True),
+        ({"name": "fedopt"}, True),
+        ({"name": "robust-aggregation", "faulty": 0}, True),
+        ({"name": "fedavg", "regularizer_step": "prox"}, False),
+        ({"name": "fednova"}, False),
+        ({"name": "scaffold"}, False),
+        ({"name": "feddyn"}, False),
+        ({"name": "mb-sgd"}, False),
+    ],
+)
+def test_algorithms_use_an_optimiser_or_refuse_it(
+    named: Callable[[Any], ObjectiveSettings], tmp_path: Path, algorithm: dict[str, Any], trains: bool
+) -> None:
+    shard = make_shard(60, FEATURES, CLASSES, seed=1)
+
+    def trained(optimizer: Any) -> fenchel.Run:
+        described = fenchel.TorchObjective(normalised, nn.CrossEntropyLoss(), optimizer=optimizer)
+        settings = {"rounds": 2, "clients": 2, "objective": named(described).model_dump(), "algorithm": algorithm}
+        return fenchel.up(settings, data=(shard.features, shard.labels), in_process=True, runs=tmp_path)
+
+    if not trains:
+        with raises(SettingsError, key="objective.name"):
+            trained(torch.optim.AdamW)
+        return
+    adam, again, plain = trained(torch.optim.AdamW), trained(torch.optim.AdamW), trained(None)
+    assert adam.model.tobytes() == again.model.tobytes() != plain.model.tobytes()
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,9 +23,11 @@ from fenchel.common.objectives.losses import Targets
 from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.networks.factory import DeviceName, find_device
 from fenchel.common.objectives.networks.flat import CHUNK, dense
-from fenchel.common.objectives.objective import Objective, ObjectiveFactory
+from fenchel.common.objectives.objective import LocalStep, Objective, ObjectiveFactory
 from fenchel.common.randomness import public_seed
 
+_USUAL_MOMENTUM = 0.1
+"""Of running statistics, where a layer of torch does not say."""
 _SAMPLED = 1 << 12
 """Numbers of a model on which its random numbers depend."""
 
@@ -63,6 +65,10 @@ class TorchObjective(ObjectiveFactory):
         Function that is applied to each batch of training samples, shape (n, *shape), to augment them; ``None``: none.
     device
         ``cpu``, ``cuda`` (the first GPU), or ``auto``, the GPU where there is one.
+    optimizer
+        What takes a client's local steps: a class of ``torch.optim``, or a function that is called with the parameters
+        and ``lr``, the algorithm's step size, and returns an optimiser of torch. Each round a client begins with a new
+        one. Buffers then follow their layer's own momentum. ``None``: gradient descent.
     """
 
     def __init__(
@@ -73,8 +79,15 @@ class TorchObjective(ObjectiveFactory):
         shape: tuple[int, ...] | None = None,
         transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
         device: DeviceName = "cpu",
+        optimizer: Callable[..., torch.optim.Optimizer] | None = None,
     ) -> None:
+        if isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(
+                "optimizer is made anew in every round: give its class, or functools.partial(torch.optim.SGD, "
+                "momentum=0.9), rather than an optimiser that is already made"
+            )
         self.module, self.loss, self.shape, self.transform, self.device = module, loss, shape, transform, device
+        self.optimizer = optimizer
 
     def __call__(self, shard: Shard, l2: float, dtype: DTypeLike) -> Objective:
         """Return the objective on one shard."""
@@ -115,9 +128,13 @@ class ModuleObjective(Objective):
         super().__init__(dimension=sum(self._sizes), samples=shard.samples, dtype=dtype)
         self._float = torch.from_numpy(np.empty(0, self.dtype)).dtype
         self._module.to(self._float)
-        for each in self._module.modules():
+        momenta = dict.fromkeys(buffers, 1.0)
+        for name, each in self._module.named_modules():
             if isinstance(each, _NormBase):
+                momentum = _USUAL_MOMENTUM if each.momentum is None else each.momentum
+                momenta |= {f"{name}.{buffer}".lstrip("."): momentum for buffer, _ in each.named_buffers(recurse=False)}
                 each.momentum = 1.0  # what it keeps then is the statistic of the batch
+        self._buffer_momenta = [momenta[name] for name in buffers], [value.numel() for value in buffers.values()]
         self._has_one_output = self._outputs_alone()
         self._features, self._targets = self._prepare(shard)
 
@@ -260,8 +277,15 @@ class ModuleObjective(Objective):
     def clipped_gradient(self, w: Vector, rows: Indices, bound: float) -> Vector:
         """Return the gradient with every sample's part clipped, shape (d,); see :meth:`Objective.clipped_gradient`.
 
-        A module with buffers that a batch changes mixes its samples, and is refused.
+        A module with buffers that a batch changes mixes its samples, and is refused; so is an optimiser, with whose
+        steps nothing is known of how far a sample moves the model.
         """
+        if self.has_optimizer:
+            raise SettingsError(
+                "gradients of single samples are clipped for noise that is made for gradient descent; leave the "
+                "objective's optimiser out",
+                key="objective.name",
+            )
         if self._buffers:
             raise SettingsError(
                 f"the module keeps statistics of batches ({min(self._buffers)}), in which the gradients of single "
@@ -281,6 +305,36 @@ class ModuleObjective(Objective):
         if self.l2:
             result += self.l2 * w
         return result
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Whether the user gave an optimiser."""
+        return self._described.optimizer is not None
+
+    def local_step(self, start: Vector, step_size: float) -> LocalStep:
+        """Return the steps of a new optimiser with this learning rate; see :meth:`Objective.local_step`."""
+        if self._described.optimizer is None:
+            return super().local_step(start, step_size)
+        parameters = [tensor for name, tensor in self._tensors(start).items() if name not in self._buffers]
+        optimizer = self._described.optimizer(parameters, lr=step_size)
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise SettingsError(
+                "LBFGS asks for the loss several times a step, and a step has one gradient here; use another optimiser",
+                key="objective.name",
+            )
+        sizes, momenta = self._sizes[: len(parameters)], np.repeat(*self._buffer_momenta).astype(self.dtype)
+
+        def step(w: Vector, g: Vector) -> Vector:
+            trained = slice(self._trained)
+            values, slopes = (torch.split(torch.tensor(each[trained], device=self.device), sizes) for each in (w, g))
+            for parameter, value, slope in zip(parameters, values, slopes, strict=True):
+                parameter.data.copy_(value.view_as(parameter))
+                parameter.grad = slope.view_as(parameter)
+            optimizer.step()
+            moved = torch.cat([parameter.detach().reshape(-1) for parameter in parameters]).numpy(force=True)
+            return np.concatenate([moved, w[self._trained :] - momenta * g[self._trained :]])
+
+        return step
 
     def decision_function(self, w: Vector, features: Matrix) -> Dense:
         """Return the module's outputs for prepared features, shape (n,) or (n, outputs)."""
