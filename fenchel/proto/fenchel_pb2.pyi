@@ -911,3 +911,84 @@ class Ciphertexts(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Ciphertexts: _TypeAlias = Ciphertexts  # noqa: Y015
+
+@_typing.final
+class Invitation(_message.Message):
+    """What a token of an invitation holds, as base64."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """the client's id"""
+    address: _builtins.str
+    """HOST:PORT of the Signing service"""
+    fingerprint: _builtins.bytes
+    """SHA-256 of the certificate that the service shows, in DER"""
+    secret: _builtins.bytes
+    """16 random bytes, by which the service knows the invitation"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        address: _builtins.str = ...,
+        fingerprint: _builtins.bytes = ...,
+        secret: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "fingerprint", b"fingerprint", "name", b"name", "secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Invitation: _TypeAlias = Invitation  # noqa: Y015
+
+@_typing.final
+class SignRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECRET_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    secret: _builtins.bytes
+    """of the invitation"""
+    request: _builtins.bytes
+    """PKCS #10 in DER: the client's public key, signed by the private one"""
+    def __init__(
+        self,
+        *,
+        secret: _builtins.bytes = ...,
+        request: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request", "secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignRequest: _TypeAlias = SignRequest  # noqa: Y015
+
+@_typing.final
+class SignReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AUTHORITY_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    authority: _builtins.bytes
+    """in PEM form, as the certificate"""
+    certificate: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        authority: _builtins.bytes = ...,
+        certificate: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "certificate", b"certificate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignReply: _TypeAlias = SignReply  # noqa: Y015

@@ -184,3 +184,82 @@ class Coordinator:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class SigningStub:
+    """Where an authority signs the keys of clients that it invited. It runs where the authority's key is, apart from the
+    Coordinator, which must have neither.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Sign = channel.unary_unary(
+                '/fenchel.v1.Signing/Sign',
+                request_serializer=fenchel_dot_proto_dot_fenchel__pb2.SignRequest.SerializeToString,
+                response_deserializer=fenchel_dot_proto_dot_fenchel__pb2.SignReply.FromString,
+                _registered_method=True)
+
+
+class SigningServicer:
+    """Where an authority signs the keys of clients that it invited. It runs where the authority's key is, apart from the
+    Coordinator, which must have neither.
+    """
+
+    def Sign(self, request, context):
+        """Signs a key. An invitation is good for one key.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_SigningServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Sign': grpc.unary_unary_rpc_method_handler(
+                    servicer.Sign,
+                    request_deserializer=fenchel_dot_proto_dot_fenchel__pb2.SignRequest.FromString,
+                    response_serializer=fenchel_dot_proto_dot_fenchel__pb2.SignReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'fenchel.v1.Signing', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('fenchel.v1.Signing', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Signing:
+    """Where an authority signs the keys of clients that it invited. It runs where the authority's key is, apart from the
+    Coordinator, which must have neither.
+    """
+
+    @staticmethod
+    def Sign(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fenchel.v1.Signing/Sign',
+            fenchel_dot_proto_dot_fenchel__pb2.SignRequest.SerializeToString,
+            fenchel_dot_proto_dot_fenchel__pb2.SignReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -80,3 +80,40 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         """Timestamps and an echo, for round-trip time, clock offset and throughput."""
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class SigningStub:
+    """Where an authority signs the keys of clients that it invited. It runs where the authority's key is, apart from the
+    Coordinator, which must have neither.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> SigningAsyncStub: ...
+    Sign: _grpc.UnaryUnaryMultiCallable[_fenchel_pb2.SignRequest, _fenchel_pb2.SignReply]
+    """Signs a key. An invitation is good for one key."""
+
+@_typing.type_check_only
+class SigningAsyncStub(SigningStub):
+    """Where an authority signs the keys of clients that it invited. It runs where the authority's key is, apart from the
+    Coordinator, which must have neither.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Sign: _aio.UnaryUnaryMultiCallable[_fenchel_pb2.SignRequest, _fenchel_pb2.SignReply]  # type: ignore[assignment]
+    """Signs a key. An invitation is good for one key."""
+
+class SigningServicer(metaclass=_abc_1.ABCMeta):
+    """Where an authority signs the keys of clients that it invited. It runs where the authority's key is, apart from the
+    Coordinator, which must have neither.
+    """
+
+    @_abc_1.abstractmethod
+    def Sign(
+        self,
+        request: _fenchel_pb2.SignRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fenchel_pb2.SignReply, _abc.Awaitable[_fenchel_pb2.SignReply]]:
+        """Signs a key. An invitation is good for one key."""
+
+def add_SigningServicer_to_server(servicer: SigningServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -90,13 +90,15 @@ from fenchel.common.wire.phases import OFFER
 from fenchel.common.wire.schema import ArraySpec, CipherSpec, Expectation, NumberSpec, check
 from fenchel.common.wire.values import SparseVector, Values
 from fenchel.deploy.address import Address
-from fenchel.deploy.certificates.authority import AUTHORITY_KEY
+from fenchel.deploy.certificates.authority import AUTHORITY_KEY, subject
 from fenchel.deploy.certificates.description import common_name, describe
 from fenchel.deploy.certificates.issued import ISSUED, issued
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.certificates.pairs import check_pair
 from fenchel.deploy.certificates.revocation import revoke
 from fenchel.deploy.cli.energy import _devices as read_devices
+from fenchel.deploy.invitations.invitation import Invitation
+from fenchel.deploy.invitations.signing import requested_key
 from fenchel.deploy.launch.bundle import ReceivedBundle
 from fenchel.deploy.monitoring.exporters import Exporters, watching
 from fenchel.proto import fenchel_pb2 as pb
@@ -724,6 +726,12 @@ def _credentials(folder: Path) -> Iterator[Parser]:
     yield Parser("identities", (signature.ljust(72, b"\0") + pem,), check_identity, refusals, 15, change=_changed_pem)
     yield _revocations(folder)
     yield _issued(folder)
+    token = Invitation("north", Address("authority.example.org", 7444), bytes(range(32)), bytes(range(16))).token
+    yield Parser("tokens", (token.encode(),), read_token, (SettingsError,), 8)
+    asking = ec.generate_private_key(ec.SECP256R1())
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject("north")).sign(asking, hashes.SHA256())
+    wanted = request.public_bytes(serialization.Encoding.DER)
+    yield Parser("signing requests", (wanted,), lambda data: void(requested_key(data)), refusals, 15)
     secrets = Secrets.generate(512, for_tests=True)
     text, public = secrets.to_text().encode(), secrets.private_key.public.to_text().encode()
 
@@ -778,6 +786,11 @@ def _own_secrets(folder: Path) -> Parser:
         assert len(data) == SECRET_BYTES
 
     return Parser("own secrets", (bytes(range(SECRET_BYTES)),), read, (CheckpointError,), 5)
+
+
+def read_token(data: bytes) -> None:
+    """Read what somebody gave as a token."""
+    void(Invitation.parse(data.decode("utf-8", errors="replace")).name)
 
 
 def _revocations(folder: Path) -> Parser:

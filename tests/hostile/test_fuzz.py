@@ -46,6 +46,7 @@ NAMES = (
     *("data, differences", "data, compressed", "data, CIFAR", "data, Adult", "data, Covertype"),
     *("data, news20", "data, rcv1"),
     *("data, subset", "features", "certificates", "identities", "revocation lists", "issued certificates"),
+    *("tokens", "signing requests"),
     *("secrets", "bundles", "public keys", "exchanges", "own secrets", "sealed boxes"),
     *("store", "checkpoints", "journals"),
     *("ledgers", "accounts", "summaries", "models", "tables"),

@@ -140,7 +140,7 @@ class Objective(ABC):
 
     @property
     def has_optimizer(self) -> bool:
-        """Whether :meth:`local_step` is anything else than gradient descent."""
+        """True where :meth:`local_step` is anything else than gradient descent."""
         return False
 
     def local_step(self, start: Vector, step_size: float) -> LocalStep:

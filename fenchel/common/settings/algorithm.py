@@ -27,7 +27,7 @@ class AlgorithmSettings(Section):
     treats_nonconvex: ClassVar[bool] = False
     """Whether it takes nothing but gradients of the clients' objectives, which ``objective.nonconvex`` does no harm."""
     uses_optimizer: ClassVar[bool] = False
-    """Whether local steps may be those of an optimiser that the objective brings."""
+    """True where local steps may be those of an optimiser that the objective brings."""
     phases: ClassVar[tuple[str, ...]] = ()
     """Phases that the client half answers, where it cannot be asked: the halves of HyFDCA lie apart, because a server
     must not import what decrypts."""

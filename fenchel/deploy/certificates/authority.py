@@ -80,19 +80,18 @@ class Authority:
         return cls(certificate, key, folder)
 
     def sign(
-        self, name: x509.Name, extensions: Sequence[x509.ExtensionType], days: int
-    ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-        """Make a key and its certificate, and note that there is one.
+        self, name: x509.Name, key: ec.EllipticCurvePublicKey, extensions: Sequence[x509.ExtensionType], days: int
+    ) -> x509.Certificate:
+        """Make the certificate of a key, and note that there is one.
 
         days: how long it is valid; not longer than the authority.
         """
-        key = ec.generate_private_key(ec.SECP256R1())
         issuer = self.certificate
         start = max(now() - CLOCK_SKEW, issuer.not_valid_before_utc)
         end = min(start + lifetime(days), issuer.not_valid_after_utc)
         identifier = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         builder = (
-            _builder(name, issuer.subject, key.public_key(), start, end)
+            _builder(name, issuer.subject, key, start, end)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage("digital_signature"), critical=True)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
@@ -101,7 +100,7 @@ class Authority:
             builder = builder.add_extension(extension, critical=False)
         certificate = builder.sign(self.key, hashes.SHA256())
         note(self.folder, certificate)  # at once: what is not listed cannot be revoked by its name
-        return certificate, key
+        return certificate
 
 
 def subject(name: str) -> x509.Name:

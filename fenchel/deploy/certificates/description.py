@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fenchel.common.errors import CredentialError
 from fenchel.common.tls.credentials import AUTHORITY, CERTIFICATE, Credentials
 from fenchel.common.tls.roles import is_monitor
 from fenchel.deploy.certificates.files import read
-from fenchel.deploy.certificates.pem import certificates
+from fenchel.deploy.certificates.pem import certificates, public_key
 
 
 def common_name(credentials: Credentials) -> str:
@@ -42,6 +44,11 @@ def describe(folder: Path) -> dict[str, Any]:
         "authority": subject_name(authority),
         "authority_sha256": authority.fingerprint(hashes.SHA256()).hex(" ", 2),
     }
+
+
+def key_fingerprint(key: ec.EllipticCurvePublicKey) -> str:
+    """Return what two people can compare of a key: the first half of its SHA-256."""
+    return hashlib.sha256(public_key(key)).digest()[:16].hex(" ", 2)
 
 
 def subject_name(certificate: x509.Certificate) -> str:

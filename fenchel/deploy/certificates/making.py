@@ -9,6 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from fenchel.common.errors import CredentialError, SettingsError
@@ -54,6 +55,14 @@ def make_client(authority_folder: Path, folder: Path, name: str, *, days: int = 
     _make_participant(authority_folder, folder, name, CLIENT_SCHEME, days, force)
 
 
+def sign_client(
+    authority: Authority, name: str, key: ec.EllipticCurvePublicKey, *, days: int = LEAF_DAYS
+) -> x509.Certificate:
+    """Make a client's certificate of a key that the client made itself; errors as for :func:`make_client`."""
+    check_client_name(name)
+    return authority.sign(subject(name), key, _of_participant(name, CLIENT_SCHEME), days)
+
+
 def make_monitor(
     authority_folder: Path, folder: Path, name: str, *, days: int = LEAF_DAYS, force: bool = False
 ) -> None:
@@ -84,7 +93,7 @@ def make_all(
     if len(set(clients)) < len(clients):
         raise SettingsError("each client needs a name of its own, but some names are given twice")
     for client in clients:
-        _check_client_name(client)
+        check_client_name(client)
         if client in ("authority", "server", CLAIMS):
             raise SettingsError(f"a client cannot be called {client!r}: that folder has another use")
     authority = folder / "authority"
@@ -123,19 +132,16 @@ def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> Non
 
 
 def _make_participant(authority_folder: Path, folder: Path, name: str, scheme: str, days: int, force: bool) -> None:
-    _check_client_name(name)
-    _make_leaf(
-        Authority.load(authority_folder),
-        folder,
-        subject(name),
-        [
-            # Strict verifiers want an alternative name in each certificate; a client has no host, so a URI.
-            x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"{scheme}:{name}")]),
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]),
-        ],
-        days,
-        force,
-    )
+    check_client_name(name)
+    _make_leaf(Authority.load(authority_folder), folder, subject(name), _of_participant(name, scheme), days, force)
+
+
+def _of_participant(name: str, scheme: str) -> list[x509.ExtensionType]:
+    return [
+        # Strict verifiers want an alternative name in each certificate; a client has no host, so a URI.
+        x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"{scheme}:{name}")]),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]),
+    ]
 
 
 def _make_leaf(
@@ -146,7 +152,8 @@ def _make_leaf(
     days: int,
     force: bool,
 ) -> None:
-    certificate, key = authority.sign(name, extensions, days)
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = authority.sign(name, key.public_key(), extensions, days)
     files = {
         AUTHORITY: certificate_pem(authority.certificate),
         CERTIFICATE: certificate_pem(certificate),
@@ -167,7 +174,8 @@ def _general_name(host: str) -> x509.GeneralName:
     return x509.DNSName(ascii_name)
 
 
-def _check_client_name(name: str) -> None:
+def check_client_name(name: str) -> None:
+    """Refuse a name that no client can have; SettingsError."""
     if not _CLIENT_NAME.fullmatch(name):
         raise SettingsError(
             f"{name!r} cannot be a client's name, which has 1 to 64 letters, digits, dots, hyphens or "

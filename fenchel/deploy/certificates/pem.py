@@ -41,9 +41,10 @@ def private_key(pem: bytes, where: Path | str) -> PrivateKeyTypes:
         raise CredentialError("not a private key in PEM form, or of an unknown kind", source=where) from None
 
 
-def public_key(holder: x509.Certificate | PrivateKeyTypes) -> bytes:
-    """Return the public key of a certificate or of a private key, in a form that can be compared."""
-    return holder.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+def public_key(holder: x509.Certificate | PrivateKeyTypes | ec.EllipticCurvePublicKey) -> bytes:
+    """Return a public key, or that of a certificate or a private key, in a form that can be compared."""
+    key = holder if isinstance(holder, ec.EllipticCurvePublicKey) else holder.public_key()
+    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def certificate_pem(certificate: x509.Certificate) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -77,6 +78,41 @@ def client(
 
     make_client(authority, folder, name, days=days, force=force)
     _say(f"{folder}: certificate of client {name!r}")
+
+
+@app.command()
+def invite(
+    authority: Authority,
+    names: Annotated[list[str], typer.Option("--name", help="id of a client to invite; repeat for several")],
+    at: Annotated[str, typer.Option(metavar="HOST:PORT", help="where clients reach this machine")],
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="where to listen; default: on all addresses, at the port of --at"),
+    ] = None,
+    minutes: Annotated[int, typer.Option(min=1, help="how long the tokens count")] = 60,
+    days: Days = 397,
+) -> None:
+    """Invite clients to make their keys where they are: print a token for each, and sign what comes with one.
+
+    Give each client its own token, by a private way, for fenchel client --token. A token counts once,
+    while this command runs. Private keys stay with the clients.
+    """
+    from fenchel.deploy.address import Address
+    from fenchel.deploy.certificates.authority import Authority as Signer
+    from fenchel.deploy.cli.conduct import interruptible
+    from fenchel.deploy.invitations.signing import inviting
+
+    async def served() -> None:
+        signer, address = Signer.load(authority), Address.parse(at, "--at")
+        where = Address("0.0.0.0", address.port) if listen is None else Address.parse(listen, "--listen")  # noqa: S104
+        async with inviting(signer, names, address, listen=where, days=days, on_event=_say) as (service, invitations):
+            for invitation in invitations:
+                _say(f"{invitation.name}  {invitation.token}")
+            until = datetime.now() + timedelta(minutes=minutes)
+            _say(f"waiting at {invitations[0].address} until {until:%H:%M}; Ctrl-C ends this, and the tokens with it")
+            await service.wait(60 * minutes)
+
+    interruptible(served())
 
 
 @app.command()

@@ -37,6 +37,15 @@ if TYPE_CHECKING:
 def client(
     server: Annotated[str, typer.Argument(metavar="HOST:PORT", help="address of the server")],
     certs: CertsOption = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="FENCHEL_TOKEN",
+            show_envvar=False,
+            help="invitation of fenchel certs invite: make a key in the --certs folder (default certs) and get its "
+            "certificate, if there is none yet",
+        ),
+    ] = None,
     claim: Annotated[
         Path | None,
         typer.Option(help="folder of identities, one of which this client claims for its host (containers)"),
@@ -159,14 +168,18 @@ def client(
     from fenchel.deploy.launch.crash import leaving_no_data
     from fenchel.deploy.monitoring.exporters import watching_clients
 
+    if token is not None:
+        certs = certs or Path("certs")
     if sum((certs is not None, claim is not None, insecure, bundle is not None)) != 1:
-        raise SettingsError("give one of --certs DIR, --claim DIR, --bundle - and --insecure")
+        raise SettingsError("give one of --certs DIR or --token TOKEN, --claim DIR, --bundle - and --insecure")
     if identifier is not None and not data:
         raise SettingsError(
             "says where the sample identifiers of a client's own file are; give the file with --data FILE", key="--id"
         )
     Address.parse(server, "the server's address")
     metrics_at = None if metrics is None else Address.parse(metrics, "--metrics")
+    if token is not None and certs is not None:
+        _accept(token, certs, sessions)
     if bundle is not None:
         received = _received(bundle)
         identities = received.identities
@@ -230,6 +243,24 @@ def client(
         say(f"ended early: {stopped}")
     else:
         on_event("the run is complete")
+
+
+def _accept(token: str, certs: Path, sessions: int | None) -> None:
+    """Get the certificate that a token leads to, if there is none in the folder."""
+    from fenchel.common.tls.credentials import CERTIFICATE
+    from fenchel.deploy.certificates.description import key_fingerprint
+    from fenchel.deploy.invitations.acceptance import accept
+    from fenchel.deploy.invitations.invitation import Invitation
+
+    if sessions is not None:
+        raise SettingsError("is for one client; leave --sessions out", key="--token")
+    if (certs / CERTIFICATE).exists():
+        return
+    invitation = Invitation.parse(token)
+    key = interruptible(accept(invitation, certs))
+    Console(stderr=True, highlight=False, markup=False).print(
+        f"{certs}: certificate of client {invitation.name!r}, for the key {key_fingerprint(key)}", soft_wrap=True
+    )
 
 
 def _identities(

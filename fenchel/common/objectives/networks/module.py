@@ -308,7 +308,7 @@ class ModuleObjective(Objective):
 
     @property
     def has_optimizer(self) -> bool:
-        """Whether the user gave an optimiser."""
+        """True where the user gave an optimiser."""
         return self._described.optimizer is not None
 
     def local_step(self, start: Vector, step_size: float) -> LocalStep:

@@ -1,0 +1,115 @@
+"""The client's side: make a key where it is to be used, and have it signed by the authority of an invitation."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import socket
+import ssl
+from pathlib import Path
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fenchel.common.errors import CredentialError, UnreachableError
+from fenchel.common.tls.credentials import AUTHORITY, CERTIFICATE, KEY, Credentials
+from fenchel.common.untrusted_text import plain
+from fenchel.deploy.address import Address
+from fenchel.deploy.certificates.authority import subject
+from fenchel.deploy.certificates.description import common_name
+from fenchel.deploy.certificates.files import read, write
+from fenchel.deploy.certificates.pairs import check_pair
+from fenchel.deploy.certificates.pem import key_pem, private_key
+from fenchel.deploy.invitations.invitation import HOST_NAME, Invitation
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.proto.fenchel_pb2_grpc import SigningStub
+
+_PATIENCE = 20.0  # seconds
+
+
+async def accept(invitation: Invitation, folder: Path) -> ec.EllipticCurvePublicKey:
+    """Make a key in a folder, and put beside it the certificate and the authority's that the invitation leads to.
+
+    A key that is there without a certificate, from a call that did not end, is used again.
+
+    Returns
+    -------
+    The public key.
+
+    Raises
+    ------
+    UnreachableError
+        Nothing answers at the invitation's address.
+    CredentialError
+        Something else answers there, the invitation counts no more, or the folder cannot be written.
+    """
+    key = _key_in(folder)
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject(invitation.name)).sign(key, hashes.SHA256())
+    reply = await _signed(invitation, request.public_bytes(serialization.Encoding.DER))
+    made = Credentials(reply.authority, reply.certificate, key_pem(key))
+    check_pair(made)
+    if common_name(made) != invitation.name:
+        raise CredentialError(f"the certificate that came is of {common_name(made)!r:.100}, not of {invitation.name!r}")
+    write(folder, {AUTHORITY: reply.authority, CERTIFICATE: reply.certificate}, force=False)
+    return key.public_key()
+
+
+def _key_in(folder: Path) -> ec.EllipticCurvePrivateKey:
+    """Return the key in a folder, made if there is none."""
+    path = folder / KEY
+    if not path.exists():
+        write(folder, {KEY: key_pem(ec.generate_private_key(ec.SECP256R1()))}, force=False)
+    key = private_key(read(path), path)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise CredentialError("the key there is of another kind; give an empty folder with --certs", source=path)
+    return key
+
+
+async def _signed(invitation: Invitation, request: bytes) -> pb.SignReply:
+    """Return what the authority answers, over a connection to the very machine that the invitation names."""
+    shown = await asyncio.to_thread(_certificate_at, invitation.address)
+    if hashlib.sha256(shown).digest() != invitation.fingerprint:
+        raise CredentialError(
+            f"{invitation.address} does not show the certificate that the token names: the invitation has ended, or "
+            "something between opens TLS. Nothing was sent; ask for a new token"
+        )
+    channel = grpc.aio.secure_channel(
+        str(invitation.address),
+        grpc.ssl_channel_credentials(ssl.DER_cert_to_PEM_cert(shown).encode()),
+        options=(("grpc.ssl_target_name_override", HOST_NAME),),
+    )
+    async with channel:
+        try:
+            answer: pb.SignReply = await SigningStub(channel).Sign(
+                pb.SignRequest(secret=invitation.secret, request=request), timeout=_PATIENCE
+            )
+            return answer
+        except grpc.aio.AioRpcError as error:
+            details = plain(error.details() or "", 300)
+            if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT):
+                raise CredentialError(f"{invitation.address}: {details}") from None
+            raise _unreachable(invitation.address, details) from None
+
+
+def _certificate_at(address: Address) -> bytes:
+    """Return the certificate that is shown at an address, in DER; it is not trusted yet."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection((address.host, address.port), timeout=_PATIENCE) as connection,
+            context.wrap_socket(connection) as secure,
+        ):
+            return secure.getpeercert(binary_form=True) or b""
+    except OSError as error:
+        raise _unreachable(address, error.strerror or str(error)) from None
+
+
+def _unreachable(address: Address, reason: str) -> UnreachableError:
+    return UnreachableError(
+        f"the authority cannot be reached at {address} ({reason}); does fenchel certs invite still run there, and do "
+        "firewalls let this machine through?"
+    )

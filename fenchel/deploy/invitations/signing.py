@@ -1,0 +1,205 @@
+"""The authority's side: a service that signs the keys of invited clients, each invitation once."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+import grpc
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fenchel.common.errors import CredentialError, SettingsError, UnreachableError
+from fenchel.deploy.address import Address
+from fenchel.deploy.certificates.authority import Authority, subject
+from fenchel.deploy.certificates.description import key_fingerprint
+from fenchel.deploy.certificates.making import LEAF_DAYS, check_client_name, sign_client
+from fenchel.deploy.certificates.pem import certificate_pem, key_pem, public_key
+from fenchel.deploy.certificates.validity import CLOCK_SKEW, now
+from fenchel.deploy.invitations.invitation import HOST_NAME, SECRET_BYTES, Invitation
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.proto.fenchel_pb2_grpc import SigningServicer, add_SigningServicer_to_server
+
+_MESSAGE_BYTES = 1 << 14
+_SHOWN_REFUSALS = 20
+_LISTENED = timedelta(days=365)
+_Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass
+class _Guest:
+    """An invited client, and what it got."""
+
+    invitation: Invitation
+    key: bytes = b""
+    certificate: bytes = b""
+
+
+@dataclass
+class SigningService(SigningServicer):
+    """Signs for the clients that were invited, and is done when each has its certificate."""
+
+    authority: Authority
+    on_event: Callable[[str], None]  # is called with what happens
+    days: int = LEAF_DAYS  # how long certificates are valid
+    _guests: list[_Guest] = field(default_factory=list)
+    _refused: int = 0
+    _all_came: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def invite(self, name: str, address: Address, fingerprint: bytes) -> Invitation:
+        """Return a new invitation."""
+        invitation = Invitation(name, address, fingerprint, secrets.token_bytes(SECRET_BYTES))
+        self._guests.append(_Guest(invitation))
+        return invitation
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of the clients that have no certificate yet."""
+        return [guest.invitation.name for guest in self._guests if not guest.certificate]
+
+    async def wait(self, seconds: float) -> None:
+        """Return when all have come; CredentialError after so long."""
+        try:
+            await asyncio.wait_for(self._all_came.wait(), seconds)
+        except TimeoutError:
+            missing = ", ".join(self.missing)
+            raise CredentialError(
+                f"the time is over, and nothing came from {missing}; these tokens are void, so invite again"
+            ) from None
+
+    async def Sign(self, request: pb.SignRequest, context: _Context) -> pb.SignReply:
+        """Sign a key; the secret says for whom."""
+        caller = unquote(context.peer().partition(":")[2])
+        guest = self._guest(request.secret)
+        if guest is None:
+            self._refuse(f"a caller at {caller}, who has no token that stands")
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this is no token of an invitation that stands")
+        name = guest.invitation.name
+        try:
+            key = requested_key(request.request)
+        except CredentialError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        if guest.certificate and guest.key != public_key(key):
+            self._refuse(f"the token of {name}, which came again, from {caller}, with another key")
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"the token of {name!r} has been used with another key; if that was not you, tell the authority to "
+                "revoke that certificate, and to invite you again",
+            )
+        if not guest.certificate:
+            guest.key = public_key(key)
+            guest.certificate = certificate_pem(sign_client(self.authority, name, key, days=self.days))
+            self.on_event(f"{name}: has its certificate, for the key {key_fingerprint(key)}, which came from {caller}")
+            if not self.missing:
+                self._all_came.set()
+        return pb.SignReply(authority=certificate_pem(self.authority.certificate), certificate=guest.certificate)
+
+    def _refuse(self, words: str) -> None:
+        """Report the first refusals; a stranger must not fill the screen."""
+        self._refused += 1
+        if self._refused <= _SHOWN_REFUSALS:
+            last = "; more are not shown" if self._refused == _SHOWN_REFUSALS else ""
+            self.on_event(f"refused: {words}{last}")
+
+    def _guest(self, secret: bytes) -> _Guest | None:
+        """Return the guest with this secret; how long it takes depends on no secret."""
+        found = [each for each in self._guests if hmac.compare_digest(each.invitation.secret, secret)]
+        return found[0] if found else None
+
+
+def requested_key(request: bytes) -> ec.EllipticCurvePublicKey:
+    """Return the public key in a signing request, whose sender has the private one; CredentialError."""
+    try:
+        found = x509.load_der_x509_csr(request)
+        key, is_valid = found.public_key(), found.is_signature_valid
+    except (ValueError, UnsupportedAlgorithm, InvalidSignature, x509.InvalidVersion):
+        raise CredentialError("the signing request cannot be read") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise CredentialError("the key must be of the curve P-256")
+    if not is_valid:
+        raise CredentialError("the signing request is not signed by the key that it is for")
+    return key
+
+
+@asynccontextmanager
+async def inviting(
+    authority: Authority,
+    names: Sequence[str],
+    at: Address,
+    *,
+    listen: Address,
+    on_event: Callable[[str], None],
+    days: int = LEAF_DAYS,
+) -> AsyncIterator[tuple[SigningService, list[Invitation]]]:
+    """Serve the clients of these names for the duration of a ``with`` block.
+
+    at: where clients dial; port 0: the port that is listened on.
+    listen: address of this machine; port 0 takes a free one.
+    on_event: called with what happens, in lines for people.
+    days: how long their certificates are valid.
+
+    Raises
+    ------
+    SettingsError
+        A name cannot be a client's, or is given twice.
+    UnreachableError
+        The address cannot be listened on.
+    """
+    for name in names:
+        check_client_name(name)
+    if len(set(names)) < len(names):
+        raise SettingsError("a name is given twice; each client has one of its own", key="--name")
+    key = ec.generate_private_key(ec.SECP256R1())
+    shown = _shown(key)
+    server = grpc.aio.server(
+        options=(
+            ("grpc.max_receive_message_length", _MESSAGE_BYTES),
+            ("grpc.max_allowed_incoming_connections", 64),
+            ("grpc.max_concurrent_streams", 1),
+            ("grpc.server_handshake_timeout_ms", 10_000),
+            ("grpc.max_connection_idle_ms", 10_000),
+        ),
+        maximum_concurrent_rpcs=64,
+    )
+    service = SigningService(authority, on_event, days)
+    add_SigningServicer_to_server(service, server)
+    try:
+        port = server.add_secure_port(
+            str(listen), grpc.ssl_server_credentials([(key_pem(key), certificate_pem(shown))])
+        )
+    except RuntimeError:
+        raise UnreachableError(
+            f"cannot listen on {listen}: another program has the port, or this machine has no such address; choose "
+            "another with --listen"
+        ) from None
+    await server.start()
+    try:
+        dialled = Address(at.host, at.port or port)
+        yield service, [service.invite(name, dialled, shown.fingerprint(hashes.SHA256())) for name in names]
+    finally:
+        await server.stop(grace=2.0)
+
+
+def _shown(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+    """Return the certificate of the service itself, which no authority needs to sign: tokens have its fingerprint."""
+    name = subject(HOST_NAME)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now() - CLOCK_SKEW)
+        .not_valid_after(now() + _LISTENED)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(HOST_NAME)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
