@@ -106,6 +106,11 @@ def _own(name: str) -> Callable[..., Objective]:
             f"{name}: there is no module {error.name!r} here; install it on every machine of the run",
             key="objective.name",
         ) from None
+    if found is None:
+        hint = "; each process has a __main__ of its own, so name the file, as in networks:net"
+        raise SettingsError(
+            f"{name}: {module!r} has no {attribute!r} here{hint if module == '__main__' else ''}", key="objective.name"
+        )
     is_class = isinstance(found, type) and issubclass(found, Objective)
     if not is_class and not isinstance(found, ObjectiveFactory):
         raise SettingsError(

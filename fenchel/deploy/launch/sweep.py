@@ -7,7 +7,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -251,6 +251,9 @@ def sweep(
     FenchelError
         The settings of all runs are refused, or a run folder cannot be written.
     """
+    for key, given in {"seeds": seeds, **(grid or {})}.items():
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise SettingsError(f"a list is needed, such as [{given!r}], not {given!r}", key=key)
     from fenchel.deploy.launch.up import up, values_and_source
     from fenchel.report.run import Run
 

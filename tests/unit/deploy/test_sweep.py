@@ -88,6 +88,12 @@ def test_settings_that_are_wrong_for_all_are_refused_before_anything_starts(tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("given", [{"seeds": 2}, {"grid": {"algorithm.step_size": 0.1}}, {"grid": {"name": "a"}}])
+def test_a_value_where_a_list_is_needed_is_refused(tmp_path: Path, given: dict[str, Any]) -> None:
+    with raises(SettingsError):
+        fenchel.sweep(dict(BASE), runs=tmp_path, in_process=True, **given)
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers overflow
 def test_refused_and_diverging_combinations_do_not_stop_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

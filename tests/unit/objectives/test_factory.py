@@ -84,7 +84,7 @@ def test_an_objective_of_ones_own_is_built_by_its_name_with_its_parameters(outsi
     assert dimension_of(own, 5, 2) == 1
 
 
-@pytest.mark.parametrize("name", ["{}:Mean", "{}.deeper:Median", "math:sqrt"])
+@pytest.mark.parametrize("name", ["{}:Mean", "{}.deeper:Median", "math:sqrt", "__main__:net"])
 def test_a_name_that_is_no_objective_is_refused(outside: str, name: str) -> None:
     with raises(SettingsError, key="objective.name"):
         dimension_of(section(kind="own", name=name.format(outside)), 5, 2)
