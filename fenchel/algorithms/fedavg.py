@@ -130,7 +130,6 @@ class WeightedAverageSettings(LocalTrainingSettings):
     """For algorithms that average local models: how much each counts."""
 
     treats_regularizer: ClassVar[bool] = True
-    uses_optimizer: ClassVar[bool] = True
 
     weighting: Literal["samples", "uniform"] = Field(
         "samples", description="average weighted by samples (n_k / n), or with equal weights"
@@ -147,6 +146,7 @@ class FedAvgSettings(WeightedAverageSettings):
     """Federated averaging (McMahan et al. 2017, Algorithm 1)."""
 
     uses_uplink: ClassVar[bool] = True
+    uses_optimizer: ClassVar[bool] = True
 
     name: Literal["fedavg"] = "fedavg"
     regularizer_step: Literal["subgradient", "prox"] = Field(
@@ -293,11 +293,11 @@ class FedAvgClient(LocalTraining):
         w, steps = x, 0
         eta, mu = self.settings.step_size_at(self.round), self.settings.pull
         takes_prox = self.settings.prox_penalty is not None
-        step = self.objective.local_step(x, eta)
+        step, trained = self.objective.local_step(x, eta), self.objective.trained
         for batch in self.batches():
             g = self.gradient(w, batch)
             if mu:
-                g += mu * (w - x)
+                g[trained] += mu * (w - x)[trained]
             w = step(w, g)
             if takes_prox:
                 w = self.objective.regularizer.prox(w, 1 / eta)

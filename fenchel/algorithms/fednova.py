@@ -20,7 +20,6 @@ class FedNovaSettings(WeightedAverageSettings):
     """Normalised averaging: however many local steps a client takes, it counts by its weight alone."""
 
     uses_uplink: ClassVar[bool] = True
-    uses_optimizer: ClassVar[bool] = False  # the mean of steps is a gradient only where steps are gradients
 
     name: Literal["fednova"] = "fednova"
 

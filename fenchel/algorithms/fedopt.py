@@ -24,6 +24,7 @@ class FedOptSettings(WeightedAverageSettings):
     """FedAvg whose server steps along the mean change as an adaptive optimiser steps along a gradient."""
 
     uses_uplink: ClassVar[bool] = True
+    uses_optimizer: ClassVar[bool] = True
 
     name: Literal["fedopt"] = "fedopt"
     optimizer: Literal["adam", "yogi", "adagrad"] = Field(

@@ -18,6 +18,7 @@ class FedProxSettings(WeightedAverageSettings):
     """FedAvg whose local steps are pulled towards the global model (Li et al. 2020, Algorithm 2)."""
 
     uses_uplink: ClassVar[bool] = True
+    uses_optimizer: ClassVar[bool] = True
 
     name: Literal["fedprox"] = "fedprox"
     proximity: NonNegativeFloat = Field(

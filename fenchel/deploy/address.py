@@ -14,6 +14,11 @@ _ADDRESS = re.compile(
 )
 
 
+def everywhere(dial: str) -> str:
+    """Return the host for all addresses of this machine, of the family of the one that others dial."""
+    return "::" if ":" in dial else "0.0.0.0"  # noqa: S104
+
+
 @dataclass(frozen=True)
 class Address:
     """Where a server is, or where to listen."""

@@ -10,11 +10,13 @@ from fenchel.algorithms.privacy_requirements import check_claim, check_uploads
 from fenchel.algorithms.registry import server_half
 from fenchel.algorithms.server_half import Algorithm, ServerContext
 from fenchel.common.accounting.accountant import require_library
+from fenchel.common.arrays import Vector
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.data.shard import Shard
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import SettingsError
 from fenchel.common.objectives.factory import build_objective, initial_model
+from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.objective import BinarySettings, LinearSettings, SmoothedHingeSettings
 from fenchel.common.settings.run import RunSettings
 from fenchel.proto import fenchel_pb2 as pb
@@ -80,18 +82,15 @@ def build_half(
 
     public_key: the key that the clients must use, if the server was given one.
     """
-    objective, algorithm = build_objective(settings.objective, no_samples(*shape)), settings.algorithm
-    if objective.has_optimizer and (algorithm.prox_penalty is not None or not algorithm.uses_optimizer):
-        raise SettingsError(
-            f"the objective brings an optimiser, but the steps of {algorithm.name} are its own with these settings; "
-            "leave the optimiser out, or use fedavg, fedprox, fedopt or robust-aggregation",
-            key="objective.name",
-        )
+    objective = build_objective(settings.objective, no_samples(*shape))
+    model = initial_model(settings.objective, *shape, settings.seed)
+    if objective.has_optimizer:
+        _check_optimizer(settings, objective, model)
     return half(
         ServerContext(
             fleet,
             settings.algorithm,
-            initial_model(settings.objective, *shape, settings.seed),
+            model,
             objective,
             public_key,
             settings.uplink,
@@ -99,6 +98,29 @@ def build_half(
             settings.differential_privacy,
         )
     )
+
+
+def _check_optimizer(settings: RunSettings, objective: Objective, model: Vector) -> None:
+    """Refuse an optimiser that the algorithm would not use, or that cannot take a step."""
+    algorithm = settings.algorithm
+    if not algorithm.uses_optimizer:
+        raise SettingsError(
+            f"the objective brings an optimiser, but the local steps of {algorithm.name} are a part of its method; "
+            "leave the optimiser out, or use fedavg, fedprox, fedopt or robust-aggregation",
+            key="objective.name",
+        )
+    if algorithm.prox_penalty is not None:
+        raise SettingsError(
+            "prox given, but the objective brings an optimiser, whose steps have no one length; use subgradient, or "
+            "leave the optimiser out",
+            key="algorithm.regularizer_step",
+        )
+    try:
+        objective.local_step(model, 1.0)(model, np.zeros_like(model))
+    except RuntimeError as error:
+        raise SettingsError(
+            f"the objective's optimiser cannot take a step ({error}); give another", key="objective.name"
+        ) from error
 
 
 def no_samples(features: int, classes: int) -> Shard:

@@ -74,6 +74,11 @@ class Objective(ABC):
         self.all_rows.setflags(write=False)
         self.regularizer: Regularizer = Zero()
 
+    @property
+    def trained(self) -> slice:
+        """The part of a model that is trained; what is left are statistics of batches."""
+        return slice(None)
+
     def initial(self, seed: int) -> Vector:
         """Return the model that a run starts from, shape (d,); zeros unless a subclass draws one.
 

@@ -97,20 +97,22 @@ def invite(
     Give each client its own token, by a private way, for fenchel client --token. A token counts once,
     while this command runs. Private keys stay with the clients.
     """
-    from fenchel.deploy.address import Address
+    from fenchel.deploy.address import Address, everywhere
     from fenchel.deploy.certificates.authority import Authority as Signer
     from fenchel.deploy.cli.conduct import interruptible
     from fenchel.deploy.invitations.signing import inviting
 
     async def served() -> None:
         signer, address = Signer.load(authority), Address.parse(at, "--at")
-        where = Address("0.0.0.0", address.port) if listen is None else Address.parse(listen, "--listen")  # noqa: S104
+        where = Address(everywhere(address.host), address.port) if listen is None else Address.parse(listen, "--listen")
         async with inviting(signer, names, address, listen=where, days=days, on_event=_say) as (service, invitations):
             for invitation in invitations:
                 _say(f"{invitation.name}  {invitation.token}")
             until = datetime.now() + timedelta(minutes=minutes)
-            _say(f"waiting at {invitations[0].address} until {until:%H:%M}; Ctrl-C ends this, and the tokens with it")
+            dialled = invitations[0].address
+            _say(f"waiting at {dialled} until {until:%Y-%m-%d %H:%M}; Ctrl-C ends this, and the tokens with it")
             await service.wait(60 * minutes)
+            _say("all have their certificates; ask each client whether its key is the one above, before it joins")
 
     interruptible(served())
 

@@ -40,10 +40,8 @@ def client(
     token: Annotated[
         str | None,
         typer.Option(
-            envvar="FENCHEL_TOKEN",
-            show_envvar=False,
             help="invitation of fenchel certs invite: make a key in the --certs folder (default certs) and get its "
-            "certificate, if there is none yet",
+            "certificate, if there is none yet; also as FENCHEL_TOKEN in the environment"
         ),
     ] = None,
     claim: Annotated[
@@ -168,6 +166,8 @@ def client(
     from fenchel.deploy.launch.crash import leaving_no_data
     from fenchel.deploy.monitoring.exporters import watching_clients
 
+    if token is None and claim is None and bundle is None and not insecure:
+        token = os.environ.get("FENCHEL_TOKEN")
     if token is not None:
         certs = certs or Path("certs")
     if sum((certs is not None, claim is not None, insecure, bundle is not None)) != 1:
@@ -247,18 +247,27 @@ def client(
 
 def _accept(token: str, certs: Path, sessions: int | None) -> None:
     """Get the certificate that a token leads to, if there is none in the folder."""
-    from fenchel.common.tls.credentials import CERTIFICATE
-    from fenchel.deploy.certificates.description import key_fingerprint
+    from fenchel.common.tls.credentials import CERTIFICATE, Credentials
+    from fenchel.deploy.certificates.description import common_name, key_fingerprint
     from fenchel.deploy.invitations.acceptance import accept
     from fenchel.deploy.invitations.invitation import Invitation
 
     if sessions is not None:
         raise SettingsError("is for one client; leave --sessions out", key="--token")
-    if (certs / CERTIFICATE).exists():
-        return
     invitation = Invitation.parse(token)
+    console = Console(stderr=True, highlight=False, markup=False)
+    if (certs / CERTIFICATE).exists():
+        name = common_name(Credentials.load(certs))
+        if name != invitation.name:
+            raise SettingsError(
+                f"{certs} has a certificate of {name!r} already, and the token invites {invitation.name!r}; give "
+                "another folder with --certs",
+                key="--token",
+            )
+        console.print(f"{certs}: the certificate of {name!r} that is there is used, and no token", soft_wrap=True)
+        return
     key = interruptible(accept(invitation, certs))
-    Console(stderr=True, highlight=False, markup=False).print(
+    console.print(
         f"{certs}: certificate of client {invitation.name!r}, for the key {key_fingerprint(key)}", soft_wrap=True
     )
 

@@ -26,7 +26,8 @@ from fenchel.deploy.invitations.invitation import HOST_NAME, Invitation
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import SigningStub
 
-_PATIENCE = 20.0  # seconds
+_PATIENCE = 15.0  # seconds
+_REFUSALS = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL)
 
 
 async def accept(invitation: Invitation, folder: Path) -> ec.EllipticCurvePublicKey:
@@ -52,7 +53,8 @@ async def accept(invitation: Invitation, folder: Path) -> ec.EllipticCurvePublic
     check_pair(made)
     if common_name(made) != invitation.name:
         raise CredentialError(f"the certificate that came is of {common_name(made)!r:.100}, not of {invitation.name!r}")
-    write(folder, {AUTHORITY: reply.authority, CERTIFICATE: reply.certificate}, force=False)
+    # In this order: with a certificate all is there, and without one this is done again.
+    write(folder, {AUTHORITY: reply.authority, CERTIFICATE: reply.certificate}, force=True)
     return key.public_key()
 
 
@@ -78,7 +80,7 @@ async def _signed(invitation: Invitation, request: bytes) -> pb.SignReply:
     channel = grpc.aio.secure_channel(
         str(invitation.address),
         grpc.ssl_channel_credentials(ssl.DER_cert_to_PEM_cert(shown).encode()),
-        options=(("grpc.ssl_target_name_override", HOST_NAME),),
+        options=(("grpc.ssl_target_name_override", HOST_NAME), ("grpc.enable_http_proxy", 0)),
     )
     async with channel:
         try:
@@ -88,7 +90,7 @@ async def _signed(invitation: Invitation, request: bytes) -> pb.SignReply:
             return answer
         except grpc.aio.AioRpcError as error:
             details = plain(error.details() or "", 300)
-            if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT):
+            if error.code() in _REFUSALS:
                 raise CredentialError(f"{invitation.address}: {details}") from None
             raise _unreachable(invitation.address, details) from None
 
@@ -110,6 +112,7 @@ def _certificate_at(address: Address) -> bytes:
 
 def _unreachable(address: Address, reason: str) -> UnreachableError:
     return UnreachableError(
-        f"the authority cannot be reached at {address} ({reason}); does fenchel certs invite still run there, and do "
-        "firewalls let this machine through?"
+        f"the authority cannot be reached at {address} ({reason}). Does fenchel certs invite still run there, and do "
+        "firewalls let this machine through? If it ended because the token was used, but not here, have that "
+        "certificate revoked"
     )

@@ -30,6 +30,7 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import SigningServicer, add_SigningServicer_to_server
 
 _MESSAGE_BYTES = 1 << 14
+_CALL_SECONDS = 20
 _SHOWN_REFUSALS = 20
 _LISTENED = timedelta(days=365)
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
@@ -42,6 +43,7 @@ class _Guest:
     invitation: Invitation
     key: bytes = b""
     certificate: bytes = b""
+    is_contested: bool = False  # the token came with another key, too
 
 
 @dataclass
@@ -52,7 +54,7 @@ class SigningService(SigningServicer):
     on_event: Callable[[str], None]  # is called with what happens
     days: int = LEAF_DAYS  # how long certificates are valid
     _guests: list[_Guest] = field(default_factory=list)
-    _refused: int = 0
+    _strangers: int = 0
     _all_came: asyncio.Event = field(default_factory=asyncio.Event)
 
     def invite(self, name: str, address: Address, fingerprint: bytes) -> Invitation:
@@ -81,7 +83,7 @@ class SigningService(SigningServicer):
         caller = unquote(context.peer().partition(":")[2])
         guest = self._guest(request.secret)
         if guest is None:
-            self._refuse(f"a caller at {caller}, who has no token that stands")
+            self._report_stranger(caller)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this is no token of an invitation that stands")
         name = guest.invitation.name
         try:
@@ -89,26 +91,37 @@ class SigningService(SigningServicer):
         except CredentialError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         if guest.certificate and guest.key != public_key(key):
-            self._refuse(f"the token of {name}, which came again, from {caller}, with another key")
+            if not guest.is_contested:
+                guest.is_contested = True
+                self.on_event(
+                    f"refused: the token of {name} came again, from {caller}, with another key; ask {name} which key "
+                    "is its own, and revoke the certificate if it is another"
+                )
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"the token of {name!r} has been used with another key; if that was not you, tell the authority to "
                 "revoke that certificate, and to invite you again",
             )
         if not guest.certificate:
-            guest.key = public_key(key)
-            guest.certificate = certificate_pem(sign_client(self.authority, name, key, days=self.days))
+            try:
+                certificate = sign_client(self.authority, name, key, days=self.days)
+            except CredentialError as error:
+                self.on_event(f"{name}: not signed: {error}")
+                await context.abort(
+                    grpc.StatusCode.INTERNAL, "it could not sign; its screen says why, and the token still counts"
+                )
+            guest.key, guest.certificate = public_key(key), certificate_pem(certificate)
             self.on_event(f"{name}: has its certificate, for the key {key_fingerprint(key)}, which came from {caller}")
             if not self.missing:
                 self._all_came.set()
         return pb.SignReply(authority=certificate_pem(self.authority.certificate), certificate=guest.certificate)
 
-    def _refuse(self, words: str) -> None:
-        """Report the first refusals; a stranger must not fill the screen."""
-        self._refused += 1
-        if self._refused <= _SHOWN_REFUSALS:
-            last = "; more are not shown" if self._refused == _SHOWN_REFUSALS else ""
-            self.on_event(f"refused: {words}{last}")
+    def _report_stranger(self, caller: str) -> None:
+        """Report the first callers without a token; they must not fill the screen."""
+        self._strangers += 1
+        if self._strangers <= _SHOWN_REFUSALS:
+            last = "; more are not shown" if self._strangers == _SHOWN_REFUSALS else ""
+            self.on_event(f"refused: a caller at {caller}, with no token that stands{last}")
 
     def _guest(self, secret: bytes) -> _Guest | None:
         """Return the guest with this secret; how long it takes depends on no secret."""
@@ -167,6 +180,9 @@ async def inviting(
             ("grpc.max_concurrent_streams", 1),
             ("grpc.server_handshake_timeout_ms", 10_000),
             ("grpc.max_connection_idle_ms", 10_000),
+            ("grpc.max_connection_age_ms", 1000 * _CALL_SECONDS),  # also with a call whose message never ends
+            ("grpc.max_connection_age_grace_ms", 1000),
+            ("grpc.so_reuseport", 0),
         ),
         maximum_concurrent_rpcs=64,
     )

@@ -313,6 +313,19 @@ class Search:
         sampler: BaseSampler = kinds.get(self.tuning.sampler, samplers.TPESampler)(seed=seed)
         return sampler
 
+    def _check_study(self) -> None:
+        """Refuse a damaged file before Optuna opens it, which would leave the connection open."""
+        try:
+            with closing(sqlite3.connect(self.folder.study)) as connection:
+                connection.execute("PRAGMA schema_version")
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> CheckpointError:
+        return CheckpointError(
+            f"the study cannot be read or written ({error}); start a new search", source=self.folder.study
+        )
+
     @contextmanager
     def _study(self) -> Iterator[Study]:
         """Open the study; trials that were interrupted wait to be done again."""
@@ -330,9 +343,7 @@ class Search:
         server_log.addFilter(_is_no_pruning)
         optuna.logging.set_verbosity(logging.WARNING)
         try:
-            # Optuna leaves the connection to a damaged file open.
-            with closing(sqlite3.connect(self.folder.study)) as connection:
-                connection.execute("PRAGMA schema_version")
+            self._check_study()
             storage = optuna.storages.RDBStorage(f"sqlite:///{self.folder.study.absolute()}")
             study = optuna.create_study(
                 study_name=_STUDY, storage=storage, directions=directions, pruner=pruner, load_if_exists=True
@@ -342,10 +353,8 @@ class Search:
                 trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
                 storage.set_trial_state_values(trial_id, TrialState.WAITING)
             yield study
-        except (sqlite3.Error, SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-            raise CheckpointError(
-                f"the study cannot be read or written ({error}); start a new search", source=self.folder.study
-            ) from error
+        except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+            raise self._unreadable(error) from error
         finally:
             optuna.logging.set_verbosity(verbosity)
             server_log.removeFilter(_is_no_pruning)

@@ -72,7 +72,7 @@ class Request:
         self._lacks = lacks
         self._asked: dict[str, tuple[ClientRecord, Call]] = {}
         self._state = RequestState(deadline=deadline, waits=lacks is not None)
-        self._affected = asyncio.Event()
+        self._awakened = asyncio.Event()
         self.started_ns = time.perf_counter_ns()
         self.posted_ns = 0
         self.ended_ns = 0
@@ -159,8 +159,8 @@ class Request:
         self._wake()
 
     def _wake(self) -> None:
-        if self._state.is_affected:
-            self._affected.set()
+        if self._state.needs_decision:
+            self._awakened.set()
 
     def _settle(self, client: str) -> None:
         """Let go of what was kept for a client's reply."""
@@ -184,10 +184,10 @@ class Request:
                 self._lacks(self, self._shortfall(asked, setting, state.seconds(now)), decision.tell)
             if state.awaited is Awaited.NOTHING:
                 break
-            self._affected.clear()
+            self._awakened.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(state.next_wakeup(now) - now):
-                    await self._affected.wait()
+                    await self._awakened.wait()
         self.ended_ns = time.perf_counter_ns()
         self._let_go()
         if not state.is_enough:

@@ -35,7 +35,7 @@ class Decision:
 class RequestState:
     """The replies that a request waits for, and how long.
 
-    After each event :meth:`decide` is due if :attr:`is_affected`, and without one at :meth:`next_wakeup`. Times are
+    After each event :meth:`decide` is due if :attr:`needs_decision`, and without one at :meth:`next_wakeup`. Times are
     seconds of any one clock.
     """
 
@@ -51,7 +51,7 @@ class RequestState:
     _arriving: set[str] = field(default_factory=set)
     _room_since: dict[str, float] = field(default_factory=dict)  # also of a reply that broke off: its room is kept
     _began: float = 0.0
-    _late_from: float = 0.0  # from then on, replies that are arriving have as much time again
+    _extended_from: float = 0.0  # from then on, replies that are arriving have as much time again
     _no_room_since: float = 0.0  # of replies that are arriving, since when none can have had room
     _pause: float = 0.0  # between two words to people
     _tell_at: float = 0.0
@@ -96,7 +96,7 @@ class RequestState:
     # Decisions
 
     @property
-    def is_affected(self) -> bool:
+    def needs_decision(self) -> bool:
         """True if what happens now can change what is to be done: in time, only the last reply does."""
         return not self.waiting or self.awaited is not Awaited.ALL or bool(self._always_late)
 
@@ -134,7 +134,7 @@ class RequestState:
         if self.awaited is Awaited.QUORUM:
             if not self.is_enough and len(self.answered) + len(self.waiting) >= self.needed:
                 held = self._give_up_for_held(now) if holds_back else ()
-                return Decision(late=held, is_short=True, tell=self._is_time_to_tell(now))
+                return Decision(late=held, overlooked=overlooked, is_short=True, tell=self._is_time_to_tell(now))
             late = self._close(now)
         if self.awaited is Awaited.ARRIVING:
             late += self._remove([client for client in self.waiting if self._end(client) <= now], now)
@@ -147,18 +147,18 @@ class RequestState:
 
     def _wait_for_quorum(self, now: float) -> None:
         """Go on waiting; where what has begun to arrive may be all that lacks, people need not hear of it yet."""
-        self.awaited, self._late_from, self._pause = Awaited.QUORUM, now, self.deadline
+        self.awaited, self._extended_from, self._pause = Awaited.QUORUM, now, self.deadline
         enough = len(self.answered) + len(self._arriving) >= self.needed
         self._tell_at = now + self._pause if enough else now
 
     def _close(self, now: float) -> tuple[str, ...]:
         """Wait for what has begun to arrive, and nothing else."""
-        self.awaited, self._late_from, self._no_room_since = Awaited.ARRIVING, now, now
+        self.awaited, self._extended_from, self._no_room_since = Awaited.ARRIVING, now, now
         return self._remove(self.waiting - self._arriving, now)
 
     def _end(self, client: str) -> float:
         """Return when the time of a reply that is arriving is over; not before there is room for it."""
-        return max(self._room_since.get(client, math.inf), self._late_from) + self.deadline
+        return max(self._room_since.get(client, math.inf), self._extended_from) + self.deadline
 
     def _overlook(self, now: float, holds_back: bool) -> tuple[str, ...]:
         """Expect nothing more of clients that are always late, if all others have answered, or begun to.

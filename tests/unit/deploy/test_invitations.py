@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -16,13 +17,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from fenchel.common.errors import CredentialError, SettingsError, UnreachableError
+from fenchel.common.errors import CredentialError, FenchelError, SettingsError, UnreachableError
 from fenchel.common.tls.credentials import CERTIFICATE, KEY, Credentials
 from fenchel.deploy.address import Address
 from fenchel.deploy.certificates.authority import Authority, make_authority, subject
 from fenchel.deploy.certificates.description import describe, key_fingerprint
 from fenchel.deploy.certificates.issued import issued
+from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.certificates.pairs import check_pair
+from fenchel.deploy.cli.main import application
+from fenchel.deploy.invitations import signing
 from fenchel.deploy.invitations.acceptance import accept
 from fenchel.deploy.invitations.invitation import HOST_NAME, Invitation
 from fenchel.deploy.invitations.signing import SigningService, inviting
@@ -160,11 +164,84 @@ async def test_what_cannot_be_signed_is_refused(tmp_path: Path) -> None:
     assert len(issued(running.authority)) == 1
 
 
-async def test_strangers_do_not_fill_the_screen(tmp_path: Path) -> None:
+async def test_strangers_do_not_fill_the_screen_and_hide_nothing(tmp_path: Path) -> None:
     async with authority_of(tmp_path, "north") as running:
         for _ in range(25):
             await status_of(running, bytes(16), b"")
-    assert len(running.said) == 20
+        assert len(running.said) == 20
+        await accept(running.invitations[0], tmp_path / "north")
+        for _ in range(2):
+            other = request(ec.generate_private_key(ec.SECP256R1()))
+            await status_of(running, running.invitations[0].secret, other)
+    assert len(running.said) == 22
+    assert "another key" in running.said[-1]
+
+
+async def test_a_call_whose_message_never_ends_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signing, "_CALL_SECONDS", 1)
+    async with authority_of(tmp_path, "north") as running:
+        address = running.invitations[0].address
+        pem = await asyncio.to_thread(certificate_at, address)
+        options = (("grpc.ssl_target_name_override", HOST_NAME),)
+        async with grpc.aio.secure_channel(str(address), grpc.ssl_channel_credentials(pem), options) as channel:
+            call: Any = channel.stream_unary("/fenchel.v1.Signing/Sign")()
+            assert await call.code() != grpc.StatusCode.OK
+        await accept(running.invitations[0], tmp_path / "north")
+
+
+async def test_an_authority_that_cannot_sign_sees_why_and_the_token_still_counts(tmp_path: Path) -> None:
+    async with authority_of(tmp_path, "north") as running:
+        notes = running.authority / "issued.jsonl"
+        notes.mkdir()
+        with raises(CredentialError) as caught:
+            await accept(running.invitations[0], tmp_path / "north")
+        assert str(running.authority) not in str(caught.value), "paths of the authority are its own"
+        assert "not signed" in running.said[-1]
+        notes.rmdir()
+        await accept(running.invitations[0], tmp_path / "north")
+
+
+async def test_an_authoritys_certificate_that_is_there_already_does_no_harm(tmp_path: Path) -> None:
+    own = tmp_path / "north"
+    own.mkdir()
+    async with authority_of(tmp_path, "north") as running:
+        (own / "authority.pem").write_text("that of another study")
+        await accept(running.invitations[0], own)
+    check_pair(Credentials.load(own))
+
+
+async def test_a_port_that_another_service_has_is_refused(tmp_path: Path) -> None:
+    async with authority_of(tmp_path, "north") as running:
+        port = running.invitations[0].address.port
+        with raises(UnreachableError):
+            async with inviting(
+                Authority.load(running.authority),
+                ["south"],
+                HERE,
+                listen=Address("127.0.0.1", port),
+                on_event=running.said.append,
+            ):
+                pass
+
+
+def client(*words: str) -> str:
+    """Run ``fenchel client`` as far as it refuses; return its last words."""
+    with pytest.raises(FenchelError) as caught:
+        application()(["client", "localhost:1", "--retry-for", "0.1", *words], standalone_mode=False)
+    return str(caught.value)
+
+
+def test_a_token_beside_other_identities_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_all(tmp_path / "made", ["localhost"], ["north"])
+    token = Invitation("south", Address("localhost", 1), bytes(32), bytes(16)).token
+    assert "--token" in client("--token", token, "--insecure", "--name", "south")
+    assert "--sessions" in client("--token", token, "--sessions", "2")
+    assert "another folder" in client("--token", token, "--certs", str(tmp_path / "made" / "north"))
+    assert "fenchel certs invite" in client("--token", token)
+    monkeypatch.setenv("FENCHEL_TOKEN", token)
+    assert "fenchel certs invite" in client()
+    assert "could not reach" in client("--insecure", "--name", "south"), "the variable is for clients with certificates"
 
 
 async def test_tokens_end_with_their_time(tmp_path: Path) -> None:

@@ -266,6 +266,18 @@ def test_an_optimiser_that_cannot_take_steps_is_refused() -> None:
         private.clipped_gradient(private.initial(0), ALL, 1.0)
     with raises(TypeError):
         objective(mlp, optimizer=torch.optim.Adam([torch.zeros(1)]))
+    for wrong in (lambda parameters: torch.optim.SGD(parameters, 0.1), lambda parameters, lr: None):
+        with raises(SettingsError, key="objective.name"):
+            objective(mlp, optimizer=wrong).local_step(own.initial(0), 0.1)
+
+
+def test_the_pull_of_fedprox_leaves_statistics_alone(named: Callable[[Any], ObjectiveSettings], tmp_path: Path) -> None:
+    shard = make_shard(60, FEATURES, CLASSES, seed=1)
+    described = fenchel.TorchObjective(normalised, nn.CrossEntropyLoss(), optimizer=torch.optim.AdamW)
+    algorithm = {"name": "fedprox", "proximity": 25.0, "step_size": 1e-3, "local_steps": 50}
+    settings = {"rounds": 1, "clients": 1, "objective": named(described).model_dump(), "algorithm": algorithm}
+    run = fenchel.up(settings, data=(shard.features, shard.labels), in_process=True, runs=tmp_path)
+    assert np.abs(run.model).max() < 100
 
 
 @pytest.fixture
@@ -328,11 +340,41 @@ def test_algorithms_use_an_optimiser_or_refuse_it(
         return fenchel.up(settings, data=(shard.features, shard.labels), in_process=True, runs=tmp_path)
 
     if not trains:
-        with raises(SettingsError, key="objective.name"):
+        with raises(
+            SettingsError, key="algorithm.regularizer_step" if "regularizer_step" in algorithm else "objective.name"
+        ):
             trained(torch.optim.AdamW)
         return
     adam, again, plain = trained(torch.optim.AdamW), trained(torch.optim.AdamW), trained(None)
     assert adam.model.tobytes() == again.model.tobytes() != plain.model.tobytes()
+
+
+def test_where_updates_are_clipped_any_network_and_optimiser_will_do(
+    named: Callable[[Any], ObjectiveSettings], tmp_path: Path
+) -> None:
+    pytest.importorskip("dp_accounting")
+    shard = make_shard(60, FEATURES, CLASSES, seed=1)
+    described = fenchel.TorchObjective(normalised, nn.CrossEntropyLoss(), optimizer=torch.optim.AdamW)
+    settings = {
+        "rounds": 2,
+        "clients": 2,
+        "data": {"name": "own", "classes": [0, 1, 2]},
+        "objective": named(described).model_dump(),
+        "algorithm": {"name": "fedavg"},
+        "differential_privacy": {"mechanism": "clip-update", "clip": 1.0, "noise_multiplier": 0.1, "delta": 1e-5},
+    }
+    data = [(shard.features[start::2], shard.labels[start::2]) for start in (0, 1)]
+    assert fenchel.up(settings, data=data, in_process=True, runs=tmp_path).state == "completed"
+
+
+def test_steps_that_an_optimiser_cannot_take_are_refused_before_the_run(
+    named: Callable[[Any], ObjectiveSettings], tmp_path: Path
+) -> None:
+    described = fenchel.TorchObjective(normalised, nn.CrossEntropyLoss(), optimizer=torch.optim.SparseAdam)
+    settings = {"rounds": 1, "clients": 1, "objective": named(described).model_dump(), "algorithm": {"name": "fedavg"}}
+    shard = make_shard(20, FEATURES, CLASSES, seed=1)
+    with raises(SettingsError, key="objective.name"):
+        fenchel.up(settings, data=(shard.features, shard.labels), in_process=True, runs=tmp_path)
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,9 +40,9 @@ def test_it_is_over_with_the_last_reply_and_only_that_affects_it() -> None:
     assert state.decide(0.0) == NOTHING
     state.received("c", 1.0)
     state.received("a", 1.0)
-    assert not state.is_affected
+    assert not state.needs_decision
     state.failed("b", 2.0)
-    assert state.is_affected
+    assert state.needs_decision
     assert state.decide(2.0) == NOTHING
     assert (state.awaited, state.answered, state.is_enough) == (Awaited.NOTHING, ["c", "a"], True)
 
@@ -205,7 +205,7 @@ def test_who_is_always_late_is_overlooked_once_all_others_have_answered_or_begun
     state = asked("a", "b", "c", late="c")
     assert state.decide(0.0) == NOTHING
     state.received("a", 1.0)
-    assert state.is_affected
+    assert state.needs_decision
     assert state.decide(1.0) == NOTHING
     begun(state, "b", 2.0)
     assert state.decide(2.0) == Decision(overlooked=("c",))
@@ -220,6 +220,13 @@ def test_even_where_its_reply_is_arriving() -> None:
     begun(state, "b", 1.0)
     state.received("a", 2.0)
     assert state.decide(2.0) == Decision(overlooked=("b",))
+
+
+def test_it_is_overlooked_also_where_the_deadline_has_passed_before_that_is_seen() -> None:
+    state = asked("a", "b", late="a", waits=True)
+    state.arriving("b")
+    # The event loop was busy: what arrived and the deadline are seen at once.
+    assert state.decide(DEADLINE + 1, holds_back=True) == Decision(overlooked=("a",), is_short=True)
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -245,6 +252,7 @@ STIMULI = st.lists(
         st.sampled_from(NAMES),
         st.floats(0, 30),
         st.booleans(),
+        st.booleans(),
     ),
     max_size=40,
 )
@@ -252,7 +260,7 @@ STIMULI = st.lists(
 
 @given(STIMULI, st.integers(0, 5), st.booleans(), st.sets(st.sampled_from(NAMES)))
 def test_whatever_happens_each_client_is_settled_once_and_no_decision_comes_too_late(
-    stimuli: list[tuple[str, str, float, bool]], needed: int, waits: bool, late: set[str]
+    stimuli: list[tuple[str, str, float, bool, bool]], needed: int, waits: bool, late: set[str]
 ) -> None:
     state = asked(*NAMES, needed=needed, waits=waits, late="".join(late))
     now, settled = 0.0, list[str]()
@@ -269,16 +277,16 @@ def test_whatever_happens_each_client_is_settled_once_and_no_decision_comes_too_
         return decision
 
     decide(now, False)
-    for what, client, pause, holds_back in stimuli:
+    for what, client, pause, holds_back, is_busy in stimuli:
         if state.awaited is Awaited.NOTHING:
             break
         wakeup = state.next_wakeup(now)
         assert wakeup < math.inf
-        if now + pause >= wakeup:  # time comes first
+        if now + pause >= wakeup and not is_busy:  # time comes first
             now = wakeup
             decide(now, holds_back)
             continue
-        now += pause
+        now += pause  # else the event loop was busy, and sees both at once
         if client in state.waiting:
             match what:
                 case "arriving":
@@ -293,7 +301,7 @@ def test_whatever_happens_each_client_is_settled_once_and_no_decision_comes_too_
                 case "failed":
                     state.failed(client, now)
                     settled.append(client)
-        if not state.is_affected:
+        if not state.needs_decision and now < wakeup:
             awaited = state.awaited
             assert state.decide(now, holds_back=holds_back) == NOTHING, "nothing had to be done"
             assert state.awaited is awaited

@@ -81,10 +81,10 @@ class TorchObjective(ObjectiveFactory):
         device: DeviceName = "cpu",
         optimizer: Callable[..., torch.optim.Optimizer] | None = None,
     ) -> None:
-        if isinstance(optimizer, torch.optim.Optimizer):
+        if optimizer is not None and not callable(optimizer):
             raise TypeError(
-                "optimizer is made anew in every round: give its class, or functools.partial(torch.optim.SGD, "
-                "momentum=0.9), rather than an optimiser that is already made"
+                "optimizer makes an optimiser anew in every round: give a class, such as torch.optim.AdamW, or "
+                f"functools.partial(torch.optim.SGD, momentum=0.9), not a {type(optimizer).__name__}"
             )
         self.module, self.loss, self.shape, self.transform, self.device = module, loss, shape, transform, device
         self.optimizer = optimizer
@@ -158,6 +158,11 @@ class ModuleObjective(Objective):
         features: Matrix = shard.features.astype(self.dtype, copy=False)
         are_floats = self._has_one_output or not self._classes
         return features, shard.labels.astype(self.dtype if are_floats else np.int64, copy=False)
+
+    @property
+    def trained(self) -> slice:
+        """The parameters, which come before the buffers."""
+        return slice(self._trained)
 
     def initial(self, seed: int) -> Vector:
         """Return the values of a new module, shape (d,), which follow from the seed and the version of torch."""
@@ -316,17 +321,26 @@ class ModuleObjective(Objective):
         if self._described.optimizer is None:
             return super().local_step(start, step_size)
         parameters = [tensor for name, tensor in self._tensors(start).items() if name not in self._buffers]
-        optimizer = self._described.optimizer(parameters, lr=step_size)
-        if isinstance(optimizer, torch.optim.LBFGS):
+        try:
+            optimizer = self._described.optimizer(parameters, lr=step_size)
+        except (TypeError, ValueError) as error:
             raise SettingsError(
-                "LBFGS asks for the loss several times a step, and a step has one gradient here; use another optimiser",
+                f"the optimiser cannot be made from parameters and lr ({error}); give a class of torch.optim, or a "
+                "function that takes both",
+                key="objective.name",
+            ) from error
+        if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, torch.optim.LBFGS):
+            raise SettingsError(
+                f"{type(optimizer).__name__} cannot take steps here, each of which has one gradient; give another "
+                "optimiser of torch",
                 key="objective.name",
             )
         sizes, momenta = self._sizes[: len(parameters)], np.repeat(*self._buffer_momenta).astype(self.dtype)
 
         def step(w: Vector, g: Vector) -> Vector:
-            trained = slice(self._trained)
-            values, slopes = (torch.split(torch.tensor(each[trained], device=self.device), sizes) for each in (w, g))
+            values, slopes = (
+                torch.split(torch.tensor(each[self.trained], device=self.device), sizes) for each in (w, g)
+            )
             for parameter, value, slope in zip(parameters, values, slopes, strict=True):
                 parameter.data.copy_(value.view_as(parameter))
                 parameter.grad = slope.view_as(parameter)

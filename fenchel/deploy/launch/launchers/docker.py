@@ -18,6 +18,7 @@ from fenchel.common.errors import SettingsError, UnreachableError
 from fenchel.common.settings.section import Section
 from fenchel.common.untrusted_text import plain
 from fenchel.common.version import software
+from fenchel.deploy.address import everywhere
 from fenchel.deploy.launch.launchers import piped
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
 from fenchel.deploy.launch.launchers.survey import Survey
@@ -91,7 +92,7 @@ class DockerLauncher:
                 *("network", "inspect", "--format", "{{(index .IPAM.Config 0).Gateway}}", self._network)
             )
             dial = self.settings.dial or gateway.strip()
-            listen = piped.everywhere(dial) if self.settings.dial else dial
+            listen = everywhere(dial) if self.settings.dial else dial
             with piped.listening(listen, self.settings.port) as port:
                 await self._look(dial, port)
         except BaseException:

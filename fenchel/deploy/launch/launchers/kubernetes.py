@@ -24,6 +24,7 @@ from fenchel.common.errors import FenchelError, SettingsError, UnreachableError
 from fenchel.common.settings.section import Section
 from fenchel.common.untrusted_text import plain
 from fenchel.common.version import software
+from fenchel.deploy.address import everywhere
 from fenchel.deploy.launch.launchers import piped
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
 from fenchel.deploy.launch.launchers.pod import CONTAINER
@@ -101,7 +102,7 @@ class KubernetesLauncher:
         self._stateless = required.stateless
         address = json.loads(await self._do({"clean": self._selector}))
         dial = self.settings.dial or _own_address(*address)
-        listen = piped.everywhere(dial)
+        listen = everywhere(dial)
         try:
             with piped.listening(listen, self.settings.port) as port:
                 await self._look(dial, port)

@@ -42,11 +42,6 @@ class PipedSettings(AddressSettings):
     python: str = Field(sys.executable, description="Python on the other machines that has Fenchel")
 
 
-def everywhere(dial: str) -> str:
-    """Return the host for all addresses of this machine, of the family of the one that clients dial."""
-    return "::" if ":" in dial else "0.0.0.0"  # noqa: S104
-
-
 @dataclass
 class PipedProcess:
     """A command of this machine whose standard input and output are those of a client process elsewhere."""

@@ -25,6 +25,7 @@ from fenchel.common.errors import SettingsError, UnreachableError
 from fenchel.common.settings.section import Section
 from fenchel.common.untrusted_text import plain
 from fenchel.common.version import software
+from fenchel.deploy.address import everywhere
 from fenchel.deploy.launch.launchers import piped
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
 from fenchel.deploy.launch.launchers.ray_driver import DIAL, LOOKING
@@ -108,7 +109,7 @@ class RayLauncher:
             There is no cluster; or a node does not answer, or cannot reach this machine.
         """
         await self._knock()
-        listen = piped.everywhere(self.settings.dial)
+        listen = everywhere(self.settings.dial)
         with piped.listening(listen, self.settings.port) as port, marker(required.journals) as file:
             try:
                 found = await self._connect(port, file, required.processes)

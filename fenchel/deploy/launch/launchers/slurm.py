@@ -16,6 +16,7 @@ from fenchel.common.errors import SettingsError, UnreachableError
 from fenchel.common.settings.section import Section
 from fenchel.common.untrusted_text import plain
 from fenchel.common.version import software
+from fenchel.deploy.address import everywhere
 from fenchel.deploy.launch.launchers import piped
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
 from fenchel.deploy.launch.launchers.survey import Survey, marker, temporary_state
@@ -94,7 +95,7 @@ class SlurmLauncher:
                 key="--on slurm",
             )
         dial = self.settings.dial or os.uname().nodename
-        listen = piped.everywhere(dial)
+        listen = everywhere(dial)
         with piped.listening(listen, self.settings.port) as port, marker(required.journals) as file:
             found = await self._look(dial, port, file)
         self._temporary = temporary_state(found, required)

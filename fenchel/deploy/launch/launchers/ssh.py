@@ -17,6 +17,7 @@ from fenchel.common.errors import SettingsError, UnreachableError
 from fenchel.common.settings.section import Section
 from fenchel.common.untrusted_text import plain
 from fenchel.common.version import software
+from fenchel.deploy.address import everywhere
 from fenchel.deploy.launch.launchers import piped
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
 from fenchel.deploy.launch.launchers.survey import Survey
@@ -76,7 +77,7 @@ class SshLauncher:
         UnreachableError
             A host cannot be reached, or cannot reach this machine.
         """
-        listen = piped.everywhere(self.settings.dial)
+        listen = everywhere(self.settings.dial)
         with piped.listening(listen, self.settings.port) as port:
             looking = [self._look(host, port) for host in dict.fromkeys(self.settings.hosts)]
             found = await asyncio.gather(*looking, return_exceptions=True)  # so that none outlives this
