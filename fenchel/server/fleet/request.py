@@ -26,6 +26,11 @@ def _check_nothing(client: str, values: Mapping[str, Value], finite: bool) -> No
     """Stand in for the check of an exchange that is over, as no reply to it counts."""
 
 
+def _now() -> float:
+    """Return the time of the event loop, by which its timeouts count."""
+    return asyncio.get_running_loop().time()
+
+
 class Request:
     """Waits for the replies to one question.
 
@@ -109,19 +114,19 @@ class Request:
             self._wake()
             await self._collector.admit(call.client, size)
         if self.is_open_for(call):
-            self._state.admitted(call.client, time.monotonic())
+            self._state.admitted(call.client, _now())
             self._wake()
 
     def interrupted(self, client: str) -> None:
         """Note that a reply stopped arriving (its stream broke)."""
-        if self._state.interrupted(client, time.monotonic()):
+        if self._state.interrupted(client):
             self._settle(client)
         self._wake()
 
     def receive(self, call: Call, values: dict[str, Value]) -> None:
         """Count a reply that :attr:`check` has accepted."""
         member, _ = self._asked[call.client]
-        self._state.received(call.client, time.monotonic())
+        self._state.received(call.client)
         call.outcome = "counted"
         member.count(call)
         in_time = self._state.awaited is Awaited.ALL
@@ -154,7 +159,7 @@ class Request:
             self._refused[call.client] = reason
             self._diverged |= diverged
         call.outcome = "failed"
-        self._state.failed(call.client, time.monotonic())
+        self._state.failed(call.client)
         self._settle(call.client)
         self._wake()
 
@@ -174,10 +179,10 @@ class Request:
         min_replies: how many are enough, if so many were asked; 0 is content with nobody.
         """
         state, asked = self._state, len(self._asked)
-        state.begin(time.monotonic(), max(min(min_replies, asked), 1) if min_replies else 0)
+        state.begin(_now(), max(min(min_replies, asked), 1) if min_replies else 0)
         self.posted_ns = time.perf_counter_ns()
         while True:
-            now = time.monotonic()
+            now = _now()
             decision = state.decide(now, holds_back=self._collector.holds_back())
             self._carry_out(decision)
             if decision.is_short and self._lacks is not None:
@@ -186,7 +191,7 @@ class Request:
                 break
             self._awakened.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(state.next_wakeup(now) - now):
+                async with asyncio.timeout_at(state.next_wakeup(now)):
                     await self._awakened.wait()
         self.ended_ns = time.perf_counter_ns()
         self._let_go()

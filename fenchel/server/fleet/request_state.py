@@ -52,7 +52,7 @@ class RequestState:
     _room_since: dict[str, float] = field(default_factory=dict)  # also of a reply that broke off: its room is kept
     _began: float = 0.0
     _extended_from: float = 0.0  # from then on, replies that are arriving have as much time again
-    _no_room_since: float = 0.0  # of replies that are arriving, since when none can have had room
+    _no_room_since: float | None = None  # of replies that are arriving, since when none can have had room
     _pause: float = 0.0  # between two words to people
     _tell_at: float = 0.0
 
@@ -76,22 +76,22 @@ class RequestState:
         """Note that there is room for the rest of a reply."""
         self._room_since.setdefault(client, now)
 
-    def interrupted(self, client: str, now: float) -> bool:
+    def interrupted(self, client: str) -> bool:
         """Note that a reply stopped arriving; return whether nothing more is expected of it, as time is over."""
         self._arriving.discard(client)
         gone = self.awaited is Awaited.ARRIVING and client in self.waiting
         if gone:
-            self._forget(client, now)
+            self._forget(client)
         return gone
 
-    def received(self, client: str, now: float) -> None:
+    def received(self, client: str) -> None:
         """Note that a reply is here, and counts."""
-        self._forget(client, now)
+        self._forget(client)
         self.answered.append(client)
 
-    def failed(self, client: str, now: float) -> None:
+    def failed(self, client: str) -> None:
         """Note that a client could not answer."""
-        self._forget(client, now)
+        self._forget(client)
 
     # Decisions
 
@@ -116,14 +116,15 @@ class RequestState:
         ends = [end for end in map(self._end, self._arriving) if end > now]
         if self.awaited is Awaited.QUORUM:
             return min([self._tell_at, *ends])
-        return min(ends) if ends and min(ends) < math.inf else self._no_room_since + self.deadline
+        since = now if self._no_room_since is None else self._no_room_since
+        return min(ends) if ends and min(ends) < math.inf else since + self.deadline
 
     def decide(self, now: float, *, holds_back: bool = False) -> Decision:
         """Go on as far as can be; return what is to be done.
 
         holds_back: whether replies wait for room until others have been taken.
         """
-        overlooked = () if self.awaited is Awaited.QUORUM else self._overlook(now, holds_back)
+        overlooked = () if self.awaited is Awaited.QUORUM else self._overlook(holds_back)
         late: tuple[str, ...] = ()
         kept_out: tuple[str, ...] = ()
         if self.awaited is Awaited.ALL and self.waiting and now >= self._began + self.deadline:
@@ -137,10 +138,12 @@ class RequestState:
                 return Decision(late=held, overlooked=overlooked, is_short=True, tell=self._is_time_to_tell(now))
             late = self._close(now)
         if self.awaited is Awaited.ARRIVING:
-            late += self._remove([client for client in self.waiting if self._end(client) <= now], now)
+            late += self._remove([client for client in self.waiting if self._end(client) <= now])
+            if self._no_room_since is None:
+                self._no_room_since = now
             has_no_room = all(self._end(client) == math.inf for client in self.waiting)
             if has_no_room and now >= self._no_room_since + self.deadline:
-                kept_out = self._remove(self.waiting, now)
+                kept_out = self._remove(self.waiting)
         if not self.waiting:
             self.awaited = Awaited.NOTHING
         return Decision(late=late, overlooked=overlooked, kept_out=kept_out)
@@ -153,14 +156,14 @@ class RequestState:
 
     def _close(self, now: float) -> tuple[str, ...]:
         """Wait for what has begun to arrive, and nothing else."""
-        self.awaited, self._extended_from, self._no_room_since = Awaited.ARRIVING, now, now
-        return self._remove(self.waiting - self._arriving, now)
+        self.awaited, self._extended_from, self._no_room_since = Awaited.ARRIVING, now, None
+        return self._remove(self.waiting - self._arriving)
 
     def _end(self, client: str) -> float:
         """Return when the time of a reply that is arriving is over; not before there is room for it."""
         return max(self._room_since.get(client, math.inf), self._extended_from) + self.deadline
 
-    def _overlook(self, now: float, holds_back: bool) -> tuple[str, ...]:
+    def _overlook(self, holds_back: bool) -> tuple[str, ...]:
         """Expect nothing more of clients that are always late, if all others have answered, or begun to.
 
         Even where their replies have begun to arrive: they may be always late for want of bandwidth, and
@@ -174,7 +177,7 @@ class RequestState:
             enough = len(self.answered) + len(self._arriving - self._always_late) >= self.needed
         if not enough or not self.waiting - self._arriving <= self._always_late:
             return ()
-        return self._remove(self.waiting & self._always_late, now)
+        return self._remove(self.waiting & self._always_late)
 
     def _give_up_for_held(self, now: float) -> tuple[str, ...]:
         """Give up clients that keep others from their turn, if these are enough for the quorum.
@@ -187,7 +190,7 @@ class RequestState:
             if len(self.answered) + len(self.waiting) - len(gone) >= self.needed:
                 if gone:  # what was held comes now
                     self._tell_at = max(self._tell_at, now + self._pause)
-                return self._remove(gone, now)
+                return self._remove(gone)
         return ()
 
     def _is_time_to_tell(self, now: float) -> bool:
@@ -198,15 +201,15 @@ class RequestState:
         self._pause = min(2 * self._pause, max(self.deadline, SAID_EVERY))
         return True
 
-    def _remove(self, clients: Collection[str], now: float) -> tuple[str, ...]:
+    def _remove(self, clients: Collection[str]) -> tuple[str, ...]:
         """Expect nothing more of clients; return them in order."""
         gone = tuple(sorted(clients))
         for client in gone:
-            self._forget(client, now)
+            self._forget(client)
         return gone
 
-    def _forget(self, client: str, now: float) -> None:
+    def _forget(self, client: str) -> None:
         self.waiting.discard(client)
         self._arriving.discard(client)
         if client in self._room_since:
-            self._no_room_since = now
+            self._no_room_since = None

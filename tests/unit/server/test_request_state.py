@@ -38,10 +38,10 @@ def begun(state: RequestState, name: str, now: float) -> None:
 def test_it_is_over_with_the_last_reply_and_only_that_affects_it() -> None:
     state = asked("a", "b", "c")
     assert state.decide(0.0) == NOTHING
-    state.received("c", 1.0)
-    state.received("a", 1.0)
+    state.received("c")
+    state.received("a")
     assert not state.needs_decision
-    state.failed("b", 2.0)
+    state.failed("b")
     assert state.needs_decision
     assert state.decide(2.0) == NOTHING
     assert (state.awaited, state.answered, state.is_enough) == (Awaited.NOTHING, ["c", "a"], True)
@@ -49,7 +49,7 @@ def test_it_is_over_with_the_last_reply_and_only_that_affects_it() -> None:
 
 def test_who_has_not_begun_to_answer_at_the_deadline_is_late() -> None:
     state = asked("a", "b", "c")
-    state.received("b", 1.0)
+    state.received("b")
     assert state.next_wakeup(1.0) == DEADLINE
     assert state.decide(DEADLINE - 0.001) == NOTHING
     assert state.decide(DEADLINE) == Decision(late=("a", "c"))
@@ -71,7 +71,7 @@ def test_nobody_was_asked() -> None:
 def test_a_stream_that_breaks_before_the_deadline_may_come_again() -> None:
     state = asked("a", "b")
     begun(state, "a", 1.0)
-    assert not state.interrupted("a", 2.0)
+    assert not state.interrupted("a")
     assert state.decide(2.0) == NOTHING
     assert state.waiting == {"a", "b"}
 
@@ -97,8 +97,8 @@ def test_a_stream_that_breaks_after_the_deadline_is_over() -> None:
     state = asked("a", "b")
     begun(state, "a", 9.0)
     state.decide(DEADLINE)
-    assert state.interrupted("a", 11.0)
-    assert not state.interrupted("b", 11.0), "it was late"
+    assert state.interrupted("a")
+    assert not state.interrupted("b"), "it was late"
     state.decide(11.0)
     assert state.awaited is Awaited.NOTHING
 
@@ -109,7 +109,7 @@ def test_a_reply_for_which_no_room_comes_is_kept_out_and_not_late() -> None:
     state.arriving("b")
     begun(state, "c", 1.0)
     assert state.decide(DEADLINE) == NOTHING
-    state.received("c", 15.0)
+    state.received("c")
     assert state.decide(15.0) == NOTHING
     assert state.next_wakeup(15.0) == 15.0 + DEADLINE, "its room may be for the others"
     assert state.decide(15.0 + DEADLINE) == Decision(kept_out=("a", "b"))
@@ -121,17 +121,17 @@ def test_a_reply_for_which_no_room_comes_is_kept_out_and_not_late() -> None:
 
 def test_it_waits_for_its_quorum_however_long_and_closes_when_it_is_there() -> None:
     state = asked("a", "b", "c", needed=2, waits=True)
-    state.received("a", 1.0)
+    state.received("a")
     assert state.decide(DEADLINE) == Decision(is_short=True, tell=True)
     assert state.decide(1e6).is_short
     begun(state, "b", 1e6)
-    state.interrupted("b", 1e6)
+    state.interrupted("b")
     assert state.waiting == {"b", "c"}, "it may come again"
     begun(state, "c", 1e6)
-    state.received("b", 1e6 + 1)
+    state.received("b")
     assert state.decide(1e6 + 1) == NOTHING
     assert state.awaited is Awaited.ARRIVING, "what is arriving still counts"
-    state.received("c", 1e6 + 2)
+    state.received("c")
     state.decide(1e6 + 2)
     assert (state.awaited, state.answered) == (Awaited.NOTHING, ["a", "b", "c"])
 
@@ -139,9 +139,9 @@ def test_it_waits_for_its_quorum_however_long_and_closes_when_it_is_there() -> N
 def test_a_quorum_that_cannot_come_any_more_ends_it() -> None:
     state = asked("a", "b", "c", needed=2, waits=True)
     assert state.decide(DEADLINE).is_short
-    state.failed("a", 11.0)
+    state.failed("a")
     assert state.decide(11.0).is_short
-    state.failed("b", 12.0)
+    state.failed("b")
     assert state.decide(12.0) == Decision(late=("c",))
     assert state.awaited is Awaited.NOTHING
     assert not state.is_enough
@@ -204,13 +204,13 @@ def test_nobody_is_given_up_whom_the_quorum_needs() -> None:
 def test_who_is_always_late_is_overlooked_once_all_others_have_answered_or_begun_to() -> None:
     state = asked("a", "b", "c", late="c")
     assert state.decide(0.0) == NOTHING
-    state.received("a", 1.0)
+    state.received("a")
     assert state.needs_decision
     assert state.decide(1.0) == NOTHING
     begun(state, "b", 2.0)
     assert state.decide(2.0) == Decision(overlooked=("c",))
     assert state.waiting == {"b"}
-    state.received("b", 3.0)
+    state.received("b")
     state.decide(3.0)
     assert state.awaited is Awaited.NOTHING
 
@@ -218,7 +218,7 @@ def test_who_is_always_late_is_overlooked_once_all_others_have_answered_or_begun
 def test_even_where_its_reply_is_arriving() -> None:
     state = asked("a", "b", late="b")
     begun(state, "b", 1.0)
-    state.received("a", 2.0)
+    state.received("a")
     assert state.decide(2.0) == Decision(overlooked=("b",))
 
 
@@ -232,7 +232,7 @@ def test_it_is_overlooked_also_where_the_deadline_has_passed_before_that_is_seen
 @pytest.mark.parametrize("waits", [False, True])
 def test_it_is_waited_for_where_the_quorum_needs_it(waits: bool) -> None:
     state = asked("a", "b", needed=2, late="b", waits=waits)
-    state.received("a", 1.0)
+    state.received("a")
     assert state.decide(1.0) == NOTHING
     assert state.decide(DEADLINE) == (Decision(is_short=True, tell=True) if waits else Decision(late=("b",)))
 
@@ -294,12 +294,12 @@ def test_whatever_happens_each_client_is_settled_once_and_no_decision_comes_too_
                 case "admitted":
                     begun(state, client, now)
                 case "interrupted":
-                    settled += [client] if state.interrupted(client, now) else []
+                    settled += [client] if state.interrupted(client) else []
                 case "received":
-                    state.received(client, now)
+                    state.received(client)
                     settled.append(client)
                 case "failed":
-                    state.failed(client, now)
+                    state.failed(client)
                     settled.append(client)
         if not state.needs_decision and now < wakeup:
             awaited = state.awaited
