@@ -23,7 +23,7 @@ from tests.messages import raises
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.slow,  # make test-all
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed (fenchel[ray])"),
 ]
 
@@ -96,8 +96,7 @@ def test_clients_without_state_need_no_shared_storage_and_end_with_the_command(
     running = clients_of(str(temporary))
     assert len(running) == 3
     assert {each.environ()["CUDA_VISIBLE_DEVICES"] for each in running} == {"0"}  # a share of their node's only one
-    process.process.kill()
-    process.process.wait()
+    process.kill()
     wait_until(lambda: not clients_of(str(temporary)), "the end of all clients")
     wait_until(lambda: not temporary.exists(), "the end of their folder")
     wait_until(lambda: not list(own.iterdir()), "the end of the driver's folder")
@@ -116,8 +115,7 @@ def test_client_processes_that_hang_are_ended_with_their_commands(nodes: Nodes, 
             each.kill()
     wait_until(lambda: not any(each.is_running() for each in hanging), "the end of clients that hang")
     wait_until(lambda: len(clients_of(str(tmp_path))) == 3, "others in their place")
-    process.process.kill()
-    process.process.wait()
+    process.kill()
     wait_until(lambda: not clients_of(str(tmp_path)), "the end of all clients")
 
 

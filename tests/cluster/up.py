@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Self
 import fenchel
 from tests.cluster.federation import digest, wait_until
 
-_PATIENCE = 300.0  # seconds; on a busy machine an engine starts a dozen processes slowly
+_PATIENCE = 800.0  # seconds; beside other tests an engine starts a dozen processes slowly, and gives them little time
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,23 @@ class Up:
         wait_until(lambda: reached in self.said() or self.process.poll() is not None, reached, _PATIENCE)
         assert self.process.poll() is None, self.said()
 
+    def check_exit_code(self, expected: int) -> None:
+        """Wait for the end, which must have this exit code."""
+        try:
+            with suppress(subprocess.TimeoutExpired):  # the log shows how far it is
+                self.process.wait(_PATIENCE)
+            assert self.process.poll() == expected, self.said()
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """Kill the command, if it has not ended."""
+        self.process.kill()
+        self.process.wait()
+
     def check_end(self, expected: str) -> Path:
         """Wait for the end; return the run folder, whose model must have this digest."""
-        assert self.process.wait(_PATIENCE) == 0, self.said()
+        self.check_exit_code(0)
         (model,) = self.folder.rglob("model.npz")
         assert digest(model) == expected
         return model.parent
