@@ -119,6 +119,7 @@ from fenchel.server.transport.service import Service
 from tests.hostile.mutation import BOMB, damaged, disturbed, rearranged
 from tests.hostile.named_sets import named_sets, several
 from tests.hostile.parser import Parser, void
+from tests.rooms import roomy
 
 LIMIT = 1 << 16
 """The largest message that the targets accept."""
@@ -407,7 +408,7 @@ class _Gate:
         def judge(client: str, values: Values, finite: bool) -> None:
             check(values, ASKED, client=client, finite=finite)
 
-        exchange = Request("train", 1, Gathered(), judge, 60.0)
+        exchange = Request("train", 1, Gathered(), judge, 60.0, roomy())
         call = member.post("train", 1, pb.ASK, Body(encode({"model": np.zeros(4)})), exchange)
         exchange.expect(member, call)
 

@@ -11,6 +11,7 @@ from fenchel.common.wire.frames import Body
 from fenchel.common.wire.schema import Form
 from fenchel.common.wire.values import Value
 from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.fleet.memory_budget import Reservation
 from fenchel.server.metering.clock_offset import Offset
 from fenchel.server.metering.socket_bytes import SocketBytes
 
@@ -22,6 +23,7 @@ class OpenRequest(Protocol):
     """A request as the calls that belong to it see it; ``fenchel/server/fleet/request.py`` has the implementation."""
 
     forms: Mapping[str, Form]  # declared form of each value of the replies, by name
+    room: Reservation  # for its replies
     values: int | None  # number of values of each reply; ``None``: any number
     started_ns: int
     """started_ns, posted_ns, ended_ns: by the performance counter: when it was made, when all clients had been asked,
@@ -31,10 +33,6 @@ class OpenRequest(Protocol):
 
     def is_open_for(self, call: Call) -> bool:
         """Return whether a reply to this call would still count."""
-        ...
-
-    def excess(self, client: str, size: int) -> str:
-        """Say why a reply of ``size`` bytes is too large; empty if it is not."""
         ...
 
     def check(self, client: str, values: Mapping[str, Value], finite: bool, /) -> None:

@@ -293,14 +293,13 @@ class Cohort:
         waits = self.waits and participation.on_shortage == "wait"
         sizes = self._sizes(expected, same)
         room = roster.memory_budget.room(f"round {roster.round}, phase {phase!r}", sizes, collector.buffer_bytes)
-        collector.enter(room)
         request = Request(
             phase,
             roster.round,
             collector,
             checked,
             terms.deadline or deadline or participation.deadline,
-            lambda client: sizes[client].most,
+            room,
             forms_of(expected),
             values=len(expected),
             patience=participation.patience,

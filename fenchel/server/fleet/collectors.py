@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -12,39 +12,20 @@ from numpy.typing import DTypeLike
 
 from fenchel.common.arrays import Indices
 from fenchel.common.wire.values import Array, SparseVector, Value
-from fenchel.server.fleet.memory_budget import Reservation
 from fenchel.server.fleet.weighted_sum import WeightedSum
-
-_SMALL_BYTES = 1 << 20  # replies up to here are never held back
 
 
 class Collector(Protocol):
-    """Takes the replies of an exchange as they arrive."""
+    """Takes the replies of a request as they arrive."""
 
     buffer_bytes: int | None  # for replies that come before their turn; ``None``: all are held until the last has come
 
-    def enter(self, room: Reservation) -> None:
-        """Take up a room, before the first reply comes."""
+    def add(self, client: str, values: dict[str, Value]) -> Sequence[str]:
+        """Take a reply that has been checked; return the clients whose replies are not needed any more."""
         ...
 
-    def excess(self, client: str, size: int) -> str:
-        """Say why there is no room for a reply, however long it waits; empty if there is."""
-        ...
-
-    async def admit(self, client: str, size: int) -> None:
-        """Return when there is room for a reply of ``size`` bytes."""
-        ...
-
-    def holds_back(self) -> bool:
-        """Whether replies wait for room until others have been taken."""
-        ...
-
-    def add(self, client: str, values: dict[str, Value]) -> None:
-        """Take a reply that has been checked."""
-        ...
-
-    def skip(self, client: str) -> None:
-        """Expect nothing more of a client: it failed, or its time is up."""
+    def skip(self, client: str) -> Sequence[str]:
+        """Expect nothing more of a client: it failed, or its time is up; return as :meth:`add`, with this one."""
         ...
 
 
@@ -72,123 +53,47 @@ class Gathered:
 
     def __init__(self) -> None:
         self.replies: dict[str, dict[str, Value]] = {}
-        self._room: Reservation | None = None
 
-    def enter(self, room: Reservation) -> None:
-        """Take up a room, before the first reply comes."""
-        self._room = room
-
-    def excess(self, client: str, size: int) -> str:
-        """Say why there is no room for a reply, however long it waits; empty if there is."""
-        return "" if self._room is None else self._room.excess(client, size)
-
-    async def admit(self, client: str, size: int) -> None:
-        """Return when there is room: all replies are wanted at once, and other phases may take some."""
-        if self._room is not None:
-            await self._room.claim(client, size)
-
-    def holds_back(self) -> bool:
-        """Nobody waits for a turn: there is room for all replies of the phase, or there is an error."""
-        return False
-
-    def add(self, client: str, values: dict[str, Value]) -> None:
-        """Keep a reply."""
+    def add(self, client: str, values: dict[str, Value]) -> Sequence[str]:
+        """Keep a reply, until the last has come."""
         self.replies[client] = values
+        return ()
 
-    def skip(self, client: str) -> None:
-        """Nothing waits for this client."""
-        if self._room is not None:
-            self._room.release(client)
+    def skip(self, client: str) -> Sequence[str]:
+        """Do without a client."""
+        return (client,)
 
 
 class InOrder(ABC):
-    """Takes replies in the order of client ids as they arrive.
-
-    Replies that come before their turn wait in a buffer of bounded size; when it is full, the others
-    are left on the wire, where flow control holds them. So the server's memory does not grow with the
-    number of clients.
+    """Takes replies in the order of client ids as they arrive; those that come before their turn are kept.
 
     order: client ids in order.
     """
 
     def __init__(self, order: Sequence[str], buffer_bytes: int) -> None:
-        self._order = list(order)
+        self._left = deque(order)
         self.buffer_bytes: int | None = buffer_bytes
-        self._buffer = buffer_bytes
-        self._room: Reservation | None = None
-        self._next = 0
         self._ready: dict[str, dict[str, Value] | None] = {}
-        self._held: dict[str, int] = {}
-        self._queue: dict[str, tuple[int, asyncio.Future[None]]] = {}
 
-    def enter(self, room: Reservation) -> None:
-        """Take up a room, before the first reply comes; it may leave less for the buffer."""
-        self._room, self._buffer = room, room.buffer
-
-    def excess(self, client: str, size: int) -> str:
-        """Say why there is no room for a reply, however long it waits; empty if there is."""
-        return "" if self._room is None else self._room.excess(client, size)
-
-    async def admit(self, client: str, size: int) -> None:
-        """Return when the reply may be received: it is next, or there is room in the buffer."""
-        if size <= _SMALL_BYTES:
-            return
-        if self._held.get(client) != size:
-            if self._held.pop(client, None) is not None and self._room is not None:
-                # It comes back with a reply of another size, which waits for its turn like any.
-                self._room.release(client)
-            await self._turn(client, size)
-        if self._room is not None and client in self._held:
-            await self._room.claim(client, size)
-
-    async def _turn(self, client: str, size: int) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        waiting = self._queue[client] = size, turn
-        self._grant()
-        try:
-            await turn
-        finally:
-            if self._queue.get(client) is waiting:  # and not that of a later stream of this client
-                del self._queue[client]
-
-    def holds_back(self) -> bool:
-        """Whether replies wait until it is their turn, or until there is room in the buffer."""
-        return any(not turn.done() for _, turn in self._queue.values())
-
-    def _grant(self) -> None:
-        for client, (size, turn) in list(self._queue.items()):
-            is_next = self._next < len(self._order) and self._order[self._next] == client
-            if not turn.done() and (is_next or sum(self._held.values()) + size <= self._buffer):
-                self._held[client] = size
-                turn.set_result(None)
-
-    def add(self, client: str, values: dict[str, Value]) -> None:
+    def add(self, client: str, values: dict[str, Value]) -> Sequence[str]:
         """Take a reply, or keep it until its turn."""
         self._ready[client] = values
-        self._take_all()
+        return self._take_all()
 
-    def skip(self, client: str) -> None:
+    def skip(self, client: str) -> Sequence[str]:
         """Take the others without this one."""
         self._ready[client] = None
-        self._forget(client)
-        self._take_all()
+        return (client, *self._take_all())
 
-    def _forget(self, client: str) -> None:
-        self._held.pop(client, None)
-        if client in self._queue and not (turn := self._queue[client][1]).done():
-            turn.set_result(None)  # it is not awaited any more: it may come, and is dropped
-        if self._room is not None:
-            self._room.release(client)
-
-    def _take_all(self) -> None:
-        while self._next < len(self._order) and self._order[self._next] in self._ready:
-            client = self._order[self._next]
-            self._next += 1
+    def _take_all(self) -> list[str]:
+        taken = []
+        while self._left and self._left[0] in self._ready:
+            client = self._left.popleft()
             values = self._ready.pop(client)
             if values is not None:
                 self.take(client, values)
-            self._forget(client)
-        self._grant()
+                taken.append(client)
+        return taken
 
     @abstractmethod
     def take(self, client: str, values: Mapping[str, Value]) -> None:

@@ -10,6 +10,7 @@ what the older ones cannot come to need. So the oldest always goes on, and after
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,6 +19,8 @@ from typing import Self
 from fenchel.common.errors import SettingsError
 from fenchel.common.memory import memory_bytes
 from fenchel.common.wire.schema import Expectation, body_bounds
+
+_SMALL_BYTES = 1 << 20  # replies up to here are never held back where they are taken in order
 
 
 @dataclass(frozen=True)
@@ -36,18 +39,31 @@ class Size:
 class Reservation:
     """What one phase may hold of replies; open for the duration of a ``with`` block.
 
+    Where replies are taken in order, one that comes before its turn needs room in a buffer of bounded size; when that
+    is full, the others are left on the wire. So the server's memory does not grow with the number of clients.
+
+    sizes: of the replies, by client, in the order in which they are taken.
     wanted: bytes that it may come to hold.
-    buffer: of these, what replies may take that came before their turn.
+    buffer: of these, what replies may take that come before their turn; ``None``: all are held until the last has come.
     allowed: bytes of a client's reply, where the limit leaves less than was asked for.
     """
 
     def __init__(
-        self, memory_budget: MemoryBudget, wanted: int, buffer: int = 0, allowed: Mapping[str, int] | None = None
+        self,
+        memory_budget: MemoryBudget,
+        sizes: Mapping[str, Size],
+        wanted: int,
+        *,
+        buffer: int | None = None,
+        allowed: Mapping[str, int] | None = None,
     ) -> None:
-        self._in_flight = memory_budget
+        self._memory_budget = memory_budget
+        self._sizes = sizes
         self.wanted = wanted
         self.buffer = buffer
         self._allowed = allowed or {}
+        self._turns = deque(sizes)  # clients whose replies are not taken yet; the first is next
+        self._taken: set[str] = set()
         self._claims: dict[str, int] = {}
         self._waiting: dict[str, tuple[int, asyncio.Future[None]]] = {}
         self._open = False
@@ -55,70 +71,91 @@ class Reservation:
 
     def __enter__(self) -> Self:
         self._open = True
-        self._in_flight.rooms.append(self)
+        self._memory_budget.rooms.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open = False
-        self._in_flight.rooms.remove(self)
+        self._memory_budget.rooms.remove(self)
         for client in [*self._waiting, *self._claims]:
-            self.release(client)
-        self._in_flight.grant()  # also where nothing was held: what it might have needed is free
+            self._give_back(client)
+        self._memory_budget.grant()  # also where nothing was held: what it might have needed is free
 
     def excess(self, client: str, size: int) -> str:
-        """Say why a reply of ``size`` bytes is refused; empty if it is not."""
+        """Say why a reply of ``size`` bytes is refused, however long it waits; empty if it is not."""
+        asked = self._sizes.get(client)
+        if asked is not None and asked.most is not None and size > asked.most:
+            return f"its reply has {size:,} bytes, and what was asked for has {asked.most:,} at most"
         most = self._allowed.get(client, size)
         if size <= most:
             return ""
         return (
-            f"its reply has {size:,} bytes, and network.in_flight_bytes, {self._in_flight.limit:,}, leaves {most:,} "
-            "for it in this phase"
+            f"its reply has {size:,} bytes, and network.in_flight_bytes, {self._memory_budget.limit:,}, leaves "
+            f"{most:,} for it in this phase"
         )
+
+    @property
+    def holds_back(self) -> bool:
+        """True if replies wait until others have been taken."""
+        waiting = self._waiting.items()
+        return any(not turn.done() and not self._has_turn(client, size) for client, (size, turn) in waiting)
 
     async def claim(self, client: str, size: int) -> None:
         """Return when there is room for a client's reply; at once if it has that room, or if the phase is over.
 
         A client that comes back with a reply of another size gives up its room, and waits for other room.
         """
-        if not self._open or self._claims.get(client) == size:
+        if not self._open or self._claims.get(client) == size or (self.buffer is not None and size <= _SMALL_BYTES):
             return
         if client in self._claims:
-            self.release(client)
-        if not self._waiting and size <= self._in_flight.free_for(self):
+            self._give_back(client)
+        if not self._waiting and self._has_turn(client, size) and size <= self._memory_budget.free_for(self):
             self._give(client, size)
             return
         turn = asyncio.get_running_loop().create_future()
         waiting = self._waiting[client] = size, turn
-        self._in_flight.grant()
+        self._memory_budget.grant()
         try:
             await turn
         finally:
             if self._waiting.get(client) is waiting:  # and not that of a later stream of this client
                 del self._waiting[client]
 
-    def _give(self, client: str, size: int) -> None:
-        self._claims[client] = size
-        self.held += size
+    def _has_turn(self, client: str, size: int) -> bool:
+        """Return whether a reply is next, or may come before its turn."""
+        if self.buffer is None or self.held + size <= self.buffer:
+            return True
+        return bool(self._turns) and self._turns[0] == client
 
     def grant(self) -> None:
-        """Let those go on who wait, in the order in which they came, as long as they fit."""
+        """Let those go on who wait and have their turn, in the order in which they came, as long as they fit."""
         for client, (size, turn) in list(self._waiting.items()):
-            if turn.done():
+            if turn.done() or not self._has_turn(client, size):
                 continue
-            if size > self._in_flight.free_for(self):
+            if size > self._memory_budget.free_for(self):
                 return
             self._give(client, size)
             turn.set_result(None)
 
+    def _give(self, client: str, size: int) -> None:
+        self._claims[client] = size
+        self.held += size
+
     def release(self, client: str) -> None:
-        """Note that a client's reply takes no memory any more, or will take none."""
+        """Note that a client's reply has been taken, or will not come: the turn is the next one's."""
+        self._taken.add(client)
+        while self._turns and self._turns[0] in self._taken:
+            self._taken.discard(self._turns.popleft())
+        self._give_back(client)
+
+    def _give_back(self, client: str) -> None:
         _, turn = self._waiting.pop(client, (0, None))
         if turn is not None and not turn.done():
             turn.set_result(None)
         self.held -= self._claims.pop(client, 0)
-        self._in_flight.grant()
+        self._memory_budget.grant()
 
 
 class MemoryBudget:
@@ -174,10 +211,11 @@ class MemoryBudget:
         }
         spare, wanted = self.limit - least, sum(open_parts.values())
         if wanted <= spare:
-            return Reservation(self, least + wanted)
+            return Reservation(self, sizes, least + wanted)
         # What is open is cut for all alike, so that whose reply counts does not depend on who comes first.
         return Reservation(
             self,
+            sizes,
             self.limit,
             allowed={client: size.least + spare * open_parts[client] // wanted for client, size in sizes.items()},
         )
@@ -195,6 +233,7 @@ class MemoryBudget:
             largest = max(largest, most if most <= self.limit else self.limit - buffer, size.least)
         return Reservation(
             self,
+            sizes,
             min(largest + buffer, self.limit),
             buffer=min(buffer, self.limit - largest),
             allowed=dict.fromkeys(sizes, largest),

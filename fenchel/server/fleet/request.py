@@ -16,6 +16,7 @@ from fenchel.server.fleet.availability import ANY
 from fenchel.server.fleet.calls import Call
 from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.collectors import Collector, Gathered
+from fenchel.server.fleet.memory_budget import Reservation
 from fenchel.server.fleet.quorum import Shortfall
 from fenchel.server.fleet.request_state import Awaited, Decision, RequestState
 
@@ -38,7 +39,7 @@ class Request:
     check: raises ``PayloadError`` for a reply that is not what was asked for; told the client, its values, and
         whether they are known to be finite.
     deadline: seconds, as of :class:`fenchel.server.fleet.request_state.RequestState`.
-    largest: told the client: how many bytes its reply can have at most, or ``None`` where that is open.
+    room: memory that its replies may take.
     forms: in which each value of the replies is declared to come, by name.
     values: how many values each reply has; ``None``: any number.
     patience: deadlines that a client may miss in a row before it is no longer waited for; ``None``: any number.
@@ -56,7 +57,7 @@ class Request:
         collector: Collector,
         check: Callable[[str, Mapping[str, Value], bool], None],
         deadline: float,
-        largest: Callable[[str], int | None] = lambda client: None,
+        room: Reservation,
         forms: Mapping[str, Form] | None = None,
         *,
         values: int | None = None,
@@ -70,7 +71,7 @@ class Request:
         self._diverged = False  # whether one of these says that numbers have grown beyond all bounds
         self._collector = collector
         self.check = check
-        self.largest = largest
+        self.room = room
         self.forms = forms or {}
         self.values = values
         self._patience = patience
@@ -100,19 +101,12 @@ class Request:
         """Return whether a reply to this instruction would still count."""
         return call.client in self._state.waiting and self._asked[call.client][1] is call
 
-    def excess(self, client: str, size: int) -> str:
-        """Say why a reply of ``size`` bytes is too large; empty if it is not."""
-        most = self.largest(client)
-        if most is not None and size > most:
-            return f"its reply has {size:,} bytes, and what was asked for has {most:,} at most"
-        return self._collector.excess(client, size)
-
     async def arriving(self, call: Call, size: int) -> None:
         """Note that a reply has begun to arrive; return when there is room for its body."""
         if self.is_open_for(call):
             self._state.arriving(call.client)
             self._wake()
-            await self._collector.admit(call.client, size)
+            await self.room.claim(call.client, size)
         if self.is_open_for(call):
             self._state.admitted(call.client, _now())
             self._wake()
@@ -132,7 +126,7 @@ class Request:
         in_time = self._state.awaited is Awaited.ALL
         if member.availability.missed and in_time and member.availability.keep(self.phase):
             self._welcome(member)
-        self._collector.add(call.client, values)
+        self._release(self._collector.add(call.client, values))
         call.taken_ns = time.perf_counter_ns()
         self._wake()
 
@@ -171,7 +165,11 @@ class Request:
         """Let go of what was kept for a client's reply."""
         member, call = self._asked[client]
         member.settle(call)
-        self._collector.skip(client)
+        self._release(self._collector.skip(client))
+
+    def _release(self, clients: Sequence[str]) -> None:
+        for client in clients:
+            self.room.release(client)
 
     async def finish(self, min_replies: int, setting: str = "participation.min_replies") -> Sequence[str]:
         """Wait until everybody has answered, or the deadline has passed and enough have; return who did, in order.
@@ -183,7 +181,7 @@ class Request:
         self.posted_ns = time.perf_counter_ns()
         while True:
             now = _now()
-            decision = state.decide(now, holds_back=self._collector.holds_back())
+            decision = state.decide(now, holds_back=self.room.holds_back)
             self._carry_out(decision)
             if decision.is_short and self._lacks is not None:
                 self._lacks(self, self._shortfall(asked, setting, state.seconds(now)), decision.tell)

@@ -282,7 +282,7 @@ class ClientStream:
     def _exceeds(self, call: Call, size: int) -> bool:
         """Refuse a reply that is larger than anything that was asked for, before it takes any memory."""
         request = call.request
-        problem = "" if request is None else request.excess(call.client, size)
+        problem = "" if request is None else request.room.excess(call.client, size)
         if request is None or not problem or not request.is_open_for(call):
             return False
         request.fail(call, problem)

@@ -20,6 +20,7 @@ from fenchel.server.fleet.calls import Call
 from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.collectors import Gathered
 from fenchel.server.fleet.request import Request
+from tests.rooms import roomy
 from tests.unit.server.conftest import body
 
 NAME = "client-0"
@@ -97,7 +98,7 @@ class Federation:
                 self.member.settle(call)
 
     def _asked(self) -> Call:
-        request = Request("solve", 1, Gathered(), lambda client, values, finite: None, 1.0)
+        request = Request("solve", 1, Gathered(), lambda client, values, finite: None, 1.0, roomy())
         return self.member.post("solve", 1, pb.ASK, body(), request)
 
     def answer(self) -> None:

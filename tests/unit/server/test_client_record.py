@@ -18,6 +18,7 @@ from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.collectors import Gathered
 from fenchel.server.fleet.request import Request
 from tests.messages import raises
+from tests.rooms import roomy
 from tests.unit.server.conftest import body
 
 
@@ -31,7 +32,7 @@ def accept(client: str, values: Values, finite: bool) -> None:
 
 
 def exchange_of() -> Request:
-    return Request("train", 1, Gathered(), accept, 1.0)
+    return Request("train", 1, Gathered(), accept, 1.0, roomy())
 
 
 def ask(member: ClientRecord, request: Request | None = None, kind: pb.Kind.ValueType = pb.ASK) -> Call:
@@ -243,7 +244,7 @@ def test_a_reply_that_is_refused_does_not_count(member: ClientRecord) -> None:
     def refuse(client: str, values: Values, finite: bool) -> None:
         raise PayloadError("wrong shape")
 
-    request = Request("train", 1, Gathered(), refuse, 1.0)
+    request = Request("train", 1, Gathered(), refuse, 1.0, roomy())
     call = ask(member, request)
     with raises(PayloadError) as refused:
         request.check(call.client, {"x": np.ones(1)}, False)

@@ -35,6 +35,7 @@ from fenchel.server.fleet.collectors import Gathered
 from fenchel.server.fleet.request import Request
 from tests.complexity import LINEAR, growth
 from tests.messages import raises
+from tests.rooms import roomy
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def account(tmp_path: Path) -> DisclosureRecord:
 
 
 def asked(client: str = "north", **forms: str) -> Call:
-    request = Request("train", 3, Gathered(), lambda *_: None, 1.0, forms=forms)  # type: ignore[arg-type]
+    request = Request("train", 3, Gathered(), lambda *_: None, 1.0, roomy(), forms=forms)  # type: ignore[arg-type]
     return Call(client, 7, 0, "train", 3, pb.ASK, None, request)
 
 

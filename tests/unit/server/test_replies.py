@@ -17,6 +17,7 @@ from fenchel.common.wire.values import SparseVector, Value
 from fenchel.server.fleet.cohort import Cohort, Reduced, Replies
 from fenchel.server.fleet.collectors import Gathered
 from fenchel.server.fleet.weighted_sum import WeightedSum, accumulate
+from tests.rooms import InRoom, roomy
 
 NOBODY = cast(Cohort, None)
 PATIENCE = 60.0  # seconds; what waits for ever fails, and a busy machine does not
@@ -35,10 +36,9 @@ def replies_of(clients: int, dtype: str = "float64", entries: int = 7) -> dict[s
     }
 
 
-async def reduced(replies: Mapping[str, dict[str, Value]], order: list[str], weight: str | None) -> Reduced:
+def reduced(replies: Mapping[str, dict[str, Value]], order: list[str], weight: str | None) -> Reduced:
     collector = Reduced(sorted(replies), weight, buffer_bytes=1)
     for client in order:
-        await collector.admit(client, 100)
         collector.add(client, replies[client])
     return collector
 
@@ -178,7 +178,7 @@ def test_folding_in_any_order_gives_the_bits_of_the_collected_mean(
 ) -> None:
     given = replies_of(6, dtype)
     replies = Replies({client: given[client] for client in order}, NOBODY)
-    folded = asyncio.run(reduced(given, order, weight))
+    folded = reduced(given, order, weight)
     for name in ("model", "loss"):
         collected = replies.mean(name) if weight is None else replies.weighted_mean(name, weight)
         assert np.asarray(folded.mean(name)).tobytes() == np.asarray(collected).tobytes()
@@ -191,7 +191,7 @@ def test_folding_in_any_order_gives_the_bits_of_the_collected_mean(
 
 
 def test_a_mean_leaves_the_sum_as_it_is() -> None:
-    folded = asyncio.run(reduced(replies_of(3), sorted(replies_of(3)), None))
+    folded = reduced(replies_of(3), sorted(replies_of(3)), None)
     before = folded.sum("model").copy()
     folded.mean("model")
     np.testing.assert_array_equal(folded.sum("model"), before)
@@ -205,11 +205,10 @@ def test_what_has_no_mean_is_refused_by_name(value: Value) -> None:
         Replies({"a": {"x": 1.0, "note": value}}, NOBODY).weighted_mean("x", "note")
 
 
-def test_all_whole_replies_are_admitted_at_once() -> None:
+def test_whole_replies_are_kept_and_those_that_do_not_come_need_no_room() -> None:
     gathered = Gathered()
-    asyncio.run(gathered.admit("a", 1 << 60))
-    gathered.add("a", {"x": 1.0})
-    gathered.skip("b")
+    assert gathered.add("a", {"x": 1.0}) == ()
+    assert gathered.skip("b") == ("b",)
     assert gathered.replies == {"a": {"x": 1.0}}
 
 
@@ -230,19 +229,20 @@ def test_no_order_and_no_size_of_replies_ends_in_a_deadlock_or_fills_the_memory(
 
     async def scenario() -> Reduced:
         collector = Reduced(CLIENTS, None, BUFFER)
+        room = InRoom(collector, roomy(CLIENTS, BUFFER))
         held: dict[str, int] = {}
 
         async def arrive(client: str) -> None:
-            await collector.admit(client, sizes[client])
+            await room.admit(client, sizes[client])
             if sizes[client] > MIB:
                 held[client] = sizes[client]
             others = [size for other, size in held.items() if size > BUFFER or other != client]
             assert sum(others) <= BUFFER + max(held.values(), default=0)
             await asyncio.sleep(0)
             if client in skipped:
-                collector.skip(client)
+                room.skip(client)
             else:
-                collector.add(client, {"x": np.array([float(CLIENTS.index(client) + 1)])})
+                room.add(client, {"x": np.array([float(CLIENTS.index(client) + 1)])})
             held.pop(client, None)
 
         async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
@@ -264,49 +264,49 @@ async def settled() -> None:
 
 
 async def test_a_reply_beyond_the_buffer_waits_until_its_turn_or_until_there_is_room() -> None:
-    collector = Reduced(["a", "b", "c"], None, BUFFER)
-    await collector.admit("c", 3 * MIB)
-    waiting = asyncio.create_task(collector.admit("b", 3 * MIB))
+    room = InRoom(Reduced(["a", "b", "c"], None, BUFFER), roomy("abc", BUFFER))
+    await room.admit("c", 3 * MIB)
+    waiting = asyncio.create_task(room.admit("b", 3 * MIB))
     await settled()
     assert not waiting.done()
-    await collector.admit("a", 100 * MIB)  # the next one is never held back
-    collector.add("a", {"x": np.ones(1)})
+    await room.admit("a", 100 * MIB)  # the next one is never held back
+    room.add("a", {"x": np.ones(1)})
     await settled()
     assert waiting.done()
 
 
 async def test_a_small_reply_is_never_held_back() -> None:
-    collector = Reduced(["a", "b", "c"], None, 1)
-    await collector.admit("c", MIB)
+    room = InRoom(Reduced(["a", "b", "c"], None, 1), roomy("abc", 1))
+    await room.admit("c", MIB)
 
 
 async def test_a_client_that_comes_back_keeps_its_room() -> None:
-    collector = Reduced(["a", "b", "c"], None, BUFFER)
-    await collector.admit("c", 4 * MIB)
-    await collector.admit("c", 4 * MIB)
+    room = InRoom(Reduced(["a", "b", "c"], None, BUFFER), roomy("abc", BUFFER))
+    await room.admit("c", 4 * MIB)
+    await room.admit("c", 4 * MIB)
 
 
 async def test_room_that_was_given_to_a_client_that_failed_is_free_again() -> None:
-    collector = Reduced(["a", "b", "c"], None, BUFFER)
-    await collector.admit("c", 4 * MIB)
-    waiting = asyncio.create_task(collector.admit("b", 4 * MIB))
+    room = InRoom(Reduced(["a", "b", "c"], None, BUFFER), roomy("abc", BUFFER))
+    await room.admit("c", 4 * MIB)
+    waiting = asyncio.create_task(room.admit("b", 4 * MIB))
     await settled()
     assert not waiting.done()
-    collector.skip("c")
+    room.skip("c")
     await settled()
     assert waiting.done()
 
 
 async def test_the_end_of_an_old_stream_does_not_forget_the_new_one() -> None:
-    collector = Reduced(["a", "b", "c"], None, BUFFER)
-    await collector.admit("c", 4 * MIB)
-    old = asyncio.create_task(collector.admit("b", 4 * MIB))
+    room = InRoom(Reduced(["a", "b", "c"], None, BUFFER), roomy("abc", BUFFER))
+    await room.admit("c", 4 * MIB)
+    old = asyncio.create_task(room.admit("b", 4 * MIB))
     await settled()
-    new = asyncio.create_task(collector.admit("b", 4 * MIB))
+    new = asyncio.create_task(room.admit("b", 4 * MIB))
     await settled()
     old.cancel()
     await settled()
-    collector.skip("a")
+    room.skip("a")
     async with asyncio.timeout(PATIENCE):
         await new
 
@@ -316,7 +316,7 @@ def test_sums_are_freed_without_the_garbage_collector() -> None:
     replies = replies_of(3)
     gc.disable()
     try:
-        collector = asyncio.run(reduced(replies, sorted(replies), None))
+        collector = reduced(replies, sorted(replies), None)
         freed = weakref.ref(collector)
         del collector
         assert freed() is None

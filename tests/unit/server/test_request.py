@@ -19,6 +19,7 @@ from fenchel.server.fleet.memory_budget import MemoryBudget, Size
 from fenchel.server.fleet.quorum import Shortfall
 from fenchel.server.fleet.request import Request
 from tests.messages import raises
+from tests.rooms import roomy
 from tests.unit.server.conftest import MakeMember, body
 
 PATIENCE = 60.0
@@ -33,9 +34,10 @@ class Noting(Gathered):
         self.skipped: list[str] = []
         self.noted = asyncio.Event()
 
-    def skip(self, client: str) -> None:
+    def skip(self, client: str) -> Sequence[str]:
         self.skipped.append(client)
         self.noted.set()
+        return super().skip(client)
 
 
 def accept(client: str, values: Values, finite: bool) -> None:
@@ -53,7 +55,7 @@ class Asked:
         self.lacks: list[Shortfall] = []
         self.lacking = asyncio.Event()
         self.request = Request(
-            "train", 4, self.collector, accept, deadline, patience=2, lacks=self.note if waits else None
+            "train", 4, self.collector, accept, deadline, roomy(), patience=2, lacks=self.note if waits else None
         )
         self.members: dict[str, ClientRecord] = {} if after is None else after.members
         if after is None:
@@ -198,7 +200,7 @@ async def test_no_reply_at_all_stops_the_run(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01)
     with raises(TooFewRepliesError, round=4, phase="train"):
         await asked.request.finish(1)
-    empty = Request("train", 4, Gathered(), accept, PATIENCE)
+    empty = Request("train", 4, Gathered(), accept, PATIENCE, roomy())
     with raises(TooFewRepliesError, round=4, phase="train"):
         await empty.finish(1)
 
@@ -226,7 +228,9 @@ async def test_nobody_is_given_up_before_the_quorum_is_there_and_then_all_who_mi
 async def test_replies_that_are_held_back_behind_who_is_away_are_enough_for_the_quorum(make_member: MakeMember) -> None:
     names = [*NAMES, "client-3"]
     collector = Visited(names, 2 << 20, lambda client, values: None)
-    request = Request("train", 4, collector, accept, 0.05, lacks=lambda request, shortfall, tell: None)
+    request = Request(
+        "train", 4, collector, accept, 0.05, roomy(names, 2 << 20), lacks=lambda request, shortfall, tell: None
+    )
     members = {name: make_member(name, index) for index, name in enumerate(names)}
     calls = {name: member.post("train", 4, pb.ASK, body(), request) for name, member in members.items()}
     for name, member in members.items():
@@ -310,6 +314,7 @@ class Stalled:
             collector,
             accept,
             deadline,
+            roomy(self.names, buffer << 20),
             patience=2,
             lacks=lambda request, shortfall, tell: self.told.append(shortfall) if tell else None,
         )
@@ -367,11 +372,9 @@ async def test_whom_an_older_phase_keeps_out_is_not_late_and_does_not_hold_its_o
 ) -> None:
     memory_budget = MemoryBudget(10 << 20)
     held = Stalled(make_member, 0.05, stalls=False)
-    collector = Gathered()
-    held.request = Request("train", 4, collector, accept, 0.05, patience=1)
     with memory_budget.room("an older phase", {"client-9": Size(1, None)}):
         room = memory_budget.room("this phase", dict.fromkeys(held.names, Size(2 << 20, 2 << 20)))
-        collector.enter(room)
+        held.request = Request("train", 4, Gathered(), accept, 0.05, room, patience=1)
         with room:
             assert await held.finish(0) == []
     assert held.late() == []

@@ -11,12 +11,13 @@ from fenchel.server.fleet.calls import Call, Outcome
 from fenchel.server.fleet.collectors import Gathered
 from fenchel.server.fleet.request import Request
 from fenchel.server.telemetry.time_breakdown import CallBreakdown, split
+from tests.rooms import roomy
 
 MS = 1_000_000
 
 
 def request(started: int, posted: int, ended: int) -> Request:
-    made = Request("train", 1, Gathered(), lambda *_: None, 10.0)
+    made = Request("train", 1, Gathered(), lambda *_: None, 10.0, roomy())
     made.started_ns, made.posted_ns, made.ended_ns = started * MS, posted * MS, ended * MS
     return made
 

@@ -22,6 +22,7 @@ from fenchel.server.fleet.collectors import Visited
 from fenchel.server.fleet.fleet import Fleet
 from fenchel.server.fleet.request import Request
 from tests.messages import raises
+from tests.rooms import InRoom, roomy
 
 MIB = 1 << 20
 CLIENTS = [f"client-{i}" for i in range(5)]
@@ -64,7 +65,7 @@ async def settled() -> None:
 
 async def test_what_comes_before_its_turn_waits_for_room_and_the_next_one_never_does() -> None:
     taken: list[str] = []
-    collector = Visited(CLIENTS, 4 * MIB, lambda client, reply: taken.append(client))
+    collector = InRoom(Visited(CLIENTS, 4 * MIB, lambda client, reply: taken.append(client)), roomy(CLIENTS, 4 * MIB))
     await collector.admit("client-2", 3 * MIB)
     early = asyncio.create_task(collector.admit("client-1", 3 * MIB))
     await settled()
@@ -81,7 +82,7 @@ async def test_what_comes_before_its_turn_waits_for_room_and_the_next_one_never_
 
 
 async def test_who_is_skipped_lets_the_next_one_in() -> None:
-    collector = Visited(CLIENTS, MIB, lambda client, reply: None)
+    collector = InRoom(Visited(CLIENTS, MIB, lambda client, reply: None), roomy(CLIENTS, MIB))
     waiting = asyncio.create_task(collector.admit("client-1", 2 * MIB))
     await settled()
     assert not waiting.done()
