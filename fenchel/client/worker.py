@@ -14,8 +14,8 @@ from fenchel.client.session import Answer, Session
 from fenchel.common.errors import JoinRefusedError, WireError
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.buffer_pool import BufferPool
-from fenchel.common.wire.frames import SMALLEST_PIECE, Assembly, frames, parse
-from fenchel.common.wire.outline import Outline, Outlines, Received
+from fenchel.common.wire.frames import frames, parse
+from fenchel.common.wire.reader import IncomingMessage, MessageReader
 from fenchel.common.wire.stream import Stream
 from fenchel.proto import fenchel_pb2 as pb
 
@@ -26,25 +26,25 @@ _SHORT_NS = 5_000_000  # the hop to another thread and back takes a quarter of a
 
 
 @dataclass
-class _Arrived:
-    """An instruction, complete or on its way; when its first and last byte came, its work began and ended."""
+class _Instruction:
+    """An instruction that has arrived; when its work began and ended."""
 
-    head: pb.Instruction
-    outline: Outline
-    assembly: Assembly
-    first_ns: int
-    last_ns: int = 0
+    message: IncomingMessage[pb.Instruction]
     begun_ns: int = 0
     done_ns: int = 0
 
+    @property
+    def head(self) -> pb.Instruction:
+        return self.message.head
+
     def stamp(self, timing: pb.Timing) -> None:
         """Note when the instruction came and how long it waited; the reply is about to be sent."""
-        now = time.perf_counter_ns()
-        timing.received_unix_ns = time.time_ns() - (now - self.last_ns)
-        timing.receive_ns = self.last_ns - self.first_ns
-        timing.queue_ns = self.begun_ns - self.last_ns
+        now, came = time.perf_counter_ns(), self.message.last_ns
+        timing.received_unix_ns = time.time_ns() - (now - came)
+        timing.receive_ns = came - self.message.first_ns
+        timing.queue_ns = self.begun_ns - came
         timing.handover_ns = now - self.done_ns
-        timing.answer_ns = now - self.last_ns
+        timing.answer_ns = now - came
 
 
 @dataclass
@@ -63,9 +63,9 @@ class Worker:
     short_here: bool = False
     on_instruction: Callable[[pb.Instruction], None] | None = None
     on_answer: Callable[[pb.Instruction, pb.Reply, int], None] = lambda instruction, reply, size: None
-    _partial: _Arrived | None = None
+    _partial: IncomingMessage[pb.Instruction] | None = None
     _running: asyncio.Future[Answer] | None = None
-    _inbox: deque[_Arrived] = field(default_factory=deque)
+    _inbox: deque[_Instruction] = field(default_factory=deque)
     _buffer_pool: BufferPool = field(default_factory=BufferPool)
     _welcomed_ns: int = 0
     _latest: int = 0  # the last instruction that was begun
@@ -76,8 +76,7 @@ class Worker:
         """Handle instructions until the server says farewell or the stream breaks (``None``)."""
         hello = self.session.hello()
         if self._partial is not None:
-            hello.partial.sequence = self._partial.head.sequence
-            hello.partial.received = self._partial.assembly.received
+            self._partial.announce(hello.partial)
         hello.sent_unix_ns = time.time_ns()
         for frame in frames(hello):
             await stream.write(frame)
@@ -107,62 +106,39 @@ class Worker:
             await asyncio.gather(reading, answering, return_exceptions=True)
 
     async def _read(self, stream: Stream, arrived: asyncio.Event) -> pb.Farewell | None:
-        current: _Arrived | None = None
-        begun = self._partial  # as this stream's hello announced it; other instructions may come first
-        outlines = Outlines(self.session.settings.network.max_message_bytes)
-        while True:
-            data = await stream.read()
-            if data is None:
-                return None
-            frame = parse(data)
-            if isinstance(frame.head, pb.Farewell):
-                return frame.head
-            if frame.head is not None:
-                if not isinstance(frame.head, pb.Instruction) or current is not None:
-                    raise WireError(f"the server sent a message that does not belong here{SAME_VERSION}")
-                current = self._opened(frame.head, len(frame.chunk), begun, outlines)
-            elif current is None:
-                raise WireError(f"the server sent data that belongs to no instruction{SAME_VERSION}")
-            current.assembly.add(frame.chunk)
-            if current.assembly.cuts_short(frame):
-                raise WireError(
-                    f"the server sent a piece of {len(frame.chunk)} bytes in the middle of a message; all but the last "
-                    f"have at least {SMALLEST_PIECE:,}; this client ends its part{SAME_VERSION}"
-                )
-            del data, frame  # the next may be long in coming: let go of the body
-            if not current.assembly.complete:
-                self._partial = current
-                continue
-            current.last_ns = time.perf_counter_ns()
-            self._partial = None
-            self._inbox.append(current)
-            current = None
+        reader = MessageReader(
+            stream,
+            pb.Instruction,
+            "the server",
+            self.session.settings.network.max_message_bytes,
+            buffer_pool=self._buffer_pool,
+            begun=self._partial,
+        )
+        while (message := await reader.begin()) is not None:
+            reader.describe(message)
+            reader.accept(message)
+            reader.take(message)
+            if not message.is_complete:
+                self._partial = message
+            while not message.is_complete:
+                if not await reader.more(message):
+                    return None
+            if self._partial is not None and self._partial.head.sequence == message.head.sequence:
+                self._partial = None
+            self._inbox.append(_Instruction(message))
+            del message  # the next may be long in coming: let go of the body
             arrived.set()
             await asyncio.sleep(0)  # the answer begins before the next frame is asked for, which takes a while
             while self._is_full():
                 self._taken.clear()
                 await self._taken.wait()
+        return reader.farewell
 
     def _is_full(self) -> bool:
-        """Whether so much waits here that the rest must wait on the wire; one instruction may be of any size."""
+        """Return whether the rest must wait on the wire; one instruction may be of any size."""
         waiting = len(self._inbox)
-        held = sum(each.assembly.size for each in self._inbox) if waiting > 1 else 0
+        held = sum(each.message.assembly.size for each in self._inbox) if waiting > 1 else 0
         return waiting >= _INBOX_MESSAGES or held > _INBOX_BYTES
-
-    def _opened(self, head: pb.Instruction, first: int, partial: _Arrived | None, outlines: Outlines) -> _Arrived:
-        told = outlines.of(head.payload)
-        if head.resume:
-            if partial is None or partial.head.sequence != head.sequence:
-                raise WireError(f"the server resumed an instruction that this client has no part of{SAME_VERSION}")
-            if partial.head.payload.SerializeToString() != head.payload.SerializeToString():
-                raise WireError(
-                    f"the server resumed an instruction with other values than it had begun with{SAME_VERSION}"
-                )
-            partial.assembly.rewind(head.resume)
-            return _Arrived(head, told, partial.assembly, partial.first_ns)
-        spans = told.float_spans() if first < told.size else ()  # what is all here is looked at as a whole
-        assembly = Assembly(told.size, buffer_pool=self._buffer_pool, spans=spans)
-        return _Arrived(head, told, assembly, time.perf_counter_ns())
 
     async def _answer(self, stream: Stream, arrived: asyncio.Event, partial: pb.Partial) -> None:
         while True:
@@ -172,7 +148,7 @@ class Worker:
             arrived.clear()
             await arrived.wait()
 
-    async def _respond(self, stream: Stream, instruction: _Arrived, partial: pb.Partial) -> None:
+    async def _respond(self, stream: Stream, instruction: _Instruction, partial: pb.Partial) -> None:
         if self._void(instruction.head):
             return
         answer = await self._handled(instruction)
@@ -187,7 +163,7 @@ class Worker:
         """Whether a later instruction already says that this one's effect will not count."""
         return any(later.head.base < head.sequence for later in self._inbox if head.kind != pb.TELL)
 
-    async def _handled(self, instruction: _Arrived) -> Answer:
+    async def _handled(self, instruction: _Instruction) -> Answer:
         if self._running is not None and not self._running.done():
             # Begun for an earlier stream; its answer is stored, and asked for again if it still matters.
             await asyncio.wait([self._running])
@@ -195,12 +171,11 @@ class Worker:
         again, self._latest = self._latest == head.sequence, head.sequence
         if self.on_instruction is not None:
             self.on_instruction(head)
-        assembly = instruction.assembly
-        received = Received(instruction.outline, assembly.body(), assembly.finite)
+        received = instruction.message.received()
 
         def handle() -> Answer:
             # Sent again after a stream broke: it waited for nothing but its own work, which is accounted for.
-            instruction.begun_ns = instruction.last_ns if again else time.perf_counter_ns()
+            instruction.begun_ns = instruction.message.last_ns if again else time.perf_counter_ns()
             answer = self.session.handle(head, received, pb.Timing())
             instruction.done_ns = time.perf_counter_ns()
             # Not of a stored answer, which takes no time; and a phase that there is not would only fill the memory.

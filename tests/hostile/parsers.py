@@ -82,11 +82,12 @@ from fenchel.common.tls.credentials import AUTHORITY, CERTIFICATE, KEY, Credenti
 from fenchel.common.tls.revocation import REVOKED, Revocations, read_revoked
 from fenchel.common.version import PROTOCOL
 from fenchel.common.wire import index_sets
-from fenchel.common.wire.frames import Assembly, Body, frames, parse
+from fenchel.common.wire.frames import Body, frames, parse
 from fenchel.common.wire.index_sets import seeded_support
 from fenchel.common.wire.outline import outline
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.phases import OFFER
+from fenchel.common.wire.reader import SMALLEST_PIECE, Assembly, HeadT, IncomingMessage, MessageReader
 from fenchel.common.wire.schema import ArraySpec, CipherSpec, Expectation, NumberSpec, check
 from fenchel.common.wire.values import SparseVector, Values
 from fenchel.deploy.address import Address
@@ -184,6 +185,8 @@ def _wire(folder: Path, loop: asyncio.AbstractEventLoop) -> Iterator[Parser]:
     yield Parser("frames", (whole, asked, *opening), _read_frame, (WireError,), 220)
     yield Parser("messages", (whole, asked, *each), _read_message, (WireError, EncryptionError), 200)
     yield Parser("descriptors", (whole, asked, *each), _read_message, (WireError,), 180, change=_changed_descriptor)
+    yield Parser("broken streams", tuple(_broken()), lambda data: loop.run_until_complete(_read_on(data)),
+                 (WireError,), 60)  # fmt: skip
     yield Parser("supports", tuple(_supports()), _read_support, (PayloadError,), 120)
     wire = bytes(ENCRYPTED.to_wire().data)
     yield Parser("ciphertexts", (struct.pack("<BB", 6, 2) + wire,), _read_ciphertexts, (PayloadError,), 80)
@@ -243,6 +246,48 @@ def _read_message(data: bytes) -> None:
         )
     with contextlib.suppress(PayloadError):
         check(values, ASKED, client="somebody")
+
+
+def _broken() -> Iterator[bytes]:
+    """Yield messages whose stream breaks after their first piece, and what the next stream brings."""
+    encoded = encode({"x": np.ones(SMALLEST_PIECE // 8), "y": np.ones(3)})
+    body = Body(encoded).content()
+    for name, head in (("reply", pb.Reply()), ("instruction", pb.Instruction())):
+        parts = []
+        for start, stop in ((0, SMALLEST_PIECE), (SMALLEST_PIECE, len(body)), (0, SMALLEST_PIECE)):
+            head.sequence, head.resume = 1, start
+            head.payload.CopyFrom(encoded.descriptor)
+            frame = pb.Frame(chunk=body[start:stop])
+            getattr(frame, name).CopyFrom(head)
+            parts.append(frame.SerializeToString())
+        yield _streamed(*parts)
+
+
+async def _read_on(data: bytes) -> None:
+    """Read from two streams what they bring to either side; the first ends after a frame."""
+    first, *rest = _Line.of(data).left or [b""]
+    if isinstance(parse(first).head, pb.Instruction):
+        await _read_both([first], rest, pb.Instruction)
+    else:
+        await _read_both([first], rest, pb.Reply)
+
+
+async def _read_both(first: list[bytes], second: list[bytes], kind: type[HeadT]) -> None:
+    begun: IncomingMessage[HeadT] | None = None
+    for left in (first, second):
+        reader = MessageReader(_Line(left), kind, "the other side", 2 * LIMIT, begun=begun)
+        begun = None
+        while (message := await reader.begin()) is not None:
+            reader.describe(message)
+            reader.accept(message)
+            reader.take(message)
+            while not message.is_complete and await reader.more(message):
+                pass
+            assert message.assembly.received <= message.outline.size <= 2 * LIMIT
+            if message.is_complete:
+                message.received().values()
+            else:
+                begun = message
 
 
 def _changed_descriptor(chance: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
@@ -419,7 +464,7 @@ class _Gate:
         line = _Line.of(data)
         await ClientStream(member, line, LIMIT, Limits()).run(admit)
         assert line.said < 1 << 20
-        assert member.partial is None or member.partial[1].size <= LIMIT
+        assert member.partial is None or member.partial.assembly.size <= LIMIT
 
 
 class _Work:

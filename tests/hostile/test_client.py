@@ -13,8 +13,9 @@ from fenchel.client.session import ClientData, Session
 from fenchel.client.worker import Worker
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import JoinRefusedError, WireError
-from fenchel.common.wire.frames import CHUNK_BYTES, FRAME_BYTES, SMALLEST_PIECE, Body, frames, parse
+from fenchel.common.wire.frames import CHUNK_BYTES, FRAME_BYTES, Body, frames, parse
 from fenchel.common.wire.payload import encode
+from fenchel.common.wire.reader import SMALLEST_PIECE
 from fenchel.common.wire.values import Values
 from fenchel.deploy.launch.in_process import MemoryStream
 from fenchel.proto import fenchel_pb2 as pb

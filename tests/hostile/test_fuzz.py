@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fenchel.common.errors import PayloadError, WireError
-from fenchel.common.wire.frames import Assembly
+from fenchel.common.wire.reader import Assembly
 from tests.complexity import FACTOR, LINEAR, growth
 from tests.hostile.fuzz import fuzz
 from tests.hostile.memory import peak, resident
@@ -39,7 +39,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pars
 
 
 NAMES = (
-    *("frames", "messages", "descriptors", "supports", "ciphertexts", "requests", "server streams"),
+    *("frames", "messages", "descriptors", "broken streams", "supports", "ciphertexts", "requests", "server streams"),
     *("client streams", "web requests", "settings, JSON", "settings, YAML", "policies", "tunings", "solvers"),
     *("devices", "links", "addresses", "initial models", "data, csv", "data, libsvm", "data, npz"),
     *("data, parquet", "data, IDX", "data, csv.gz", "data, identifiers", "data, mammography"),

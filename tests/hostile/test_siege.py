@@ -25,8 +25,9 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.tls.credentials import Credentials
 from fenchel.common.version import PROTOCOL
 from fenchel.common.wire.channel import CLIENT_KEY, INSTANCE_KEY, options
-from fenchel.common.wire.frames import SMALLEST_PIECE, Body, frames, parse
+from fenchel.common.wire.frames import Body, frames, parse
 from fenchel.common.wire.payload import encode
+from fenchel.common.wire.reader import SMALLEST_PIECE
 from fenchel.common.wire.values import SparseVector, Values
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.launch.names import client_names

@@ -27,7 +27,8 @@ from fenchel.common.errors import CredentialError, FenchelError, SettingsError, 
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.tls.credentials import Credentials
 from fenchel.common.wire.channel import options
-from fenchel.common.wire.frames import SMALLEST_PIECE, frames
+from fenchel.common.wire.frames import frames
+from fenchel.common.wire.reader import SMALLEST_PIECE
 from fenchel.deploy.certificates.making import make_all
 from fenchel.proto import fenchel_pb2 as pb
 from tests.hostile.relay import relaying

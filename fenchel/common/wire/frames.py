@@ -11,22 +11,18 @@ each side, where the protobuf library would copy them three times; tests hold th
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import TypeAlias
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
 from fenchel.common.crypto.ciphertexts import Buffer
 from fenchel.common.errors import WireError
 from fenchel.common.version import SAME_VERSION
-from fenchel.common.wire.buffer_pool import BufferPool
-from fenchel.common.wire.outline import FloatSpan
 from fenchel.common.wire.payload import Encoded
-from fenchel.common.wire.schema import is_finite
 from fenchel.common.wire.values import ALIGNMENT
 from fenchel.proto import fenchel_pb2 as pb
 
@@ -34,7 +30,6 @@ FRAME_BYTES = 1 << 20
 _OVERHEAD = 16  # tags and lengths of a frame's two fields
 _HEAD_LIMIT = FRAME_BYTES - _OVERHEAD
 CHUNK_BYTES = FRAME_BYTES - 4096  # leaves room for the head of most messages
-SMALLEST_PIECE = 64 << 10  # smaller ones in the middle of a message cost more than they bring
 _JOINED_BYTES = 512 << 10  # up to here a piece travels with the head: copying it takes less time than a frame does
 _KEPT_BYTES = 64 << 20  # up to here a broadcast's frames are made once and kept
 
@@ -238,110 +233,3 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
         result |= (octet & 0x7F) << shift
         shift += 7
     raise WireError(f"a message is cut off, or cannot be read{SAME_VERSION}")
-
-
-class Assembly:
-    """The body of one incoming message, collected from chunks.
-
-    A body that came whole in its first frame is used as it is, without a copy.
-
-    size: bytes of the body, which a check has allowed.
-    received: bytes that are not wanted, because nobody waits for this body any more.
-    buffer_pool: where the memory comes from.
-    spans: where the body holds floating-point numbers. They are looked at chunk by chunk, while they are in the
-        processor's cache: a second pass over the whole body would take as long as copying it.
-    """
-
-    def __init__(
-        self, size: int, received: int = 0, buffer_pool: BufferPool | None = None, spans: Sequence[FloatSpan] = ()
-    ) -> None:
-        self.size = size
-        self._spans = spans
-        self._looked_at = 0
-        self._suspicious = False
-        self.received = received
-        self._buffer_pool = buffer_pool or BufferPool()
-        self._buffer: memoryview | None = None
-        self._unwanted = False
-
-    @property
-    def complete(self) -> bool:
-        """Whether every byte has arrived."""
-        return self.received == self.size
-
-    def add(self, chunk: memoryview) -> None:
-        """Take the next chunk."""
-        if self.received + len(chunk) > self.size:
-            raise self._too_long()
-        if len(chunk) == self.size:
-            self._buffer = chunk
-        elif len(chunk):
-            if self._buffer is None:
-                if self._unwanted:
-                    self.discard(chunk)
-                    return
-                self._buffer = self._memory()
-            self._buffer[self.received : self.received + len(chunk)] = chunk
-            self._look_at(self.received, self.received + len(chunk))
-        self.received += len(chunk)
-
-    @property
-    def finite(self) -> bool:
-        """Whether all floating-point numbers are known to be finite; if not, they need a closer look."""
-        floats = sum(span.stop - span.start for span in self._spans)
-        return not self._suspicious and floats > 0 and self._looked_at == floats
-
-    def _look_at(self, start: int, stop: int) -> None:
-        assert self._buffer is not None
-        for span in self._spans:
-            low, high = max(start, span.start), min(stop, span.stop)
-            if low >= high or self._suspicious:
-                continue
-            if (low - span.start) % span.dtype.itemsize or (high - low) % span.dtype.itemsize:
-                self._suspicious = True  # cut in the middle of a number, which no honest sender does
-            else:
-                self._suspicious = not is_finite(np.frombuffer(self._buffer[low:high], span.dtype))
-                self._looked_at += high - low
-
-    def _memory(self) -> memoryview:
-        # The operating system gives pages when bytes arrive, so a liar costs address space only.
-        try:
-            return self._buffer_pool.take(self.size)
-        except MemoryError:
-            raise WireError(
-                f"there is no memory for a message of {self.size:,} bytes; give this process more, or begin a new run "
-                "with a smaller model (or, if this is the server, with smaller network.in_flight_bytes)"
-            ) from None
-
-    def cuts_short(self, frame: Frame) -> bool:
-        """Whether a frame that was added brings too little: only the first and the last one may."""
-        return len(frame.chunk) < SMALLEST_PIECE and not self.complete and (len(frame.chunk) > 0 or frame.head is None)
-
-    def fits(self, chunk: memoryview) -> bool:
-        """Whether this chunk is the whole body."""
-        return len(chunk) == self.size
-
-    def discard(self, chunk: memoryview) -> None:
-        """Count the next chunk as arrived, but do not keep it."""
-        self.received += len(chunk)
-        if self.received > self.size:
-            raise self._too_long()
-
-    def _too_long(self) -> WireError:
-        return WireError(f"a message has more than the {self.size:,} bytes that it declared")
-
-    def let_go(self) -> None:
-        """Give the memory back, and keep nothing of what is still to come: nobody waits for this body any more."""
-        self._buffer, self._unwanted = None, True
-
-    def rewind(self, received: int) -> None:
-        """Go back to the first ``received`` bytes; the sender goes on from there."""
-        if received > self.received:
-            raise WireError(f"a message goes on at byte {received:,}, but only {self.received:,} have arrived")
-        self._suspicious = self._suspicious or received != self.received
-        self.received = received
-
-    def body(self) -> Buffer:
-        """Return the whole body."""
-        assert self.complete
-        return b"" if self._buffer is None else self._buffer

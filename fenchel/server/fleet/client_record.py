@@ -11,9 +11,9 @@ import logging
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from fenchel.common.wire.frames import Assembly, Body
+from fenchel.common.wire.frames import Body
+from fenchel.common.wire.reader import IncomingMessage
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.fleet.availability import Availability
 from fenchel.server.fleet.calls import Call, OpenRequest
@@ -28,14 +28,6 @@ _CALL_BYTES = 1024  # what an instruction takes beside its body, about
 
 EPOCH_BITS = 32
 """Sequence numbers of a resumed run start above all that the run before it can have used."""
-
-
-class Partial(NamedTuple):
-    """What has arrived of a reply."""
-
-    sequence: int  # of the instruction that it answers
-    assembly: Assembly  # its body so far
-    payload: bytes  # the descriptor with which it began: whoever goes on must mean the same arrays
 
 
 @dataclass
@@ -68,7 +60,7 @@ class ClientRecord:
     """Questions whose deadline has passed, until the next one is asked."""
     availability: Availability = field(default_factory=Availability)
     """How it keeps deadlines, and which rounds it has missed lately."""
-    partial: Partial | None = None
+    partial: IncomingMessage[pb.Reply] | None = None
     """The beginning of a reply that is arriving, or whose stream broke."""
     clock: Clock = field(default_factory=Clock)
     """How far the client's clock is from this process's."""
@@ -155,7 +147,7 @@ class ClientRecord:
                 call.missed(self._left_ns)
             if call.kind == pb.TELL:
                 self.owed_bytes -= call.body_bytes + _CALL_BYTES
-        if self.partial is not None and self.partial.sequence == call.sequence:
+        if self.partial is not None and self.partial.head.sequence == call.sequence:
             self.partial.assembly.let_go()
         call.body = None  # the record of the call is kept for the round; its arrays need not be
 

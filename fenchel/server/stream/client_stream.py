@@ -6,35 +6,25 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from fenchel.common.errors import WireError
 from fenchel.common.untrusted_text import plain
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.buffer_pool import BufferPool
-from fenchel.common.wire.frames import SMALLEST_PIECE, Assembly, frames, parse
-from fenchel.common.wire.outline import Outline, Outlines, Received
+from fenchel.common.wire.frames import frames, parse
+from fenchel.common.wire.outline import Received
+from fenchel.common.wire.reader import IncomingMessage, MessageReader
 from fenchel.common.wire.stream import Stream
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.disclosure.entries import Direction
 from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.fleet.calls import Call, OpenRequest
-from fenchel.server.fleet.client_record import ClientRecord, Partial
+from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.metering.limits import Limits
 from fenchel.server.metering.socket_bytes import Metered, SocketBytes
 from fenchel.server.metering.unsolicited import MOST_VALUES, Strays
 
 log = logging.getLogger("fenchel.server")
-
-
-@dataclass(slots=True)
-class _Incoming:
-    """A reply that has begun to arrive, and the call that it answers; ``None``: it is not wanted."""
-
-    head: pb.Reply
-    outline: Outline
-    assembly: Assembly
-    call: Call | None
 
 
 class ClientStream:
@@ -62,7 +52,6 @@ class ClientStream:
         self._member = member
         self._stream = stream
         self._largest = largest
-        self._outlines = Outlines(self._largest)
         self._arriving: Call | None = None
         self._buffer_pool = buffer_pool or BufferPool()
         self._disclosures = disclosures
@@ -92,7 +81,7 @@ class ClientStream:
         if isinstance(answer, pb.Welcome):
             await self._take_over()
             if (begun := member.partial) is not None:
-                answer.partial.sequence, answer.partial.received = begun.sequence, begun.assembly.received
+                begun.announce(answer.partial)
             if hello.sent_unix_ns:
                 member.clock.heard(hello.sent_unix_ns, now)
             self._welcomed_ns = answer.sent_unix_ns = time.time_ns()
@@ -164,98 +153,76 @@ class ClientStream:
         return True
 
     async def _read(self) -> None:
-        incoming: _Incoming | None = None
-        while True:
-            data = await self._stream.read()
-            if data is None:
-                return
-            self._framed_up += len(data)
-            frame = parse(data)
-            if frame.head is not None:
-                if not isinstance(frame.head, pb.Reply) or incoming is not None:
-                    raise WireError(f"a client sent a message that does not belong here{SAME_VERSION}")
-                incoming = await self._opened(frame.head, frame.chunk, len(data))
-            elif incoming is None:
-                raise WireError(f"a client sent data that belongs to no reply{SAME_VERSION}")
-            call = incoming.call
-            if call is None:
-                if incoming.head.sequence not in self._member.overdue:
-                    await self._strays.frame()
-                incoming.assembly.discard(frame.chunk)  # too late to count: not worth the memory
+        member = self._member
+        reader = MessageReader(
+            self._stream, pb.Reply, "a client", self._largest, buffer_pool=self._buffer_pool, begun=member.partial
+        )
+        while (reply := await reader.begin()) is not None:
+            self._framed_up += reply.frame_bytes
+            call = await self._opened(reader, reply)
+            await self._count(reply, call, reply.frame_bytes)
+            reader.take(reply)
+            while not reply.is_complete:
+                frame_bytes = await reader.more(reply)
+                if not frame_bytes:
+                    return
+                self._framed_up += frame_bytes
+                await self._count(reply, call, frame_bytes)
+            if call is not None:
+                self._received(call, reply)
             else:
-                incoming.assembly.add(frame.chunk)
-                call.wire_up += len(data)
-            if incoming.assembly.cuts_short(frame):
-                raise WireError(
-                    f"a client sent a piece of {len(frame.chunk)} bytes in the middle of a message; all but the last "
-                    f"have at least {SMALLEST_PIECE:,}; its stream is ended{SAME_VERSION}"
-                )
-            if incoming.assembly.complete:
-                if call is not None:
-                    self._received(call, incoming)
-                else:
-                    self._late(incoming.head.sequence)
-                self._arriving = self._member.partial = None
-                incoming = None
-            del data, frame, call  # the next may be long in coming: let go of the body
+                self._late(reply.head.sequence)
+            self._arriving = None
+            if member.partial is not None and member.partial.head.sequence == reply.head.sequence:
+                member.partial = None
+            del reply, call  # the next may be long in coming: let go of the body
 
-    async def _opened(self, reply: pb.Reply, chunk: memoryview, frame_bytes: int) -> _Incoming:
-        """Note that a reply begins to arrive; return when there is room for its body.
+    async def _count(self, reply: IncomingMessage[pb.Reply], call: Call | None, frame_bytes: int) -> None:
+        """Count a frame for its call; one that nothing asked for waits where there are too many."""
+        if call is not None:
+            call.wire_up += frame_bytes
+        elif reply.head.sequence not in self._member.overdue:
+            await self._strays.frame()
+
+    async def _opened(self, reader: MessageReader[pb.Reply], reply: IncomingMessage[pb.Reply]) -> Call | None:
+        """Return the call that a reply answers, when there is room for its body; ``None``: it is not wanted.
 
         The descriptors of its values are not looked at before it is known how many there may be.
         """
-        call = self._member.outstanding.get(reply.sequence)
-        answers = call or self._member.overdue.get(reply.sequence)
+        head, member = reply.head, self._member
+        call = member.outstanding.get(head.sequence)
+        answers = call or member.overdue.get(head.sequence)
         if answers is None:
             await self._strays.reply()
-        if problem := self._too_many(reply, answers):
+        if problem := self._too_many(head, answers):
             if call is None or call.request is None or not call.request.is_open_for(call):
                 raise WireError(f"{problem}; the stream of the client is ended{SAME_VERSION}")
             call.request.fail(call, f"{problem}; do both sides run the same version of the algorithm?")
-            return self._dropped(reply)
-        told = self._outlines.of(reply.payload)
-        assembly = self._assembly(reply, told, call, len(chunk))
-        if self._disclosures is not None:
-            self._disclosures.received(self._member.name, reply, told, answers)
-        if call is not None and not assembly.fits(chunk) and self._exceeds(call, assembly.size):
-            call = None
-            await self._strays.reply()
+            reader.discard(reply)
+            return None
+        reader.describe(reply)
         if call is None:
-            return _Incoming(reply, told, assembly, None)
+            reader.discard(reply)
+        else:
+            reader.accept(reply)
+        if self._disclosures is not None:
+            self._disclosures.received(member.name, head, reply.outline, answers)
+        if call is None:
+            return None
+        if not reply.is_whole and self._exceeds(call, reply.outline.size):
+            reader.discard(reply)
+            await self._strays.reply()
+            return None
         call.first_received_ns = time.perf_counter_ns()
         call.last_sent_ns = call.last_sent_ns or call.first_received_ns
-        call.opening_up = frame_bytes
-        call.interrupted = call.interrupted or reply.resume > 0
-        if assembly.fits(chunk):
-            return _Incoming(reply, told, assembly, call)
-        self._member.partial = Partial(call.sequence, assembly, reply.payload.SerializeToString())
-        self._arriving = call
-        if call.request is not None:
-            await call.request.arriving(call, assembly.size)
-            call.held_ns = time.perf_counter_ns() - call.first_received_ns
-        return _Incoming(reply, told, assembly, call)
-
-    def _assembly(self, reply: pb.Reply, told: Outline, call: Call | None, first: int) -> Assembly:
-        """Return where the body of a reply goes: what an earlier stream left of it, if it goes on there."""
-        if not reply.resume:
-            # A body that is here already is looked at as a whole.
-            spans = told.float_spans() if first < told.size else ()
-            return Assembly(told.size, buffer_pool=self._buffer_pool, spans=spans)
-        if call is None:
-            return Assembly(told.size, received=min(reply.resume, told.size))  # given up meanwhile: discarded
-        begun = self._member.partial
-        if begun is None or begun.sequence != reply.sequence:
-            raise WireError(
-                f"a client resumed a reply that the server has no part of; its stream is ended{SAME_VERSION}"
-            )
-        if begun.payload != reply.payload.SerializeToString():
-            # What was checked and accounted for on the way are the arrays of the beginning.
-            raise WireError(
-                "a client resumed a reply with other values than those it had begun with; its stream is ended"
-                + SAME_VERSION
-            )
-        begun.assembly.rewind(reply.resume)
-        return begun.assembly
+        call.opening_up = reply.frame_bytes
+        call.interrupted = call.interrupted or head.resume > 0
+        if not reply.is_whole:
+            member.partial, self._arriving = reply, call
+            if call.request is not None:
+                await call.request.arriving(call, reply.outline.size)
+                call.held_ns = time.perf_counter_ns() - call.first_received_ns
+        return call
 
     def _too_many(self, reply: pb.Reply, answers: Call | None) -> str:
         """Say how many values a reply has, if it has more than were asked for; else return an empty text."""
@@ -268,17 +235,6 @@ class ClientStream:
             problem = f"a reply has {count:,} values, and {most} were asked for"
         return problem if most is not None and count > most else ""
 
-    def _dropped(self, reply: pb.Reply) -> _Incoming:
-        """Return a reply of which nothing is looked at: its body is dropped as it comes."""
-        size = reply.payload.body_bytes
-        if size > self._largest:
-            raise WireError(
-                f"a reply of {size:,} bytes, and network.max_message_bytes is {self._largest:,}; the stream of the "
-                f"client is ended{SAME_VERSION}"
-            )
-        assembly = Assembly(size, received=min(reply.resume, size))
-        return _Incoming(reply, Outline((), size), assembly, None)
-
     def _exceeds(self, call: Call, size: int) -> bool:
         """Refuse a reply that is larger than anything that was asked for, before it takes any memory."""
         request = call.request
@@ -288,10 +244,10 @@ class ClientStream:
         request.fail(call, problem)
         return True
 
-    def _received(self, call: Call, incoming: _Incoming) -> None:
-        reply, assembly = incoming.head, incoming.assembly
-        call.last_received_ns = time.perf_counter_ns()
-        call.reply_bytes = assembly.size
+    def _received(self, call: Call, message: IncomingMessage[pb.Reply]) -> None:
+        reply = message.head
+        call.last_received_ns = message.last_ns
+        call.reply_bytes = message.assembly.size
         call.timing = reply.timing
         self._align(call, reply.timing)
         call.crossed = self._crossed(call)
@@ -305,8 +261,7 @@ class ClientStream:
         elif reply.failure:
             request.fail(call, plain(reply.failure), diverged=reply.diverged)
         else:
-            received = Received(incoming.outline, assembly.body(), assembly.finite)
-            self._answered(request, call, received)
+            self._answered(request, call, message.received())
         self._member.settle(call)
 
     def _answered(self, request: OpenRequest, call: Call, received: Received) -> None:

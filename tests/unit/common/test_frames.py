@@ -5,17 +5,16 @@ from __future__ import annotations
 import gc
 import tracemalloc
 import weakref
-from itertools import count, pairwise
+from itertools import count
 
 import numpy as np
-import psutil
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fenchel.common.errors import WireError
 from fenchel.common.wire.buffer_pool import BufferPool
-from fenchel.common.wire.frames import CHUNK_BYTES, FRAME_BYTES, Assembly, Body, Head, frames, parse
+from fenchel.common.wire.frames import CHUNK_BYTES, FRAME_BYTES, Body, Head, frames, parse
 from fenchel.common.wire.payload import Encoded, encode
 from fenchel.proto import fenchel_pb2 as pb
 from tests.messages import raises
@@ -168,44 +167,6 @@ def test_a_head_too_large_for_a_frame_is_refused_when_it_is_sent() -> None:
         list(frames(pb.Reply(failure="x" * FRAME_BYTES)))
 
 
-@example(cuts=[])
-@given(cuts=st.lists(st.integers(0, 4000), max_size=6))
-def test_an_assembly_gives_back_what_was_cut_anywhere(cuts: list[int]) -> None:
-    content = np.random.default_rng(0).integers(0, 256, 4000, np.uint8).tobytes()
-    assembly = Assembly(len(content))
-    edges = [0, *sorted(cuts), len(content)]
-    for start, stop in pairwise(edges):
-        assert assembly.received == start
-        assembly.add(memoryview(content)[start:stop])
-    assert assembly.complete
-    assert bytes(assembly.body()) == content
-
-
-def test_more_bytes_than_declared_are_refused() -> None:
-    assembly = Assembly(10)
-    assembly.add(memoryview(bytes(6)))
-    with raises(WireError):
-        assembly.add(memoryview(bytes(5)))
-
-
-def test_a_rewound_assembly_takes_the_later_bytes_again() -> None:
-    assembly = Assembly(6)
-    assembly.add(memoryview(b"abXX"))
-    assembly.rewind(2)
-    assembly.add(memoryview(b"cdef"))
-    assert bytes(assembly.body()) == b"abcdef"
-    with raises(WireError):
-        assembly.rewind(7)
-
-
-def test_a_discarded_body_is_counted_and_not_kept() -> None:
-    assembly = Assembly(1 << 60)
-    for _ in range(3):
-        assembly.discard(memoryview(bytes(100)))
-    assert assembly.received == 300
-    assert not assembly.complete
-
-
 def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
     buffer_pool = BufferPool()
 
@@ -241,20 +202,6 @@ def test_idle_memory_is_bounded_however_many_use_it() -> None:
         assert 4 << 20 <= tracemalloc.get_traced_memory()[0] < 12 << 20
     finally:
         tracemalloc.stop()
-
-
-def test_a_message_that_is_announced_costs_no_memory_before_it_arrives() -> None:
-    process = psutil.Process()
-    before = process.memory_info().rss
-    assembly = Assembly(1 << 30)
-    assembly.add(memoryview(b"x"))
-    assert process.memory_info().rss - before < 64 << 20
-    assert assembly.received == 1
-
-
-def test_a_message_beyond_all_memory_is_refused() -> None:
-    with raises(WireError):
-        Assembly(1 << 60).add(memoryview(b"x"))
 
 
 @given(order=st.lists(st.integers(0, 2), max_size=30))

@@ -13,8 +13,9 @@ import pytest
 
 from fenchel.common.errors import TooFewRepliesError, WireError
 from fenchel.common.wire import codecs, outline
-from fenchel.common.wire.frames import CHUNK_BYTES, SMALLEST_PIECE, Body, Head, frames, parse
+from fenchel.common.wire.frames import CHUNK_BYTES, Body, Head, frames, parse
 from fenchel.common.wire.payload import encode
+from fenchel.common.wire.reader import SMALLEST_PIECE
 from fenchel.common.wire.values import Values
 from fenchel.deploy.launch.in_process import MemoryStream
 from fenchel.proto import fenchel_pb2 as pb
@@ -185,9 +186,9 @@ async def test_the_memory_of_a_reply_that_is_given_up_is_given_back_while_it_is_
     first, second, *rest = frames(pb.Reply(sequence=1), Body(encode({"x": np.zeros(20 * CHUNK_BYTES, np.uint8)})))
     for frame in (first, second):
         await client.write(frame)
-    while member.partial is None or not member.partial[1].received:
+    while member.partial is None or not member.partial.assembly.received:
         await asyncio.sleep(0)
-    memory = weakref.ref(member.partial[1]._buffer)
+    memory = weakref.ref(member.partial.assembly._buffer)
     assert memory() is not None
     with raises(TooFewRepliesError, round=1, phase="train"):
         await request.finish(1)
