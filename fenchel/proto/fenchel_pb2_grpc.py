@@ -187,7 +187,7 @@ class Coordinator:
 
 
 class SigningStub:
-    """Where an authority signs the keys of clients that it invited. It runs where the authority's key is, apart from the
+    """Signs the keys of clients that an authority has invited. It runs where the authority's key is, apart from the
     Coordinator, which must have neither.
     """
 
@@ -205,7 +205,7 @@ class SigningStub:
 
 
 class SigningServicer:
-    """Where an authority signs the keys of clients that it invited. It runs where the authority's key is, apart from the
+    """Signs the keys of clients that an authority has invited. It runs where the authority's key is, apart from the
     Coordinator, which must have neither.
     """
 
@@ -233,7 +233,7 @@ def add_SigningServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Signing:
-    """Where an authority signs the keys of clients that it invited. It runs where the authority's key is, apart from the
+    """Signs the keys of clients that an authority has invited. It runs where the authority's key is, apart from the
     Coordinator, which must have neither.
     """
 

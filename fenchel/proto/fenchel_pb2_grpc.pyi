@@ -82,7 +82,7 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class SigningStub:
-    """Where an authority signs the keys of clients that it invited. It runs where the authority's key is, apart from the
+    """Signs the keys of clients that an authority has invited. It runs where the authority's key is, apart from the
     Coordinator, which must have neither.
     """
 
@@ -95,7 +95,7 @@ class SigningStub:
 
 @_typing.type_check_only
 class SigningAsyncStub(SigningStub):
-    """Where an authority signs the keys of clients that it invited. It runs where the authority's key is, apart from the
+    """Signs the keys of clients that an authority has invited. It runs where the authority's key is, apart from the
     Coordinator, which must have neither.
     """
 
@@ -104,7 +104,7 @@ class SigningAsyncStub(SigningStub):
     """Signs a key. An invitation is good for one key."""
 
 class SigningServicer(metaclass=_abc_1.ABCMeta):
-    """Where an authority signs the keys of clients that it invited. It runs where the authority's key is, apart from the
+    """Signs the keys of clients that an authority has invited. It runs where the authority's key is, apart from the
     Coordinator, which must have neither.
     """
 

@@ -236,7 +236,7 @@ def _read_message(data: bytes) -> None:
             with contextlib.suppress(PayloadError):
                 CipherVector.from_wire(value, KEY_PAIR)
             with contextlib.suppress(PayloadError):
-                check({name: value}, {name: CipherSpec(KEY_PAIR, LAYOUT, 6, 2)}, client="somebody")
+                check({name: value}, {name: CipherSpec(KEY_PAIR, LAYOUT, 6, 2)}, client="x")
     with contextlib.suppress(PayloadError):
         check(
             values,
@@ -245,7 +245,7 @@ def _read_message(data: bytes) -> None:
             finite=assembly.finite,
         )
     with contextlib.suppress(PayloadError):
-        check(values, ASKED, client="somebody")
+        check(values, ASKED, client="x")
 
 
 def _broken() -> Iterator[bytes]:
@@ -835,7 +835,7 @@ def _own_secrets(folder: Path) -> Parser:
 
 
 def read_token(data: bytes) -> None:
-    """Read what somebody gave as a token."""
+    """Read a text as a token."""
     void(Invitation.parse(data.decode("utf-8", errors="replace")).name)
 
 

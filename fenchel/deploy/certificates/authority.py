@@ -47,7 +47,7 @@ def make_authority(folder: Path, name: str, *, days: int = AUTHORITY_DAYS, force
     key = ec.generate_private_key(ec.SECP256R1())
     start = now() - CLOCK_SKEW
     certificate = (
-        _builder(subject(name), subject(name), key.public_key(), start, start + lifetime(days))
+        unsigned(subject(name), subject(name), key.public_key(), start, start + lifetime(days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
         .sign(key, hashes.SHA256())
@@ -91,7 +91,7 @@ class Authority:
         end = min(start + lifetime(days), issuer.not_valid_after_utc)
         identifier = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         builder = (
-            _builder(name, issuer.subject, key, start, end)
+            unsigned(name, issuer.subject, key, start, end)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage("digital_signature"), critical=True)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
@@ -108,9 +108,10 @@ def subject(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _builder(
+def unsigned(
     owner: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, start: datetime, end: datetime
 ) -> x509.CertificateBuilder:
+    """Return what all certificates have, before they are signed."""
     return (
         x509.CertificateBuilder()
         .subject_name(owner)

@@ -52,7 +52,7 @@ def _make(folder: Path, bits: int, implementation: Implementation, force: bool, 
         return
     _say(f"fingerprint    {public.fingerprint}")
     _say(f"length         {public.bits} bits; computed with by the backend {backend_of('fenchel')} on this machine")
-    _say(f"{CLIENTS} goes to every client, by a way that nobody else can read; never to the server")
+    _say(f"{CLIENTS} goes to every client over a confidential channel; never to the server")
     _say(f"{SERVER}  may go to the server, which then insists on this key")
     _say(f"both are in {folder}")
 

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fenchel.common.errors import CredentialError, SettingsError, UnreachableError
 from fenchel.deploy.address import Address
-from fenchel.deploy.certificates.authority import Authority, subject
+from fenchel.deploy.certificates.authority import Authority, subject, unsigned
 from fenchel.deploy.certificates.description import key_fingerprint
 from fenchel.deploy.certificates.making import LEAF_DAYS, check_client_name, sign_client
 from fenchel.deploy.certificates.pem import certificate_pem, key_pem, public_key
@@ -209,13 +209,7 @@ def _shown(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
     """Return the certificate of the service itself, which no authority needs to sign: tokens have its fingerprint."""
     name = subject(HOST_NAME)
     return (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now() - CLOCK_SKEW)
-        .not_valid_after(now() + _LISTENED)
+        unsigned(name, name, key.public_key(), now() - CLOCK_SKEW, now() + _LISTENED)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(HOST_NAME)]), critical=False)
         .sign(key, hashes.SHA256())
     )

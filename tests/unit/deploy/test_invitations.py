@@ -59,7 +59,7 @@ async def authority_of(folder: Path, *names: str) -> AsyncIterator[Running]:
 
 
 def request(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
-    made = x509.CertificateSigningRequestBuilder().subject_name(subject("somebody")).sign(key, hashes.SHA256())
+    made = x509.CertificateSigningRequestBuilder().subject_name(subject("another")).sign(key, hashes.SHA256())
     return made.public_bytes(serialization.Encoding.DER)
 
 

@@ -56,13 +56,13 @@ def test_who_has_not_begun_to_answer_at_the_deadline_is_late() -> None:
     assert state.awaited is Awaited.NOTHING
 
 
-def test_where_nobody_need_answer_nobody_is_waited_for_beyond_the_deadline() -> None:
+def test_without_a_quorum_no_reply_is_waited_for_beyond_the_deadline() -> None:
     state = asked("a", needed=0, waits=True)
     assert state.decide(DEADLINE) == Decision(late=("a",))
     assert state.is_enough
 
 
-def test_nobody_was_asked() -> None:
+def test_a_request_to_no_client_is_over_at_once() -> None:
     state = asked(needed=0)
     assert state.decide(0.0) == NOTHING
     assert state.awaited is Awaited.NOTHING
@@ -190,7 +190,7 @@ def test_who_stalls_is_given_up_when_its_time_is_over_if_the_others_are_enough()
     assert state.decide(2 * DEADLINE, holds_back=True) == Decision(late=("a",), is_short=True)
 
 
-def test_nobody_is_given_up_whom_the_quorum_needs() -> None:
+def test_no_client_is_given_up_that_the_quorum_needs() -> None:
     state = asked("a", "b", "c", needed=3, waits=True)
     begun(state, "a", 1.0)
     state.arriving("b")
@@ -269,7 +269,7 @@ def test_whatever_happens_each_client_is_settled_once_and_no_decision_comes_too_
         before = state.awaited
         decision = state.decide(at, holds_back=holds_back)
         settled.extend((*decision.late, *decision.overlooked, *decision.kept_out))
-        assert not decision.late or at >= DEADLINE, "nobody is late before the deadline"
+        assert not decision.late or at >= DEADLINE, "no client is late before the deadline"
         if decision.is_short:
             assert len(state.answered) < needed <= len(state.answered) + len(state.waiting), "it can still come"
         if before is state.awaited and state.awaited is not Awaited.NOTHING:
