@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fenchel.common.wire.values import Value
 from fenchel.server.fleet.collectors import Collector
 from fenchel.server.fleet.memory_budget import MemoryBudget, Reservation, Size
+from fenchel.server.fleet.request import take_all_due
 
 
 def roomy(clients: Sequence[str] = (), buffer: int | None = None) -> Reservation:
@@ -27,12 +28,11 @@ class InRoom:
 
     def add(self, client: str, values: dict[str, Value]) -> None:
         """Take a reply."""
-        self._release(self._collector.add(client, values))
+        self._collector.add(client, values)
+        take_all_due(self._collector, self._room)
 
     def skip(self, client: str) -> None:
         """Expect nothing more of a client."""
-        self._release(self._collector.skip(client))
-
-    def _release(self, clients: Sequence[str]) -> None:
-        for client in clients:
-            self._room.release(client)
+        self._collector.skip(client)
+        self._room.release(client)
+        take_all_due(self._collector, self._room)

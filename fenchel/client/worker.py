@@ -115,7 +115,7 @@ class Worker:
             begun=self._partial,
         )
         while (message := await reader.begin()) is not None:
-            reader.describe(message)
+            reader.check(message)
             reader.accept(message)
             reader.take(message)
             if not message.is_complete:
@@ -123,7 +123,7 @@ class Worker:
             while not message.is_complete:
                 if not await reader.more(message):
                     return None
-            if self._partial is not None and self._partial.head.sequence == message.head.sequence:
+            if self._partial is not None and self._partial.head.sequence <= message.head.sequence:
                 self._partial = None
             self._inbox.append(_Instruction(message))
             del message  # the next may be long in coming: let go of the body

@@ -36,6 +36,7 @@ from tests.algorithms.latecomers import federation
 from tests.algorithms.mlr import Problem, Run, reproducible, train
 from tests.messages import raises
 from tests.payload_sizes import payload_bits
+from tests.rooms import InRoom, roomy
 
 LAST = len(COHORTS)
 START = np.array([0.3, -0.1, 0.0, 0.2, 0.05, -0.4, 0.0, 0.15, -0.2])
@@ -396,10 +397,12 @@ def test_the_golden_example(aggregator: str, tmp_path: Path, solves: list[Solve]
 
 def aggregated(vectors: Sequence[Vector], uplink: Uplink, around: Vector) -> tuple[Aggregate, Vector]:
     """What the server makes of what clients send of these vectors: the sums, and the mean."""
-    folded = Reduced([f"client-{i}" for i in range(len(vectors))], None, 1 << 20)
+    clients = [f"client-{i}" for i in range(len(vectors))]
+    folded = Reduced(clients, None, 1 << 20)
+    room = InRoom(folded, roomy(clients, 1 << 20))
     for i, vector in enumerate(vectors):
-        sent = ClientUplink(uplink, SEED, f"client-{i}").send(vector, 1, around=around)
-        folded.add(f"client-{i}", {"upload": sent.wire})
+        sent = ClientUplink(uplink, SEED, clients[i]).send(vector, 1, around=around)
+        room.add(clients[i], {"upload": sent.wire})
     server = ServerUplink(uplink, SEED)
     return server.aggregate(folded, "upload", around, 1), server.mean(folded, "upload", around, 1)
 

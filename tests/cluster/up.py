@@ -16,7 +16,7 @@ from typing import Self
 import fenchel
 from tests.cluster.federation import digest, wait_until
 
-_PATIENCE = 800.0  # seconds; beside other tests an engine starts a dozen processes slowly, and gives them little time
+_PATIENCE = 600.0  # seconds; beside other tests an engine starts a dozen processes slowly, and gives them little time
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,12 @@ class Up:
     def wait_for_round(self, number: int) -> None:
         """Wait until a round is done, and the run goes on."""
         reached = f"round {number} "
-        wait_until(lambda: reached in self.said() or self.process.poll() is not None, reached, _PATIENCE)
-        assert self.process.poll() is None, self.said()
+        try:
+            wait_until(lambda: reached in self.said() or self.process.poll() is not None, reached, _PATIENCE)
+            assert self.process.poll() is None, self.said()
+        except AssertionError:
+            self.kill()
+            raise
 
     def check_exit_code(self, expected: int) -> None:
         """Wait for the end, which must have this exit code."""

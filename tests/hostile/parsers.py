@@ -278,7 +278,7 @@ async def _read_both(first: list[bytes], second: list[bytes], kind: type[HeadT])
         reader = MessageReader(_Line(left), kind, "the other side", 2 * LIMIT, begun=begun)
         begun = None
         while (message := await reader.begin()) is not None:
-            reader.describe(message)
+            reader.check(message)
             reader.accept(message)
             reader.take(message)
             while not message.is_complete and await reader.more(message):

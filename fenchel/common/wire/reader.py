@@ -50,7 +50,7 @@ class Assembly:
         self._looked_at = 0
         self._suspicious = False
         self.received = received
-        self._buffer_pool = buffer_pool or BufferPool()
+        self._buffer_pool = buffer_pool
         self._buffer: memoryview | None = None
         self._unwanted = False
 
@@ -94,7 +94,7 @@ class Assembly:
     def _memory(self) -> memoryview:
         # The operating system gives pages when bytes arrive, so a liar costs address space only.
         try:
-            return self._buffer_pool.take(self.size)
+            return (self._buffer_pool or BufferPool()).take(self.size)
         except MemoryError:
             raise WireError(
                 f"there is no memory for a message of {self.size:,} bytes; give this process more, or begin a new run "
@@ -130,12 +130,16 @@ class IncomingMessage(Generic[HeadT]):
         Piece of the body that came with the head, until it is taken.
     frame_bytes
         Bytes of the frame with the head.
-    first_ns, last_ns
-        When the first frame came, also on an earlier stream, and the last, by the performance counter.
+    first_ns
+        When its first frame came, which may have been on an earlier stream, by the performance counter.
+    last_ns
+        When its last frame came.
     outline
         Checked announcement of the body.
+    is_whole
+        True if the whole body came with the head.
     assembly
-        Body, as far as it is here.
+        Body, as far as it is here; from :meth:`MessageReader.accept` or :meth:`MessageReader.discard` on.
     """
 
     head: HeadT
@@ -144,12 +148,8 @@ class IncomingMessage(Generic[HeadT]):
     first_ns: int
     last_ns: int = 0
     outline: Outline = _NOTHING
-    assembly: Assembly = field(default_factory=lambda: Assembly(0))
-
-    @property
-    def is_whole(self) -> bool:
-        """True if the body came with the head."""
-        return len(self.opening) == self.outline.size
+    is_whole: bool = False
+    assembly: Assembly = field(init=False)
 
     @property
     def is_complete(self) -> bool:
@@ -166,14 +166,14 @@ class IncomingMessage(Generic[HeadT]):
 
 
 class MessageReader(Generic[HeadT]):
-    """Reads messages of one kind from a stream.
+    """Reads messages of one kind from a stream, in ascending order of their sequence numbers.
 
-    Each message is begun, described, accepted or discarded, and taken; then comes the rest of its body.
+    Each message is begun, checked, accepted or discarded, and taken; then comes the rest of its body.
 
-    kind: of heads.
+    kind: type of the heads.
     peer: the other side, as errors name it.
     largest: bytes of the largest body to accept.
-    begun: what an earlier stream has brought of a message, as the peer knows since the beginning of this one.
+    begun: message that an earlier stream left incomplete, as was announced to the peer.
     """
 
     def __init__(
@@ -188,14 +188,13 @@ class MessageReader(Generic[HeadT]):
     ) -> None:
         self._stream = stream
         self._kind: type[HeadT] = kind
-        self._noun = kind.DESCRIPTOR.name.lower()
         self._peer = peer
         self._largest = largest
         self._outlines = Outlines(largest)
-        self._buffer_pool = buffer_pool or BufferPool()
+        self._buffer_pool = buffer_pool
         self._begun: IncomingMessage[HeadT] | None = begun
         self.farewell: pb.Farewell | None = None
-        """With what the server has ended the stream of a client."""
+        """Farewell with which the server ended a stream of instructions."""
 
     async def begin(self) -> IncomingMessage[HeadT] | None:
         """Return the next message, of which only the head has been read; ``None`` at the end of the stream."""
@@ -205,29 +204,31 @@ class MessageReader(Generic[HeadT]):
         now = time.perf_counter_ns()
         frame = parse(data)
         if isinstance(frame.head, self._kind):
+            self._forget_before(frame.head)
             return IncomingMessage(frame.head, frame.chunk, len(data), now)
         if isinstance(frame.head, pb.Farewell) and self._kind is pb.Instruction:
             self.farewell = frame.head
             return None
         raise self._misplaced(frame)
 
-    def describe(self, message: IncomingMessage[HeadT]) -> None:
+    def check(self, message: IncomingMessage[HeadT]) -> None:
         """Check what a message announces of its body.
 
         Raises
         ------
         PayloadError
-            It is malformed, or larger than may be.
+            The descriptor is malformed, or the body larger than may be.
         """
         message.outline = self._outlines.of(message.head.payload)
+        message.is_whole = len(message.opening) == message.outline.size
 
     def accept(self, message: IncomingMessage[HeadT]) -> None:
-        """Prepare for the body of a message that has been described, or for the rest of it.
+        """Prepare for the body of a message that has been checked, or for the rest of it.
 
         Raises
         ------
         WireError
-            It goes on where nothing began, or otherwise than it began.
+            The message resumes one of which nothing is here, or one with another descriptor.
         """
         if message.head.resume:
             begun = self._resumed(message.head)
@@ -243,12 +244,12 @@ class MessageReader(Generic[HeadT]):
         Raises
         ------
         WireError
-            It is larger than any body may be.
+            The body is larger than any may be.
         """
         size = message.head.payload.body_bytes
         if size > self._largest:
-            raise WireError(
-                f"{self._peer} sent a message of {size:,} bytes, and at most {self._largest:,} are accepted "
+            raise self._error(
+                f"sent a message of {size:,} bytes, and at most {self._largest:,} are accepted "
                 "(network.max_message_bytes)"
             )
         message.assembly = Assembly(size, received=min(message.head.resume, size))
@@ -275,23 +276,33 @@ class MessageReader(Generic[HeadT]):
         if message.is_complete:
             message.last_ns = time.perf_counter_ns()
         elif is_short:
-            raise WireError(
-                f"{self._peer} sent a piece of {len(chunk)} bytes in the middle of a message; all but the last have at "
-                f"least {SMALLEST_PIECE:,}{SAME_VERSION}"
+            raise self._error(
+                f"sent a piece of {len(chunk)} bytes in the middle of a message; all but the last have at least "
+                f"{SMALLEST_PIECE:,}"
             )
 
+    def _forget_before(self, head: HeadT) -> None:
+        """Let go of what an earlier stream has brought, if the peer is past it or begins it anew."""
+        if self._begun is None:
+            return
+        begun = self._begun.head.sequence
+        if begun < head.sequence or (begun == head.sequence and not head.resume):
+            self._begun = None
+
     def _resumed(self, head: HeadT) -> IncomingMessage[HeadT]:
-        """Return the message with whose body this head goes on, once: after that the body may be in use."""
+        """Return the message that this head resumes, once: after that its body may be in use."""
         begun, self._begun = self._begun, None
         if begun is None or begun.head.sequence != head.sequence:
-            raise WireError(f"{self._peer} goes on with a message that has not begun here{SAME_VERSION}")
-        if begun.head.payload != head.payload:
+            raise self._error("resumed a message of which nothing is here")
+        if begun.head.payload.SerializeToString() != head.payload.SerializeToString():
             # What was checked and accounted for on the way are the arrays of the beginning.
-            raise WireError(f"{self._peer} goes on with other values than those it began with{SAME_VERSION}")
+            raise self._error("resumed a message with other values than it had begun with")
         begun.assembly.rewind(head.resume)
         return begun
 
     def _misplaced(self, frame: Frame) -> WireError:
-        if frame.head is None:
-            return WireError(f"{self._peer} sent data that belongs to no {self._noun}{SAME_VERSION}")
-        return WireError(f"{self._peer} sent a message that does not belong here{SAME_VERSION}")
+        what = "data that belongs to no message" if frame.head is None else "a message that does not belong here"
+        return self._error(f"sent {what}")
+
+    def _error(self, problem: str) -> WireError:
+        return WireError(f"{self._peer} {problem}; its stream is ended{SAME_VERSION}")

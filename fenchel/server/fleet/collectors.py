@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -16,16 +16,25 @@ from fenchel.server.fleet.weighted_sum import WeightedSum
 
 
 class Collector(Protocol):
-    """Takes the replies of a request as they arrive."""
+    """Takes the replies of a request: a reply is added, and taken when it is due."""
 
     buffer_bytes: int | None  # for replies that come before their turn; ``None``: all are held until the last has come
 
-    def add(self, client: str, values: dict[str, Value]) -> Sequence[str]:
-        """Take a reply that has been checked; return the clients whose replies are not needed any more."""
+    @property
+    def due(self) -> str | None:
+        """Client whose reply is here and is next; ``None``: there is none, or all are kept until the last has come."""
         ...
 
-    def skip(self, client: str) -> Sequence[str]:
-        """Expect nothing more of a client: it failed, or its time is up; return as :meth:`add`, with this one."""
+    def add(self, client: str, values: dict[str, Value]) -> None:
+        """Add a reply that has been checked."""
+        ...
+
+    def skip(self, client: str) -> None:
+        """Expect nothing more of a client: it failed, or its time is up."""
+        ...
+
+    def take_due(self) -> None:
+        """Take the reply that is due, whose memory is free after that."""
         ...
 
 
@@ -50,18 +59,20 @@ class Gathered:
     """Collects whole replies (:meth:`fenchel.server.fleet.cohort.Cohort.ask`)."""
 
     buffer_bytes: int | None = None
+    due: str | None = None
 
     def __init__(self) -> None:
         self.replies: dict[str, dict[str, Value]] = {}
 
-    def add(self, client: str, values: dict[str, Value]) -> Sequence[str]:
-        """Keep a reply, until the last has come."""
+    def add(self, client: str, values: dict[str, Value]) -> None:
+        """Keep a reply."""
         self.replies[client] = values
-        return ()
 
-    def skip(self, client: str) -> Sequence[str]:
+    def skip(self, client: str) -> None:
         """Do without a client."""
-        return (client,)
+
+    def take_due(self) -> None:
+        """Do nothing, as no reply is due before the others."""
 
 
 class InOrder(ABC):
@@ -71,29 +82,29 @@ class InOrder(ABC):
     """
 
     def __init__(self, order: Sequence[str], buffer_bytes: int) -> None:
-        self._left = deque(order)
         self.buffer_bytes: int | None = buffer_bytes
-        self._ready: dict[str, dict[str, Value] | None] = {}
+        self._left = OrderedDict.fromkeys(order)  # clients whose replies are not taken yet
+        self._ready: dict[str, dict[str, Value]] = {}
 
-    def add(self, client: str, values: dict[str, Value]) -> Sequence[str]:
-        """Take a reply, or keep it until its turn."""
+    @property
+    def due(self) -> str | None:
+        """Client whose reply is here and is next."""
+        first = next(iter(self._left), None)
+        return first if first in self._ready else None
+
+    def add(self, client: str, values: dict[str, Value]) -> None:
+        """Keep a reply until its turn."""
         self._ready[client] = values
-        return self._take_all()
 
-    def skip(self, client: str) -> Sequence[str]:
+    def skip(self, client: str) -> None:
         """Take the others without this one."""
-        self._ready[client] = None
-        return (client, *self._take_all())
+        self._left.pop(client, None)
+        self._ready.pop(client, None)
 
-    def _take_all(self) -> list[str]:
-        taken = []
-        while self._left and self._left[0] in self._ready:
-            client = self._left.popleft()
-            values = self._ready.pop(client)
-            if values is not None:
-                self.take(client, values)
-                taken.append(client)
-        return taken
+    def take_due(self) -> None:
+        """Take the reply that is due."""
+        client, _ = self._left.popitem(last=False)
+        self.take(client, self._ready.pop(client))
 
     @abstractmethod
     def take(self, client: str, values: Mapping[str, Value]) -> None:

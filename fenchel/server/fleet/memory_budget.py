@@ -10,7 +10,7 @@ what the older ones cannot come to need. So the oldest always goes on, and after
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -62,8 +62,8 @@ class Reservation:
         self.wanted = wanted
         self.buffer = buffer
         self._allowed = allowed or {}
-        self._turns = deque(sizes)  # clients whose replies are not taken yet; the first is next
-        self._taken: set[str] = set()
+        self._turns = OrderedDict.fromkeys(sizes if buffer is not None else ())
+        """Clients whose replies are to be taken in order, and are not yet; the first is next."""
         self._claims: dict[str, int] = {}
         self._waiting: dict[str, tuple[int, asyncio.Future[None]]] = {}
         self._open = False
@@ -103,9 +103,10 @@ class Reservation:
         return any(not turn.done() and not self._has_turn(client, size) for client, (size, turn) in waiting)
 
     async def claim(self, client: str, size: int) -> None:
-        """Return when there is room for a client's reply; at once if it has that room, or if the phase is over.
+        """Return when there is room for a client's reply.
 
-        A client that comes back with a reply of another size gives up its room, and waits for other room.
+        That is at once if it has that room, if the phase is over, or if a small reply is taken in order. A client that
+        comes back with a reply of another size gives up its room, and waits for other room.
         """
         if not self._open or self._claims.get(client) == size or (self.buffer is not None and size <= _SMALL_BYTES):
             return
@@ -122,12 +123,13 @@ class Reservation:
         finally:
             if self._waiting.get(client) is waiting:  # and not that of a later stream of this client
                 del self._waiting[client]
+                self._memory_budget.grant()  # to others that were kept by it, if it has gone
 
     def _has_turn(self, client: str, size: int) -> bool:
         """Return whether a reply is next, or may come before its turn."""
         if self.buffer is None or self.held + size <= self.buffer:
             return True
-        return bool(self._turns) and self._turns[0] == client
+        return next(iter(self._turns), None) == client
 
     def grant(self) -> None:
         """Let those go on who wait and have their turn, in the order in which they came, as long as they fit."""
@@ -145,9 +147,7 @@ class Reservation:
 
     def release(self, client: str) -> None:
         """Note that a client's reply has been taken, or will not come: the turn is the next one's."""
-        self._taken.add(client)
-        while self._turns and self._turns[0] in self._taken:
-            self._taken.discard(self._turns.popleft())
+        self._turns.pop(client, None)
         self._give_back(client)
 
     def _give_back(self, client: str) -> None:

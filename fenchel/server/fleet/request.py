@@ -27,6 +27,15 @@ def _check_nothing(client: str, values: Mapping[str, Value], finite: bool) -> No
     """Stand in for the check of an exchange that is over, as no reply to it counts."""
 
 
+def take_all_due(collector: Collector, room: Reservation) -> None:
+    """Let a collector take the replies whose turn it is, and free their room, also of one that cannot be taken."""
+    while (client := collector.due) is not None:
+        try:
+            collector.take_due()
+        finally:
+            room.release(client)
+
+
 def _now() -> float:
     """Return the time of the event loop, by which its timeouts count."""
     return asyncio.get_running_loop().time()
@@ -126,7 +135,8 @@ class Request:
         in_time = self._state.awaited is Awaited.ALL
         if member.availability.missed and in_time and member.availability.keep(self.phase):
             self._welcome(member)
-        self._release(self._collector.add(call.client, values))
+        self._collector.add(call.client, values)
+        take_all_due(self._collector, self.room)
         call.taken_ns = time.perf_counter_ns()
         self._wake()
 
@@ -165,11 +175,9 @@ class Request:
         """Let go of what was kept for a client's reply."""
         member, call = self._asked[client]
         member.settle(call)
-        self._release(self._collector.skip(client))
-
-    def _release(self, clients: Sequence[str]) -> None:
-        for client in clients:
-            self.room.release(client)
+        self._collector.skip(client)
+        self.room.release(client)
+        take_all_due(self._collector, self.room)
 
     async def finish(self, min_replies: int, setting: str = "participation.min_replies") -> Sequence[str]:
         """Wait until everybody has answered, or the deadline has passed and enough have; return who did, in order.

@@ -80,8 +80,8 @@ class ClientStream:
         member, answer = self._member, await admit(hello)
         if isinstance(answer, pb.Welcome):
             await self._take_over()
-            if (begun := member.partial) is not None:
-                begun.announce(answer.partial)
+            if member.partial is not None:
+                member.partial.announce(answer.partial)
             if hello.sent_unix_ns:
                 member.clock.heard(hello.sent_unix_ns, now)
             self._welcomed_ns = answer.sent_unix_ns = time.time_ns()
@@ -173,7 +173,7 @@ class ClientStream:
             else:
                 self._late(reply.head.sequence)
             self._arriving = None
-            if member.partial is not None and member.partial.head.sequence == reply.head.sequence:
+            if member.partial is not None and member.partial.head.sequence <= reply.head.sequence:
                 member.partial = None
             del reply, call  # the next may be long in coming: let go of the body
 
@@ -200,7 +200,7 @@ class ClientStream:
             call.request.fail(call, f"{problem}; do both sides run the same version of the algorithm?")
             reader.discard(reply)
             return None
-        reader.describe(reply)
+        reader.check(reply)
         if call is None:
             reader.discard(reply)
         else:

@@ -78,6 +78,24 @@ async def test_an_instruction_that_broke_off_goes_on_after_those_that_come_again
     assert TallyClient.computed == ["double"]
 
 
+async def test_the_beginning_of_an_instruction_that_is_given_up_is_not_kept(worker: Worker) -> None:
+    beginning = list(instruction(1, "add", LARGE))[:2]
+    hello, _ = await conversed(worker, WELCOME, *beginning, answers=0)
+    hello, replies = await conversed(worker, WELCOME, *instruction(2, "add", {"amount": 1.0}), answers=1)
+    assert (hello.partial.sequence, hello.partial.received) == (1, CHUNK_BYTES)
+    assert [reply.sequence for reply in replies] == [2]
+    hello, _ = await conversed(worker, WELCOME, answers=0)
+    assert not hello.HasField("partial")
+
+
+async def test_a_beginning_outlives_older_instructions_that_come_again(worker: Worker) -> None:
+    older, beginning = [*instruction(1, "double", {}, tell=True)], list(instruction(2, "add", LARGE, base=1))[:2]
+    await conversed(worker, WELCOME, *older, *beginning, answers=1)
+    await conversed(worker, WELCOME, *older, answers=1)
+    hello, _ = await conversed(worker, WELCOME, answers=0)
+    assert (hello.partial.sequence, hello.partial.received) == (2, CHUNK_BYTES)
+
+
 class Slow(ThreadPoolExecutor):
     """Begins what it is given first only when two more instructions wait."""
 

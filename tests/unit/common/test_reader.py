@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Iterable
 from itertools import pairwise
@@ -46,7 +47,7 @@ async def accepted(reader: MessageReader[HeadT]) -> IncomingMessage[HeadT] | Non
     """Read on until a message is complete, or the stream ends."""
     message = await reader.begin()
     if message is not None:
-        reader.describe(message)
+        reader.check(message)
         reader.accept(message)
         reader.take(message)
         while not message.is_complete and await reader.more(message):
@@ -91,13 +92,13 @@ async def test_messages_of_either_kind_are_read_one_after_the_other(size: int) -
 @pytest.mark.parametrize("arrived", [1, 2, 3])
 async def test_a_message_goes_on_where_its_stream_broke(arrived: int) -> None:
     size = 3 * CHUNK_BYTES + 1000
-    first = await accepted(replies(list(frames(pb.Reply(sequence=1), body(size)))[: 1 + arrived]))
+    first = await accepted(replies(list(frames(pb.Reply(sequence=2), body(size)))[: 1 + arrived]))
     assert first is not None
     assert not first.is_complete
     partial = pb.Partial()
     first.announce(partial)
-    assert partial == pb.Partial(sequence=1, received=arrived * CHUNK_BYTES)
-    others = [*frames(pb.Reply(sequence=2), body(100)), *frames(pb.Reply(sequence=1), body(size), partial.received)]
+    assert partial == pb.Partial(sequence=2, received=arrived * CHUNK_BYTES)
+    others = [*frames(pb.Reply(sequence=1), body(100)), *frames(pb.Reply(sequence=2), body(size), partial.received)]
     reader = replies(others, first)
     assert same(await accepted(reader), 100)
     whole = await accepted(reader)
@@ -105,6 +106,18 @@ async def test_a_message_goes_on_where_its_stream_broke(arrived: int) -> None:
     assert whole is not None
     assert whole.first_ns == first.first_ns
     assert np.shares_memory(np.frombuffer(whole.assembly.body()), np.frombuffer(first.assembly.body()))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_what_the_peer_begins_anew_or_is_past_is_not_kept(number: int) -> None:
+    first = await accepted(replies(list(frames(pb.Reply(sequence=1), body(3 * CHUNK_BYTES)))[:2]))
+    assert first is not None
+    reader = replies(frames(pb.Reply(sequence=number), body(100)), first)
+    memory = weakref.ref(first.assembly)
+    del first
+    assert memory() is not None
+    await reader.begin()
+    assert memory() is None
 
 
 async def test_a_body_that_may_be_in_use_is_not_written_again() -> None:

@@ -121,6 +121,53 @@ async def test_a_reply_that_broke_off_goes_on_where_it_broke(member: ClientRecor
     await asyncio.gather(serving, return_exceptions=True)
 
 
+async def test_a_reply_that_is_begun_anew_takes_its_memory_once(member: ClientRecord) -> None:
+    request = asked(member)
+    reply = Body(encode({"x": np.zeros(3 * CHUNK_BYTES, np.uint8)}))
+    memories = []
+    before = None
+    for _ in range(3):
+        stream, serving, _ = await connected(member)
+        for frame in list(frames(pb.Reply(sequence=1), reply))[:3]:
+            await stream.write(frame)
+        while member.partial is None or member.partial.head is before or not member.partial.assembly.received:
+            await asyncio.sleep(0)
+        before = member.partial.head
+        memories.append(weakref.ref(member.partial.assembly))
+        stream.outgoing.put_nowait(None)
+        await serving
+    assert [memory() is None for memory in memories] == [True, True, False]
+    stream, serving, welcome = await connected(member)
+    assert isinstance(welcome, pb.Welcome)
+    for frame in frames(pb.Reply(sequence=1), reply, welcome.partial.received):
+        await stream.write(frame)
+    assert await request.finish(1) == [member.name]
+    assert memories[-1]() is None
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+
+async def test_a_beginning_outlives_older_replies_that_come_again(member: ClientRecord) -> None:
+    told = member.post("prepare", 1, pb.TELL, body(), None)
+    asked(member)
+    reply = Body(encode({"x": np.zeros(3 * CHUNK_BYTES, np.uint8)}))
+    old, serving, _ = await connected(member)
+    for frame in list(frames(pb.Reply(sequence=2), reply))[:2]:
+        await old.write(frame)
+    old.outgoing.put_nowait(None)
+    await serving
+    for confirms in (True, False):
+        stream, serving, welcome = await connected(member)
+        assert isinstance(welcome, pb.Welcome)
+        assert welcome.partial == pb.Partial(sequence=2, received=CHUNK_BYTES)
+        if confirms:
+            for frame in frames(pb.Reply(sequence=told.sequence), Body(encode({}))):
+                await stream.write(frame)
+        stream.outgoing.put_nowait(None)
+        await serving
+    assert told.sequence not in member.outstanding
+
+
 async def test_who_goes_on_with_a_reply_cannot_say_that_it_meant_something_else(member: ClientRecord) -> None:
     """Whole numbers are not looked at for NaN on their way, and the account names what was begun."""
     entries = np.zeros(3 * CHUNK_BYTES // 8)

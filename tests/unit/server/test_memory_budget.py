@@ -97,7 +97,11 @@ def test_all_that_a_room_lets_come_fits_the_limit(
             most -= 1
         assert most >= size.least
         largest.append(most)
-    needed = sum(largest) if buffer is None else max(largest) + (room.buffer or 0)
+    if buffer is None:
+        needed = sum(largest)
+    else:
+        assert room.buffer is not None
+        needed = max(largest) + room.buffer
     assert needed <= room.wanted <= limit
 
 

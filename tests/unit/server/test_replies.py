@@ -38,8 +38,9 @@ def replies_of(clients: int, dtype: str = "float64", entries: int = 7) -> dict[s
 
 def reduced(replies: Mapping[str, dict[str, Value]], order: list[str], weight: str | None) -> Reduced:
     collector = Reduced(sorted(replies), weight, buffer_bytes=1)
+    room = InRoom(collector, roomy(sorted(replies), 1))
     for client in order:
-        collector.add(client, replies[client])
+        room.add(client, replies[client])
     return collector
 
 
@@ -129,8 +130,9 @@ def test_a_vector_with_every_entry_counts_beside_sparse_ones_in_whatever_order_t
     given: list[Value] = [sparse, np.arange(5.0), sparse, np.arange(5.0)]
     for first in range(4):
         collector = Reduced(["a", "b", "c", "d"], "samples", 1)
+        room = InRoom(collector, roomy("abcd", 1))
         for client, value in zip("abcd", given[first:] + given[:first], strict=True):
-            collector.add(client, {"x": value, "samples": 3})
+            room.add(client, {"x": value, "samples": 3})
         np.testing.assert_array_equal(collector.sum("x"), [0, 18, 12, 42, 24])
         np.testing.assert_array_equal(collector.coverage("x"), [6, 12, 6, 12, 6])
         np.testing.assert_array_equal(collector.mean("x"), np.array([0, 18, 12, 42, 24]) / 12)
@@ -205,11 +207,16 @@ def test_what_has_no_mean_is_refused_by_name(value: Value) -> None:
         Replies({"a": {"x": 1.0, "note": value}}, NOBODY).weighted_mean("x", "note")
 
 
-def test_whole_replies_are_kept_and_those_that_do_not_come_need_no_room() -> None:
+async def test_whole_replies_are_kept_and_those_that_do_not_come_need_no_room() -> None:
+    room = roomy(["a", "b"])
     gathered = Gathered()
-    assert gathered.add("a", {"x": 1.0}) == ()
-    assert gathered.skip("b") == ("b",)
+    collector = InRoom(gathered, room)
+    for client in ("a", "b"):
+        await collector.admit(client, 100)
+    collector.add("a", {"x": 1.0})
+    collector.skip("b")
     assert gathered.replies == {"a": {"x": 1.0}}
+    assert room.held == 100
 
 
 CLIENTS = [f"client-{i}" for i in range(6)]

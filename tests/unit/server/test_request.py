@@ -34,10 +34,9 @@ class Noting(Gathered):
         self.skipped: list[str] = []
         self.noted = asyncio.Event()
 
-    def skip(self, client: str) -> Sequence[str]:
+    def skip(self, client: str) -> None:
         self.skipped.append(client)
         self.noted.set()
-        return super().skip(client)
 
 
 def accept(client: str, values: Values, finite: bool) -> None:

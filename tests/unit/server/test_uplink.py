@@ -22,6 +22,7 @@ from fenchel.common.wire.values import SparseVector, Value
 from fenchel.server.fleet.cohort import Reduced
 from fenchel.server.fleet.uplink import Aggregate, ServerUplink
 from tests.messages import raises
+from tests.rooms import InRoom, roomy
 
 SEED, D, T = 7, 12, 4
 SUPPORTS = ("top-k", "random", "shared-random", "public-top-k")
@@ -49,8 +50,9 @@ def sent(settings: Uplink, vectors: Mapping[str, Vector], around: Vector = X0) -
 
 def folded(replies: Mapping[str, dict[str, Value]], weight: str | None = None) -> Reduced:
     collector = Reduced(sorted(replies), weight, buffer_bytes=1 << 20)
+    room = InRoom(collector, roomy(sorted(replies), 1 << 20))
     for client, reply in replies.items():
-        collector.add(client, reply)
+        room.add(client, reply)
     return collector
 
 

@@ -35,7 +35,7 @@ def number(client: str) -> dict[str, Value]:
 @given(order=st.permutations(CLIENTS), skipped=st.sets(st.sampled_from(CLIENTS)))
 def test_replies_are_taken_in_order_and_as_soon_as_it_is_their_turn(order: list[str], skipped: set[str]) -> None:
     taken: list[str] = []
-    collector = Visited(CLIENTS, 1, lambda client, reply: taken.append(client))
+    collector = InRoom(Visited(CLIENTS, 1, lambda client, reply: taken.append(client)), roomy(CLIENTS, 1))
     arrived: set[str] = set()
     for client in order:
         if client in skipped:
@@ -49,7 +49,7 @@ def test_replies_are_taken_in_order_and_as_soon_as_it_is_their_turn(order: list[
 
 def test_a_reply_is_handed_on_as_it_is() -> None:
     taken: dict[str, Mapping[str, Value]] = {}
-    collector = Visited(["a", "b"], 1, taken.__setitem__)
+    collector = InRoom(Visited(["a", "b"], 1, taken.__setitem__), roomy(["a", "b"], 1))
     replies: list[dict[str, Value]] = [{"x": np.arange(3.0)}, {"y": "text"}]
     collector.add("b", replies[1])
     collector.add("a", replies[0])
@@ -79,6 +79,27 @@ async def test_what_comes_before_its_turn_waits_for_room_and_the_next_one_never_
     assert early.done(), "now it is the next one"
     collector.add("client-1", number("client-1"))
     assert taken == ["client-0", "client-1", "client-2"]
+
+
+async def test_a_reply_that_cannot_be_taken_keeps_no_room_and_no_other_from_its_turn() -> None:
+    taken: list[str] = []
+
+    def look(client: str, reply: Mapping[str, Value]) -> None:
+        if client == "client-1":
+            raise ValueError("of a kind that nothing can be done with")
+        taken.append(client)
+
+    room = roomy(CLIENTS, 2 * MIB)
+    collector = InRoom(Visited(CLIENTS, 2 * MIB, look), room)
+    await collector.admit("client-1", 2 * MIB)
+    collector.add("client-1", number("client-1"))
+    await collector.admit("client-0", 2 * MIB)
+    with pytest.raises(ValueError):
+        collector.add("client-0", number("client-0"))
+    assert room.held == 0
+    await collector.admit("client-2", 5 * MIB)
+    collector.add("client-2", number("client-2"))
+    assert taken == ["client-0", "client-2"]
 
 
 async def test_who_is_skipped_lets_the_next_one_in() -> None:
