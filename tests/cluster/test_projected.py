@@ -17,9 +17,9 @@ from fenchel.common.settings.link import parse_link
 from fenchel.report.projection.projection import Projection, measured, project
 from fenchel.report.timeline import Timeline
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
-ROUNDS, PAIRS = 6, 4
+ROUNDS, PAIRS = 6, 8
 FAR: Mapping[str, Any] = {"rtt": "200ms"}
 THIN: Mapping[str, Any] = {"rtt": "40ms", "upload": "0.2Mbit", "download": "0.4Mbit"}  # 5 kB take 0.2 s up
 
