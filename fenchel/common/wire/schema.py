@@ -99,7 +99,7 @@ def check(values: Values, expectation: Expectation, *, finite: bool = False, **p
     """Raise a PayloadError that names the first difference, unless ``values`` are what was asked for.
 
     expectation: wanted names and kinds; no others are accepted.
-    finite: True if the arrays are known to be finite (:class:`fenchel.common.wire.frames.Assembly`).
+    finite: True if the arrays are known to be finite (:class:`fenchel.common.wire.reader.Assembly`).
     place: round, phase and client, for the error.
     """
     if values.keys() != expectation.keys():
