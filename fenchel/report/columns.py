@@ -1,4 +1,4 @@
-"""What the figures in the columns of ``metrics.parquet`` mean to a reader."""
+"""What the columns of a run's tables mean to a reader."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fenchel.common.objectives.metrics import FIGURES
+from fenchel.common.storage.call_columns import TAKING
 from fenchel.common.storage.round_columns import COUNTS, SOCKETS, TIMES
 
 Floats = NDArray[np.float64]
@@ -30,6 +31,16 @@ def column(table: pa.Table, name: str) -> Floats:
     if name not in table.column_names:
         return np.full(table.num_rows, math.nan)
     return np.asarray(table[name].cast(pa.float64(), safe=False).to_numpy(), np.float64)
+
+
+def until_taken(calls: pa.Table) -> Floats:
+    """Return the seconds of each call from when it was queued until its reply had entered the result."""
+    return column(calls, "total_s") + sum(np.nan_to_num(column(calls, name)) for name in TAKING)
+
+
+def until_over(calls: pa.Table) -> Floats:
+    """Return the seconds of each call from when it was queued until its exchange was over."""
+    return until_taken(calls) + np.nan_to_num(column(calls, "waiting_s"))
 
 
 def figures(metrics: pa.Table) -> list[str]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fenchel.report.columns import Floats, column
+from fenchel.report.columns import Floats, column, until_taken
 
 _EPOCH_BITS = 32
 """A server that is started again numbers its instructions from the next multiple of two to this power."""
@@ -108,7 +108,7 @@ def away_of(calls: pa.Table) -> Floats:
 
 def _awaited(calls: pa.Table, away: Floats) -> Iterator[tuple[str, NDArray[np.int64], int]]:
     """Yield the exchanges of one round that it waited for: kind, rows of counted answers, row of the last of them."""
-    ended = column(calls, "queued_unix") + column(calls, "total_s") + np.nan_to_num(column(calls, "take_s"))
+    ended = column(calls, "queued_unix") + until_taken(calls)
     counted = np.asarray(calls["outcome"].to_pylist(), dtype=object) == "counted"
     for kind in ("ask", "inspect"):
         found = []
@@ -145,7 +145,7 @@ def _exchanges(calls: pa.Table, kind: str) -> Iterator[NDArray[np.int64]]:
 
 def _shorter(calls: pa.Table, away: Floats, last: float) -> Floats:
     """Return by how much each answer of an exchange would have waited less for the last one."""
-    ended = column(calls, "queued_unix") + column(calls, "total_s") + np.nan_to_num(column(calls, "take_s"))
+    ended = column(calls, "queued_unix") + until_taken(calls)
     shorter: Floats = np.minimum(np.maximum(last - away, 0.0), ended.max() - ended)
     return shorter
 

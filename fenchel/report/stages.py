@@ -45,10 +45,7 @@ def stages_of(calls: pa.Table) -> list[Stages]:
     code = np.array([index[pair] for pair in pairs])
     counts = np.bincount(code)
     means = {name: np.bincount(code, weights=columns.column(calls, name)) / counts for name, *_ in STAGES}
-    whole = columns.column(calls, "total_s") + sum(
-        np.nan_to_num(columns.column(calls, stage)) for stage in ("take_s", "waiting_s")
-    )
-    wholes = np.bincount(code, weights=whole) / counts
+    wholes = np.bincount(code, weights=columns.until_over(calls)) / counts
     return [
         Stages(
             client=client,

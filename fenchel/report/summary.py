@@ -1,53 +1,34 @@
-"""What a reader wants to know of the tables: totals, shares, quantiles; plain numbers, no presentation."""
+"""Totals, shares and quantiles of a run's tables: plain numbers, no presentation."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fenchel.common.storage import round_columns
 from fenchel.common.storage.call_columns import columns_of
+from fenchel.common.storage.round_columns import PARTS
 from fenchel.report import columns
 from fenchel.report.columns import Floats, column
 from fenchel.report.run import Run
 
 _DATE = re.compile(r"^\d{8}-\d{6}-")
-_ALWAYS = ("computation", "coding", "network")  # others are shown where there was some
+_ALWAYS = ("compute", "coding", "network")  # others are shown where there was some
+_QUANTILES = ("compute", "encryption", "network")
 
 
-@dataclass(frozen=True)
-class RoundShares:
-    """Seconds, by what they were spent on."""
+SHARES = (*PARTS, "unaccounted")
+"""Parts of a round in order, and the rest, which none of them accounts for."""
 
-    computation: float  # of clients
-    encryption: float  # encryption and decryption, by clients
-    coding: float  # encoding, decoding and journalling, on both sides
-    network: float  # between the two sides
-    queueing: float  # ready, but not taken up: queues of both sides, and between threads
-    away: float  # the client that was waited for was not there
-    waiting: float  # of a round: for answers that never came. Of a client's calls: for the slowest client.
-    server: float  # the server's own work between exchanges, and with replies
-    unaccounted: float  # what no part accounts for
-
-    @property
-    def total(self) -> float:
-        """All of it."""
-        return sum(float(getattr(self, field.name)) for field in fields(self))
-
-    def parts(self) -> dict[str, float]:
-        """Return the seconds by name, in order; waiting, encryption and the like only where there was some."""
-        values = {field.name: float(getattr(self, field.name)) for field in fields(self)}
-        return {part: seconds for part, seconds in values.items() if seconds or part in _ALWAYS}
-
-
-PARTS = tuple(field.name for field in fields(RoundShares))
+Shares: TypeAlias = dict[str, float]
+"""Seconds by :data:`SHARES`; ``waiting`` is of a round for answers that never came, of a client's calls for the slowest
+client."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +66,14 @@ class CallCosts:
     encryption_p90: float
     network_p50: float
     network_p90: float
-    mean: RoundShares
+    mean: Shares
     """Mean seconds of the calls that were answered, from when they were queued until the slowest client's reply had
     been taken, too."""
+
+    @property
+    def busy(self) -> float:
+        """Mean seconds of a call without the wait for the slowest client."""
+        return sum(self.mean.values()) - self.mean["waiting"]
 
 
 def drawn_figures(run: Run) -> list[str]:
@@ -96,12 +82,14 @@ def drawn_figures(run: Run) -> list[str]:
     return [name for name in columns.figures(metrics) if np.isfinite(column(metrics, name)).any()]
 
 
+def shown(shares: Shares) -> Shares:
+    """Return the shares that readers see: waiting, encryption and the like only where there was some."""
+    return {part: seconds for part, seconds in shares.items() if seconds or part in _ALWAYS}
+
+
 def time_columns(metrics: pa.Table) -> dict[str, Floats]:
-    """Return what each round's seconds were spent on, by the names of :class:`RoundShares`."""
-    accounted = {
-        part: np.nan_to_num(column(metrics, f"{name}_s"))
-        for part, name in zip(PARTS, (*round_columns.PARTS, "unaccounted"), strict=True)
-    }
+    """Return what each round's seconds were spent on, by :data:`SHARES`."""
+    accounted = {part: np.nan_to_num(column(metrics, f"{part}_s")) for part in SHARES}
     # Less than nothing is left where a client claims more time than there was.
     return accounted | {"unaccounted": np.maximum(accounted["unaccounted"], 0.0)}
 
@@ -116,9 +104,14 @@ def network_split(metrics: pa.Table) -> tuple[float, float]:
     return float(serialisation[known].sum()), float(propagation[known].sum())
 
 
-def time_split(metrics: pa.Table) -> RoundShares:
+def time_split(metrics: pa.Table) -> Shares:
     """Return what the seconds of all rounds were spent on."""
-    return RoundShares(**{part: float(values.sum()) for part, values in time_columns(metrics).items()})
+    return {part: float(values.sum()) for part, values in time_columns(metrics).items()}
+
+
+def rounds_seconds(run: Run) -> float:
+    """Return the seconds of all rounds, as if clients had been there when they were asked."""
+    return sum(time_split(run.steady.metrics).values())
 
 
 def idle_seconds(metrics: pa.Table) -> float:
@@ -156,22 +149,21 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
     order = np.argsort(codes, kind="stable")
     stops = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary)))
     outcome, kind = (np.asarray(calls[name].to_pylist(), dtype=object) for name in ("outcome", "kind"))
-    total, compute, network = (column(calls, name) for name in ("total_s", "compute_s", "network_s"))
-    encryption, coding, queueing, away = (
-        np.sum([np.nan_to_num(column(calls, name)) for name in columns_of(part)], axis=0)
-        for part in ("encryption", "coding", "queueing", "away")
-    )
-    taking, slowest = (np.nan_to_num(column(calls, name)) for name in ("take_s", "waiting_s"))
+    total, over = column(calls, "total_s"), columns.until_over(calls)
+    names = {part: columns_of(part) for part in PARTS} | {"network": ("network_s",)}
+    spent = {part: np.sum([np.nan_to_num(column(calls, name)) for name in names[part]], axis=0) for part in PARTS}
     found = []
     for name, rows in zip(encoded.dictionary.to_pylist(), np.split(order, stops[:-1]), strict=True):
         kinds = set(kind[rows])
         mine = outcome[rows]
         answered = rows[np.isin(mine, ["counted", "told"]) & np.isfinite(total[rows])]
-        spent, encrypted, coded, sent, queued, gone = (
-            _mean(values[answered]) for values in (compute, encryption, coding, network, queueing, away)
-        )
-        taken, waiting = (_mean(values[answered]) for values in (taking, slowest))
-        rest = max(_mean(total[answered]) - spent - encrypted - coded - sent - queued - gone, 0.0)
+        mean = {part: _mean(values[answered]) for part, values in spent.items()}
+        rest = max(_mean(over[answered]) - sum(mean.values()), 0.0)
+        quantiles = {
+            f"{what}_p{level}": _quantile(values[answered], level / 100)
+            for what, values in {"total": total, **{part: spent[part] for part in _QUANTILES}}.items()
+            for level in (50, 90)
+        }
         found.append(
             CallCosts(
                 name=name,
@@ -181,15 +173,8 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
                 late=int((mine == "late").sum()),
                 failed=int((mine == "failed").sum()),
                 unanswered=int((mine == "unanswered").sum()),
-                total_p50=_quantile(total[answered], 0.5),
-                total_p90=_quantile(total[answered], 0.9),
-                compute_p50=_quantile(compute[answered], 0.5),
-                compute_p90=_quantile(compute[answered], 0.9),
-                encryption_p50=_quantile(encryption[answered], 0.5),
-                encryption_p90=_quantile(encryption[answered], 0.9),
-                network_p50=_quantile(network[answered], 0.5),
-                network_p90=_quantile(network[answered], 0.9),
-                mean=RoundShares(spent, encrypted, coded, sent, queued, gone, waiting, taken, rest),
+                **quantiles,
+                mean=mean | {"unaccounted": rest},
             )
         )
     # Those that never answered (nan) are the slowest of all.

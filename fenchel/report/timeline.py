@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from fenchel.common.errors import CheckpointError
-from fenchel.common.storage.call_columns import CLIENT_STAGES, columns_of
+from fenchel.common.storage.call_columns import CLIENT_STAGES, TAKING, columns_of
 from fenchel.report import columns
 from fenchel.report.columns import Floats
 from fenchel.report.run import Run
@@ -28,7 +28,7 @@ from fenchel.report.run import Run
 _CALLS = (
     *("round", "phase", "kind", "client", "outcome", "queued_unix", "wire_down", "wire_up"),
     *("away_s", "queue_s", "broken_s", "network_s", "total_s", *(stage.column for stage in CLIENT_STAGES)),
-    *("decode_s", "take_s", "waiting_s", "arrived_s", "replied_s"),
+    *("decode_s", *TAKING, "waiting_s", "arrived_s", "replied_s"),
 )
 _SLACK = 1e-3  # seconds by which two stamps of the server may be wrong
 _METRICS = ("round", "seconds", "evaluation_s", "started_unix")
@@ -201,7 +201,7 @@ def _step(phase: str, kind: str, rows: Sequence[dict[str, Any]], each: Sequence[
     if kind != "tell":
         # From queued to the end of its exchange: total, take and waiting are without gaps.
         ends = [
-            (row["queued_unix"] + row["total_s"] + _known(row["take_s"]) + _known(row["waiting_s"]), row["waiting_s"])
+            (row["queued_unix"] + row["total_s"] + _taking(row) + _known(row["waiting_s"]), row["waiting_s"])
             for row in rows
             if row["outcome"] in ("counted", "failed") and math.isfinite(row["total_s"])
         ]
@@ -244,11 +244,15 @@ def _instructions(rows: Sequence[dict[str, Any]], away: Floats) -> list[Instruct
                 coding=coding,
                 other=other,
                 decode=max(_known(row["decode_s"]), 0.0),
-                take=max(_known(row["take_s"]), 0.0),
+                take=max(_taking(row), 0.0),
                 answered=row["outcome"] in ("counted", "failed", "told") and math.isfinite(row["network_s"]),
             )
         )
     return found
+
+
+def _taking(row: dict[str, Any]) -> float:
+    return sum(_known(row[name]) for name in TAKING)
 
 
 def _known(value: float | None) -> float:

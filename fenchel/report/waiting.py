@@ -46,7 +46,7 @@ def waiting_of(calls: pa.Table) -> Waiting:
     cells, shape = row * rounds.size + column, (names.size, rounds.size)
     outcome = np.asarray(calls["outcome"].to_pylist(), dtype=object)
     missed = np.bincount(cells[outcome != "counted"], minlength=names.size * rounds.size).reshape(shape)
-    took = columns.column(calls, "total_s") + np.nan_to_num(columns.column(calls, "take_s"))
+    took = columns.until_taken(calls)
     answers = _sums(took, cells, shape)
     mean = _means(answers)
     # Those that never answered (nan) are the slowest of all.

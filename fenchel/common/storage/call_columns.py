@@ -1,6 +1,7 @@
 """What the seconds of a call were spent on: the columns of ``calls.parquet`` that are parts of it.
 
-Whoever measures another part adds it here; the server writes it, the report shows it, clients export their own.
+A stage that is measured in addition is added here, beside the stamp that it needs: a field of ``proto.Timing``, or of
+``Call`` on the server. The tables, the report, the projection, the trace and the metrics follow from this page.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ class CallStage(NamedTuple):
     """A stretch of a call, in whose seconds nothing else happened."""
 
     column: str
-    part: str  # that it belongs to, of :data:`fenchel.common.storage.round_columns.PARTS`
-    timing: str = ""  # of a client's: field of ``proto.Timing`` that has it, without ``_ns``; empty: the server's own
+    part: str  # that it belongs to: a field of :class:`fenchel.common.storage.time_parts.TimeParts`
+    timing: str = ""  # of a client's: field of ``proto.Timing`` that has it, without ``_ns``
+    between: tuple[str, str] | None = None
+    """Of the server's: the two stamps of the call that it lies between, without ``_ns``; ``None`` with no ``timing``:
+    it is computed from several (``fenchel/server/telemetry/time_breakdown.py``)."""
 
 
 STAGES = (
     CallStage("away_s", "away"),
     CallStage("queue_s", "queueing"),
-    CallStage("serialisation_s", "network"),
-    CallStage("propagation_s", "network"),
+    CallStage("serialisation_s", "serialisation"),
+    CallStage("propagation_s", "propagation"),
     CallStage("broken_s", "away"),
     CallStage("client_queue_s", "queueing", "queue"),
     CallStage("client_decode_s", "coding", "decode"),
@@ -31,13 +35,16 @@ STAGES = (
     CallStage("journal_s", "coding", "journal"),
     CallStage("handover_s", "queueing", "handover"),
     CallStage("held_s", "queueing"),
-    CallStage("decode_s", "coding"),
-    CallStage("take_s", "server"),
-    CallStage("waiting_s", "waiting"),
+    CallStage("decode_s", "coding", between=("last_received", "decoded")),
+    CallStage("take_s", "server", between=("decoded", "taken")),
+    CallStage("waiting_s", "waiting", between=("taken", "ended")),
 )
 """In the order in which they follow each other; their sum is ``total_s + take_s + waiting_s``, but for a remainder."""
 
+COLUMNS = tuple(stage.column for stage in STAGES)
 CLIENT_STAGES = tuple(stage for stage in STAGES if stage.timing)
+TAKING = tuple(stage.column for stage in STAGES[COLUMNS.index("decode_s") + 1 :] if stage.part == "server")
+"""Columns of what the server does with a reply after ``total_s``, until it has entered the result."""
 
 
 def columns_of(part: str, stages: tuple[CallStage, ...] = STAGES) -> tuple[str, ...]:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fenchel.common.randomness import generator
 from fenchel.common.settings.link import Link
+from fenchel.common.storage.time_parts import NAMES, TimeParts
 from fenchel.common.wire.channel import options
 from fenchel.report import columns
 from fenchel.report.timeline import Instruction, Step, Stretch, Timeline
@@ -30,39 +31,6 @@ WINDOW_BYTES = dict(options(1.0))["grpc.http2.lookahead_bytes"]
 _LONGEST_JITTER = 10.0  # times its mean, as the relay has it
 
 
-@dataclass
-class ProjectedTime:
-    """Seconds, by what they were spent on; of the calls that were waited for."""
-
-    compute: float = 0.0  # compute, encryption: of clients; encryption and decryption
-    encryption: float = 0.0
-    coding: float = 0.0  # encoding, decoding and journalling
-    serialisation: float = 0.0  # the bytes of messages pass
-    propagation: float = 0.0  # the rest of their way
-    queueing: float = 0.0  # ready, but not taken up: behind other messages, other instructions, or between threads
-    away: float = 0.0  # clients were not there
-    waiting: float = 0.0  # for answers that never came
-    server: float = 0.0  # the server's own work
-
-    def add(self, other: ProjectedTime) -> None:
-        """Add the seconds of another, part by part."""
-        for name in PARTS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-    @property
-    def total(self) -> float:
-        """All of it."""
-        return math.fsum(getattr(self, name) for name in PARTS)
-
-    @property
-    def largest(self) -> str:
-        """The part that took the most."""
-        return max(PARTS, key=lambda name: float(getattr(self, name)))
-
-
-PARTS = tuple(field.name for field in fields(ProjectedTime))
-
-
 @dataclass(frozen=True)
 class Projection:
     """What a run takes."""
@@ -70,7 +38,7 @@ class Projection:
     link: Link | None  # of every client; ``None``: those over which it really ran
     seconds: Floats  # seconds, evaluation: of each round, and of the evaluation after it, shape (rounds,)
     evaluation: Floats
-    parts: ProjectedTime  # where the seconds of all rounds go, without the evaluations
+    parts: TimeParts  # where the seconds of all rounds go, without the evaluations
 
     @property
     def total(self) -> float:
@@ -86,13 +54,9 @@ class Projection:
 def measured(course: Timeline) -> Projection:
     """Return what the run really took, in the same words; after a resumption, from when its clients were back."""
     metrics = course.run.steady.metrics
-    names = (
-        *("compute_s", "encryption_s", "coding_s", "serialisation_s"),
-        *("propagation_s", "queueing_s", "away_s", "waiting_s", "server_s"),
-    )
-    sums = [float(np.nansum(columns.column(metrics, name))) for name in names]
+    sums = [float(np.nansum(columns.column(metrics, f"{part}_s"))) for part in NAMES]
     return Projection(
-        None, columns.column(metrics, "seconds"), columns.column(metrics, "evaluation_s"), ProjectedTime(*sums)
+        None, columns.column(metrics, "seconds"), columns.column(metrics, "evaluation_s"), TimeParts(*sums)
     )
 
 
@@ -102,7 +66,7 @@ def project(course: Timeline, link: Link, server_bandwidth: float | None = None)
     server_bandwidth: bytes per second in each direction that all clients share at the server; ``None``: any number.
     """
     network = _LinkEstimate(link, server_bandwidth)
-    rounds, evaluations, parts = [], [], ProjectedTime()
+    rounds, evaluations, parts = [], [], TimeParts()
     now, last = 0.0, course.setup.started  # projected, measured
     network.go(course.setup, now)
     for one, evaluation in zip(course.rounds, course.evaluations, strict=True):
@@ -186,7 +150,7 @@ class _Answer:
 
     instruction: Instruction
     replied: float
-    parts: ProjectedTime
+    parts: TimeParts
     received: float = 0.0
     taken: float = 0.0
 
@@ -198,7 +162,7 @@ class _Done:
     step: Step
     base: float
     ended: float
-    parts: ProjectedTime
+    parts: TimeParts
 
 
 @dataclass
@@ -214,7 +178,7 @@ class _LinkEstimate:
     def __post_init__(self) -> None:
         self._out, self._in = _Shared(self.server_bandwidth), _Shared(self.server_bandwidth)
 
-    def go(self, stretch: Stretch, start: float) -> tuple[float, ProjectedTime]:
+    def go(self, stretch: Stretch, start: float) -> tuple[float, TimeParts]:
         """Go through a stretch from ``start`` on; return when it is over, and where its time went.
 
         Each step begins when all of those are over that it really came after, and the server has done what it did
@@ -237,14 +201,14 @@ class _LinkEstimate:
         for answer in sorted(done, key=lambda each: each.replied):
             self._send_back(answer)
         if not step.is_awaited:
-            return _Done(step, base, base, ProjectedTime())
+            return _Done(step, base, base, TimeParts())
         here = sorted((each for each in done if each.instruction.answered), key=lambda each: each.received)
         for answer in here:
             self._take(answer)
         # Where not everybody answered in time the deadline ended it, which is kept.
         deadline = max(step.ended + shift, base) if step.overdue else base
         if not here:
-            return _Done(step, base, deadline, ProjectedTime(waiting=deadline - base))
+            return _Done(step, base, deadline, TimeParts(waiting=deadline - base))
         final = here[-1]
         ended = max(final.taken, deadline) if step.overdue else final.taken + step.rest
         final.parts.server += max(final.instruction.queued + shift, base) - base
@@ -257,7 +221,7 @@ class _LinkEstimate:
         down = client.down.pass_on(queued + each.away + each.server_queue, each.down, self._out)
         begun = max(down.arrived, client.free_at) + each.client_queue
         client.free_at = begun + each.compute + each.encryption + each.coding + each.other
-        parts = ProjectedTime(
+        parts = TimeParts(
             compute=each.compute,
             encryption=each.encryption,
             coding=each.coding,
@@ -294,9 +258,9 @@ class _LinkEstimate:
         return self.clients[name]
 
 
-def _spent(done: Sequence[_Done], started: float, ended: float) -> ProjectedTime:
+def _spent(done: Sequence[_Done], started: float, ended: float) -> TimeParts:
     """Return where the time of a stretch went: the steps that were waited for, and the server's work between them."""
-    spent = ProjectedTime()
+    spent = TimeParts()
     now = ended
     for each in sorted(done, key=lambda one: one.ended, reverse=True):
         if each.ended > now:

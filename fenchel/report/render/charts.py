@@ -14,7 +14,7 @@ from fenchel.report.curves import OPTIMALITY_GAP, Curves, axes_of, curves_of_all
 from fenchel.report.groups import bands_of, groups_of
 from fenchel.report.latency import histograms
 from fenchel.report.run import Run
-from fenchel.report.summary import PARTS
+from fenchel.report.summary import SHARES
 from fenchel.report.traffic import LAYERS, carried_by
 from fenchel.report.waiting import thinned, waiting_of
 
@@ -131,8 +131,8 @@ def _traffic(run: Run) -> dict[str, Any]:
 def _clients(run: Run) -> dict[str, Any]:
     """Return the mean seconds of each client's calls by what they were spent on; the slowest clients come first."""
     clients = [one for one in summary.costs_by(summary.own_calls(run.steady.calls), "client") if one.answered]
-    clients.sort(key=lambda one: one.mean.waiting - one.mean.total)  # what it does itself
-    means = {part: np.array([getattr(one.mean, part) for one in clients], np.float64) for part in PARTS}
+    clients.sort(key=lambda one: -one.busy)  # what it does itself
+    means = {part: np.array([one.mean[part] for one in clients], np.float64) for part in SHARES}
     return _bars([one.name for one in clients], _spent(means), " … ")
 
 

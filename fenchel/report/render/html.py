@@ -13,7 +13,7 @@ from fenchel.report import columns, summary
 from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_text, part_text, plain, seconds_text
 from fenchel.report.groups import INTERVALS, SeedGroup
 from fenchel.report.run import Run
-from fenchel.report.summary import CallCosts, RoundShares
+from fenchel.report.summary import CallCosts, Shares
 from fenchel.report.traffic import LAYERS, TrafficRow
 from fenchel.report.wall_time import wall_of
 
@@ -85,7 +85,7 @@ def tiles(run: Run) -> str:
     shown = [
         *((columns.title(name), bounded_text(name, run.figures)) for name in _main(run.figures)[:3]),
         ("Wall time", seconds_text(wall_of(run).total)),
-        ("Time in rounds", seconds_text(summary.time_split(run.steady.metrics).total)),
+        ("Time in rounds", seconds_text(summary.rounds_seconds(run))),
         ("Waiting for the slowest", seconds_text(summary.idle_seconds(run.steady.metrics))),
         ("To clients", bytes_text(traffic.wire_down)),
         ("From clients", bytes_text(traffic.wire_up)),
@@ -122,7 +122,7 @@ def comparison(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) 
     for index, (run, name, mark) in enumerate(zip(runs, names, marks, strict=True)):
         traffic = summary.traffic(run.metrics_table)
         numbers = [bounded_text(figure, run.figures) for figure in shown]
-        numbers += [f"{run.rounds:,}", seconds_text(summary.time_split(run.steady.metrics).total)]
+        numbers += [f"{run.rounds:,}", seconds_text(summary.rounds_seconds(run))]
         numbers.append(seconds_text(wall_of(run).total))
         numbers.append(bytes_text(traffic.wire_down + traffic.wire_up))
         values = (UNKNOWN if given[index] is None else given[index] for given in differing.values())
@@ -175,13 +175,13 @@ def _key(key: str) -> str:
     return f"<small>{text(section)}</small>{text(word)}"
 
 
-def bar(split: RoundShares, scale: float) -> str:
+def bar(split: Shares, scale: float) -> str:
     """Return a stacked bar; ``scale`` is the number of seconds that fills it. Empty if nothing is known."""
-    if not math.isfinite(split.total) or not scale > 0:
+    if not math.isfinite(sum(split.values())) or not scale > 0:
         return ""
     pieces = "".join(
-        f'<i class="{part}" style="width:{seconds / scale:.3%}" title="{part}: {seconds_text(seconds)}"></i>'
-        for part, seconds in split.parts().items()
+        f'<i class="{part}" style="width:{seconds / scale:.3%}" title="{part_text(part)}: {seconds_text(seconds)}"></i>'
+        for part, seconds in summary.shown(split).items()
     )
     return f'<span class="bar">{pieces}</span>'
 
@@ -189,7 +189,7 @@ def bar(split: RoundShares, scale: float) -> str:
 def time_share(run: Run) -> str:
     """Return the bar of a whole run, with its parts named and counted: the legend of the chart below it."""
     split = summary.time_split(run.steady.metrics)
-    total = split.total
+    total = sum(split.values())
     if not total:
         return ""
     serialisation, propagation = summary.network_split(run.steady.metrics)
@@ -199,7 +199,7 @@ def time_share(run: Run) -> str:
     words = "".join(
         f'<li><span class="key {part}"></span>{part_text(part)}<b>{seconds / total:.0%}</b>'
         f"<span>{seconds_text(seconds)}{more.get(part, '')}</span></li>"
-        for part, seconds in split.parts().items()
+        for part, seconds in summary.shown(split).items()
     )
     return f'<div class="share">{bar(split, total)}<ul>{words}</ul></div>'
 
@@ -242,14 +242,14 @@ def walls(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> st
 def times(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> str:
     """Return the table that compares where the time of several runs went, on one scale; as :func:`comparison`."""
     splits = [summary.time_split(run.steady.metrics) for run in runs]
-    longest = max(split.total for split in splits)
-    parts = [part for part in summary.PARTS if any(part in split.parts() for split in splits)]
+    longest = max(sum(split.values()) for split in splits)
+    parts = [part for part in summary.SHARES if any(part in summary.shown(split) for split in splits)]
     heads = '<th>Run</th><th class="wide"></th>' + "".join(
         f'<th class="n"><span class="key {part}"></span>{part_text(part)}</th>' for part in parts
     )
     rows = [
         f"<td>{swatch(mark)}{text(name)}</td><td>{bar(split, longest)}</td>"
-        + "".join(f'<td class="n">{seconds_text(getattr(split, part))}</td>' for part in parts)
+        + "".join(f'<td class="n">{seconds_text(split[part])}</td>' for part in parts)
         for split, name, mark in zip(splits, names, marks, strict=True)
     ]
     return _table(heads, rows)
@@ -286,11 +286,12 @@ def carried(phases: Sequence[TrafficRow]) -> str:
 
 def _costs(heading: str, rows: Iterable[tuple[str, CallCosts]]) -> str:
     rows = list(rows)
-    longest = max((one.mean.total for _, one in rows if math.isfinite(one.mean.total)), default=0.0)
+    totals = [sum(one.mean.values()) for _, one in rows]
+    longest = max(filter(math.isfinite, totals), default=0.0)
     encrypted = any(one.encryption_p50 > 0 for _, one in rows)
     heads = f'<th>{heading}</th><th class="wide">Mean call</th>' + "".join(
         f'<th class="n">{name}</th>'
-        for name in ("Answered", "Late", "Failed", "Median", "p90", "Computation")
+        for name in ("Answered", "Late", "Failed", "Median", "p90", "Compute")
         + (("Encryption",) if encrypted else ())
         + ("Network",)
     )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLORS = {
-    "computation": "#264e80",
+    "compute": "#264e80",
     "encryption": "#15806a",
     "coding": "#7fabd9",
     "network": "#e3a02f",
@@ -85,9 +85,9 @@ def _time_by_round(run: Run, axes: Axes) -> str:
 
 def _time_by_client(run: Run, axes: Axes) -> str:
     clients = [one for one in summary.costs_by(summary.own_calls(run.steady.calls), "client") if one.answered]
-    clients.sort(key=lambda one: one.mean.waiting - one.mean.total)
+    clients.sort(key=lambda one: -one.busy)
     shown = clients[:_CLIENTS]
-    parts = {part: np.array([getattr(one.mean, part) for one in shown], np.float64) for part in summary.PARTS}
+    parts = {part: np.array([one.mean[part] for one in shown], np.float64) for part in summary.SHARES}
     _stack(axes, np.arange(len(shown), dtype=np.float64), parts)
     _name(axes, [one.name for one in shown])
     _unit(axes.yaxis, "s")
@@ -99,7 +99,7 @@ def _latency(run: Run, axes: Axes) -> str:
     found = histograms(run.steady.calls)
     phases = list(dict.fromkeys(one.phase for one in found))
     took = {
-        costs.name: costs.answered * (costs.mean.total - costs.mean.waiting)
+        costs.name: costs.answered * costs.busy
         for costs in summary.costs_by(run.steady.calls, "phase")
         if costs.answered
     }

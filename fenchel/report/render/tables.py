@@ -58,7 +58,7 @@ def write_tables(runs: Sequence[Run], folder: Path, optima: Sequence[float | Non
             (_wall(name, run) for name, run in named),
         ),
         "time-by-round": (
-            ("run", "round", "evaluation_s", "idle_s", "seconds_s", *(f"{part}_s" for part in summary.PARTS)),
+            ("run", "round", "evaluation_s", "idle_s", "seconds_s", *(f"{part}_s" for part in summary.SHARES)),
             (row for name, run in named for row in _times(name, run)),
         ),
         "time-by-client": (

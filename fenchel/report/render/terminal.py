@@ -56,7 +56,7 @@ def _described(run: Run) -> dict[str, Any]:
         "reason": run.reason,
         "rounds": run.rounds,
         "figures": run.figures,
-        "seconds": {"wall": wall.total, **asdict(wall), "idle": summary.idle_seconds(metrics), **asdict(split)},
+        "seconds": {"wall": wall.total, **asdict(wall), "idle": summary.idle_seconds(metrics), **split},
         "bytes": asdict(summary.traffic(metrics)),
         "phases": [asdict(costs) for costs in summary.costs_by(run.steady.calls, "phase")],
         "clients": [asdict(costs) for costs in summary.costs_by(summary.own_calls(run.steady.calls), "client")],
@@ -110,8 +110,8 @@ def _one(run: Run) -> RenderableType:
     for name in run.figures:
         facts.add_row(Text(plain(columns.title(name).lower())), bounded_text(name, run.figures))
     facts.add_row("wall time", equation_text(wall_of(run)))
-    facts.add_row("time in rounds", f"{seconds_text(split.total)} ({_shares(split)})")
-    facts.add_row("waiting for the slowest", _idle(summary.idle_seconds(metrics), split.total))
+    facts.add_row("time in rounds", f"{seconds_text(sum(split.values()))} ({_shares(split)})")
+    facts.add_row("waiting for the slowest", _idle(summary.idle_seconds(metrics), sum(split.values())))
     for way, wire, payload in (
         ("down", traffic.wire_down, traffic.payload_down),
         ("up", traffic.wire_up, traffic.payload_up),
@@ -141,11 +141,11 @@ def _idle(seconds: float, total: float) -> str:
     return f"{seconds_text(seconds)} for the average client ({seconds / total:.0%} of the time in rounds)"
 
 
-def _shares(split: summary.RoundShares) -> str:
-    total = split.total
+def _shares(split: summary.Shares) -> str:
+    total = sum(split.values())
     if not total:
         return "nothing measured"
-    return ", ".join(f"{part_text(name)} {seconds / total:.0%}" for name, seconds in split.parts().items())
+    return ", ".join(f"{part_text(name)} {seconds / total:.0%}" for name, seconds in summary.shown(split).items())
 
 
 def _costs(heading: str, rows: Sequence[CallCosts]) -> Table:
@@ -173,7 +173,7 @@ def _several(runs: Sequence[Run], console: Console) -> Table:
     wanted = len(shown)
     traffic = [summary.traffic(run.metrics_table) for run in runs]
     costs = {
-        "time\N{NO-BREAK SPACE}in rounds": [seconds_text(summary.time_split(run.steady.metrics).total) for run in runs],
+        "time\N{NO-BREAK SPACE}in rounds": [seconds_text(summary.rounds_seconds(run)) for run in runs],
         "wall time": [seconds_text(wall_of(run).total) for run in runs],
         "down": [bytes_text(each.wire_down) for each in traffic],
         "up": [bytes_text(each.wire_up) for each in traffic],

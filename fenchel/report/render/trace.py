@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from fenchel.common.errors import CheckpointError
-from fenchel.common.storage.call_columns import CLIENT_STAGES
+from fenchel.common.storage.call_columns import CLIENT_STAGES, TAKING
 from fenchel.report.render.output import output_at
 from fenchel.report.run import Run
 
@@ -128,16 +128,12 @@ class _Line:
             return
         received = queued + row["total_s"] - _known(row["decode_s"])
         first = received - row["receive_s"]
-        taken = received + _known(row["decode_s"]) + _known(row["take_s"])
+        reply = {"receive": row["receive_s"]}
+        reply |= {name.removesuffix("_s"): _known(row[name]) for name in ("decode_s", *TAKING)}
+        taken = first + sum(reply.values())
         up = about | {"bytes": row["wire_up"]}
         yield _slice(_SERVER, back, row["phase"], first, taken, up)
-        yield from _stages(
-            _SERVER,
-            back,
-            first,
-            taken,
-            {"receive": row["receive_s"], "decode": _known(row["decode_s"]), "take": _known(row["take_s"])},
-        )
+        yield from _stages(_SERVER, back, first, taken, reply)
         if math.isfinite(row["arrived_s"]):
             yield from self._handled(row, queued, about)
             begun, replied = _handling(row, queued)

@@ -102,7 +102,16 @@ class ClientRecord:
         if self.queue is queue:
             self.queue, self.changed_unix, self._left_ns = None, time.time(), time.perf_counter_ns()
 
-    def post(self, phase: str, t: int, kind: pb.Kind.ValueType, body: Body, request: OpenRequest | None = None) -> Call:
+    def post(
+        self,
+        phase: str,
+        t: int,
+        kind: pb.Kind.ValueType,
+        body: Body,
+        request: OpenRequest | None = None,
+        *,
+        traceparent: str = "",
+    ) -> Call:
         """Queue an instruction.
 
         A told one counts from now on. An asked one counts once :meth:`count` says so.
@@ -113,7 +122,7 @@ class ClientRecord:
                 f"phase {phase!r} is for client {self.name}, to which another question is still open: "
                 "await one exchange with a client before the next"
             )
-        call = Call(self.name, self.next_sequence, self.base, phase, t, kind, body, request)
+        call = Call(self.name, self.next_sequence, self.base, phase, t, kind, body, request, traceparent=traceparent)
         self.next_sequence += 1
         self.most_values = max(self.most_values, call.most_values or 0)
         if kind == pb.TELL:
@@ -149,7 +158,7 @@ class ClientRecord:
                 self.owed_bytes -= call.body_bytes + _CALL_BYTES
         if self.partial is not None and self.partial.head.sequence == call.sequence:
             self.partial.assembly.let_go()
-        call.body = None  # the record of the call is kept for the round; its arrays need not be
+        call.let_go()
 
     def tells(self) -> Iterator[Call]:
         """Yield the promises that the client has not confirmed yet, in order."""
@@ -177,7 +186,7 @@ class ClientRecord:
 
     def _kept(self, tells: Iterable[Call]) -> None:
         for call in list(tells):
-            call.outcome = "told"
+            call.end("told")
             self.settle(call)
 
     def lose(self, reason: str) -> None:

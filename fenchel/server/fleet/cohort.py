@@ -260,9 +260,7 @@ class Cohort:
             if member.owed_bytes >= roster.network.promised_bytes:
                 member.lose(_too_far_behind(member, roster.network.promised_bytes))
             if member.lost is None:
-                call = member.post(phase, roster.round, pb.TELL, body)
-                call.traceparent = trace
-                roster.calls.append(call)
+                roster.calls.append(member.post(phase, roster.round, pb.TELL, body, traceparent=trace))
 
     async def _exchange(
         self,
@@ -311,8 +309,7 @@ class Cohort:
             bodies.add(body)
             member = roster.members[client]
             if member.takes_part:
-                call = member.post(phase, roster.round, kind, body, request)
-                call.traceparent = trace
+                call = member.post(phase, roster.round, kind, body, request, traceparent=trace)
                 request.expect(member, call)
                 roster.calls.append(call)
             else:

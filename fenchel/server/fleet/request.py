@@ -130,14 +130,14 @@ class Request:
         """Count a reply that :attr:`check` has accepted."""
         member, _ = self._asked[call.client]
         self._state.received(call.client)
-        call.outcome = "counted"
+        call.end("counted")
         member.count(call)
         in_time = self._state.awaited is Awaited.ALL
         if member.availability.missed and in_time and member.availability.keep(self.phase):
             self._welcome(member)
         self._collector.add(call.client, values)
         take_all_due(self._collector, self.room)
-        call.taken_ns = time.perf_counter_ns()
+        call.taken()
         self._wake()
 
     def _welcome(self, member: ClientRecord) -> None:
@@ -162,7 +162,7 @@ class Request:
         if self.is_open_for(call) and self._asked[call.client][0].lost is None:
             self._refused[call.client] = reason
             self._diverged |= diverged
-        call.outcome = "failed"
+        call.end("failed")
         self._state.failed(call.client)
         self._settle(call.client)
         self._wake()
@@ -234,7 +234,7 @@ class Request:
                 client,
                 self._state.deadline,
             )
-            self._asked[client][1].kept_out = True
+            self._asked[client][1].keep_out()
             self._leave(client)
 
     def _leave(self, client: str) -> None:

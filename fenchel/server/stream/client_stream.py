@@ -137,19 +137,15 @@ class ClientStream:
         if item is None or item.body is None:
             return True  # its deadline passed before it could be sent
         resume = partial.received if partial.sequence == item.sequence else 0
-        item.interrupted = item.interrupted or item.first_sent_ns > 0 or resume > 0
-        item.first_sent_ns = item.first_sent_ns or time.perf_counter_ns()
+        item.sending(resume)
         head = item.head(self._member.reach)
         if self._disclosures is not None:
             self._disclosures.sent(item, head, item.body.payload, goes_on=resume > 0)
         for frame in frames(head, item.body, resume):
-            # Counted first: the answer, and with it the end of the round, can be here before the write returns.
-            item.opening_down = item.opening_down or len(frame)
-            item.wire_down += len(frame)
+            item.sends(len(frame))
             self._framed_down += len(frame)
             await self._stream.write(frame)
-        if not item.first_received_ns:
-            item.last_sent_ns = time.perf_counter_ns()
+        item.sent()
         return True
 
     async def _read(self) -> None:
@@ -180,7 +176,7 @@ class ClientStream:
     async def _count(self, reply: IncomingMessage[pb.Reply], call: Call | None, frame_bytes: int) -> None:
         """Count a frame for its call; one that nothing asked for waits where there are too many."""
         if call is not None:
-            call.wire_up += frame_bytes
+            call.receives(frame_bytes)
         elif reply.head.sequence not in self._member.overdue:
             await self._strays.frame()
 
@@ -213,15 +209,12 @@ class ClientStream:
             reader.discard(reply)
             await self._strays.reply()
             return None
-        call.first_received_ns = time.perf_counter_ns()
-        call.last_sent_ns = call.last_sent_ns or call.first_received_ns
-        call.opening_up = reply.frame_bytes
-        call.interrupted = call.interrupted or head.resume > 0
+        call.receiving(reply.frame_bytes, head.resume)
         if not reply.is_whole:
             member.partial, self._arriving = reply, call
             if call.request is not None:
                 await call.request.arriving(call, reply.outline.size)
-                call.held_ns = time.perf_counter_ns() - call.first_received_ns
+                call.admitted()
         return call
 
     def _too_many(self, reply: pb.Reply, answers: Call | None) -> str:
@@ -246,18 +239,16 @@ class ClientStream:
 
     def _received(self, call: Call, message: IncomingMessage[pb.Reply]) -> None:
         reply = message.head
-        call.last_received_ns = message.last_ns
-        call.reply_bytes = message.assembly.size
-        call.timing = reply.timing
+        call.received(message.last_ns, message.assembly.size, reply.timing)
         self._align(call, reply.timing)
-        call.crossed = self._crossed(call)
+        call.cross(self._crossed(call))
         if self._budgets and reply.spent:
             self._member.spend(plain(reply.failure))
         request = call.request
         if request is None:
             self._told(call, reply)
         elif not request.is_open_for(call):
-            call.outcome = "late"
+            call.end("late")
         elif reply.failure:
             request.fail(call, plain(reply.failure), diverged=reply.diverged)
         else:
@@ -267,7 +258,7 @@ class ClientStream:
     def _answered(self, request: OpenRequest, call: Call, received: Received) -> None:
         try:
             values = received.values()
-            call.decoded_ns = time.perf_counter_ns()
+            call.decoded()
             request.check(call.client, values, received.finite)
         except WireError as error:
             request.fail(call, str(error), diverged=error.diverged)
@@ -283,15 +274,17 @@ class ClientStream:
         if received and not call.interrupted:
             clock.sent(call.unix_ns(call.first_sent_ns), received - timing.receive_ns)
             clock.heard(replied, call.unix_ns(call.first_received_ns))
-        call.offset = clock.at(call.unix_ns(call.last_received_ns))
-        if call.offset is None or not received or call.interrupted:
+        offset = clock.at(call.unix_ns(call.last_received_ns))
+        if offset is None or not received or call.interrupted:
+            call.align(offset, 0.0)
             return
-        down = (received + call.offset.ns - call.unix_ns(call.first_sent_ns)) / 1e9
-        up = (call.unix_ns(call.last_received_ns) - replied - call.offset.ns - call.held_ns) / 1e9
+        down = (received + offset.ns - call.unix_ns(call.first_sent_ns)) / 1e9
+        up = (call.unix_ns(call.last_received_ns) - replied - offset.ns - call.held_ns) / 1e9
         spread = (call.last_received_ns - call.first_received_ns - call.held_ns) / 1e9
-        call.serialisation = member.throughput_down.serialisation(
+        serialisation = member.throughput_down.serialisation(
             call.wire_down, call.opening_down, timing.receive_ns / 1e9, down
         ) + member.throughput_up.serialisation(call.wire_up, call.opening_up, spread, up)
+        call.align(offset, serialisation)
 
     def _crossed(self, call: Call) -> SocketBytes | None:
         """Return what crossed the client's connections for a call; ``None``: nobody knows."""
@@ -322,10 +315,10 @@ class ClientStream:
         log.info("client %s: a reply came too late and does not count", self._member.name)
         call = self._member.overdue.pop(sequence, None)
         if call is not None:
-            call.outcome = "late"
+            call.end("late")
 
     def _told(self, call: Call, reply: pb.Reply) -> None:
-        call.outcome = "failed" if reply.failure else "told"
+        call.end("failed" if reply.failure else "told")
         if reply.failure:
             self._member.lose(
                 f"it could not do what it was told in round {call.round}, phase {call.phase!r}: {plain(reply.failure)}"

@@ -116,4 +116,4 @@ class ServerMetrics(Observer):
             if not math.isnan(costs.total):
                 self._total.labels(call.phase).observe(costs.total)
                 self._network.labels(call.phase).observe(costs.network)
-                self._compute.labels(call.phase).observe(costs.compute)
+                self._compute.labels(call.phase).observe(costs.stages["compute_s"])

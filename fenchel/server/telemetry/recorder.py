@@ -11,112 +11,16 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from fenchel.common.objectives.metrics import FIGURES
-from fenchel.common.storage.call_columns import CLIENT_STAGES
 from fenchel.common.storage.round_columns import COUNTS, PARTS, SOCKETS, TIMES
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.tables import TableLog
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.fleet.calls import Call
-from fenchel.server.telemetry.time_breakdown import CLIENT_NS, CallBreakdown, split
+from fenchel.server.telemetry.call_table import SCHEMA, row_of
+from fenchel.server.telemetry.time_breakdown import split
 
-_CALLS = pa.schema(
-    [
-        ("round", pa.int32()),
-        ("phase", pa.string()),
-        ("kind", pa.string()),
-        ("client", pa.string()),
-        ("sequence", pa.int64()),
-        ("outcome", pa.string()),
-        ("queued_unix", pa.float64()),
-        ("bytes_down", pa.int64()),
-        ("bytes_up", pa.int64()),
-        ("wire_down", pa.int64()),
-        ("wire_up", pa.int64()),
-        ("socket_down", pa.float64()),
-        ("socket_up", pa.float64()),
-        ("total_s", pa.float64()),
-        ("away_s", pa.float64()),
-        ("queue_s", pa.float64()),
-        ("send_s", pa.float64()),
-        ("network_s", pa.float64()),
-        ("broken_s", pa.float64()),
-        ("serialisation_s", pa.float64()),
-        ("propagation_s", pa.float64()),
-        ("client_receive_s", pa.float64()),
-        *((stage.column, pa.float64()) for stage in CLIENT_STAGES),
-        ("encryptions", pa.int64()),
-        ("decryptions", pa.int64()),
-        ("receive_s", pa.float64()),
-        ("held_s", pa.float64()),
-        ("decode_s", pa.float64()),
-        ("take_s", pa.float64()),
-        ("waiting_s", pa.float64()),
-        ("arrived_s", pa.float64()),
-        ("replied_s", pa.float64()),
-        ("clock_offset_s", pa.float64()),
-        ("clock_error_s", pa.float64()),
-    ]
-)
 Row: TypeAlias = Mapping[str, float]
 """The figures of one round: a row of ``metrics.parquet``."""
-
-_MOST = (1 << 63) - 1  # a client's counts are its own account, and may be anything
-
-
-def _row(call: Call) -> tuple[Any, ...]:
-    costs = CallBreakdown.of(call)
-    timing = call.timing or pb.Timing()
-    arrived, replied = _at_client(call)
-    offset, crossed, request = call.offset, call.crossed, call.request
-    return (
-        call.round,
-        call.phase,
-        pb.Kind.Name(call.kind).lower(),
-        call.client,
-        call.sequence,
-        call.outcome,
-        call.queued_unix_ns / 1e9,
-        call.body_bytes,
-        call.reply_bytes,
-        call.wire_down,
-        call.wire_up,
-        math.nan if crossed is None else crossed.down,
-        math.nan if crossed is None else crossed.up,
-        costs.total,
-        call.away_ns / 1e9,
-        _seconds(call.queued_ns + call.away_ns, call.first_sent_ns),
-        _seconds(call.first_sent_ns, call.last_sent_ns),
-        costs.network,
-        costs.broken,
-        costs.serialisation,
-        costs.propagation,
-        timing.receive_ns / 1e9,
-        *(ns / 1e9 for ns in CLIENT_NS(timing)),
-        min(timing.encryptions, _MOST),
-        min(timing.decryptions, _MOST),
-        _seconds(call.first_received_ns, call.last_received_ns),
-        call.held_ns / 1e9,
-        _seconds(call.last_received_ns, call.decoded_ns),
-        _seconds(call.decoded_ns, call.taken_ns),
-        math.nan if request is None else _seconds(call.taken_ns, request.ended_ns),
-        arrived,
-        replied,
-        math.nan if offset is None else offset.ns / 1e9,
-        math.nan if offset is None else offset.error_ns / 1e9,
-    )
-
-
-def _at_client(call: Call) -> tuple[float, float]:
-    """Return when the client had the instruction and began to reply: seconds after it was queued."""
-    timing, offset = call.timing, call.offset
-    if timing is None or offset is None or not timing.received_unix_ns:
-        return math.nan, math.nan
-    arrived = timing.received_unix_ns + offset.ns - call.queued_unix_ns
-    return arrived / 1e9, (arrived + timing.answer_ns) / 1e9
-
-
-def _seconds(start_ns: int, stop_ns: int) -> float:
-    return (stop_ns - start_ns) / 1e9 if start_ns and stop_ns else math.nan
 
 
 def _crossed(calls: Sequence[Call]) -> tuple[float, float]:
@@ -165,7 +69,7 @@ class Recorder:
         fields += [(name, pa.float64()) for name in (*SOCKETS, *TIMES, *FIGURES, *self.figures)]
         self._columns = [name for name, _ in fields]
         self._metrics_log = TableLog(self.folder.metrics, pa.schema(fields), self.kept_rounds)
-        self._calls_log = TableLog(self.folder.calls, _CALLS, self.kept_rounds)
+        self._calls_log = TableLog(self.folder.calls, SCHEMA, self.kept_rounds)
         if self.client_figures:
             fields = [("round", pa.int32()), ("client", pa.string())]
             fields += [(name, pa.float64()) for name in self.client_figures]
@@ -194,8 +98,8 @@ class Recorder:
         self.calls(calls)
         own = [call for call in calls if call.kind != pb.INSPECT and call.round == t]
         started_ns = round(started * 1e9)
-        parts = split(started_ns, started_ns + round(ended.seconds * 1e9), own)
-        spent = {f"{part}_s": getattr(parts, part) for part in PARTS}
+        found = split(started_ns, started_ns + round(ended.seconds * 1e9), own)
+        parts = found.parts
         row = {
             "round": t,
             "asked": sum(call.kind == pb.ASK for call in own),
@@ -207,11 +111,11 @@ class Recorder:
             "wire_up": sum(call.wire_up for call in own),
             **dict(zip(SOCKETS, _crossed(own), strict=True)),
             "seconds": ended.seconds,
-            **spent,
-            "unaccounted_s": ended.seconds - parts.accounted,
+            **{f"{part}_s": getattr(parts, part) for part in PARTS},
+            "unaccounted_s": ended.seconds - parts.total,
             "serialisation_s": parts.serialisation,
             "propagation_s": parts.propagation,
-            "idle_s": parts.idle,
+            "idle_s": found.idle,
             "evaluation_s": ended.evaluation_seconds,
             "checkpoint_s": ended.saved_seconds,
             "started_unix": ended.started_unix,
@@ -229,8 +133,8 @@ class Recorder:
     def calls(self, calls: Sequence[Call]) -> None:
         """Note instructions that belong to no round."""
         for call in calls:
-            self._calls.append(_row(call))
-            call.recorded = True
+            self._calls.append(row_of(call))
+            call.record()
         self.on_calls(calls)
 
     def clients(self, t: int, figures: Mapping[str, Mapping[str, float]]) -> None:

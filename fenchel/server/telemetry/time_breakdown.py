@@ -9,121 +9,94 @@ accounts for is shown as such.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 
-from fenchel.common.storage.call_columns import CLIENT_STAGES
-from fenchel.common.storage.round_columns import PARTS
+from fenchel.common.storage.call_columns import CLIENT_STAGES, COLUMNS, STAGES
+from fenchel.common.storage.time_parts import TimeParts
+from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.fleet.calls import Call, OpenRequest
 
-CLIENT_NS = attrgetter(*(f"{stage.timing}_ns" for stage in CLIENT_STAGES))
-"""Nanoseconds of the client's stages, of a ``proto.Timing``."""
+_CLIENT_COLUMNS = tuple(stage.column for stage in CLIENT_STAGES)
+_CLIENT_NS = attrgetter(*(f"{stage.timing}_ns" for stage in CLIENT_STAGES))
+_SERVER_STAMPS = tuple(
+    (stage.column, attrgetter(*(f"{stamp}_ns" for stamp in stage.between))) for stage in STAGES if stage.between
+)
+_NO_TIMING = pb.Timing()
 
 
 @dataclass(frozen=True, slots=True)
 class CallBreakdown:
-    """Seconds of one call, from when it was queued until its reply was decoded. Nan where they are not known."""
+    """Seconds of one call."""
 
-    total: float  # all of them
-    compute: float  # compute, encryption: of the client's algorithm; encryption and decryption
-    encryption: float
-    coding: float  # encoding, decoding and journalling, on both sides
-    serialisation: float  # both messages: the time in which their bytes passed
-    propagation: float  # both messages: the rest of their way
-    queueing: float
-    """Ready, but not taken up: in the queues of both sides, between threads, or for want of room on the server."""
-    away: float  # away, broken: the client had no stream open: before the first byte was sent to it, and after that
-    broken: float
+    stages: Mapping[str, float]  # by the columns of ``STAGES``; nan where they are not known
+    total: float  # from when it was queued until its reply was decoded; nan if none came
 
     @property
     def network(self) -> float:
         """Seconds between the two sides."""
-        return self.serialisation + self.propagation
+        return self.stages["serialisation_s"] + self.stages["propagation_s"]
+
+    @property
+    def parts(self) -> TimeParts:
+        """The stages that are known, by the parts that they belong to."""
+        found = TimeParts()
+        for stage in STAGES:
+            seconds = self.stages[stage.column]
+            if not math.isnan(seconds):
+                found.spend(stage.part, seconds)
+        return found
 
     @classmethod
     def of(cls, call: Call) -> CallBreakdown:
         """Return the costs of a call, as the stamps of both sides say."""
-        timing = call.timing
-        if timing is None or not call.last_received_ns:
-            return cls(*[math.nan] * len(fields(cls)))
-        spent = dict.fromkeys(PARTS, 0)
-        for stage, ns in zip(CLIENT_STAGES, CLIENT_NS(timing), strict=True):
-            spent[stage.part] += ns
-        encryption_ns, coding_ns, queue_ns = spent["encryption"], spent["coding"], spent["queueing"]
+        client_ns = _CLIENT_NS(call.timing or _NO_TIMING)
+        stages = dict.fromkeys(COLUMNS, math.nan)
+        stages |= {column: ns / 1e9 for column, ns in zip(_CLIENT_COLUMNS, client_ns, strict=True)}
+        stages |= {column: between(*stamps(call)) for column, stamps in _SERVER_STAMPS}
+        stages["away_s"], stages["held_s"] = call.away_ns / 1e9, call.held_ns / 1e9
+        stages["queue_s"] = between(call.queued_ns + call.away_ns, call.first_sent_ns)
+        if call.timing is None or not call.last_received_ns:
+            return cls(stages, math.nan)
         # The work can be older than the answer, which was sent a second time.
-        client_ns = max(timing.answer_ns, sum(spent.values()))
-        decode_ns = max(call.decoded_ns - call.last_received_ns, 0)
-        way_ns = call.last_received_ns - call.first_sent_ns - call.held_ns - client_ns
-        # Who has lost its stream may have worked meanwhile, which is no absence.
-        broken_ns = min(call.broken_ns, max(way_ns, 0))
-        network = max(way_ns - broken_ns, 0) / 1e9
-        serialisation = min(call.serialisation, network)
-        return cls(
-            total=(call.last_received_ns + decode_ns - call.queued_ns) / 1e9,
-            compute=spent["compute"] / 1e9,
-            encryption=encryption_ns / 1e9,
-            coding=(coding_ns + decode_ns) / 1e9,
-            serialisation=serialisation,
-            propagation=network - serialisation,
-            queueing=(call.first_sent_ns - call.queued_ns - call.away_ns + queue_ns + call.held_ns) / 1e9,
-            away=call.away_ns / 1e9,
-            broken=broken_ns / 1e9,
-        )
+        work_ns = max(call.timing.answer_ns, sum(client_ns))
+        way_ns = max(call.last_received_ns - call.first_sent_ns - call.held_ns - work_ns, 0)
+        # A client that has lost its stream may have worked meanwhile, which is no absence.
+        broken_ns = min(call.broken_ns, way_ns)
+        network = (way_ns - broken_ns) / 1e9
+        stages["broken_s"] = broken_ns / 1e9
+        stages["serialisation_s"] = min(call.serialisation, network)
+        stages["propagation_s"] = network - stages["serialisation_s"]
+        return cls(stages, (max(call.decoded_ns, call.last_received_ns) - call.queued_ns) / 1e9)
 
 
 @dataclass
 class RoundBreakdown:
     """Seconds of one round, by what the run had to wait for."""
 
-    compute: float = 0.0
-    """compute, encryption, coding, serialisation, propagation, queueing: as for :class:`CallBreakdown`, of the calls
-    that were waited for; ``coding`` with the server's for everybody."""
-    encryption: float = 0.0
-    coding: float = 0.0
-    serialisation: float = 0.0
-    propagation: float = 0.0
-    queueing: float = 0.0
-    away: float = 0.0  # as long as the clients of these calls had no stream open
-    waiting: float = 0.0
-    """From the last answer that was counted until the exchange was over: for answers that never came."""
-    server: float = 0.0  # the server's own work: between exchanges, and checking and combining the last reply of each
+    parts: TimeParts = field(default_factory=TimeParts)
+    """Of the calls that were waited for; ``coding`` with the server's for all clients, ``waiting`` from the last answer
+    that was counted until the exchange was over, ``server`` with what it did between exchanges."""
     idle: float = 0.0
     """How long the average client that had answered waited for the slowest one. No further part: the others are what
     the slowest did meanwhile."""
 
-    @property
-    def network(self) -> float:
-        """Seconds between the two sides."""
-        return self.serialisation + self.propagation
-
-    @property
-    def accounted(self) -> float:
-        """All parts together."""
-        work = self.compute + self.encryption + self.coding + self.server
-        return work + self.network + self.queueing + self.away + self.waiting
-
     def add(self, request: OpenRequest, calls: Sequence[Call]) -> None:
         """Add an exchange, with its calls."""
-        self.coding += _seconds(request.started_ns, request.posted_ns)
+        parts = self.parts
+        parts.coding += _seconds(request.started_ns, request.posted_ns)
         counted = [call for call in calls if call.outcome == "counted"]
         if not counted:
-            self.waiting += _seconds(request.posted_ns, request.ended_ns)
+            parts.waiting += _seconds(request.posted_ns, request.ended_ns)
             return
         last = max(counted, key=lambda call: call.taken_ns)
-        costs = CallBreakdown.of(last)
-        self.compute += costs.compute
-        self.encryption += costs.encryption
-        self.coding += costs.coding
-        self.serialisation += costs.serialisation
-        self.propagation += costs.propagation
-        # While others were still being posted, the server was encoding, whoever was there.
+        parts.add(CallBreakdown.of(last).parts)
+        # While others were still being posted, the server was encoding, whether this client was there or not.
         encoding = _seconds(last.queued_ns, request.posted_ns)
-        absent = min(encoding, costs.away)
-        self.away += costs.away - absent + costs.broken
-        self.queueing += costs.queueing - (encoding - absent)
-        self.server += _seconds(last.decoded_ns, last.taken_ns)
-        self.waiting += _seconds(last.taken_ns, request.ended_ns)
+        absent = min(encoding, last.away_ns / 1e9)
+        parts.away -= absent
+        parts.queueing -= encoding - absent
         self.idle += sum(_seconds(call.taken_ns, last.taken_ns) for call in counted) / len(counted)
 
 
@@ -142,10 +115,15 @@ def split(started_ns: int, ended_ns: int, calls: Iterable[Call]) -> RoundBreakdo
         if request.ended_ns > now:
             continue  # went on beside the one after it, which the round waited for
         found.add(request, by_exchange[request])
-        found.server += _seconds(request.ended_ns, now)
+        found.parts.server += _seconds(request.ended_ns, now)
         now = request.started_ns
-    found.server += _seconds(started_ns, now)
+    found.parts.server += _seconds(started_ns, now)
     return found
+
+
+def between(start_ns: int, stop_ns: int) -> float:
+    """Return the seconds between two stamps; nan where one of them is not set."""
+    return (stop_ns - start_ns) / 1e9 if start_ns and stop_ns else math.nan
 
 
 def _seconds(start_ns: int, stop_ns: int) -> float:

@@ -1,0 +1,51 @@
+"""Parts of time: of the seconds of a round or of an instruction, measured or projected."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+
+@dataclass(slots=True)
+class TimeParts:
+    """Seconds, by what they were spent on."""
+
+    compute: float = 0.0  # compute, encryption: of clients; encryption and decryption
+    encryption: float = 0.0
+    coding: float = 0.0  # encoding, decoding and journalling, on both sides
+    serialisation: float = 0.0  # the bytes of messages pass
+    propagation: float = 0.0  # the rest of their way
+    queueing: float = 0.0
+    """Ready, but not taken up: behind others, in the queues of both sides, between threads, or for want of room on the
+    server."""
+    away: float = 0.0  # the client had no stream open
+    waiting: float = 0.0  # for answers that never came, or of one call for those of others
+    server: float = 0.0  # the server's own work: between exchanges, and with replies
+
+    @property
+    def network(self) -> float:
+        """Seconds between the two sides."""
+        return self.serialisation + self.propagation
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return math.fsum(getattr(self, name) for name in NAMES)
+
+    @property
+    def largest(self) -> str:
+        """The part that took the most."""
+        return max(NAMES, key=lambda name: float(getattr(self, name)))
+
+    def add(self, other: TimeParts) -> None:
+        """Add the seconds of another, part by part."""
+        for name in NAMES:
+            self.spend(name, getattr(other, name))
+
+    def spend(self, part: str, seconds: float) -> None:
+        """Add seconds to a part."""
+        setattr(self, part, getattr(self, part) + seconds)
+
+
+NAMES = tuple(field.name for field in fields(TimeParts))
+"""Of all parts, in order."""
