@@ -192,6 +192,7 @@ class Coordinator:
             memory_budget=MemoryBudget(settings.network.in_flight_bytes, settings.network.max_message_bytes),
             traced=self._observer.trace_context,
             meanwhile=note.soon,
+            round=0 if self._resume is None else self._resume.round,
         )
         objective = build_objective(settings.objective, no_samples(*shape))
         algorithm = build_half(settings, self._half, fleet, shape, self._public_key)

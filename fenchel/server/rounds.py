@@ -124,39 +124,17 @@ class Rounds:
 
     async def _round(self, t: int) -> None:
         fleet = self.fleet
-        fleet.round = t - 1
         if await self.admission(fleet, self.algorithm):
             await self._enrol()
             await self._save(wait=True)  # a server that is resumed must know its clients
         elif self.saving.covered < self.done and fleet.is_short and self.saving.may_save:
             await self._save(wait=True)
         started = time.perf_counter()
-        fleet.round = t
-        self.begins(t)
-        self.observer.round_begun(t)
-        spent = len(fleet.spent)
-        try:
-            await self.algorithm.round(t)
-        finally:
-            if len(fleet.spent) > spent:
-                log.warning(
-                    "round %d: %d of %d clients have spent their privacy budgets; %s",
-                    t,
-                    len(fleet.spent),
-                    len(fleet.members),
-                    f"the run goes on with the {left} that are left" if (left := len(fleet.present)) else "it ends",
-                )
-        fleet.check_lost()
-        seconds = time.perf_counter() - started
-        evaluation_seconds = 0.0
-        figures: dict[str, float] = {}
-        if self.evaluator.is_due(t) and self.algorithm.model_is_known:
-            figures = await self.evaluator.evaluate(self.algorithm.model)
-            self.figures, self._evaluated = figures, t
-            self.growth.evaluated(t, figures)
-            evaluation_seconds = time.perf_counter() - started - seconds
-        calls, fleet.calls = fleet.calls, []
-        fleet.note_absences(calls)
+        with fleet.in_round(t) as calls:
+            await self._train(t)
+            seconds = time.perf_counter() - started
+            figures = await self._evaluate(t)
+            evaluation_seconds = time.perf_counter() - started - seconds if figures else 0.0
         costs: dict[str, float] = {}
         if self.privacy_budget is not None:
             self.privacy_budget.count(calls)
@@ -175,6 +153,33 @@ class Rounds:
             await self._save(wait=False)
         if self.saving.covered < t:
             self.saving.keep(t, self.algorithm.state)
+
+    async def _train(self, t: int) -> None:
+        """Have the algorithm do a round."""
+        fleet = self.fleet
+        self.begins(t)
+        self.observer.round_begun(t)
+        spent = len(fleet.spent)
+        try:
+            await self.algorithm.round(t)
+        finally:
+            if len(fleet.spent) > spent:
+                log.warning(
+                    "round %d: %d of %d clients have spent their privacy budgets; %s",
+                    t,
+                    len(fleet.spent),
+                    len(fleet.members),
+                    f"the run goes on with the {left} that are left" if (left := len(fleet.present)) else "it ends",
+                )
+        fleet.check_lost()
+
+    async def _evaluate(self, t: int) -> dict[str, float]:
+        """Return the figures of the model after a round; none where it is not due, or hides its model."""
+        if not (self.evaluator.is_due(t) and self.algorithm.model_is_known):
+            return {}
+        self.figures, self._evaluated = await self.evaluator.evaluate(self.algorithm.model), t
+        self.growth.evaluated(t, self.figures)
+        return self.figures
 
     def _note(
         self,
@@ -198,16 +203,15 @@ class Rounds:
         # A digest and no copy: at the end of a round a large model is what the server has least memory for.
         known = algorithm.model_is_known and self._evaluated == self.done
         evaluated = await asyncio.to_thread(_digest, algorithm.model) if known else None
-        fleet.round = self.settings.rounds + 1
-        await algorithm.finish()
-        await fleet.kept_promises(self.settings.participation.deadline)
-        model = algorithm.model
-        # Some algorithms hide their model until they finish, some change it then, even into what is no model.
-        is_model = algorithm.model_is_known and model.shape == (self.evaluator.objective.dimension,)
-        if is_model and (evaluated is None or evaluated != await asyncio.to_thread(_digest, model)):
-            self.figures = await self.evaluator.evaluate(model)
+        with fleet.in_round(self.settings.rounds + 1) as calls:
+            await algorithm.finish()
+            await fleet.kept_promises(self.settings.participation.deadline)
+            model = algorithm.model
+            # Some algorithms hide their model until they finish, some change it then, even into what is no model.
+            is_model = algorithm.model_is_known and model.shape == (self.evaluator.objective.dimension,)
+            if is_model and (evaluated is None or evaluated != await asyncio.to_thread(_digest, model)):
+                self.figures = await self.evaluator.evaluate(model)
         self.figures = self.figures | algorithm.metrics()
-        calls, fleet.calls = fleet.calls, []
         self.note.settle()
         self.recorder.calls(calls)
 

@@ -18,6 +18,7 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.fleet.availability import Availability
 from fenchel.server.fleet.calls import Call, OpenRequest
 from fenchel.server.metering.clock_offset import Clock
+from fenchel.server.metering.limits import Limits
 from fenchel.server.metering.socket_bytes import NOTHING, SocketBytes
 from fenchel.server.metering.throughput import Throughput
 from fenchel.server.metering.unsolicited import Strays
@@ -101,6 +102,34 @@ class ClientRecord:
         """Note that a stream is over; the client is away, unless it has come on another one."""
         if self.queue is queue:
             self.queue, self.changed_unix, self._left_ns = None, time.time(), time.perf_counter_ns()
+
+    def serve(self) -> asyncio.Task[None] | None:
+        """Note that this task converses with the client from now on; return the one that did before, if another."""
+        older, self.serving = self.serving, asyncio.current_task()
+        return None if older is self.serving else older
+
+    def limit(self, limits: Limits) -> Strays:
+        """Return the rate limits of what it sends unasked; a client that comes back does not begin anew."""
+        if self.strays is None:
+            self.strays = Strays(self.name, limits)
+        return self.strays
+
+    def begins(self, reply: IncomingMessage[pb.Reply]) -> None:
+        """Note that a reply of several frames has begun to arrive."""
+        self.partial = reply
+
+    def completed(self, sequence: int) -> None:
+        """Note that all of a reply is here, so that none before it is resumed."""
+        if self.partial is not None and self.partial.head.sequence <= sequence:
+            self.partial = None
+
+    def carry(self, crossed: SocketBytes) -> None:
+        """Keep what has crossed its connections and belongs to calls that are not answered yet."""
+        self.carried = crossed
+
+    def cannot_go_behind(self, base: int) -> None:
+        """Note the base in the older of the two checkpoints that are on disk."""
+        self.reach = base
 
     def post(
         self,

@@ -7,18 +7,12 @@ from dataclasses import dataclass, replace
 
 from numpy.typing import DTypeLike
 
-from fenchel.common.settings.participation import PhaseTerms
-from fenchel.common.wire.frames import Body
-from fenchel.common.wire.schema import ArraySpec, Expectation, Expected, check
+from fenchel.common.wire.schema import ArraySpec, Expectation, Expected
 from fenchel.common.wire.values import Array, Value, Values
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.addressing import Each, encoded, for_client, forms_of
-from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.server.fleet.addressing import Each
 from fenchel.server.fleet.collectors import Collector, Folded, Gathered, Visited, array_of, number_of
-from fenchel.server.fleet.memory_budget import Size
-from fenchel.server.fleet.quorum import quorum
-from fenchel.server.fleet.request import Request
-from fenchel.server.fleet.roster import Roster
+from fenchel.server.fleet.question import Question, Questioner
 from fenchel.server.fleet.weighted_sum import WeightedSum
 
 
@@ -94,8 +88,8 @@ class Cohort:
 
     Attributes
     ----------
-    roster
-        All clients of the run.
+    fleet
+        Carries questions to the clients.
     draws
         Client ids in order; one that was drawn twice (sampling with replacement) stands here twice but
         is asked once.
@@ -103,7 +97,7 @@ class Cohort:
         Whether the run waits for its quorum beyond a deadline, where the settings say so.
     """
 
-    roster: Roster
+    fleet: Questioner
     draws: tuple[str, ...]
     waits: bool = True
 
@@ -158,9 +152,20 @@ class Cohort:
             Fewer than ``min_replies`` clients answered, and more no longer can, or did not in time while
             ``participation.on_shortage`` is ``stop``.
         """
+        question = Question(
+            phase=phase,
+            kind=pb.ASK,
+            clients=self.clients,
+            values=values,
+            returns=returns or {},
+            verify=verify,
+            deadline=deadline,
+            min_replies=min_replies,
+            waits=self.waits,
+        )
         gathered = Gathered()
-        answered = await self._exchange(phase, pb.ASK, gathered, returns, deadline, min_replies, values, verify)
-        return Replies(gathered.replies, self.only(set(answered).__contains__))
+        answered = await self._put(question, gathered)
+        return Replies(gathered.replies, answered)
 
     async def reduce(
         self,
@@ -191,9 +196,18 @@ class Cohort:
                 or (isinstance(expected, ArraySpec) and None in expected.shape)
             ):
                 raise TypeError(f"reduce({phase!r}): {name!r} must be a number or an array of one fixed shape")
-        reduced = Reduced(self.clients, weight, self.roster.network.reply_buffer_bytes, dtype)
-        answered = await self._exchange(phase, pb.ASK, reduced, returns, deadline, min_replies, values)
-        reduced.cohort = self.only(set(answered).__contains__)
+        reduced = Reduced(self.clients, weight, self.fleet.network.reply_buffer_bytes, dtype)
+        question = Question(
+            phase=phase,
+            kind=pb.ASK,
+            clients=self.clients,
+            values=values,
+            returns=returns,
+            deadline=deadline,
+            min_replies=min_replies,
+            waits=self.waits,
+        )
+        reduced.cohort = await self._put(question, reduced)
         return reduced
 
     async def visit(
@@ -222,9 +236,17 @@ class Cohort:
 
         Other parameters and errors as for :meth:`ask`.
         """
-        in_order = Visited(self.clients, self.roster.network.reply_buffer_bytes, take)
-        answered = await self._exchange(phase, pb.ASK, in_order, returns, deadline, min_replies, values)
-        return self.only(set(answered).__contains__)
+        question = Question(
+            phase=phase,
+            kind=pb.ASK,
+            clients=self.clients,
+            values=values,
+            returns=returns,
+            deadline=deadline,
+            min_replies=min_replies,
+            waits=self.waits,
+        )
+        return await self._put(question, Visited(self.clients, self.fleet.network.reply_buffer_bytes, take))
 
     async def inspect(
         self,
@@ -242,9 +264,19 @@ class Cohort:
         verify
             Raises ``PayloadError`` for a client whose values, as expected one by one, cannot be true together.
         """
+        question = Question(
+            phase=phase,
+            kind=pb.INSPECT,
+            clients=self.clients,
+            values=values,
+            returns=returns,
+            verify=verify,
+            min_replies=1,
+            waits=self.waits,
+        )
         gathered = Gathered()
-        answered = await self._exchange(phase, pb.INSPECT, gathered, returns, None, 1, values, verify)
-        return Replies(gathered.replies, self.only(set(answered).__contains__))
+        answered = await self._put(question, gathered)
+        return Replies(gathered.replies, answered)
 
     async def tell(self, phase: str, **values: Value | Each[Value]) -> None:
         """Tell each client to do something.
@@ -252,102 +284,8 @@ class Cohort:
         A promise: every client does it, before anything else that it is asked later, even if it is away
         now. Returns at once. A client that has ``network.promised_bytes`` before it already is lost.
         """
-        roster = self.roster
-        trace = roster.traced(phase, roster.round)
-        for client, body in self._bodies(values):
-            body.detach()  # it may be sent much later
-            member = roster.members[client]
-            if member.owed_bytes >= roster.network.promised_bytes:
-                member.lose(_too_far_behind(member, roster.network.promised_bytes))
-            if member.lost is None:
-                roster.calls.append(member.post(phase, roster.round, pb.TELL, body, traceparent=trace))
+        self.fleet.tell(phase, self.clients, values)
 
-    async def _exchange(
-        self,
-        phase: str,
-        kind: pb.Kind.ValueType,
-        collector: Collector,
-        returns: Mapping[str, Expected | Each[Expected]] | None,
-        deadline: float | None,
-        min_replies: int | None,
-        values: Mapping[str, Value | Each[Value]],
-        verify: Callable[[str, Values], None] | None = None,
-    ) -> list[str]:
-        roster = self.roster
-        expected = returns or {}
-
-        t = roster.round
-        differs = any(isinstance(value, Each) for value in expected.values())
-        same: dict[str, Expected] = {} if differs else for_client(expected, "")
-
-        def checked(client: str, reply: Values, finite: bool) -> None:
-            wanted: dict[str, Expected] = for_client(expected, client) if differs else same
-            check(reply, wanted, finite=finite, round=t, phase=phase, client=client)
-            if verify is not None:
-                verify(client, reply)
-
-        participation = roster.participation
-        terms = participation.phases.get(phase) or PhaseTerms()
-        waits = self.waits and participation.on_shortage == "wait"
-        sizes = self._sizes(expected, same)
-        room = roster.memory_budget.room(f"round {roster.round}, phase {phase!r}", sizes, collector.buffer_bytes)
-        request = Request(
-            phase,
-            roster.round,
-            collector,
-            checked,
-            terms.deadline or deadline or participation.deadline,
-            room,
-            forms_of(expected),
-            values=len(expected),
-            patience=participation.patience,
-            lacks=roster.lacks if waits else None,
-        )
-        trace = roster.traced(phase, roster.round)
-        bodies = set()
-        for client, body in self._bodies(values):
-            bodies.add(body)
-            member = roster.members[client]
-            if member.takes_part:
-                call = member.post(phase, roster.round, kind, body, request, traceparent=trace)
-                request.expect(member, call)
-                roster.calls.append(call)
-            else:
-                collector.skip(client)
-        roster.meanwhile()
-        needed, setting = quorum(participation, phase, terms.min_replies, min_replies)
-        with room:
-            answered = await roster.finish(request, needed, setting)
-        for body in bodies:
-            body.detach()  # somebody who did not answer in time may still be receiving it
-        roster.check_lost()
-        return list(answered)
-
-    def _sizes(
-        self, expected: Mapping[str, Expected | Each[Expected]], same: Mapping[str, Expected]
-    ) -> dict[str, Size]:
-        """Return how large the reply of each client can be; ``same``: what is wanted of all, if it is the same."""
-        clients = [client for client in self.clients if self.roster.members[client].takes_part]
-        if expected and not same:
-            return {client: Size.of(for_client(expected, client)) for client in clients}
-        return dict.fromkeys(clients, Size.of(same))
-
-    def _bodies(self, values: Mapping[str, Value | Each[Value]]) -> Iterator[tuple[str, Body]]:
-        """Yield each client's body; what is the same for all is encoded once."""
-        if any(isinstance(value, Each) for value in values.values()):
-            for client in self.clients:
-                yield client, encoded(for_client(values, client))
-        else:
-            shared = encoded(for_client(values, ""))
-            for client in self.clients:
-                yield client, shared
-
-
-def _too_far_behind(member: ClientRecord, limit: int) -> str:
-    first = next(member.tells())
-    where = "is slow to follow" if member.connected else "has been away for long"
-    return (
-        f"it {where}: all that it was told since round {first.round}, {member.owed_bytes:,} bytes, it still has to do, "
-        f"and no more than {limit:,} are kept for one client (network.promised_bytes). Bring it back, or to a faster "
-        "line, and go on with --resume RUN: it catches up"
-    )
+    async def _put(self, question: Question, collector: Collector) -> Cohort:
+        """Have a question put to the clients; return those whose replies count."""
+        return self.only(set(await self.fleet.exchange(question, collector)).__contains__)

@@ -1,26 +1,95 @@
-"""All clients of a run, as an algorithm addresses them."""
+"""The clients of a run: who takes part, which of them a cohort has, and what goes on with them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
+from fenchel.common.errors import LostStateError
 from fenchel.common.randomness import generator
-from fenchel.common.settings.participation import AllClients, Sampler
+from fenchel.common.settings.participation import AllClients, Participation, PhaseTerms, Sampler
+from fenchel.common.settings.run import Network
+from fenchel.common.wire.values import Value
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.fleet.addressing import Each
+from fenchel.server.fleet.calls import Call
 from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.fleet.cohort import Cohort
-from fenchel.server.fleet.quorum import nobody_left
-from fenchel.server.fleet.roster import Roster
-from fenchel.server.fleet.sampling import Shortage, draw
+from fenchel.server.fleet.collectors import Collector
+from fenchel.server.fleet.memory_budget import MemoryBudget
+from fenchel.server.fleet.question import Question, bodies
+from fenchel.server.fleet.quorum import Shortfall, Shortfalls, nobody_left, quorum
+from fenchel.server.fleet.request import Request
+from fenchel.server.fleet.sampling import Shortage, draw, has_places
+
+log = logging.getLogger("fenchel.server")
 
 
 @dataclass(kw_only=True)
-class Fleet(Roster):
+class Fleet:
     """The clients of a run, and the cohorts of them."""
 
+    members: dict[str, ClientRecord]  # by client id, in order of ids
+    seed: int  # of the run
+    participation: Participation
+    network: Network = field(default_factory=Network)
+    memory_budget: MemoryBudget = field(default_factory=MemoryBudget)  # what may be held of replies
+    traced: Callable[[str, int], str] = lambda phase, t: ""
+    """Given a phase and its round, returns the trace context of its instructions; empty: there is none."""
+    meanwhile: Callable[[], None] = lambda: None
+    """Called when the instructions of a request have been handed over, before its replies are awaited."""
+    round: int = 0  # the round that is going on, or was the last
+    shortfalls: Shortfalls = field(default_factory=Shortfalls)  # phases that wait for their quorum
+    calls: list[Call] = field(default_factory=list)  # every instruction since the end of the last round
     _shortage: Shortage = field(default_factory=Shortage)
+
+    # Who takes part
+
+    @property
+    def present(self) -> list[ClientRecord]:
+        """Members that the run asks: not lost, and with a privacy budget left; in order of ids."""
+        return [member for member in self.members.values() if member.takes_part]
+
+    @property
+    def spent(self) -> list[str]:
+        """Ids of clients that have spent their privacy budgets."""
+        return [member.name for member in self.members.values() if member.spent is not None]
+
+    def exhausted(self) -> str:
+        """Return why no client can be asked any more, if their privacy budgets are spent; empty if one can."""
+        spent = self.spent
+        if not spent or self.present:
+            return ""
+        return f"{len(spent)} of {len(self.members)} clients have spent their privacy budgets, and no other is left"
+
+    @property
+    def is_short(self) -> bool:
+        """True if the next phase will have to wait: fewer clients are connected than the settings want replies."""
+        if self.participation.on_shortage == "stop":
+            return False
+        present = self.present
+        _, needed = self.participation.most_replies()
+        return sum(member.connected for member in present) < min(needed, len(present))
+
+    def check_lost(self) -> None:
+        """Stop the run if a client is lost and the settings do not say to go on without it."""
+        if self.participation.on_lost_state == "continue":
+            return
+        for member in self.members.values():
+            if member.lost is not None:
+                raise LostStateError(
+                    f"{member.lost}. The run stops, because the algorithm's state on the "
+                    "clients would no longer add up. Where that cannot be cured, begin a new run; with "
+                    "participation.on_lost_state: continue it would go on without such a client",
+                    client=member.name,
+                )
 
     def admit(self, late_joiner: ClientRecord) -> Cohort:
         """Take a client in, between two rounds; return the cohort of it alone.
@@ -31,7 +100,7 @@ class Fleet(Roster):
         return Cohort(self, (late_joiner.name,), waits=False)
 
     def dismiss(self, member: ClientRecord) -> None:
-        """Take a client out again that :meth:`admit` took in, before it was told anything."""
+        """Take a client out again that :meth:`admit` took in, before it got a promise."""
         self._renew([other for other in self.members.values() if other is not member])
 
     def _renew(self, members: Iterable[ClientRecord]) -> None:
@@ -42,8 +111,10 @@ class Fleet(Roster):
             member.index = index
             self.members[member.name] = member
 
+    # Cohorts
+
     def all(self) -> Cohort:
-        """Return everybody."""
+        """Return the cohort of all clients."""
         return Cohort(self, tuple(member.name for member in self.present))
 
     def sample(
@@ -76,3 +147,125 @@ class Fleet(Roster):
         drawn = draw(sampler, np.array(values), self.round, random, lost=lost, absent=absent)
         self._shortage.tell(sampler, len(present), lost, self.round)
         return Cohort(self, tuple(present[i].name for i in drawn))
+
+    # Questions and promises
+
+    @contextmanager
+    def in_round(self, t: int) -> Iterator[list[Call]]:
+        """Go through a round, to which all questions and promises of the block belong.
+
+        Yields the instructions since the end of the round before, among them those of this round as they are made.
+        When the block is over, the fleet knows who has answered in the round, and who has not.
+        """
+        self.round = t
+        calls = self.calls
+        yield calls
+        self.calls = []
+        self._note_absences(calls)
+
+    async def exchange(self, question: Question, collector: Collector, /) -> list[str]:
+        """Put a question to its clients, and wait; return those whose replies count, in order of ids.
+
+        Raises
+        ------
+        TooFewRepliesError
+            See :meth:`fenchel.server.fleet.cohort.Cohort.ask`.
+        LostStateError
+            A client is lost, and the settings do not say to go on without it.
+        """
+        phase, t, participation = question.phase, self.round, self.participation
+        terms = participation.phases.get(phase) or PhaseTerms()
+        sizes = question.sizes(client for client in question.clients if self.members[client].takes_part)
+        room = self.memory_budget.room(f"round {t}, phase {phase!r}", sizes, collector.buffer_bytes)
+        request = Request(
+            phase,
+            t,
+            collector,
+            partial(question.check, t),
+            terms.deadline or question.deadline or participation.deadline,
+            room,
+            question.forms,
+            values=len(question.returns),
+            patience=participation.patience,
+            lacks=self._lacks if question.waits and participation.on_shortage == "wait" else None,
+        )
+        trace = self.traced(phase, t)
+        sent = set()
+        for client, body in bodies(question.clients, question.values):
+            sent.add(body)
+            member = self.members[client]
+            if member.takes_part:
+                call = member.post(phase, t, question.kind, body, request, traceparent=trace)
+                request.expect(member, call)
+                self.calls.append(call)
+            else:
+                collector.skip(client)
+        self.meanwhile()
+        needed, setting = quorum(participation, phase, terms.min_replies, question.min_replies)
+        try:
+            with room:
+                answered = await request.finish(needed, setting)
+        finally:
+            self.shortfalls.over(request)
+        for body in sent:
+            body.detach()  # a client that did not answer in time may still be receiving it
+        self.check_lost()
+        return list(answered)
+
+    def _lacks(self, request: Request, shortfall: Shortfall, tell: bool) -> None:
+        """Note that a request waits for its quorum; ``tell``: it is time to say so in the log."""
+        self.check_lost()
+        self.shortfalls.note(request, shortfall, log=tell)
+
+    def tell(self, phase: str, clients: Iterable[str], values: Mapping[str, Value | Each[Value]], /) -> None:
+        """Give clients an instruction that they will carry out whatever happens.
+
+        One that has ``network.promised_bytes`` before it already is lost.
+        """
+        trace = self.traced(phase, self.round)
+        for client, body in bodies(clients, values):
+            body.detach()  # it may be sent much later
+            member = self.members[client]
+            if member.owed_bytes >= self.network.promised_bytes:
+                member.lose(_too_far_behind(member, self.network.promised_bytes))
+            if member.lost is None:
+                self.calls.append(member.post(phase, self.round, pb.TELL, body, traceparent=trace))
+
+    async def kept_promises(self, patience: float) -> None:
+        """Wait until every client that is connected has kept its promises, or ``patience`` has passed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while any(member.connected and member.outstanding for member in self.members.values()):
+                    await asyncio.sleep(0.005)
+
+    def _note_absences(self, calls: Sequence[Call]) -> None:
+        """Note who has answered in this round, and who was asked and has not.
+
+        A client that answered but could not do what it was asked is not away.
+        """
+        asked = [call for call in calls if call.kind == pb.ASK and call.round == self.round and not call.kept_out]
+        answered = {call.client for call in asked if call.outcome in ("counted", "failed")}
+        for client in answered:
+            self.members[client].availability.answered_round()
+        patience = self.participation.patience
+        for client in {call.client for call in asked} - answered:
+            availability = self.members[client].availability
+            if availability.missed_round(self.round, patience) and has_places(self.participation.sampler):
+                log.warning(
+                    "client %s has not answered in %d rounds in a row that asked it (participation.patience): its "
+                    "place in cohorts goes to others, as far as there are enough, until round %d, and then again for "
+                    "ever longer, until it answers",
+                    client,
+                    patience,
+                    availability.absence.back,
+                )
+
+
+def _too_far_behind(member: ClientRecord, limit: int) -> str:
+    first = next(member.tells())
+    where = "is slow to follow" if member.connected else "has been away for long"
+    return (
+        f"it {where}: the promises since round {first.round}, {member.owed_bytes:,} bytes, are still to be kept, "
+        f"and no more than {limit:,} are kept for one client (network.promised_bytes). Bring it back, or to a faster "
+        "line, and go on with --resume RUN: it catches up"
+    )

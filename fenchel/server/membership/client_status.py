@@ -19,7 +19,7 @@ STATES: tuple[State, ...] = get_args(State)
 
 
 @dataclass(frozen=True)
-class Question:
+class OpenInstruction:
     """An instruction that a client has not answered yet."""
 
     phase: str  # phase, round, kind: what it was told; ``kind`` is ``ask``, ``tell`` or ``inspect``
@@ -39,7 +39,7 @@ class ClientStatus:
     samples: int | None  # as it described its data; ``None``: it has not yet
     awaited: bool
     """Whether all phases wait for it; not if it misses one deadline after the other (``participation.patience``)."""
-    question: Question | None  # the oldest that is open, if any
+    question: OpenInstruction | None  # the oldest that is open, if any
     offset_s: float | None
     """offset_s, offset_error_s: the server's clock minus the client's, and by how much that can be wrong; ``None``: not
     known."""
@@ -81,7 +81,7 @@ def _standing(member: ClientRecord) -> ClientStatus:
         awaited=not member.availability.overlooked,
         question=None
         if call is None
-        else Question(call.phase, call.round, pb.Kind.Name(call.kind).lower(), call.queued_unix_ns / 1e9),
+        else OpenInstruction(call.phase, call.round, pb.Kind.Name(call.kind).lower(), call.queued_unix_ns / 1e9),
         offset_s=None if offset is None else offset.ns / 1e9,
         offset_error_s=None if offset is None else offset.error_ns / 1e9,
     )

@@ -22,7 +22,7 @@ from fenchel.server.fleet.calls import Call, OpenRequest
 from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.metering.limits import Limits
 from fenchel.server.metering.socket_bytes import Metered, SocketBytes
-from fenchel.server.metering.unsolicited import MOST_VALUES, Strays
+from fenchel.server.metering.unsolicited import MOST_VALUES
 
 log = logging.getLogger("fenchel.server")
 
@@ -60,9 +60,7 @@ class ClientStream:
         self._looked_at = False
         self._framed_down = self._framed_up = 0  # bytes of frames since the connection was looked at
         self._welcomed_ns = 0
-        if member.strays is None:
-            member.strays = Strays(member.name, limits)  # a client that comes back does not begin anew
-        self._strays = member.strays
+        self._strays = member.limit(limits)
 
     async def run(self, admit: Callable[[pb.Hello], Awaitable[pb.Welcome | pb.Farewell]]) -> None:
         """Converse until either side ends the stream.
@@ -117,8 +115,8 @@ class ClientStream:
 
     async def _take_over(self) -> None:
         """End the conversation on an older stream: the client has left it, even if it seems to be open."""
-        older, self._member.serving = self._member.serving, asyncio.current_task()
-        if older is not None and older is not self._member.serving:
+        older = self._member.serve()
+        if older is not None:
             older.cancel()
             await asyncio.wait([older])
 
@@ -169,8 +167,7 @@ class ClientStream:
             else:
                 self._late(reply.head.sequence)
             self._arriving = None
-            if member.partial is not None and member.partial.head.sequence <= reply.head.sequence:
-                member.partial = None
+            member.completed(reply.head.sequence)
             del reply, call  # the next may be long in coming: let go of the body
 
     async def _count(self, reply: IncomingMessage[pb.Reply], call: Call | None, frame_bytes: int) -> None:
@@ -211,7 +208,8 @@ class ClientStream:
             return None
         call.receiving(reply.frame_bytes, head.resume)
         if not reply.is_whole:
-            member.partial, self._arriving = reply, call
+            member.begins(reply)
+            self._arriving = call
             if call.request is not None:
                 await call.request.arriving(call, reply.outline.size)
                 call.admitted()
@@ -295,12 +293,12 @@ class ClientStream:
         self._framed_down = self._framed_up = 0
         total = self._member.carried + news
         if call.recorded:
-            self._member.carried = total  # too late for its row: it goes to the next call
+            self._member.carry(total)  # too late for its row: it goes to the next call
             return None
         # Later instructions may be on their way already: what crossed of them is counted with them.
         others = sum(other.wire_down for other in self._member.outstanding.values() if other is not call)
         theirs = min(others, max(total.down - call.wire_down, 0))
-        self._member.carried = SocketBytes(theirs, 0)
+        self._member.carry(SocketBytes(theirs, 0))
         return SocketBytes(total.down - theirs, total.up)
 
     def _leave(self) -> None:
@@ -309,7 +307,8 @@ class ClientStream:
         Of a connection that is gone nobody knows any more what crossed it last: the frames must do.
         """
         if self._looked_at and self._metered is not None:
-            self._member.carried += self._metered.crossed() or SocketBytes(self._framed_down, self._framed_up)
+            last = self._metered.crossed() or SocketBytes(self._framed_down, self._framed_up)
+            self._member.carry(self._member.carried + last)
 
     def _late(self, sequence: int) -> None:
         log.info("client %s: a reply came too late and does not count", self._member.name)

@@ -85,18 +85,18 @@ class RoundBreakdown:
     def add(self, request: OpenRequest, calls: Sequence[Call]) -> None:
         """Add an exchange, with its calls."""
         parts = self.parts
-        parts.coding += _seconds(request.started_ns, request.posted_ns)
+        parts.spend("coding", _seconds(request.started_ns, request.posted_ns))
         counted = [call for call in calls if call.outcome == "counted"]
         if not counted:
-            parts.waiting += _seconds(request.posted_ns, request.ended_ns)
+            parts.spend("waiting", _seconds(request.posted_ns, request.ended_ns))
             return
         last = max(counted, key=lambda call: call.taken_ns)
         parts.add(CallBreakdown.of(last).parts)
         # While others were still being posted, the server was encoding, whether this client was there or not.
         encoding = _seconds(last.queued_ns, request.posted_ns)
         absent = min(encoding, last.away_ns / 1e9)
-        parts.away -= absent
-        parts.queueing -= encoding - absent
+        parts.spend("away", -absent)
+        parts.spend("queueing", absent - encoding)
         self.idle += sum(_seconds(call.taken_ns, last.taken_ns) for call in counted) / len(counted)
 
 
@@ -115,9 +115,9 @@ def split(started_ns: int, ended_ns: int, calls: Iterable[Call]) -> RoundBreakdo
         if request.ended_ns > now:
             continue  # went on beside the one after it, which the round waited for
         found.add(request, by_exchange[request])
-        found.parts.server += _seconds(request.ended_ns, now)
+        found.parts.spend("server", _seconds(request.ended_ns, now))
         now = request.started_ns
-    found.parts.server += _seconds(started_ns, now)
+    found.parts.spend("server", _seconds(started_ns, now))
     return found
 
 

@@ -50,11 +50,11 @@ def course(fleet: Fleet, away: Callable[[str, int], bool], first: int = 1, last:
     """Go through rounds in which some are away; return the cohorts."""
     cohorts = []
     for t in range(first, last + 1):
-        fleet.round = t
-        cohort = fleet.sample().clients
-        cohorts.append(cohort)
-        outcomes: dict[str, Outcome] = {name: "unanswered" if away(name, t) else "counted" for name in cohort}
-        fleet.note_absences(asked(t, outcomes))
+        with fleet.in_round(t) as calls:
+            cohort = fleet.sample().clients
+            cohorts.append(cohort)
+            outcomes: dict[str, Outcome] = {name: "unanswered" if away(name, t) else "counted" for name in cohort}
+            calls += asked(t, outcomes)
     return cohorts
 
 
@@ -125,17 +125,17 @@ def test_a_round_is_missed_by_who_was_asked_and_gave_no_answer_in_any_phase(
     outcomes: list[dict[str, Outcome]], missed: int
 ) -> None:
     fleet = fleet_of()
-    fleet.round = 5
-    fleet.note_absences([call for each in outcomes for call in asked(5, each)])
+    with fleet.in_round(5) as calls:
+        calls += [call for each in outcomes for call in asked(5, each)]
     assert fleet.members["a"].availability.absence.missed == missed
 
 
 def test_evaluations_promises_other_rounds_and_a_lack_of_room_do_not_count() -> None:
     fleet = fleet_of()
-    fleet.round = 5
     evaluation, promise, admission, kept_out = (asked(t, {"a": "unanswered"})[0] for t in (5, 5, 4, 5))
     evaluation.kind, promise.kind, kept_out.kept_out = pb.INSPECT, pb.TELL, True
-    fleet.note_absences([evaluation, promise, admission, kept_out])
+    with fleet.in_round(5) as calls:
+        calls += [evaluation, promise, admission, kept_out]
     assert fleet.members["a"].availability.absence == Absence()
 
 

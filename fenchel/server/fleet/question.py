@@ -1,0 +1,112 @@
+"""A question to some clients, before anything of it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from fenchel.common.settings.run import Network
+from fenchel.common.wire.frames import Body
+from fenchel.common.wire.payload import encode
+from fenchel.common.wire.schema import ArraySpec, Expected, Form, check
+from fenchel.common.wire.values import Value, Values
+from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server.fleet.addressing import Each, for_client
+from fenchel.server.fleet.collectors import Collector
+from fenchel.server.fleet.memory_budget import Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A phase asked of some clients.
+
+    Attributes
+    ----------
+    phase, kind
+        Which handler of the client half answers, and whether that changes its state.
+    clients
+        Client ids in order.
+    values
+        Sent to the clients.
+    returns
+        What each reply must hold; anything else is refused.
+    verify
+        Raises ``PayloadError`` for a client whose values, as expected one by one, cannot be true together.
+    deadline, min_replies
+        Seconds, and number of replies, that the algorithm wants; ``None``: what the settings say.
+    waits
+        Whether the run waits for its quorum beyond the deadline, where the settings say so.
+    """
+
+    phase: str
+    kind: pb.Kind.ValueType
+    clients: tuple[str, ...]
+    values: Mapping[str, Value | Each[Value]]
+    returns: Mapping[str, Expected | Each[Expected]]
+    verify: Callable[[str, Values], None] | None = None
+    deadline: float | None = None
+    min_replies: int | None = None
+    waits: bool = True
+
+    @property
+    def forms(self) -> dict[str, Form]:
+        """In what form each value of the replies is declared to come."""
+        specs = {
+            name: next(iter(each.values.values()), None) if isinstance(each, Each) else each
+            for name, each in self.returns.items()
+        }
+        return {name: spec.form if isinstance(spec, ArraySpec) else "clear" for name, spec in specs.items()}
+
+    def sizes(self, clients: Iterable[str]) -> dict[str, Size]:
+        """Return how large the replies of clients can be."""
+        if any(isinstance(each, Each) for each in self.returns.values()):
+            return {client: Size.of(for_client(self.returns, client)) for client in clients}
+        return dict.fromkeys(clients, Size.of(for_client(self.returns, "")))
+
+    def check(self, t: int, client: str, reply: Values, finite: bool) -> None:
+        """Raise a ``PayloadError`` unless a reply in round ``t`` is what was asked for.
+
+        finite: True if the arrays are known to be finite.
+        """
+        wanted: dict[str, Expected] = for_client(self.returns, client)
+        check(reply, wanted, finite=finite, round=t, phase=self.phase, client=client)
+        if self.verify is not None:
+            self.verify(client, reply)
+
+
+class Questioner(Protocol):
+    """A carrier of questions to clients; ``fenchel/server/fleet/fleet.py`` has the implementation."""
+
+    network: Network
+
+    async def exchange(self, question: Question, collector: Collector, /) -> list[str]:
+        """Put a question to its clients, and wait; return those whose replies count, in order of ids."""
+        ...
+
+    def tell(self, phase: str, clients: Iterable[str], values: Mapping[str, Value | Each[Value]], /) -> None:
+        """Give clients an instruction that they will carry out whatever happens."""
+        ...
+
+
+def bodies(clients: Iterable[str], values: Mapping[str, Value | Each[Value]]) -> Iterator[tuple[str, Body]]:
+    """Yield the body of each client's instruction; what is the same for all is encoded once."""
+    if any(isinstance(value, Each) for value in values.values()):
+        for client in clients:
+            yield client, _encoded(for_client(values, client))
+    else:
+        shared = _encoded(for_client(values, ""))
+        for client in clients:
+            yield client, shared
+
+
+def _encoded(values: dict[str, Value]) -> Body:
+    """Encode values; arrays that will be sent without a copy become read-only, so that no change slips in."""
+    body = Body(encode(values))
+    if body.refers_to_arrays:
+        for value in values.values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+    return body
