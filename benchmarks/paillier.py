@@ -36,13 +36,13 @@ from gmpy2 import mpz
 from benchmarks.limits import Limits
 from benchmarks.paillier_schemes import BITS, LAYOUT, PRECISION, Packed, PheNumbers, Scheme, peers
 from benchmarks.program import Figures, progress, run
-from fenchel.client.paillier.crt import CrtOwner
-from fenchel.client.paillier.gmp import GmpArithmetic
-from fenchel.client.paillier.key import PrivateKey, generate
-from fenchel.client.paillier.owner import key_owner
 from fenchel.common.arrays import Vector
 from fenchel.common.crypto.public_key import Backend
 from fenchel.common.crypto.residues.ifma import SquareModuli, problem
+from fenchel.keys.paillier.crt import CrtOwner
+from fenchel.keys.paillier.gmp import GmpArithmetic
+from fenchel.keys.paillier.key import PrivateKey, generate
+from fenchel.keys.paillier.owner import key_owner
 
 _STEPS = ("encrypt", "decrypt", "add")
 _TIMES_PHE = {"encrypt": 1000, "decrypt": 60, "add": 80}

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from phe.paillier import PaillierPrivateKey, PaillierPublicKey
 
 from benchmarks.program import progress
-from fenchel.client.paillier.cipher import Paillier
-from fenchel.client.paillier.key import PrivateKey
-from fenchel.client.paillier.owner import KeyOwner
 from fenchel.common.arrays import Vector
 from fenchel.common.crypto.packing import Layout
+from fenchel.keys.paillier.cipher import Paillier
+from fenchel.keys.paillier.key import PrivateKey
+from fenchel.keys.paillier.owner import KeyOwner
 
 BITS = 3072
 LAYOUT = Layout(slot_bits=40, fraction_bits=24, slots=76, value_bits=36)

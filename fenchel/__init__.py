@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from fenchel.deploy.launch.sweep import sweep
     from fenchel.deploy.launch.up import up, up_async
     from fenchel.estimators import FederatedClassifier, FederatedRegressor
+    from fenchel.fleet.addressing import Each
+    from fenchel.fleet.cohort import Cohort, Reduced, Replies
+    from fenchel.fleet.fleet import Fleet
     from fenchel.report.run import Run
-    from fenchel.server.fleet.addressing import Each
-    from fenchel.server.fleet.cohort import Cohort, Reduced, Replies
-    from fenchel.server.fleet.fleet import Fleet
     from fenchel.server.telemetry.observer import Observer, Observers, StopRun
 
 _HOMES = {
@@ -47,13 +47,13 @@ _HOMES = {
     "AlgorithmSettings": "fenchel.common.settings.algorithm",
     "ArraySpec": "fenchel.common.wire.schema",
     "ClientAlgorithm": "fenchel.algorithms.client_half",
-    "Cohort": "fenchel.server.fleet.cohort",
+    "Cohort": "fenchel.fleet.cohort",
     "DataError": "fenchel.common.errors",
-    "Each": "fenchel.server.fleet.addressing",
+    "Each": "fenchel.fleet.addressing",
     "FederatedClassifier": "fenchel.estimators",
     "FederatedRegressor": "fenchel.estimators",
     "FenchelError": "fenchel.common.errors",
-    "Fleet": "fenchel.server.fleet.fleet",
+    "Fleet": "fenchel.fleet.fleet",
     "Indices": "fenchel.common.arrays",
     "Matrix": "fenchel.common.arrays",
     "Metrics": "fenchel.common.objectives.metrics",
@@ -62,8 +62,8 @@ _HOMES = {
     "Observer": "fenchel.server.telemetry.observer",
     "Observers": "fenchel.server.telemetry.observer",
     "Ranking": "fenchel.common.objectives.ranking",
-    "Reduced": "fenchel.server.fleet.cohort",
-    "Replies": "fenchel.server.fleet.cohort",
+    "Reduced": "fenchel.fleet.cohort",
+    "Replies": "fenchel.fleet.cohort",
     "Run": "fenchel.report.run",
     "RunSettings": "fenchel.common.settings.run",
     "SettingsError": "fenchel.common.errors",

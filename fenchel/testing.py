@@ -28,7 +28,6 @@ from fenchel.algorithms.registry import server_half
 from fenchel.client.joining import Participant, session_of
 from fenchel.client.journal import Journal
 from fenchel.client.local_data import DataProvider
-from fenchel.client.secrets.shared import Secrets
 from fenchel.client.session import Answer, Session
 from fenchel.client.trust_limits import TrustLimits
 from fenchel.client.worker import Worker
@@ -43,6 +42,7 @@ from fenchel.common.wire.values import Values
 from fenchel.deploy.certificates.keys import CLIENTS, make_keys
 from fenchel.deploy.launch.in_process import MemoryStream, providers
 from fenchel.deploy.launch.names import client_names
+from fenchel.keys.shared import Secrets
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.coordinator import Coordinator, open_resumed
 from fenchel.server.telemetry.observer import Observer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fenchel.common.wire.values import Value
-from fenchel.server.fleet.collectors import Collector
-from fenchel.server.fleet.memory_budget import MemoryBudget, Reservation, Size
-from fenchel.server.fleet.request import take_all_due
+from fenchel.fleet.collectors import Collector
+from fenchel.fleet.memory_budget import MemoryBudget, Reservation, Size
+from fenchel.fleet.request import take_all_due
 
 
 def roomy(clients: Sequence[str] = (), buffer: int | None = None) -> Reservation:

@@ -55,7 +55,7 @@ class ClientContext:
     objective: Objective  # what can be computed on the client's shard
     shard: Shard  # the data themselves, for algorithms that align samples and features
     secrets: Any = None
-    """The :class:`~fenchel.client.secrets.shared.Secrets` of the federation, if the algorithm needs a key
+    """The :class:`~fenchel.keys.shared.Secrets` of the federation, if the algorithm needs a key
     (``key_bits``). The type is not named here: the server imports this module, and never what decrypts."""
     solver: Solver | None = None  # the local solver that suits this client, in place of the run's
     uplink: ClientUplink | None = None  # what becomes of vectors on their way to the server; ``None``: nothing

@@ -21,7 +21,7 @@ from fenchel.common.settings.algorithm import SMALLEST_STEP, AlgorithmSettings, 
 from fenchel.common.settings.participation import Sampler, Weighted
 from fenchel.common.settings.uplink import Uplink
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.cohort import Reduced
+from fenchel.fleet.cohort import Reduced
 
 
 class LocalTrainingSettings(AlgorithmSettings):

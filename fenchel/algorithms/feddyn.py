@@ -19,7 +19,7 @@ from fenchel.algorithms.mb_sgd import mean_samples
 from fenchel.algorithms.server_half import Algorithm, ServerContext
 from fenchel.common.arrays import Vector
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.cohort import Cohort
+from fenchel.fleet.cohort import Cohort
 
 
 class FedDynSettings(WeightedSumSettings):

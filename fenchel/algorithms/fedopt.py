@@ -15,7 +15,7 @@ from pydantic import Field, PositiveFloat
 from fenchel.algorithms.fedavg import FedAvg, FedAvgClient, WeightedAverageSettings
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.arrays import Vector
-from fenchel.server.fleet.cohort import Cohort
+from fenchel.fleet.cohort import Cohort
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 

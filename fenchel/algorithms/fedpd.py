@@ -20,7 +20,7 @@ from fenchel.common.errors import SettingsError
 from fenchel.common.randomness import generator
 from fenchel.common.settings.participation import AllClients
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.cohort import Cohort
+from fenchel.fleet.cohort import Cohort
 
 
 class FedPDSettings(WeightedSumSettings):

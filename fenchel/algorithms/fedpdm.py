@@ -26,7 +26,7 @@ from fenchel.common.settings.participation import Sampler, Weighted
 from fenchel.common.settings.uplink import Uplink
 from fenchel.common.wire.schema import Expected
 from fenchel.common.wire.values import SparseVector, Values
-from fenchel.server.fleet.cohort import Cohort
+from fenchel.fleet.cohort import Cohort
 
 Aggregator = Literal["sampled", "stale", "hybrid"]
 Dual = Literal["private", "public"]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fenchel.algorithms.server_half import Algorithm, ServerContext
-from fenchel.server.fleet.quorum import nobody_left
+from fenchel.fleet.quorum import nobody_left
 
 
 class FixedFleet(Algorithm):

@@ -12,7 +12,7 @@ from fenchel.algorithms.fedavg import LocalTraining, WeightedSumSettings
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.arrays import Vector
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.fleet import Fleet
+from fenchel.fleet.fleet import Fleet
 
 
 class MiniBatchSGDSettings(WeightedSumSettings):

@@ -20,7 +20,7 @@ from fenchel.common.arrays import Vector
 from fenchel.common.settings.uplink import Uplink
 from fenchel.common.wire.schema import Expected
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.cohort import Cohort, Reduced
+from fenchel.fleet.cohort import Cohort, Reduced
 
 
 class ScaffoldSettings(WeightedSumSettings):

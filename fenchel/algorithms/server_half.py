@@ -13,10 +13,10 @@ from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.settings.privacy import DifferentialPrivacy
 from fenchel.common.settings.uplink import Downlink, Uplink
-from fenchel.server.fleet.cohort import Cohort
-from fenchel.server.fleet.downlink import ServerDownlink
-from fenchel.server.fleet.fleet import Fleet
-from fenchel.server.fleet.uplink import ServerUplink
+from fenchel.fleet.cohort import Cohort
+from fenchel.fleet.downlink import ServerDownlink
+from fenchel.fleet.fleet import Fleet
+from fenchel.fleet.uplink import ServerUplink
 
 
 @dataclass(frozen=True)

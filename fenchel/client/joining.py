@@ -25,8 +25,8 @@ from fenchel.common.version import PROTOCOL, software
 from fenchel.proto import fenchel_pb2 as pb
 
 if TYPE_CHECKING:
-    from fenchel.client.secrets.secret_exchange import SecretExchange
-    from fenchel.client.secrets.shared import Secrets
+    from fenchel.keys.secret_exchange import SecretExchange
+    from fenchel.keys.shared import Secrets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +128,8 @@ def _secret_exchange(who: Participant, run: str, settings: RunSettings, folder: 
             f"client {who.name} was given secrets in a file, but the clients of this run make their own "
             "(secrets.source: sealed); start it without --secrets"
         )
-    from fenchel.client.secrets.identity import Identity
-    from fenchel.client.secrets.secret_exchange import SecretExchange
+    from fenchel.keys.identity import Identity
+    from fenchel.keys.secret_exchange import SecretExchange
 
     identity = Identity(who.name, who.credentials)
     implementation = settings.algorithm.encryption_implementation

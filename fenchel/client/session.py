@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from fenchel.client.disk_quota import DiskQuota
     from fenchel.client.privacy.ledger import Account
     from fenchel.client.privacy.policy import Policy
-    from fenchel.client.secrets.secret_exchange import SecretExchange
-    from fenchel.client.secrets.shared import Secrets
+    from fenchel.keys.secret_exchange import SecretExchange
+    from fenchel.keys.shared import Secrets
 
 log = logging.getLogger("fenchel.client")
 

@@ -26,10 +26,10 @@ from fenchel.common.storage.state import freeze, thaw
 from fenchel.common.wire.frames import Body
 from fenchel.common.wire.payload import Encoded
 from fenchel.common.wire.values import Value
+from fenchel.fleet.availability import Absence, Availability
+from fenchel.fleet.calls import Call
+from fenchel.fleet.client_record import EPOCH_BITS, ClientRecord
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.availability import Absence, Availability
-from fenchel.server.fleet.calls import Call
-from fenchel.server.fleet.client_record import EPOCH_BITS, ClientRecord
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -22,18 +22,18 @@ from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import BEGINS, RunFolder
 from fenchel.common.storage.store import write_text
 from fenchel.common.storage.tables import exists, read
+from fenchel.fleet.fleet import Fleet
+from fenchel.fleet.memory_budget import MemoryBudget
+from fenchel.fleet.metering.limits import Limits
+from fenchel.fleet.metering.throttled_log import ThrottledLog
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.evaluation import Evaluator
-from fenchel.server.fleet.fleet import Fleet
-from fenchel.server.fleet.memory_budget import MemoryBudget
 from fenchel.server.membership.admission import Admission
 from fenchel.server.membership.environments import Environments
 from fenchel.server.membership.secret_exchange import share_secrets
-from fenchel.server.metering.limits import Limits
-from fenchel.server.metering.throttled_log import ThrottledLog
 from fenchel.server.preflight import build_half, check_run, no_samples, open_data
 from fenchel.server.privacy_budget import PrivacyBudget
 from fenchel.server.rounds import Rounds

@@ -44,8 +44,8 @@ from fenchel.common.objectives.score_groups import LEVELS as LEVELS_AT_MOST
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.wire.phases import EVALUATE, EVALUATION, LEVELS, grouped_in
 from fenchel.common.wire.values import Value, Values
-from fenchel.server.fleet.cohort import Replies
-from fenchel.server.fleet.fleet import Fleet
+from fenchel.fleet.cohort import Replies
+from fenchel.fleet.fleet import Fleet
 
 log = logging.getLogger("fenchel.server")
 

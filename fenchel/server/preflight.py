@@ -19,10 +19,10 @@ from fenchel.common.objectives.factory import build_objective, initial_model
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.objective import BinarySettings, LinearSettings, SmoothedHingeSettings
 from fenchel.common.settings.run import RunSettings
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.fleet import Fleet
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.evaluation import check_training
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.fleet import Fleet
 from fenchel.server.membership.late_joiners import check_late_joiners
 
 

@@ -22,8 +22,8 @@ from fenchel.common.accounting.public_facts import PrivacyFacts
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.privacy import DifferentialPrivacy
 from fenchel.common.settings.run import RunSettings
+from fenchel.fleet.calls import Call
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.calls import Call
 
 
 @dataclass

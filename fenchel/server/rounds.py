@@ -24,11 +24,11 @@ from fenchel.common.errors import TooManyFilesError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage import store
 from fenchel.common.storage.run_folder import RunFolder
+from fenchel.fleet.calls import Call
+from fenchel.fleet.fleet import Fleet
+from fenchel.fleet.metering.throttled_log import ThrottledLog
 from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.evaluation import Evaluator
-from fenchel.server.fleet.calls import Call
-from fenchel.server.fleet.fleet import Fleet
-from fenchel.server.metering.throttled_log import ThrottledLog
 from fenchel.server.privacy_budget import PrivacyBudget
 from fenchel.server.saving import Saving, until_written
 from fenchel.server.telemetry.deferred_note import DeferredNote

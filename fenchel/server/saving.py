@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from fenchel.common.errors import TooManyFilesError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.metering.throttled_log import ThrottledLog
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.checkpoint import Checkpoint, RoundSnapshot
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.metering.throttled_log import ThrottledLog
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -21,7 +21,7 @@ from fenchel.common.arrays import Vector
 from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.wire.schema import ArraySpec
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.cohort import Reduced, Replies
+from fenchel.fleet.cohort import Reduced, Replies
 
 NAME = "tests.algorithms.balance:Balance"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fenchel.client.secrets.shared import Secrets
+from fenchel.keys.shared import Secrets
 from tests.algorithms.hybrid import KEY_BITS, Laboratory
 
 

@@ -15,7 +15,7 @@ from fenchel.algorithms.robust.sampled_by_weight import SampledByWeight
 from fenchel.common.arrays import Dense, Vector
 from fenchel.common.randomness import generator
 from fenchel.deploy.launch.names import client_names
-from fenchel.server.fleet.cohort import Cohort
+from fenchel.fleet.cohort import Cohort
 from tests.algorithms.drdm_oracle import Draw, Floats, Gradients, Losses
 from tests.algorithms.feddcd_quadratics import QuadraticProblem, train_quadratics
 from tests.algorithms.mlr import Problem, Run, train

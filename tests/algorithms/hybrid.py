@@ -12,7 +12,6 @@ from unittest.mock import patch
 import numpy as np
 
 from fenchel.client.local_data import LocalData
-from fenchel.client.secrets.shared import Secrets
 from fenchel.client.worker import Worker
 from fenchel.common.arrays import Vector
 from fenchel.common.crypto.ciphertexts import Ciphertexts
@@ -27,6 +26,7 @@ from fenchel.common.wire.stream import Stream
 from fenchel.common.wire.values import Value, Values
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.deploy.launch.names import client_names
+from fenchel.keys.shared import Secrets
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.testing import load_model
 

@@ -25,7 +25,7 @@ from fenchel.common.errors import DataError
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.cohort import Cohort
+from fenchel.fleet.cohort import Cohort
 from fenchel.testing import Federation
 from tests.algorithms.hyfdca_oracle import Hybrid, Party, Problem
 

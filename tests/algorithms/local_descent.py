@@ -16,7 +16,7 @@ from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.randomness import generator
 from fenchel.common.settings.run import RunSettings
 from fenchel.deploy.launch.names import client_names
-from fenchel.server.fleet.sampling import draw
+from fenchel.fleet.sampling import draw
 
 
 def dense(features: Any) -> Dense:

@@ -33,8 +33,8 @@ from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage import store
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.names import client_names
+from fenchel.fleet.cohort import Cohort
 from fenchel.server import checkpoint as checkpoints
-from fenchel.server.fleet.cohort import Cohort
 from fenchel.testing import Faults, Federation
 
 SETS = ((0, 1), (2, 3), (0, 2), (1, 3))

@@ -15,7 +15,7 @@ from fenchel.algorithms.feddcd.acc_feddcd import Acceleration, AccFedDCD, AccFed
 from fenchel.common.arrays import Dense, Indices, Vector
 from fenchel.common.objectives.factory import build_objective
 from fenchel.deploy.launch.names import client_names
-from fenchel.server.fleet.cohort import Cohort
+from fenchel.fleet.cohort import Cohort
 from tests.algorithms.feddcd_oracle import (
     Momentum,
     Quadratics,

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from fenchel.client.privacy.protection import Protection
-from fenchel.client.secrets.shared import Secrets
 from fenchel.common.accounting.accountant import Release, epsilon
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import CheckpointError
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.keys.shared import Secrets
 from fenchel.testing import Faults, Federation
 from tests.algorithms.hybrid import hybrid_settings, shards_of
 from tests.algorithms.test_private_runs import SOUND, private

@@ -26,9 +26,9 @@ from fenchel.common.settings.objective import LinearSettings
 from fenchel.common.settings.participation import Participation
 from fenchel.common.wire.values import Values
 from fenchel.deploy.launch.names import client_names
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.fleet import Fleet
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.fleet import Fleet
 from tests.algorithms.drdm_oracle import (
     Q1,
     Q1_AVERAGE,

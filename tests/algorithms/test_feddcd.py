@@ -24,7 +24,7 @@ from fenchel.common.errors import SettingsError
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.objective import LinearSettings
-from fenchel.server.fleet.cohort import Cohort, Reduced
+from fenchel.fleet.cohort import Cohort, Reduced
 from tests.algorithms.mlr import SETS, Problem, reproducible, train
 from tests.messages import raises
 

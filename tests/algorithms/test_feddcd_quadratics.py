@@ -12,7 +12,7 @@ import pytest
 from fenchel.algorithms.feddcd.acc_feddcd import AccFedDCD
 from fenchel.common.arrays import Dense, Vector
 from fenchel.deploy.launch.names import client_names
-from fenchel.server.fleet.cohort import Cohort
+from fenchel.fleet.cohort import Cohort
 from tests.algorithms.feddcd_oracle import (
     Momentum,
     Quadratics,

@@ -26,8 +26,8 @@ from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.uplink import Uplink, UplinkSparsifier
 from fenchel.common.wire.values import SparseVector
-from fenchel.server.fleet.cohort import Reduced
-from fenchel.server.fleet.uplink import Aggregate, ServerUplink
+from fenchel.fleet.cohort import Reduced
+from fenchel.fleet.uplink import Aggregate, ServerUplink
 from tests.algorithms.feddcd_oracle import Quadratics
 from tests.algorithms.feddcd_quadratics import Quadratic, problem_of, train_quadratics
 from tests.algorithms.fedpdm_oracle import Trace, Variant, simulated, soft

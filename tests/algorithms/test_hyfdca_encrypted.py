@@ -14,8 +14,6 @@ import pytest
 from fenchel.algorithms.hyfdca.client import HyFDCAClient
 from fenchel.algorithms.hyfdca.server import HyFDCA
 from fenchel.algorithms.hyfdca.settings import HyFDCASettings, picked_units
-from fenchel.client.paillier.cipher import Paillier
-from fenchel.client.secrets.shared import Secrets
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.public_key import Backend
@@ -23,7 +21,9 @@ from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.data.shard import Shard
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.wire.values import SparseVector, Values
-from fenchel.server.fleet.fleet import Fleet
+from fenchel.fleet.fleet import Fleet
+from fenchel.keys.paillier.cipher import Paillier
+from fenchel.keys.shared import Secrets
 from tests.algorithms.hybrid import (
     CIPHERTEXT_BYTES,
     Laboratory,

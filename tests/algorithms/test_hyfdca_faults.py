@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fenchel.client.secrets.shared import Secrets
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import JoinRefusedError
 from fenchel.common.settings.run import RunSettings
@@ -23,6 +22,7 @@ from fenchel.common.storage import store
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.frames import parse
 from fenchel.deploy.launch.in_process import MemoryStream
+from fenchel.keys.shared import Secrets
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.coordinator import Coordinator
 from fenchel.testing import Faults, Federation

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fenchel.client.secrets.shared import Secrets
+from fenchel.keys.shared import Secrets
 from tests.algorithms.wire import Frame, account_of, check_account, entries, messages
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import PATIENCE, Federation, Process, free_port, wait_until

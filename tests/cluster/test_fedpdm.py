@@ -15,7 +15,7 @@ from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.values import ALIGNMENT, SparseVector
 from fenchel.deploy.launch.in_process import run_in_process
-from fenchel.server.fleet.downlink import ServerDownlink
+from fenchel.fleet.downlink import ServerDownlink
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import digest
 from tests.payload_sizes import payload_bits

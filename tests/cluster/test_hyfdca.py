@@ -17,8 +17,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fenchel.client.paillier.cipher import Paillier
-from fenchel.client.secrets.shared import Secrets
 from fenchel.common.arrays import Vector
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.public_key import Implementation
@@ -29,6 +27,8 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.values import Value
 from fenchel.deploy.certificates.keys import make_keys
 from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.keys.paillier.cipher import Paillier
+from fenchel.keys.shared import Secrets
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, digest
 from tests.slow import rest_slow

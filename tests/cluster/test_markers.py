@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fenchel.client.secrets.shared import Secrets
 from fenchel.deploy.certificates.keys import make_keys
+from fenchel.keys.shared import Secrets
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, free_port, wait_until
 from tests.cluster.gated import NAME

@@ -25,9 +25,9 @@ from fenchel.common.tls.credentials import Credentials
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.names import client_names
+from fenchel.fleet.metering.socket_bytes import SocketBytes, Sockets
 from fenchel.report.run import Run
 from fenchel.server.coordinator import Coordinator
-from fenchel.server.metering.socket_bytes import SocketBytes, Sockets
 from fenchel.server.telemetry.recorder import Row
 from fenchel.server.transport.service import serve
 from tests.observing import Calling

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import fenchel
-from fenchel.client.secrets.shared import Secrets
 from fenchel.common.errors import RunStoppedError, SettingsError
 from fenchel.deploy.certificates.keys import make_keys
+from fenchel.keys.shared import Secrets
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import Federation, wait_until
 from tests.messages import raises
@@ -60,14 +60,9 @@ def decrypting(modules: set[str]) -> set[str]:
     return {
         name
         for name in modules
-        if name.startswith("fenchel.client.paillier")
+        if name.startswith("fenchel.keys.paillier")
         or name
-        in (
-            "fenchel.client.secrets.shared",
-            "fenchel.client.secrets.secret_exchange",
-            "fenchel.client.secrets.sealing",
-            "fenchel.client.session",
-        )
+        in ("fenchel.keys.shared", "fenchel.keys.secret_exchange", "fenchel.keys.sealing", "fenchel.client.session")
     }
 
 
@@ -124,9 +119,7 @@ def test_clients_seal_secrets_for_each_other_and_the_server_only_relays(federate
     assert holding(federation.folder, secrets) == [], "the clients have removed them, too: the run is complete"
     assert decrypting(loaded(federation.says("server"))) == set()
     assert "fenchel.server.membership.secret_exchange" in loaded(federation.says("server"))
-    assert {"fenchel.client.secrets.shared", "fenchel.client.secrets.sealing"} <= decrypting(
-        loaded(federation.says("client-000"))
-    )
+    assert {"fenchel.keys.shared", "fenchel.keys.sealing"} <= decrypting(loaded(federation.says("client-000")))
 
 
 def test_clients_that_are_killed_in_the_middle_of_the_exchange_come_to_the_same_secrets(

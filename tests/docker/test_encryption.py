@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fenchel.client.secrets.shared import Secrets
 from fenchel.common.settings.run import load
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.certificates.keys import make_keys
 from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.keys.shared import Secrets
 from tests.docker.cluster import ROOT, Cluster, command
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]

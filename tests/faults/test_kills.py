@@ -25,12 +25,12 @@ from typing import Any, Literal, TypeAlias
 import pytest
 
 from fenchel.algorithms.registry import client_half
-from fenchel.client.secrets.shared import Secrets
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.certificates.keys import make_keys
 from fenchel.deploy.launch.fork_server import ForkServer
 from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.keys.shared import Secrets
 from tests.cases import FIRST, sections_of
 from tests.cluster.federation import MODULES, Federation, digest, wait_until
 

@@ -41,10 +41,10 @@ from fenchel.deploy.certificates.pairs import check_pair
 from fenchel.deploy.certificates.revocation import revoke
 from fenchel.deploy.cli.certs import revoke as revoke_by_command
 from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.fleet.client_record import ClientRecord
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.checkpoint import Checkpoint
-from fenchel.server.fleet.client_record import ClientRecord
 from tests.conftest import MakeSettings
 from tests.faults.power import Recording, Tree, lay_out, recording
 from tests.messages import raises

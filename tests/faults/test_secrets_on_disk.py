@@ -18,9 +18,6 @@ from fenchel.client.evaluation import EVALUATIONS, AnsweredEvaluations
 from fenchel.client.journal import Journal
 from fenchel.client.privacy.ledger import LEDGER, Account, Ledger
 from fenchel.client.privacy.randomness import PrivateRandomness
-from fenchel.client.secrets.identity import Identity
-from fenchel.client.secrets.secret_exchange import SecretExchange
-from fenchel.client.secrets.shared import Secrets
 from fenchel.common.accounting.accountant import Release
 from fenchel.common.errors import CredentialError
 from fenchel.common.storage.run_folder import RunFolder
@@ -29,9 +26,12 @@ from fenchel.common.wire.phases import OFFER
 from fenchel.deploy.certificates.keys import CLIENTS, SERVER, make_keys
 from fenchel.deploy.certificates.making import make_all, renew
 from fenchel.deploy.certificates.revocation import revoke
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.keys.identity import Identity
+from fenchel.keys.secret_exchange import SecretExchange
+from fenchel.keys.shared import Secrets
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
-from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.rounds import save_model
 from tests.faults.power import Named, Node, Opened, Recording, Wrote, recording
 from tests.faults.test_power import Model, try_everything, try_kills

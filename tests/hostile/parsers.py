@@ -42,10 +42,6 @@ from fenchel.client.privacy.ledger import Ledger
 from fenchel.client.privacy.ledger_file import _chained, _line
 from fenchel.client.privacy.policy import load_policy
 from fenchel.client.privacy.randomness import SECRET, SECRET_BYTES, PrivateRandomness
-from fenchel.client.secrets.identity import Identity
-from fenchel.client.secrets.sealing import seal, unseal
-from fenchel.client.secrets.secret_exchange import SecretExchange
-from fenchel.client.secrets.shared import Secrets
 from fenchel.client.session import ClientData, Session
 from fenchel.client.worker import Worker
 from fenchel.common.accounting.accountant import Release
@@ -102,6 +98,14 @@ from fenchel.deploy.invitations.invitation import Invitation
 from fenchel.deploy.invitations.signing import requested_key
 from fenchel.deploy.launch.bundle import ReceivedBundle
 from fenchel.deploy.monitoring.exporters import Exporters, watching
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.collectors import Gathered
+from fenchel.fleet.metering.limits import Limits
+from fenchel.fleet.request import Request
+from fenchel.keys.identity import Identity
+from fenchel.keys.sealing import seal, unseal
+from fenchel.keys.secret_exchange import SecretExchange
+from fenchel.keys.shared import Secrets
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.report.disclosures import disclosure_rows, exporter_rows, head_rows, load_disclosures, noise_rows
 from fenchel.report.run import Run
@@ -109,11 +113,7 @@ from fenchel.server import checkpoint
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.disclosure.exporters import Exporter
 from fenchel.server.disclosure.record import DisclosureRecord
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.collectors import Gathered
-from fenchel.server.fleet.request import Request
 from fenchel.server.membership.registration import Registration
-from fenchel.server.metering.limits import Limits
 from fenchel.server.stream.client_stream import ClientStream
 from fenchel.server.transport.interceptor import RefusedError
 from fenchel.server.transport.service import Service

@@ -31,12 +31,12 @@ from fenchel.deploy.certificates.description import describe
 from fenchel.deploy.certificates.making import make_all, make_monitor, renew
 from fenchel.deploy.certificates.revocation import revoke
 from fenchel.deploy.monitoring.health import main as check_health
+from fenchel.fleet.metering import rate_limit
+from fenchel.fleet.metering.limits import Limits
+from fenchel.fleet.metering.throttled_log import ThrottledLog
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 from fenchel.server.coordinator import Coordinator
-from fenchel.server.metering import rate_limit
-from fenchel.server.metering.limits import Limits
-from fenchel.server.metering.throttled_log import ThrottledLog
 from fenchel.server.transport import revocation_check
 from fenchel.server.transport.service import listening
 from tests.conftest import MakeSettings

@@ -17,8 +17,6 @@ import pytest
 from fenchel.algorithms.hyfdca import client_setup
 from fenchel.algorithms.hyfdca.partitioned_problem import agreed_key
 from fenchel.client.local_data import LocalData
-from fenchel.client.paillier.cipher import Paillier
-from fenchel.client.secrets.shared import Secrets
 from fenchel.client.session import ClientData
 from fenchel.common.arrays import squared_norms
 from fenchel.common.crypto.ciphertexts import Ciphertexts
@@ -34,7 +32,9 @@ from fenchel.common.errors import (
 )
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.wire.values import Value, Values
-from fenchel.server.fleet.memory_budget import MemoryBudget, Reservation, Size
+from fenchel.fleet.memory_budget import MemoryBudget, Reservation, Size
+from fenchel.keys.paillier.cipher import Paillier
+from fenchel.keys.shared import Secrets
 from tests.algorithms.hybrid import KEY_BITS, Laboratory, Tamper, hybrid_settings, shards_of
 from tests.messages import raises
 

@@ -11,14 +11,14 @@ import pytest
 
 from fenchel.algorithms.client_half import ClientContext
 from fenchel.algorithms.hyfdca.client import HyFDCAClient
-from fenchel.client.paillier.cipher import Paillier
-from fenchel.client.secrets.shared import Secrets
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.residues.gmp import GmpResidues
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError, FenchelError, PayloadError, SettingsError
 from fenchel.common.objectives.factory import build_objective
+from fenchel.keys.paillier.cipher import Paillier
+from fenchel.keys.shared import Secrets
 from tests.algorithms.hybrid import KEY_BITS, Laboratory, Run, hybrid_settings, shards_of
 from tests.messages import raises
 

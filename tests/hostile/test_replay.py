@@ -32,9 +32,9 @@ from fenchel.common.wire.stream import Stream
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.launch.in_process import MemoryStream
 from fenchel.deploy.launch.names import client_names
+from fenchel.fleet.metering.limits import Limits
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.coordinator import Coordinator
-from fenchel.server.metering.limits import Limits
 from fenchel.server.transport.service import serve
 from fenchel.testing import Faults, Federation, load_model
 from tests.cluster.ledger import Ledger

@@ -31,10 +31,10 @@ from fenchel.common.wire.reader import SMALLEST_PIECE
 from fenchel.common.wire.values import SparseVector, Values
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.launch.names import client_names
+from fenchel.fleet.metering.limits import Limits
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 from fenchel.server.coordinator import Coordinator
-from fenchel.server.metering.limits import Limits
 from fenchel.server.transport.service import serve
 from fenchel.testing import load_model
 from tests.hostile.memory import growth

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fenchel.common.errors import SettingsError
-from fenchel.server.metering import open_files
+from fenchel.fleet.metering import open_files
 from tests.cluster.federation import Federation, wait_until
 from tests.hostile.test_memory import SMALL, Siege
 from tests.hostile.test_siege import HONEST

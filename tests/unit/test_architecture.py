@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("proto", "common", "algorithms", "server", "client", "deploy", "report")
+PACKAGES = ("proto", "common", "fleet", "keys", "algorithms", "server", "client", "deploy", "report")
 NETWORKS = {
     f"fenchel/common/objectives/networks/{name}.py"
     for name in ("architectures", "exported", "factory", "flat", "module", "objective", "scorer")
@@ -33,7 +33,7 @@ ROOMS = {
     },
     "pandas": set[str](),
     "sklearn": {"fenchel/common/data/split.py", "fenchel/estimators.py", "fenchel/report/exported.py"},
-    "phe": {"fenchel/common/crypto/residues/phe.py", "fenchel/client/paillier/phe.py"},
+    "phe": {"fenchel/common/crypto/residues/phe.py", "fenchel/keys/paillier/phe.py"},
     "dp_accounting": {"fenchel/common/accounting/accountant.py"},
     "prometheus_client": {"fenchel/common/telemetry/exposition.py"},
     "opentelemetry": {"fenchel/common/telemetry/tracing.py"},
@@ -47,7 +47,7 @@ ROOMS = {
 EAGER = {
     "torch": NETWORKS,
     "sklearn": {"fenchel/estimators.py"},
-    "phe": {"fenchel/common/crypto/residues/phe.py", "fenchel/client/paillier/phe.py"},
+    "phe": {"fenchel/common/crypto/residues/phe.py", "fenchel/keys/paillier/phe.py"},
 }
 """The modules that may import a heavy library at their top, because they are themselves imported lazily."""
 

@@ -24,7 +24,6 @@ from fenchel.client.joining import Participant, session_of
 from fenchel.client.local_data import DataProvider, LocalData, OwnShard
 from fenchel.client.privacy.ledger import Ledger
 from fenchel.client.privacy.policy import Policy, load_policy
-from fenchel.client.secrets.shared import Secrets
 from fenchel.client.session import Session
 from fenchel.client.trust_limits import TrustLimits
 from fenchel.common.accounting.accountant import Release
@@ -42,6 +41,7 @@ from fenchel.common.version import PROTOCOL
 from fenchel.deploy.certificates.keys import make_keys, read_public, refuse_private_keys
 from fenchel.deploy.certificates.making import make_all, make_server
 from fenchel.deploy.certificates.pairs import check_pair
+from fenchel.keys.shared import Secrets
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.report.run import Run
 from fenchel.server import checkpoint

@@ -26,7 +26,7 @@ from fenchel.common.errors import DataError, LostStateError, PayloadError, RunSt
 from fenchel.common.objectives.auc import AUXILIARY
 from fenchel.common.objectives.binary import BinaryObjective, require_scores
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.cohort import Cohort
+from fenchel.fleet.cohort import Cohort
 
 log = logging.getLogger("fenchel.server")
 

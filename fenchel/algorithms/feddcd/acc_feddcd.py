@@ -23,7 +23,7 @@ from fenchel.common.optim import Solved
 from fenchel.common.settings.participation import Weighted
 from fenchel.common.wire.schema import ABSURD, Expected, NumberSpec
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.cohort import Cohort, Reduced
+from fenchel.fleet.cohort import Cohort, Reduced
 
 
 class AccFedDCDSettings(DualAscentSettings):

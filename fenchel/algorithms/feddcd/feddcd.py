@@ -31,9 +31,9 @@ from fenchel.common.settings.solver import AutoSolver, LbfgsSolver, NewtonCgSolv
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.schema import Expected
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.addressing import Each
-from fenchel.server.fleet.cohort import Cohort, Reduced
-from fenchel.server.fleet.sampling import fraction_size
+from fenchel.fleet.addressing import Each
+from fenchel.fleet.cohort import Cohort, Reduced
+from fenchel.fleet.sampling import fraction_size
 
 
 class DualAscentSettings(AlgorithmSettings):

@@ -24,7 +24,7 @@ from fenchel.common.settings.algorithm import AlgorithmSettings, Weighting
 from fenchel.common.settings.participation import Sampler, Weighted
 from fenchel.common.wire.schema import ArraySpec
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.addressing import Each
+from fenchel.fleet.addressing import Each
 
 
 class LocalDescentSettings(AlgorithmSettings):

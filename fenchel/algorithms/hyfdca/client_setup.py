@@ -16,8 +16,6 @@ from fenchel.algorithms.client_half import ClientAlgorithm, answers
 from fenchel.algorithms.hyfdca.client_alignment import check_groups, check_layouts, check_quotas, check_slice
 from fenchel.algorithms.hyfdca.client_vectors import Clear, Encrypted
 from fenchel.algorithms.hyfdca.settings import HyFDCASettings, layout_numbers, layout_of, norm_bits, target_bits
-from fenchel.client.paillier.cipher import Paillier
-from fenchel.client.secrets.pseudonyms import cell_pseudonyms, label_pseudonyms, pseudonyms
 from fenchel.common.arrays import Indices, Vector, squared_norms
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.meter import CipherMeter
@@ -27,6 +25,8 @@ from fenchel.common.objectives.linear import LinearObjective, require_one_score
 from fenchel.common.objectives.losses import MarginLoss
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.values import Values
+from fenchel.keys.paillier.cipher import Paillier
+from fenchel.keys.pseudonyms import cell_pseudonyms, label_pseudonyms, pseudonyms
 
 log = logging.getLogger("fenchel.client")
 

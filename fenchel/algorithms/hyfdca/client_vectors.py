@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fenchel.algorithms.hyfdca.settings import entries_of
-from fenchel.client.paillier.cipher import Paillier
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
@@ -17,6 +16,7 @@ from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError, OutOfRangeError, PayloadError
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.values import Value
+from fenchel.keys.paillier.cipher import Paillier
 
 log = logging.getLogger("fenchel.client")
 

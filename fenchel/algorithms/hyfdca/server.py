@@ -22,8 +22,8 @@ from fenchel.common.arrays import Vector
 from fenchel.common.errors import RunStoppedError
 from fenchel.common.wire.schema import ArraySpec, Expected
 from fenchel.common.wire.values import Value
-from fenchel.server.fleet.addressing import Each
-from fenchel.server.fleet.cohort import Cohort, Replies
+from fenchel.fleet.addressing import Each
+from fenchel.fleet.cohort import Cohort, Replies
 
 log = logging.getLogger("fenchel.server")
 

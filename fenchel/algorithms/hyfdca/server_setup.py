@@ -35,9 +35,9 @@ from fenchel.common.objectives.linear import LinearObjective, require_one_score
 from fenchel.common.objectives.losses import MarginLoss
 from fenchel.common.wire.schema import ArraySpec, Expected, NumberSpec
 from fenchel.common.wire.values import Value
+from fenchel.fleet.addressing import Each
+from fenchel.fleet.cohort import Cohort, Replies
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.addressing import Each
-from fenchel.server.fleet.cohort import Cohort, Replies
 
 log = logging.getLogger("fenchel.server")
 

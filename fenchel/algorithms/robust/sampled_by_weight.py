@@ -24,7 +24,7 @@ from fenchel.common.optim.projection import onto
 from fenchel.common.randomness import generator
 from fenchel.common.settings.participation import AllClients, FixedSize
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.cohort import Cohort
+from fenchel.fleet.cohort import Cohort
 
 log = logging.getLogger("fenchel.server")
 

@@ -22,7 +22,7 @@ from fenchel.algorithms.robust.weights import Robust
 from fenchel.common.arrays import Vector
 from fenchel.common.optim.projection import onto
 from fenchel.common.wire.values import Values
-from fenchel.server.fleet.cohort import Cohort
+from fenchel.fleet.cohort import Cohort
 
 
 class ScaffPDSettings(RobustSettings):

@@ -26,7 +26,7 @@ LEVELS: Expectation = {"levels": int}
 """Comes back, too, where the server has divided the line of scores further: how often the client has."""
 
 
-# The exchange of secrets (fenchel/client/secrets/secret_exchange.py): three phases before an algorithm's start.
+# The exchange of secrets (fenchel/keys/secret_exchange.py): three phases before an algorithm's start.
 
 OFFER = "fenchel.secrets.offer"
 """Give a public key to which others can seal secrets for this client."""

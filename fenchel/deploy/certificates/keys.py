@@ -38,7 +38,7 @@ def make_keys(
     force: replace what is there. What was encrypted with it can no longer be read.
     """
     # Only here: a process that is a server must not even have this code.
-    from fenchel.client.secrets.shared import Secrets
+    from fenchel.keys.shared import Secrets
 
     paths = folder / CLIENTS, folder / SERVER
     for path in paths:

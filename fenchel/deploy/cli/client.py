@@ -159,12 +159,12 @@ def client(
     from fenchel.client.joining import Participant
     from fenchel.client.local_data import DataProvider, LocalData, OwnFile
     from fenchel.client.privacy.policy import load_policy
-    from fenchel.client.secrets.shared import Secrets
     from fenchel.client.trust_limits import TrustLimits
     from fenchel.common.settings.solver import parse_solver
     from fenchel.deploy.address import Address
     from fenchel.deploy.launch.crash import leaving_no_data
     from fenchel.deploy.monitoring.exporters import watching_clients
+    from fenchel.keys.shared import Secrets
 
     if token is None and claim is None and bundle is None and not insecure:
         token = os.environ.get("FENCHEL_TOKEN")

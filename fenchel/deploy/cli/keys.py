@@ -67,8 +67,8 @@ def _show(file: Path, as_json: bool) -> None:
 
 
 def _about(file: Path) -> dict[str, str | int]:
-    from fenchel.client.secrets.shared import Secrets
     from fenchel.common.crypto.public_key import looks_private
+    from fenchel.keys.shared import Secrets
 
     try:
         private = looks_private(file.read_text(errors="replace"))

@@ -95,8 +95,8 @@ def server(
     from fenchel.deploy.certificates.pairs import check_pair
     from fenchel.deploy.monitoring.display import Display
     from fenchel.deploy.monitoring.exporters import Exporters, watching
+    from fenchel.fleet.metering.open_files import raise_limit
     from fenchel.server.coordinator import Coordinator, open_resumed
-    from fenchel.server.metering.open_files import raise_limit
     from fenchel.server.telemetry.observer import Observers
     from fenchel.server.transport.service import serve
 

@@ -124,9 +124,9 @@ def up(
     from fenchel.deploy.launch.launchers.choice import launcher
     from fenchel.deploy.monitoring.display import Display
     from fenchel.deploy.monitoring.exporters import Exporters, watching
+    from fenchel.fleet.metering.open_files import raise_limit
     from fenchel.report.run import Run
     from fenchel.server.coordinator import open_resumed
-    from fenchel.server.metering.open_files import raise_limit
     from fenchel.server.telemetry.observer import Observers
     from fenchel.server.telemetry.summary import Summary
 

@@ -15,7 +15,6 @@ from typing import ClassVar
 
 from fenchel.client.joining import Participant, session_of
 from fenchel.client.local_data import DataProvider, LocalData, OwnFile, OwnShard
-from fenchel.client.secrets.shared import Secrets
 from fenchel.client.trust_limits import TrustLimits
 from fenchel.client.worker import Worker
 from fenchel.common.data.shard import Shard
@@ -26,6 +25,7 @@ from fenchel.common.storage.store import write_text
 from fenchel.deploy.certificates.keys import CLIENTS, make_keys
 from fenchel.deploy.launch.given_data import OwnFiles
 from fenchel.deploy.launch.names import client_names
+from fenchel.keys.shared import Secrets
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.telemetry.observer import Observer

@@ -31,7 +31,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.address import Address
 from fenchel.deploy.monitoring.time_left import TimeLeft
 from fenchel.deploy.monitoring.web import HttpResponse, NotReadyError, Route, WebServer
-from fenchel.server.fleet.calls import Call
+from fenchel.fleet.calls import Call
 from fenchel.server.membership.client_status import ClientStatus, census
 from fenchel.server.telemetry.observer import Observer, OngoingRun
 from fenchel.server.telemetry.recorder import Row

@@ -29,11 +29,11 @@ from fenchel.common.wire.codecs import Description
 from fenchel.common.wire.outline import Outline, outline
 from fenchel.common.wire.phases import ACCEPT, BOX, EXCHANGE
 from fenchel.common.wire.schema import Form
+from fenchel.fleet.calls import Call
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.disclosure.entries import Direction, DisclosureEntry, Head
 from fenchel.server.disclosure.exporters import Exporter
 from fenchel.server.disclosure.field_presence import presence
-from fenchel.server.fleet.calls import Call
 from fenchel.server.privacy_budget import PrivacyBudget
 
 UNASKED = "(unasked)"

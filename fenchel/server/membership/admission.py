@@ -16,16 +16,16 @@ from fenchel.common.settings.registry import keeps_no_state
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.wire.buffer_pool import KEPT_BYTES, BufferPool
 from fenchel.common.wire.stream import Stream
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.fleet import Fleet
+from fenchel.fleet.metering.limits import Limits
+from fenchel.fleet.metering.throttled_log import ThrottledLog
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.disclosure.record import DisclosureRecord
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.fleet import Fleet
 from fenchel.server.membership.environments import Environments
 from fenchel.server.membership.late_joiners import LateJoiners
 from fenchel.server.membership.registration import Registration
-from fenchel.server.metering.limits import Limits
-from fenchel.server.metering.throttled_log import ThrottledLog
 from fenchel.server.stream.client_stream import ClientStream
 
 log = logging.getLogger("fenchel.server")

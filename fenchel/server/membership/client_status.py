@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from fenchel.fleet.client_record import ClientRecord
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.client_record import ClientRecord
 from fenchel.server.membership.admission import Admission
 
 State = Literal["joined", "connected", "away", "lost"]

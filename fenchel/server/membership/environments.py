@@ -10,8 +10,8 @@ from fenchel.common.environment import SERVER, Environment, differences, differe
 from fenchel.common.errors import TooManyFilesError
 from fenchel.common.storage.environment_record import EnvironmentRecord
 from fenchel.common.storage.run_folder import RunFolder
+from fenchel.fleet.metering.throttled_log import ThrottledLog
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.metering.throttled_log import ThrottledLog
 
 log = logging.getLogger("fenchel.server")
 

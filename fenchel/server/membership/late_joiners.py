@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.errors import JoinRefusedError, SettingsError
 from fenchel.common.settings.run import RunSettings
-from fenchel.server.fleet.client_record import EPOCH_BITS, ClientRecord
+from fenchel.fleet.client_record import EPOCH_BITS, ClientRecord
 
 _SHARE = 0.05  # of the time, that the attempts to take one client in may take at most
 

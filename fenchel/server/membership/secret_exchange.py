@@ -2,7 +2,7 @@
 
 What passes through here: each client's X25519 public key and certificate, one sealed box for each client,
 and fingerprints of the secrets, which tell nothing but whether they are the same. What is signed, and how
-it is checked, is the clients' matter (:mod:`fenchel.client.secrets.secret_exchange`): it is the server whom
+it is checked, is the clients' matter (:mod:`fenchel.keys.secret_exchange`): it is the server whom
 they guard against.
 """
 
@@ -16,7 +16,7 @@ from fenchel.common.errors import RunStoppedError, SettingsError, TooFewRepliesE
 from fenchel.common.wire.phases import ACCEPT, ACCEPTED, OFFER, OFFERED, SEAL, sealed_for
 from fenchel.common.wire.schema import Expectation
 from fenchel.common.wire.values import Value, Values
-from fenchel.server.fleet.fleet import Fleet
+from fenchel.fleet.fleet import Fleet
 
 log = logging.getLogger("fenchel.server")
 

@@ -15,14 +15,14 @@ from fenchel.common.wire.frames import frames, parse
 from fenchel.common.wire.outline import Received
 from fenchel.common.wire.reader import IncomingMessage, MessageReader
 from fenchel.common.wire.stream import Stream
+from fenchel.fleet.calls import Call, OpenRequest
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.metering.limits import Limits
+from fenchel.fleet.metering.socket_bytes import Metered, SocketBytes
+from fenchel.fleet.metering.unsolicited import MOST_VALUES
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.disclosure.entries import Direction
 from fenchel.server.disclosure.record import DisclosureRecord
-from fenchel.server.fleet.calls import Call, OpenRequest
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.metering.limits import Limits
-from fenchel.server.metering.socket_bytes import Metered, SocketBytes
-from fenchel.server.metering.unsolicited import MOST_VALUES
 
 log = logging.getLogger("fenchel.server")
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from fenchel.common.storage.call_columns import COLUMNS
+from fenchel.fleet.calls import Call
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.calls import Call
 from fenchel.server.telemetry.time_breakdown import CallBreakdown, between
 
 _MOST = (1 << 63) - 1  # a client's counts are its own account, and may be anything

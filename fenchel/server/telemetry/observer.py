@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from fenchel.common.errors import FenchelError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
+from fenchel.fleet.calls import Call
 from fenchel.server.disclosure.record import DisclosureRecord
-from fenchel.server.fleet.calls import Call
 from fenchel.server.membership.admission import Admission
 from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.summary import Summary

@@ -14,8 +14,8 @@ from fenchel.common.objectives.metrics import FIGURES
 from fenchel.common.storage.round_columns import COUNTS, PARTS, SOCKETS, TIMES
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.tables import TableLog
+from fenchel.fleet.calls import Call
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.calls import Call
 from fenchel.server.telemetry.call_table import SCHEMA, row_of
 from fenchel.server.telemetry.time_breakdown import split
 

@@ -15,8 +15,8 @@ from operator import attrgetter
 
 from fenchel.common.storage.call_columns import CLIENT_STAGES, COLUMNS, STAGES
 from fenchel.common.storage.time_parts import TimeParts
+from fenchel.fleet.calls import Call, OpenRequest
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.calls import Call, OpenRequest
 
 _CLIENT_COLUMNS = tuple(stage.column for stage in CLIENT_STAGES)
 _CLIENT_NS = attrgetter(*(f"{stage.timing}_ns" for stage in CLIENT_STAGES))

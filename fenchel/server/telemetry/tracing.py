@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fenchel.common.telemetry.tracing import Tracing
-from fenchel.server.fleet.calls import Call
+from fenchel.fleet.calls import Call
 from fenchel.server.telemetry.observer import Observer, OngoingRun
 from fenchel.server.telemetry.recorder import Row
 

@@ -19,9 +19,9 @@ import grpc
 from google.protobuf.message import Message
 
 from fenchel.common.tls.roles import no_participant
+from fenchel.fleet.metering.limits import Limits
+from fenchel.fleet.metering.rate_limit import CrowdedError, RateLimiter, TokenBucket
 from fenchel.server.disclosure.entries import Direction
-from fenchel.server.metering.limits import Limits
-from fenchel.server.metering.rate_limit import CrowdedError, RateLimiter, TokenBucket
 from fenchel.server.transport.revocation_check import RevocationCheck, RevokedError, certificate_of
 
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]

@@ -22,13 +22,13 @@ from fenchel.common.untrusted_text import plain
 from fenchel.common.wire.buffer_pool import KEPT_BYTES, keep_freed_memory
 from fenchel.common.wire.channel import CLIENT_KEY, INSTANCE_KEY, TRACE_KEY, options
 from fenchel.common.wire.frames import FRAME_BYTES
+from fenchel.fleet.metering import open_files
+from fenchel.fleet.metering.limits import Limits
+from fenchel.fleet.metering.rate_limit import RateLimiter
+from fenchel.fleet.metering.socket_bytes import SocketBytes, Sockets
+from fenchel.fleet.metering.throttled_log import ThrottledLog
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.coordinator import Coordinator
-from fenchel.server.metering import open_files
-from fenchel.server.metering.limits import Limits
-from fenchel.server.metering.rate_limit import RateLimiter
-from fenchel.server.metering.socket_bytes import SocketBytes, Sockets
-from fenchel.server.metering.throttled_log import ThrottledLog
 from fenchel.server.telemetry.summary import Summary
 from fenchel.server.transport.interceptor import AdmissionInterceptor, Note, RefusedError, certified, counted_as, noted
 from fenchel.server.transport.revocation_check import RevocationCheck, certificate_of

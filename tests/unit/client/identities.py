@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fenchel.client.secrets.identity import Identity
 from fenchel.common.tls.credentials import Credentials
 from fenchel.deploy.certificates.making import make_all
+from fenchel.keys.identity import Identity
 
 
 def identities(folder: Path, names: Sequence[str]) -> dict[str, Identity]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from fenchel.client.paillier.key import PrivateKey, generate
+from fenchel.keys.paillier.key import PrivateKey, generate
 
 
 def key_of(bits: int = 256) -> PrivateKey:

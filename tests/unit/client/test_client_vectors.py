@@ -11,13 +11,13 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fenchel.algorithms.hyfdca.client_vectors import Clear, Encrypted
-from fenchel.client.paillier.cipher import Paillier
-from fenchel.client.paillier.key import generate
-from fenchel.client.paillier.owner import key_owner
 from fenchel.common.arrays import Indices
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.errors import EncryptionError, PayloadError
+from fenchel.keys.paillier.cipher import Paillier
+from fenchel.keys.paillier.key import generate
+from fenchel.keys.paillier.owner import key_owner
 from tests.messages import raises
 
 LAYOUT = Layout.fit(256, 20, largest=4.0, additions=10, slots=5)

@@ -15,11 +15,11 @@ from fenchel.client.connection import Connection
 from fenchel.client.joining import Participant
 from fenchel.client.local_data import LocalData
 from fenchel.client.privacy.policy import Policy
-from fenchel.client.secrets.shared import Secrets
 from fenchel.client.session import Session
 from fenchel.client.trust_limits import TrustLimits
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.run import validate
+from fenchel.keys.shared import Secrets
 from fenchel.proto import fenchel_pb2 as pb
 from tests.messages import raises
 

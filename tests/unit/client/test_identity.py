@@ -14,13 +14,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fenchel.client.secrets.identity import Identity, statement
 from fenchel.common.errors import CredentialError
 from fenchel.common.tls.credentials import Credentials
 from fenchel.common.tls.revocation import REVOKED
 from fenchel.deploy.certificates.authority import make_authority
 from fenchel.deploy.certificates.making import make_client, make_monitor
 from fenchel.deploy.certificates.revocation import revoke
+from fenchel.keys.identity import Identity, statement
 from tests.messages import raises
 from tests.unit.client.identities import identities
 

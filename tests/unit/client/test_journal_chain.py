@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from fenchel.client.journal import Journal
 from fenchel.common.arrays import Vector
+from fenchel.fleet.calls import Call
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.collectors import Gathered
+from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.checkpoint import Checkpoint
-from fenchel.server.fleet.calls import Call
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.collectors import Gathered
-from fenchel.server.fleet.request import Request
 from tests.rooms import roomy
 from tests.unit.server.conftest import body
 

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fenchel.client.paillier.cipher import Paillier
-from fenchel.client.paillier.key import generate
-from fenchel.client.paillier.owner import KeyOwner, key_owner
 from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import Backend, PublicKey
 from fenchel.common.crypto.residues.gmp import GmpResidues
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError
+from fenchel.keys.paillier.cipher import Paillier
+from fenchel.keys.paillier.key import generate
+from fenchel.keys.paillier.owner import KeyOwner, key_owner
 from tests.ifma_kernel import in_use
 from tests.messages import raises
 from tests.unit.client.paillier_keys import key_of

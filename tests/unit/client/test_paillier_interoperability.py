@@ -11,12 +11,12 @@ from gmpy2 import mpz
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fenchel.client.paillier.cipher import Paillier
-from fenchel.client.paillier.key import PrivateKey
-from fenchel.client.paillier.owner import key_owner
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.residues.gmp import GmpResidues
 from fenchel.common.crypto.vector import CipherVector
+from fenchel.keys.paillier.cipher import Paillier
+from fenchel.keys.paillier.key import PrivateKey
+from fenchel.keys.paillier.owner import key_owner
 from tests.unit.client.paillier_keys import key_of
 
 phe = pytest.importorskip("phe.paillier", reason="phe is not installed")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fenchel.client.paillier.key import PrivateKey, generate
 from fenchel.common.errors import CredentialError, SettingsError
+from fenchel.keys.paillier.key import PrivateKey, generate
 from tests.messages import raises
 from tests.unit.client.paillier_keys import key_of
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fenchel.client.paillier.crt import CrtOwner
-from fenchel.client.paillier.gmp import GeneratorPowers
-from fenchel.client.paillier.key import PrivateKey
-from fenchel.client.paillier.owner import key_owner
 from fenchel.common.crypto.public_key import Backend
+from fenchel.keys.paillier.crt import CrtOwner
+from fenchel.keys.paillier.gmp import GeneratorPowers
+from fenchel.keys.paillier.key import PrivateKey
+from fenchel.keys.paillier.owner import key_owner
 from tests.ifma_kernel import in_use
 from tests.unit.client.paillier_keys import key_of
 
@@ -105,7 +105,7 @@ def test_both_backends_encrypt_to_the_same_ciphertext(monkeypatch: pytest.Monkey
     """For the same randomness: the same generators, and the same exponents."""
     generators = {half.prime: half.generator() for half in (KEY.modulo_p, KEY.modulo_q)}
     exponents = {KEY.p - 1: 12345678901234567890, KEY.q - 1: KEY.q - 3}
-    monkeypatch.setattr("fenchel.client.paillier.key.PrimePower.generator", lambda half: generators[half.prime])
+    monkeypatch.setattr("fenchel.keys.paillier.key.PrimePower.generator", lambda half: generators[half.prime])
     monkeypatch.setattr("secrets.randbelow", exponents.__getitem__)
     plaintexts = [gmpy2.mpz(each) for each in (0, 1, KEY.public.n - 1, -1, KEY.p, KEY.public.n // 2)]
     with in_use("emulated"):

@@ -7,8 +7,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fenchel.client.secrets.sealing import seal, unseal
 from fenchel.common.errors import CredentialError
+from fenchel.keys.sealing import seal, unseal
 from tests.messages import raises
 
 KEY = X25519PrivateKey.generate()

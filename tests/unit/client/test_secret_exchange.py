@@ -13,9 +13,6 @@ from typing import TypeAlias
 import numpy as np
 import pytest
 
-from fenchel.client.secrets.identity import Identity
-from fenchel.client.secrets.secret_exchange import SecretExchange
-from fenchel.client.secrets.shared import Secrets
 from fenchel.common.errors import CheckpointError, CredentialError, LostStateError, PayloadError, StorageError
 from fenchel.common.tls.credentials import Credentials
 from fenchel.common.tls.revocation import REVOKED
@@ -24,6 +21,9 @@ from fenchel.common.wire.schema import check
 from fenchel.common.wire.values import Value, Values
 from fenchel.deploy.certificates.making import make_monitor
 from fenchel.deploy.certificates.revocation import revoke
+from fenchel.keys.identity import Identity
+from fenchel.keys.secret_exchange import SecretExchange
+from fenchel.keys.shared import Secrets
 from tests.messages import raises
 from tests.unit.client.identities import identities
 

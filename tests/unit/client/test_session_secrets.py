@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fenchel.client.secrets.secret_exchange import SecretExchange
-from fenchel.client.secrets.shared import Secrets
 from fenchel.client.session import Session
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.wire.phases import OFFER, SEAL
 from fenchel.common.wire.values import Value, Values
+from fenchel.keys.secret_exchange import SecretExchange
+from fenchel.keys.shared import Secrets
 from fenchel.proto import fenchel_pb2 as pb
 from tests.conftest import MakeSettings
 from tests.messages import raises

@@ -13,11 +13,11 @@ from threading import Barrier
 
 import pytest
 
-from fenchel.client.paillier.key import PrivateKey
-from fenchel.client.paillier.owner import KeyOwner, key_owner
-from fenchel.client.secrets.shared import Secrets
 from fenchel.common.crypto.public_key import Backend, PublicKey, looks_private
 from fenchel.common.errors import CredentialError
+from fenchel.keys.paillier.key import PrivateKey
+from fenchel.keys.paillier.owner import KeyOwner, key_owner
+from fenchel.keys.shared import Secrets
 from tests.messages import raises
 
 
@@ -146,7 +146,7 @@ def test_all_threads_of_a_process_share_the_tables(monkeypatch: pytest.MonkeyPat
         together.wait()
         return secrets.owner()
 
-    monkeypatch.setattr("fenchel.client.secrets.shared.key_owner", slow)
+    monkeypatch.setattr("fenchel.keys.shared.key_owner", slow)
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(owner, range(8)))
     assert len(made) == 1

@@ -14,7 +14,6 @@ import pytest
 import typer
 
 from fenchel.algorithms.hyfdca.settings import Encryption
-from fenchel.client.secrets.shared import Secrets
 from fenchel.common.crypto.public_key import BITS_OF_SECURITY
 from fenchel.common.crypto.residues.choice import backend_of
 from fenchel.common.errors import CredentialError, SettingsError
@@ -22,6 +21,7 @@ from fenchel.common.settings.run import RunSettings
 from fenchel.deploy.certificates.keys import CLIENTS, SERVER, make_keys, read_public, refuse_private_keys
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.cli.main import application
+from fenchel.keys.shared import Secrets
 from tests.messages import raises
 
 

@@ -17,6 +17,7 @@ log = logging.getLogger("fenchel.tests")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+@pytest.mark.usefixtures("program_log")
 def test_a_full_disk_is_told_once_and_fails_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with log_to_file(FULL):
         log.error("one")
@@ -28,6 +29,7 @@ def test_a_full_disk_is_told_once_and_fails_nothing(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+@pytest.mark.usefixtures("program_log")
 def test_the_error_that_ended_the_run_is_the_one_that_is_shown() -> None:
     def run() -> None:
         with log_to_file(FULL):
@@ -38,6 +40,7 @@ def test_the_error_that_ended_the_run_is_the_one_that_is_shown() -> None:
         run()
 
 
+@pytest.mark.usefixtures("program_log")
 def test_a_log_with_room_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with log_to_file(tmp_path / "log.jsonl"):
         log.error("one")

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fenchel.client.secrets.shared import Secrets
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.keys.shared import Secrets
 from fenchel.report.run import Run
 
 SETTINGS: Mapping[str, Any] = {

@@ -9,8 +9,8 @@ import pytest
 
 from fenchel.common.wire.frames import Body
 from fenchel.common.wire.payload import encode
+from fenchel.fleet.client_record import ClientRecord
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.client_record import ClientRecord
 
 MakeMember: TypeAlias = Callable[..., ClientRecord]
 

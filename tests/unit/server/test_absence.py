@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from fenchel.common.arrays import Vector
 from fenchel.common.settings.participation import FixedSize, Participation
 from fenchel.common.storage.run_folder import RunFolder
+from fenchel.fleet.availability import Absence
+from fenchel.fleet.calls import Call, Outcome
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.fleet import Fleet
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
-from fenchel.server.fleet.availability import Absence
-from fenchel.server.fleet.calls import Call, Outcome
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.fleet import Fleet
 
 NAMES = tuple("abcdefgh")
 ROUNDS = 400

@@ -14,9 +14,6 @@ from fenchel.algorithms.hyfdca.aligned import Stored, Vectors
 from fenchel.algorithms.hyfdca.alignment import Alignment, HeldEntries
 from fenchel.algorithms.hyfdca.client_vectors import Encrypted
 from fenchel.algorithms.hyfdca.settings import entries_of
-from fenchel.client.paillier.cipher import Paillier
-from fenchel.client.paillier.key import generate
-from fenchel.client.paillier.owner import key_owner
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
@@ -24,6 +21,9 @@ from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError, PayloadError
 from fenchel.common.wire.schema import check
 from fenchel.common.wire.values import Value
+from fenchel.keys.paillier.cipher import Paillier
+from fenchel.keys.paillier.key import generate
+from fenchel.keys.paillier.owner import key_owner
 from tests.messages import raises
 from tests.unit.server.test_alignment import aligned, grid, hybrids
 

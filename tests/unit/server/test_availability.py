@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fenchel.server.fleet.availability import ANY, OFTEN, Availability
+from fenchel.fleet.availability import ANY, OFTEN, Availability
 
 Event: TypeAlias = tuple[Literal["missed", "kept", "returned"], str]
 
@@ -81,7 +81,7 @@ def test_who_is_slow_in_one_phase_alone_is_awaited_in_the_others() -> None:
 
 def test_coming_back_speaks_for_a_client_once_until_it_has_answered_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("fenchel.server.fleet.availability.time.monotonic", lambda: now)
+    monkeypatch.setattr("fenchel.fleet.availability.time.monotonic", lambda: now)
     client = Availability()
     waited = []
     for stream in range(1, 10):  # on another connection in each phase
@@ -105,7 +105,7 @@ def test_coming_back_between_two_misses_does_not_hide_them() -> None:
 
 def test_it_gets_another_chance_when_a_deadline_is_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("fenchel.server.fleet.availability.time.monotonic", lambda: now)
+    monkeypatch.setattr("fenchel.fleet.availability.time.monotonic", lambda: now)
     client = Availability()
     client.miss("train", 1, 1, 30.0)
     now += 599.0
@@ -129,7 +129,7 @@ class Stalling:
         self.client = Availability("it")
         self.stalls = stalls
         self.waited: list[float] = []
-        monkeypatch.setattr("fenchel.server.fleet.availability.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("fenchel.fleet.availability.time.monotonic", lambda: self.now)
 
     def go(self, rounds: int) -> None:
         for _ in range(rounds):

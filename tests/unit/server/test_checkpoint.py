@@ -16,10 +16,10 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.frames import Body
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.values import Values
+from fenchel.fleet.client_record import EPOCH_BITS, ClientRecord
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as module
 from fenchel.server.checkpoint import Checkpoint, RoundSnapshot, before_last, load, newest, renew, save, take
-from fenchel.server.fleet.client_record import EPOCH_BITS, ClientRecord
 from tests.messages import raises
 from tests.unit.server.conftest import MakeMember
 

@@ -11,12 +11,12 @@ import pytest
 
 from fenchel.common.errors import PayloadError
 from fenchel.common.wire.values import Values
+from fenchel.fleet.calls import Call
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.collectors import Gathered
+from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.checkpoint import take
-from fenchel.server.fleet.calls import Call
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.collectors import Gathered
-from fenchel.server.fleet.request import Request
 from tests.messages import raises
 from tests.rooms import roomy
 from tests.unit.server.conftest import body

@@ -18,13 +18,13 @@ from fenchel.common.wire.payload import encode
 from fenchel.common.wire.reader import SMALLEST_PIECE
 from fenchel.common.wire.values import Values
 from fenchel.deploy.launch.in_process import MemoryStream
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.collectors import Gathered
+from fenchel.fleet.memory_budget import MemoryBudget, Size
+from fenchel.fleet.metering import unsolicited
+from fenchel.fleet.metering.limits import Limits
+from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.collectors import Gathered
-from fenchel.server.fleet.memory_budget import MemoryBudget, Size
-from fenchel.server.fleet.request import Request
-from fenchel.server.metering import unsolicited
-from fenchel.server.metering.limits import Limits
 from fenchel.server.stream.client_stream import ClientStream
 from tests.messages import raises
 from tests.rooms import roomy

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fenchel.server.metering.clock_offset import Clock, Offset
+from fenchel.fleet.metering.clock_offset import Clock, Offset
 
 SECOND = 10**9
 START = 1_800_000_000 * SECOND

@@ -25,12 +25,12 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import writing
 from fenchel.common.version import PROTOCOL
 from fenchel.common.wire.frames import frames
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.cohort import Cohort
+from fenchel.fleet.fleet import Fleet
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.coordinator import Coordinator
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.cohort import Cohort
-from fenchel.server.fleet.fleet import Fleet
 from fenchel.server.rounds import Rounds
 from tests.messages import raises
 

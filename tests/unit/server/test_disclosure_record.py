@@ -26,13 +26,13 @@ from fenchel.common.wire.outline import outline
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.phases import ACCEPT
 from fenchel.deploy.cli.main import application
+from fenchel.fleet.calls import Call
+from fenchel.fleet.collectors import Gathered
+from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.report.disclosures import disclosure_rows, exporter_rows, head_rows, load_disclosures, noise_rows
 from fenchel.server.disclosure.exporters import Exporter
 from fenchel.server.disclosure.record import UNASKED, UNDECLARED, DisclosureRecord
-from fenchel.server.fleet.calls import Call
-from fenchel.server.fleet.collectors import Gathered
-from fenchel.server.fleet.request import Request
 from tests.complexity import LINEAR, growth
 from tests.messages import raises
 from tests.rooms import roomy

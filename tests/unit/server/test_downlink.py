@@ -15,7 +15,7 @@ from fenchel.common.compression.sparsification import kept, top_k
 from fenchel.common.settings.uplink import Downlink
 from fenchel.common.wire.index_sets import seeded_support
 from fenchel.common.wire.values import SparseVector
-from fenchel.server.fleet.downlink import ServerDownlink
+from fenchel.fleet.downlink import ServerDownlink
 from tests.payload_sizes import payload_bits
 
 SEED, D = 7, 12

@@ -12,9 +12,9 @@ import pytest
 from fenchel.common.environment import SERVER, Environment
 from fenchel.common.storage.environment_record import EnvironmentRecord
 from fenchel.common.storage.run_folder import RunFolder
+from fenchel.fleet.metering.throttled_log import ThrottledLog
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.membership.environments import Environments
-from fenchel.server.metering.throttled_log import ThrottledLog
 
 HERE = Environment.current()
 OTHER = replace(HERE, kernel="Another", threads=HERE.threads + 1)

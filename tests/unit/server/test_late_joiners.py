@@ -15,10 +15,10 @@ from fenchel.common.errors import JoinRefusedError, SettingsError
 from fenchel.common.settings.participation import Participation
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage.run_folder import RunFolder
+from fenchel.fleet.client_record import EPOCH_BITS
+from fenchel.fleet.cohort import Cohort
+from fenchel.fleet.fleet import Fleet
 from fenchel.server.coordinator import Coordinator
-from fenchel.server.fleet.client_record import EPOCH_BITS
-from fenchel.server.fleet.cohort import Cohort
-from fenchel.server.fleet.fleet import Fleet
 from fenchel.server.membership.late_joiners import LateJoiners, check_late_joiners
 from tests.messages import raises
 from tests.unit.server.conftest import MakeMember

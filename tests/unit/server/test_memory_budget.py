@@ -21,8 +21,8 @@ from fenchel.common.memory import memory_bytes
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.schema import ArraySpec
 from fenchel.deploy.launch.in_process import run_in_process
-from fenchel.server.fleet.collectors import Gathered, Visited
-from fenchel.server.fleet.memory_budget import MemoryBudget, Reservation, Size
+from fenchel.fleet.collectors import Gathered, Visited
+from fenchel.fleet.memory_budget import MemoryBudget, Reservation, Size
 from fenchel.testing import load_model
 from tests.conftest import MakeSettings
 from tests.messages import raises

@@ -16,7 +16,7 @@ from fenchel.common.errors import RunStoppedError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
-from fenchel.server.fleet.calls import Call
+from fenchel.fleet.calls import Call
 from fenchel.server.telemetry.observer import Observer, Observers, OngoingRun, StopRun
 from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.summary import Summary

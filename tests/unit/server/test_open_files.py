@@ -27,11 +27,11 @@ from fenchel.common.wire.values import Values
 from fenchel.deploy.cli import main
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.deploy.monitoring.web import READERS
+from fenchel.fleet.metering import open_files
+from fenchel.fleet.metering.limits import Limits
+from fenchel.fleet.metering.open_files import RESERVED, connections
+from fenchel.fleet.metering.throttled_log import ThrottledLog
 from fenchel.server import saving
-from fenchel.server.metering import open_files
-from fenchel.server.metering.limits import Limits
-from fenchel.server.metering.open_files import RESERVED, connections
-from fenchel.server.metering.throttled_log import ThrottledLog
 from fenchel.server.saving import until_written
 from tests.conftest import MakeSettings
 from tests.messages import raises
@@ -92,7 +92,7 @@ def test_a_process_of_fenchels_own_raises_its_limit_and_an_import_does_not() -> 
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (300, 500)); "
         "import fenchel, fenchel.server.transport.service, fenchel.deploy.cli.up; "
-        "from fenchel.server.metering import open_files; print(open_files.largest_number()); "
+        "from fenchel.fleet.metering import open_files; print(open_files.largest_number()); "
         "open_files.raise_limit(); print(open_files.largest_number())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

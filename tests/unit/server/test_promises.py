@@ -11,8 +11,8 @@ import pytest
 from fenchel.common.errors import LostStateError
 from fenchel.common.settings.participation import Participation
 from fenchel.common.settings.run import Network
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.fleet import Fleet
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.fleet import Fleet
 from tests.messages import raises
 
 MODEL = np.zeros(1000)

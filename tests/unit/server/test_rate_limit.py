@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from fenchel.server.metering.limits import Limits
-from fenchel.server.metering.rate_limit import CrowdedError, RateLimiter, TokenBucket
+from fenchel.fleet.metering.limits import Limits
+from fenchel.fleet.metering.rate_limit import CrowdedError, RateLimiter, TokenBucket
 from tests.complexity import FACTOR, LINEAR, growth
 from tests.messages import raises
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fenchel.common.wire.values import SparseVector, Value
-from fenchel.server.fleet.cohort import Cohort, Reduced, Replies
-from fenchel.server.fleet.collectors import Gathered
-from fenchel.server.fleet.weighted_sum import WeightedSum, accumulate
+from fenchel.fleet.cohort import Cohort, Reduced, Replies
+from fenchel.fleet.collectors import Gathered
+from fenchel.fleet.weighted_sum import WeightedSum, accumulate
 from tests.rooms import InRoom, roomy
 
 NOBODY = cast(Cohort, None)

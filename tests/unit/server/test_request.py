@@ -11,13 +11,13 @@ import pytest
 
 from fenchel.common.errors import TooFewRepliesError
 from fenchel.common.wire.values import Value, Values
+from fenchel.fleet.calls import Call
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.collectors import Gathered, Visited
+from fenchel.fleet.memory_budget import MemoryBudget, Size
+from fenchel.fleet.quorum import Shortfall
+from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.calls import Call
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.collectors import Gathered, Visited
-from fenchel.server.fleet.memory_budget import MemoryBudget, Size
-from fenchel.server.fleet.quorum import Shortfall
-from fenchel.server.fleet.request import Request
 from tests.messages import raises
 from tests.rooms import roomy
 from tests.unit.server.conftest import MakeMember, body

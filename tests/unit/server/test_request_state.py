@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fenchel.server.fleet.request_state import SAID_EVERY, Awaited, Decision, RequestState
+from fenchel.fleet.request_state import SAID_EVERY, Awaited, Decision, RequestState
 
 NAMES = ("a", "b", "c", "d", "e")
 DEADLINE = 10.0

@@ -21,13 +21,13 @@ from fenchel.common.errors import StorageError
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.tables import read
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.fleet import Fleet
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.evaluation import Evaluator
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.fleet import Fleet
 from fenchel.server.rounds import Rounds, save_model
 from fenchel.server.telemetry.deferred_note import DeferredNote
 from fenchel.server.telemetry.observer import Observers

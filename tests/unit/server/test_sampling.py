@@ -24,10 +24,10 @@ from fenchel.common.settings.participation import (
     Sampler,
     Weighted,
 )
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.fleet import Fleet
+from fenchel.fleet.sampling import Shortage, draw, fraction_size
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.fleet import Fleet
-from fenchel.server.fleet.sampling import Shortage, draw, fraction_size
 from tests.messages import raises
 
 DRAWS = 4000

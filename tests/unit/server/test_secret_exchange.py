@@ -13,7 +13,7 @@ from fenchel.common.errors import RunStoppedError, SettingsError, TooFewRepliesE
 from fenchel.common.wire.phases import ACCEPT, OFFER, SEAL
 from fenchel.common.wire.schema import Expectation, check
 from fenchel.common.wire.values import Value, Values
-from fenchel.server.fleet.fleet import Fleet
+from fenchel.fleet.fleet import Fleet
 from fenchel.server.membership.secret_exchange import share_secrets
 from tests.messages import raises
 

@@ -11,11 +11,11 @@ import pytest
 from fenchel.common.errors import LostStateError, TooFewRepliesError
 from fenchel.common.settings.participation import Participation
 from fenchel.common.wire.phases import EVALUATE
-from fenchel.server.fleet.calls import Call
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.cohort import Cohort
-from fenchel.server.fleet.fleet import Fleet
-from fenchel.server.fleet.request import Request
+from fenchel.fleet.calls import Call
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.cohort import Cohort
+from fenchel.fleet.fleet import Fleet
+from fenchel.fleet.request import Request
 from tests.messages import raises
 
 PATIENCE = 30.0

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from fenchel.server.metering.socket_bytes import SocketBytes, Sockets
+from fenchel.fleet.metering.socket_bytes import SocketBytes, Sockets
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts bytes")
 

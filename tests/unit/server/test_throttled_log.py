@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from fenchel.server.metering.throttled_log import AT_ONCE, EVERY, ThrottledLog
+from fenchel.fleet.metering.throttled_log import AT_ONCE, EVERY, ThrottledLog
 
 
 def test_two_errors_in_turn_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fenchel.server.metering.throughput import Throughput
+from fenchel.fleet.metering.throughput import Throughput
 
 FRAME = 1 << 20
 

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
+from fenchel.fleet.calls import Call, Outcome
+from fenchel.fleet.collectors import Gathered
+from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.calls import Call, Outcome
-from fenchel.server.fleet.collectors import Gathered
-from fenchel.server.fleet.request import Request
 from fenchel.server.telemetry.time_breakdown import CallBreakdown, split
 from tests.rooms import roomy
 

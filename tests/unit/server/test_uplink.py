@@ -19,8 +19,8 @@ from fenchel.common.wire.outline import outline
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.schema import ArraySpec, check
 from fenchel.common.wire.values import SparseVector, Value
-from fenchel.server.fleet.cohort import Reduced
-from fenchel.server.fleet.uplink import Aggregate, ServerUplink
+from fenchel.fleet.cohort import Reduced
+from fenchel.fleet.uplink import Aggregate, ServerUplink
 from tests.messages import raises
 from tests.rooms import InRoom, roomy
 

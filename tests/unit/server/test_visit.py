@@ -14,13 +14,13 @@ from fenchel.common.errors import PayloadError, TooFewRepliesError
 from fenchel.common.settings.participation import Participation
 from fenchel.common.settings.run import Network
 from fenchel.common.wire.values import Value, Values
-from fenchel.server.fleet.addressing import Each
-from fenchel.server.fleet.calls import Call
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.cohort import Cohort
-from fenchel.server.fleet.collectors import Visited
-from fenchel.server.fleet.fleet import Fleet
-from fenchel.server.fleet.request import Request
+from fenchel.fleet.addressing import Each
+from fenchel.fleet.calls import Call
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.cohort import Cohort
+from fenchel.fleet.collectors import Visited
+from fenchel.fleet.fleet import Fleet
+from fenchel.fleet.request import Request
 from tests.messages import raises
 from tests.rooms import InRoom, roomy
 

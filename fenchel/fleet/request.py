@@ -12,13 +12,13 @@ from fenchel.common.errors import TooFewRepliesError
 from fenchel.common.untrusted_text import plain
 from fenchel.common.wire.schema import Form
 from fenchel.common.wire.values import Value
-from fenchel.server.fleet.availability import ANY
-from fenchel.server.fleet.calls import Call
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.collectors import Collector, Gathered
-from fenchel.server.fleet.memory_budget import Reservation
-from fenchel.server.fleet.quorum import Shortfall
-from fenchel.server.fleet.request_state import Awaited, Decision, RequestState
+from fenchel.fleet.availability import ANY
+from fenchel.fleet.calls import Call
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.collectors import Collector, Gathered
+from fenchel.fleet.memory_budget import Reservation
+from fenchel.fleet.quorum import Shortfall
+from fenchel.fleet.request_state import Awaited, Decision, RequestState
 
 log = logging.getLogger("fenchel.server")
 
@@ -47,7 +47,7 @@ class Request:
     collector: where the replies go.
     check: raises ``PayloadError`` for a reply that is not what was asked for; told the client, its values, and
         whether they are known to be finite.
-    deadline: seconds, as of :class:`fenchel.server.fleet.request_state.RequestState`.
+    deadline: seconds, as of :class:`fenchel.fleet.request_state.RequestState`.
     room: memory that its replies may take.
     forms: in which each value of the replies is declared to come, by name.
     values: how many values each reply has; ``None``: any number.

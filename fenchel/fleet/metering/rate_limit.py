@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from fenchel.common.errors import FenchelError
-from fenchel.server.metering.limits import Limits
+from fenchel.fleet.metering.limits import Limits
 
 log = logging.getLogger("fenchel.server")
 

@@ -17,7 +17,7 @@ from fenchel.common.compression.sparsification import kept
 from fenchel.common.settings.uplink import Uplink
 from fenchel.common.wire.schema import ArraySpec, Expected, Form
 from fenchel.common.wire.values import SparseVector
-from fenchel.server.fleet.cohort import Reduced
+from fenchel.fleet.cohort import Reduced
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from numpy.typing import DTypeLike
 
 from fenchel.common.wire.schema import ArraySpec, Expectation, Expected
 from fenchel.common.wire.values import Array, Value, Values
+from fenchel.fleet.addressing import Each
+from fenchel.fleet.collectors import Collector, Folded, Gathered, Visited, array_of, number_of
+from fenchel.fleet.question import Question, Questioner
+from fenchel.fleet.weighted_sum import WeightedSum
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.addressing import Each
-from fenchel.server.fleet.collectors import Collector, Folded, Gathered, Visited, array_of, number_of
-from fenchel.server.fleet.question import Question, Questioner
-from fenchel.server.fleet.weighted_sum import WeightedSum
 
 
 class Replies(Mapping[str, Mapping[str, Value]]):

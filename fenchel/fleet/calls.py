@@ -10,17 +10,17 @@ from typing import Literal, Protocol
 from fenchel.common.wire.frames import Body
 from fenchel.common.wire.schema import Form
 from fenchel.common.wire.values import Value
+from fenchel.fleet.memory_budget import Reservation
+from fenchel.fleet.metering.clock_offset import Offset
+from fenchel.fleet.metering.socket_bytes import SocketBytes
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.memory_budget import Reservation
-from fenchel.server.metering.clock_offset import Offset
-from fenchel.server.metering.socket_bytes import SocketBytes
 
 Outcome = Literal["counted", "late", "failed", "unanswered", "promised", "told"]
 """What became of a call. A told one is ``promised`` until the client confirms it."""
 
 
 class OpenRequest(Protocol):
-    """A request as the calls that belong to it see it; ``fenchel/server/fleet/request.py`` has the implementation."""
+    """A request as the calls that belong to it see it; ``fenchel/fleet/request.py`` has the implementation."""
 
     forms: Mapping[str, Form]  # declared form of each value of the replies, by name
     room: Reservation  # for its replies

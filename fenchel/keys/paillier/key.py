@@ -2,7 +2,7 @@
 
 Notation of Paillier (1999): n = pq, ciphertexts modulo n². Fenchel makes its own primes with known
 factors of p-1 and q-1, because a generator of the units modulo p² can then be found, and with it a table
-that encrypts ten times faster (:mod:`fenchel.client.paillier.crt`).
+that encrypts ten times faster (:mod:`fenchel.keys.paillier.crt`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A box is an ephemeral public key, 32 bytes, followed by the ciphertext of ChaCha20-Poly1305. Its key comes
 from HKDF-SHA256 over the agreement of the ephemeral key with the recipient's (the construction of HPKE's
 base mode, RFC 9180, and of libsodium's sealed boxes). It says nothing about who sealed it: the sender signs
-it (:mod:`fenchel.client.secrets.identity`).
+it (:mod:`fenchel.keys.identity`).
 """
 
 from __future__ import annotations

@@ -7,13 +7,13 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from fenchel.client.paillier.owner import KeyOwner
 from fenchel.common.arrays import Vector
 from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError
+from fenchel.keys.paillier.owner import KeyOwner
 
 
 class Paillier:

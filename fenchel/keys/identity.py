@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from fenchel.client.secrets.sealing import BEGIN_ANEW
 from fenchel.common.errors import CredentialError
 from fenchel.common.tls.credentials import Credentials
 from fenchel.common.tls.revocation import refusal_of
 from fenchel.common.tls.roles import no_participant
+from fenchel.keys.sealing import BEGIN_ANEW
 
 _PSS = padding.PSS(mgf=padding.MGF1(SHA256()), salt_length=padding.PSS.DIGEST_LENGTH)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fenchel.common.errors import RunStoppedError
 from fenchel.common.settings.participation import Participation
-from fenchel.server.fleet.client_record import ClientRecord
+from fenchel.fleet.client_record import ClientRecord
 
 log = logging.getLogger("fenchel.server")
 

@@ -6,8 +6,8 @@ import secrets
 
 from gmpy2 import mpz
 
-from fenchel.client.paillier.key import PrivateKey
 from fenchel.common.crypto.residues.ifma import SquareModuli
+from fenchel.keys.paillier.key import PrivateKey
 
 
 class IfmaArithmetic:

@@ -17,8 +17,6 @@ from functools import cached_property
 from pathlib import Path
 from threading import Lock
 
-from fenchel.client.paillier.key import PrivateKey
-from fenchel.client.paillier.owner import KeyOwner, generate, key_owner
 from fenchel.common.crypto.public_key import (
     DEFAULT_BITS,
     FORMAT_VERSION,
@@ -28,6 +26,8 @@ from fenchel.common.crypto.public_key import (
     parse_fields,
 )
 from fenchel.common.errors import CredentialError
+from fenchel.keys.paillier.key import PrivateKey
+from fenchel.keys.paillier.owner import KeyOwner, generate, key_owner
 
 ALIGNMENT_KEY_BYTES = 32
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from fenchel.server.metering.limits import Limits
-from fenchel.server.metering.rate_limit import TokenBucket
+from fenchel.fleet.metering.limits import Limits
+from fenchel.fleet.metering.rate_limit import TokenBucket
 
 log = logging.getLogger("fenchel.server")
 

@@ -7,7 +7,7 @@ import secrets
 import gmpy2
 from gmpy2 import mpz
 
-from fenchel.client.paillier.key import PrimePower, PrivateKey
+from fenchel.keys.paillier.key import PrimePower, PrivateKey
 
 
 class GeneratorPowers:

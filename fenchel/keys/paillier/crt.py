@@ -24,10 +24,10 @@ from typing import Protocol
 import gmpy2
 from gmpy2 import mpz
 
-from fenchel.client.paillier.key import PrivateKey
 from fenchel.common.crypto.public_key import Backend, PublicKey
 from fenchel.common.crypto.residues.choice import residues
 from fenchel.common.crypto.residues.interface import Residues
+from fenchel.keys.paillier.key import PrivateKey
 
 _SHARE = 8  # numbers at least for each thread, which the backend ifma computes at the price of one
 

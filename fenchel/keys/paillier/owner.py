@@ -7,14 +7,14 @@ from typing import Protocol
 
 from gmpy2 import mpz
 
-from fenchel.client.paillier import key as own
-from fenchel.client.paillier.crt import CrtOwner
-from fenchel.client.paillier.gmp import GmpArithmetic
-from fenchel.client.paillier.ifma import IfmaArithmetic
-from fenchel.client.paillier.key import PrivateKey
 from fenchel.common.crypto.public_key import Backend, Implementation, PublicKey
 from fenchel.common.crypto.residues.choice import backend_of, residues
 from fenchel.common.crypto.residues.interface import Residues
+from fenchel.keys.paillier import key as own
+from fenchel.keys.paillier.crt import CrtOwner
+from fenchel.keys.paillier.gmp import GmpArithmetic
+from fenchel.keys.paillier.ifma import IfmaArithmetic
+from fenchel.keys.paillier.key import PrivateKey
 
 
 class KeyOwner(Protocol):
@@ -49,7 +49,7 @@ def generate(bits: int, implementation: Implementation, *, for_tests: bool = Fal
         return own.generate(bits, for_tests=for_tests)
     own.check_length(bits, for_tests=for_tests)
     backend_of(implementation)
-    from fenchel.client.paillier import phe
+    from fenchel.keys.paillier import phe
 
     return phe.generate(bits)
 
@@ -64,7 +64,7 @@ def key_owner(key: PrivateKey, backend: Backend) -> KeyOwner:
     """
     if backend == "phe":
         residues(backend)
-        from fenchel.client.paillier.phe import PheOwner
+        from fenchel.keys.paillier.phe import PheOwner
 
         return PheOwner(key)
     return CrtOwner(key, backend, IfmaArithmetic(key) if backend == "ifma" else GmpArithmetic(key))

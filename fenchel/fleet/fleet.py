@@ -17,17 +17,17 @@ from fenchel.common.randomness import generator
 from fenchel.common.settings.participation import AllClients, Participation, PhaseTerms, Sampler
 from fenchel.common.settings.run import Network
 from fenchel.common.wire.values import Value
+from fenchel.fleet.addressing import Each
+from fenchel.fleet.calls import Call
+from fenchel.fleet.client_record import ClientRecord
+from fenchel.fleet.cohort import Cohort
+from fenchel.fleet.collectors import Collector
+from fenchel.fleet.memory_budget import MemoryBudget
+from fenchel.fleet.question import Question, bodies
+from fenchel.fleet.quorum import Shortfall, Shortfalls, nobody_left, quorum
+from fenchel.fleet.request import Request
+from fenchel.fleet.sampling import Shortage, draw, has_places
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.addressing import Each
-from fenchel.server.fleet.calls import Call
-from fenchel.server.fleet.client_record import ClientRecord
-from fenchel.server.fleet.cohort import Cohort
-from fenchel.server.fleet.collectors import Collector
-from fenchel.server.fleet.memory_budget import MemoryBudget
-from fenchel.server.fleet.question import Question, bodies
-from fenchel.server.fleet.quorum import Shortfall, Shortfalls, nobody_left, quorum
-from fenchel.server.fleet.request import Request
-from fenchel.server.fleet.sampling import Shortage, draw, has_places
 
 log = logging.getLogger("fenchel.server")
 
@@ -169,7 +169,7 @@ class Fleet:
         Raises
         ------
         TooFewRepliesError
-            See :meth:`fenchel.server.fleet.cohort.Cohort.ask`.
+            See :meth:`fenchel.fleet.cohort.Cohort.ask`.
         LostStateError
             A client is lost, and the settings do not say to go on without it.
         """

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from gmpy2 import mpz
 from phe.paillier import PaillierPrivateKey, PaillierPublicKey, generate_paillier_keypair
 
-from fenchel.client.paillier.key import PrivateKey, no_ciphertext
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.crypto.residues.interface import Residues, without_inverse
 from fenchel.common.crypto.residues.phe import PheResidues
 from fenchel.common.errors import EncryptionError
+from fenchel.keys.paillier.key import PrivateKey, no_ciphertext
 
 
 class PheOwner:

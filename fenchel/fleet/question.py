@@ -13,10 +13,10 @@ from fenchel.common.wire.frames import Body
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.schema import ArraySpec, Expected, Form, check
 from fenchel.common.wire.values import Value, Values
+from fenchel.fleet.addressing import Each, for_client
+from fenchel.fleet.collectors import Collector
+from fenchel.fleet.memory_budget import Size
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.addressing import Each, for_client
-from fenchel.server.fleet.collectors import Collector
-from fenchel.server.fleet.memory_budget import Size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class Question:
 
 
 class Questioner(Protocol):
-    """A carrier of questions to clients; ``fenchel/server/fleet/fleet.py`` has the implementation."""
+    """A carrier of questions to clients; ``fenchel/fleet/fleet.py`` has the implementation."""
 
     network: Network
 

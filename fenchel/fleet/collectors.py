@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from fenchel.common.arrays import Indices
 from fenchel.common.wire.values import Array, SparseVector, Value
-from fenchel.server.fleet.weighted_sum import WeightedSum
+from fenchel.fleet.weighted_sum import WeightedSum
 
 
 class Collector(Protocol):
@@ -56,7 +56,7 @@ def array_of(name: str, value: Value) -> Array:
 
 
 class Gathered:
-    """Collects whole replies (:meth:`fenchel.server.fleet.cohort.Cohort.ask`)."""
+    """Collects whole replies (:meth:`fenchel.fleet.cohort.Cohort.ask`)."""
 
     buffer_bytes: int | None = None
     due: str | None = None
@@ -112,7 +112,7 @@ class InOrder(ABC):
 
 
 class Visited(InOrder):
-    """Hands each reply on, and keeps none (:meth:`fenchel.server.fleet.cohort.Cohort.visit`)."""
+    """Hands each reply on, and keeps none (:meth:`fenchel.fleet.cohort.Cohort.visit`)."""
 
     def __init__(
         self, order: Sequence[str], buffer_bytes: int, look: Callable[[str, Mapping[str, Value]], None]

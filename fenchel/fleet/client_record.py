@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 
 from fenchel.common.wire.frames import Body
 from fenchel.common.wire.reader import IncomingMessage
+from fenchel.fleet.availability import Availability
+from fenchel.fleet.calls import Call, OpenRequest
+from fenchel.fleet.metering.clock_offset import Clock
+from fenchel.fleet.metering.limits import Limits
+from fenchel.fleet.metering.socket_bytes import NOTHING, SocketBytes
+from fenchel.fleet.metering.throughput import Throughput
+from fenchel.fleet.metering.unsolicited import Strays
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.fleet.availability import Availability
-from fenchel.server.fleet.calls import Call, OpenRequest
-from fenchel.server.metering.clock_offset import Clock
-from fenchel.server.metering.limits import Limits
-from fenchel.server.metering.socket_bytes import NOTHING, SocketBytes
-from fenchel.server.metering.throughput import Throughput
-from fenchel.server.metering.unsolicited import Strays
 
 log = logging.getLogger("fenchel.server")
 

@@ -1,1 +1,0 @@
-"""Secrets that the clients share and the server never has."""
