@@ -45,7 +45,7 @@ def answers(phase: str) -> Callable[[Handler], Handler]:
     return mark
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ClientContext:
     """Where a client half works."""
 

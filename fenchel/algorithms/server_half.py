@@ -19,7 +19,7 @@ from fenchel.fleet.fleet import Fleet
 from fenchel.fleet.uplink import ServerUplink
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ServerContext:
     """What a server half works with."""
 

@@ -170,15 +170,15 @@ class Session:
         uplink = ClientUplink(settings.uplink, settings.seed, self.client, self._protection)
         algorithm = self._half(
             ClientContext(
-                self.client,
-                settings.seed,
-                settings.algorithm,
-                self._objective,
-                self.holding.shard,
-                secrets,
-                self._solver,
-                uplink,
-                settings.network.max_message_bytes,
+                client=self.client,
+                seed=settings.seed,
+                settings=settings.algorithm,
+                objective=self._objective,
+                shard=self.holding.shard,
+                secrets=secrets,
+                solver=self._solver,
+                uplink=uplink,
+                message_bytes=settings.network.max_message_bytes,
             )
         )
         initial = self._half.State() if stateless else algorithm.initial_state()

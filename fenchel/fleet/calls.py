@@ -56,7 +56,7 @@ class OpenRequest(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Call:
     """An instruction to one client, and what became of it.
 

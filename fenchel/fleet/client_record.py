@@ -151,7 +151,17 @@ class ClientRecord:
                 f"phase {phase!r} is for client {self.name}, to which another question is still open: "
                 "await one exchange with a client before the next"
             )
-        call = Call(self.name, self.next_sequence, self.base, phase, t, kind, body, request, traceparent=traceparent)
+        call = Call(
+            client=self.name,
+            sequence=self.next_sequence,
+            base=self.base,
+            phase=phase,
+            round=t,
+            kind=kind,
+            body=body,
+            request=request,
+            traceparent=traceparent,
+        )
         self.next_sequence += 1
         self.most_values = max(self.most_values, call.most_values or 0)
         if kind == pb.TELL:

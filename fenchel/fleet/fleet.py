@@ -178,13 +178,13 @@ class Fleet:
         sizes = question.sizes(client for client in question.clients if self.members[client].takes_part)
         room = self.memory_budget.room(f"round {t}, phase {phase!r}", sizes, collector.buffer_bytes)
         request = Request(
-            phase,
-            t,
-            collector,
-            partial(question.check, t),
-            terms.deadline or question.deadline or participation.deadline,
-            room,
-            question.forms,
+            phase=phase,
+            t=t,
+            collector=collector,
+            check=partial(question.check, t),
+            deadline=terms.deadline or question.deadline or participation.deadline,
+            room=room,
+            forms=question.forms,
             values=len(question.returns),
             patience=participation.patience,
             lacks=self._lacks if question.waits and participation.on_shortage == "wait" else None,

@@ -61,6 +61,7 @@ class Request:
 
     def __init__(
         self,
+        *,
         phase: str,
         t: int,
         collector: Collector,
@@ -68,7 +69,6 @@ class Request:
         deadline: float,
         room: Reservation,
         forms: Mapping[str, Form] | None = None,
-        *,
         values: int | None = None,
         patience: int | None = None,
         lacks: Callable[[Request, Shortfall, bool], None] | None = None,

@@ -91,13 +91,13 @@ class Checkpoint:
             if promise.body not in bodies:
                 bodies[promise.body] = self._body(promise.body)
             call = Call(
-                promise.client,
-                promise.sequence,
-                promise.base,
-                promise.phase,
-                promise.round,
-                pb.TELL,
-                bodies[promise.body],
+                client=promise.client,
+                sequence=promise.sequence,
+                base=promise.base,
+                phase=promise.phase,
+                round=promise.round,
+                kind=pb.TELL,
+                body=bodies[promise.body],
             )
             members[promise.client].owe(call)
         return members

@@ -88,14 +88,14 @@ def build_half(
         _check_optimizer(settings, objective, model)
     return half(
         ServerContext(
-            fleet,
-            settings.algorithm,
-            model,
-            objective,
-            public_key,
-            settings.uplink,
-            settings.downlink,
-            settings.differential_privacy,
+            fleet=fleet,
+            settings=settings.algorithm,
+            initial_model=model,
+            objective=objective,
+            public_key=public_key,
+            uplink=settings.uplink,
+            downlink=settings.downlink,
+            privacy=settings.differential_privacy,
         )
     )
 

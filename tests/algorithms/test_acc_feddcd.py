@@ -141,7 +141,11 @@ def client_of(quadratics: Quadratics, i: int = 0) -> AccFedDCDClient:
     """A client by itself: what the runtime does with its state is no matter here."""
     problem = problem_of(quadratics, strong_convexity=1.0, smoothness=12.0)
     settings = AccFedDCDSettings.model_validate(accelerated(solver=NEWTON))
-    half = AccFedDCDClient(ClientContext("client", 0, settings, problem.objectives[i], problem.shards[i]))
+    half = AccFedDCDClient(
+        ClientContext(
+            client="client", seed=0, settings=settings, objective=problem.objectives[i], shard=problem.shards[i]
+        )
+    )
     half.state = half.initial_state()
     return half
 

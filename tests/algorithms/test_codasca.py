@@ -419,7 +419,7 @@ class Halves:
         for k, shard in enumerate(scored(parts).shards):
             objective = build_objective(BinarySettings.model_validate(LINEAR | {"dtype": dtype}), shard)
             half: Any = client_half(algorithm["name"])(
-                ClientContext(f"client-{k}", seed, self.settings, objective, shard)
+                ClientContext(client=f"client-{k}", seed=seed, settings=self.settings, objective=objective, shard=shard)
             )
             half.state = half.initial_state()
             self.clients.append(half)

@@ -95,7 +95,13 @@ def half(problem: Problem, tmp_path: Path, algorithm: dict[str, Any], client: in
     settings = problem.settings(tmp_path, algorithm, objective=SOFTMAX | {"regularizer": L1}, seed=3)
     shard = problem.shards[client]
     made = client_half(settings.algorithm.name)(
-        ClientContext("client-000", 3, settings.algorithm, build_objective(settings.objective, shard), shard)
+        ClientContext(
+            client="client-000",
+            seed=3,
+            settings=settings.algorithm,
+            objective=build_objective(settings.objective, shard),
+            shard=shard,
+        )
     )
     made.state, made.round = made.initial_state(), 1
     assert isinstance(made, LocalTraining)

@@ -298,7 +298,9 @@ def server(losses: Vector, m: int, **keys: Any) -> DRDM:
     participation = Participation.model_validate(sampled(m))
     fleet = Fleet(members=members, seed=SEED, participation=participation)
     objective = build_objective(LinearSettings(kind="softmax", l2=0.1), reproducible().shards[0])
-    half = DRDM(ServerContext(fleet, DRDMSettings(**keys), np.zeros(9), objective))
+    half = DRDM(
+        ServerContext(fleet=fleet, settings=DRDMSettings(**keys), initial_model=np.zeros(9), objective=objective)
+    )
     half.fleet.round = 1
     return half
 

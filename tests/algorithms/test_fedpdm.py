@@ -102,7 +102,9 @@ def solved(gradients: Dense, x0: Vector, dual: Vector, **algorithm: Any) -> tupl
     """One answer of the client half: what it sends, and itself afterwards."""
     chosen = FedPDMSettings(local_steps=len(gradients), batch_size=None, **algorithm)
     objective = Scripted(gradients)
-    half = FedPDMClient(ClientContext("client-000", SEED, chosen, objective, cast(Shard, None)))
+    half = FedPDMClient(
+        ClientContext(client="client-000", seed=SEED, settings=chosen, objective=objective, shard=cast(Shard, None))
+    )
     half.state = half.initial_state()
     half.state.dual = dual.copy()
     reply = half.answer("solve", 1, {"model": x0})

@@ -453,7 +453,7 @@ class _Gate:
         def judge(client: str, values: Values, finite: bool) -> None:
             check(values, ASKED, client=client, finite=finite)
 
-        exchange = Request("train", 1, Gathered(), judge, 60.0, roomy())
+        exchange = Request(phase="train", t=1, collector=Gathered(), check=judge, deadline=60.0, room=roomy())
         call = member.post("train", 1, pb.ASK, Body(encode({"model": np.zeros(4)})), exchange)
         exchange.expect(member, call)
 

@@ -44,12 +44,12 @@ def late_joiner(honest: tuple[Run, Secrets], **place: Any) -> HyFDCAClient:
     settings, shard = run.settings, shards_of(run.settings)[CLIENT]
     client = HyFDCAClient(
         ClientContext(
-            CLIENT,
-            settings.seed,
-            settings.algorithm,
-            build_objective(settings.objective, shard),
-            shard,
-            secrets,
+            client=CLIENT,
+            seed=settings.seed,
+            settings=settings.algorithm,
+            objective=build_objective(settings.objective, shard),
+            shard=shard,
+            secrets=secrets,
             **place,
         )
     )

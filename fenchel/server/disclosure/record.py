@@ -156,7 +156,9 @@ class DisclosureRecord:
         if reply.resume:
             return  # it goes on where it broke off, and was noted then
         forms = {} if call is None or call.request is None else call.request.forms
-        known = call or Call(client, reply.sequence, 0, UNASKED, 0, pb.KIND_UNSPECIFIED, None)
+        known = call or Call(
+            client=client, sequence=reply.sequence, base=0, phase=UNASKED, round=0, kind=pb.KIND_UNSPECIFIED, body=None
+        )
         descriptor = reply.payload.SerializeToString()
         noted = self._replies.get((known.phase, known.kind, client))
         if noted is not None and noted.descriptor == descriptor and noted.forms == forms:

@@ -73,7 +73,13 @@ def half() -> Half:
         dtype = np.dtype("float32")
 
     return Half(
-        ClientContext("client-0", 7, AlgorithmSettings(name="half"), cast(Objective, Stub()), cast(Shard, None))
+        ClientContext(
+            client="client-0",
+            seed=7,
+            settings=AlgorithmSettings(name="half"),
+            objective=cast(Objective, Stub()),
+            shard=cast(Shard, None),
+        )
     )
 
 

@@ -98,7 +98,14 @@ class Federation:
                 self.member.settle(call)
 
     def _asked(self) -> Call:
-        request = Request("solve", 1, Gathered(), lambda client, values, finite: None, 1.0, roomy())
+        request = Request(
+            phase="solve",
+            t=1,
+            collector=Gathered(),
+            check=lambda client, values, finite: None,
+            deadline=1.0,
+            room=roomy(),
+        )
         return self.member.post("solve", 1, pb.ASK, body(), request)
 
     def answer(self) -> None:

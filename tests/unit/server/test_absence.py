@@ -40,7 +40,7 @@ def fleet_of(names: tuple[str, ...] = NAMES, patience: int | None = 3, size: int
 def asked(t: int, outcomes: Mapping[str, Outcome], phase: str = "train") -> list[Call]:
     calls = []
     for client, outcome in outcomes.items():
-        call = Call(client, t, 0, phase, t, pb.ASK, None)
+        call = Call(client=client, sequence=t, base=0, phase=phase, round=t, kind=pb.ASK, body=None)
         call.outcome = outcome
         calls.append(call)
     return calls

@@ -32,7 +32,7 @@ def accept(client: str, values: Values, finite: bool) -> None:
 
 
 def exchange_of() -> Request:
-    return Request("train", 1, Gathered(), accept, 1.0, roomy())
+    return Request(phase="train", t=1, collector=Gathered(), check=accept, deadline=1.0, room=roomy())
 
 
 def ask(member: ClientRecord, request: Request | None = None, kind: pb.Kind.ValueType = pb.ASK) -> Call:
@@ -244,7 +244,7 @@ def test_a_reply_that_is_refused_does_not_count(member: ClientRecord) -> None:
     def refuse(client: str, values: Values, finite: bool) -> None:
         raise PayloadError("wrong shape")
 
-    request = Request("train", 1, Gathered(), refuse, 1.0, roomy())
+    request = Request(phase="train", t=1, collector=Gathered(), check=refuse, deadline=1.0, room=roomy())
     call = ask(member, request)
     with raises(PayloadError) as refused:
         request.check(call.client, {"x": np.ones(1)}, False)

@@ -47,8 +47,16 @@ def account(tmp_path: Path) -> DisclosureRecord:
 
 
 def asked(client: str = "north", **forms: str) -> Call:
-    request = Request("train", 3, Gathered(), lambda *_: None, 1.0, roomy(), forms=forms)  # type: ignore[arg-type]
-    return Call(client, 7, 0, "train", 3, pb.ASK, None, request)
+    request = Request(
+        phase="train",
+        t=3,
+        collector=Gathered(),
+        check=lambda *_: None,
+        deadline=1.0,
+        room=roomy(),
+        forms=forms,  # type: ignore[arg-type]
+    )
+    return Call(client=client, sequence=7, base=0, phase="train", round=3, kind=pb.ASK, body=None, request=request)
 
 
 def reply(**values: object) -> pb.Reply:
@@ -106,7 +114,7 @@ def test_what_goes_on_where_it_broke_off_counts_once(account: DisclosureRecord) 
 
 
 def test_a_box_that_the_server_passes_on_is_not_called_clear(account: DisclosureRecord) -> None:
-    call = Call("south", 1, 0, ACCEPT, 0, pb.INSPECT, None)
+    call = Call(client="south", sequence=1, base=0, phase=ACCEPT, round=0, kind=pb.INSPECT, body=None)
     payload = Body(encode({"box": np.zeros(64, np.uint8), "sender": "north"})).payload
     account.sent(call, call.head(0), payload)
     assert {each["name"]: each["form"] for each in account.to_json()["messages"]} == {

@@ -54,7 +54,14 @@ class Asked:
         self.lacks: list[Shortfall] = []
         self.lacking = asyncio.Event()
         self.request = Request(
-            "train", 4, self.collector, accept, deadline, roomy(), patience=2, lacks=self.note if waits else None
+            phase="train",
+            t=4,
+            collector=self.collector,
+            check=accept,
+            deadline=deadline,
+            room=roomy(),
+            patience=2,
+            lacks=self.note if waits else None,
         )
         self.members: dict[str, ClientRecord] = {} if after is None else after.members
         if after is None:
@@ -199,7 +206,7 @@ async def test_no_reply_at_all_stops_the_run(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01)
     with raises(TooFewRepliesError, round=4, phase="train"):
         await asked.request.finish(1)
-    empty = Request("train", 4, Gathered(), accept, PATIENCE, roomy())
+    empty = Request(phase="train", t=4, collector=Gathered(), check=accept, deadline=PATIENCE, room=roomy())
     with raises(TooFewRepliesError, round=4, phase="train"):
         await empty.finish(1)
 
@@ -228,7 +235,13 @@ async def test_replies_that_are_held_back_behind_who_is_away_are_enough_for_the_
     names = [*NAMES, "client-3"]
     collector = Visited(names, 2 << 20, lambda client, values: None)
     request = Request(
-        "train", 4, collector, accept, 0.05, roomy(names, 2 << 20), lacks=lambda request, shortfall, tell: None
+        phase="train",
+        t=4,
+        collector=collector,
+        check=accept,
+        deadline=0.05,
+        room=roomy(names, 2 << 20),
+        lacks=lambda request, shortfall, tell: None,
     )
     members = {name: make_member(name, index) for index, name in enumerate(names)}
     calls = {name: member.post("train", 4, pb.ASK, body(), request) for name, member in members.items()}
@@ -308,12 +321,12 @@ class Stalled:
         self.taken: list[str] = []
         collector = Visited(self.names, buffer << 20, lambda client, values: self.taken.append(client))
         self.request = Request(
-            "train",
-            4,
-            collector,
-            accept,
-            deadline,
-            roomy(self.names, buffer << 20),
+            phase="train",
+            t=4,
+            collector=collector,
+            check=accept,
+            deadline=deadline,
+            room=roomy(self.names, buffer << 20),
             patience=2,
             lacks=lambda request, shortfall, tell: self.told.append(shortfall) if tell else None,
         )
@@ -373,7 +386,9 @@ async def test_whom_an_older_phase_keeps_out_is_not_late_and_does_not_hold_its_o
     held = Stalled(make_member, 0.05, stalls=False)
     with memory_budget.room("an older phase", {"client-9": Size(1, None)}):
         room = memory_budget.room("this phase", dict.fromkeys(held.names, Size(2 << 20, 2 << 20)))
-        held.request = Request("train", 4, Gathered(), accept, 0.05, room, patience=1)
+        held.request = Request(
+            phase="train", t=4, collector=Gathered(), check=accept, deadline=0.05, room=room, patience=1
+        )
         with room:
             assert await held.finish(0) == []
     assert held.late() == []

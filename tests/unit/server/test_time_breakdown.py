@@ -17,7 +17,7 @@ MS = 1_000_000
 
 
 def request(started: int, posted: int, ended: int) -> Request:
-    made = Request("train", 1, Gathered(), lambda *_: None, 10.0, roomy())
+    made = Request(phase="train", t=1, collector=Gathered(), check=lambda *_: None, deadline=10.0, room=roomy())
     made.started_ns, made.posted_ns, made.ended_ns = started * MS, posted * MS, ended * MS
     return made
 
@@ -28,7 +28,7 @@ def timing(**milliseconds: int) -> pb.Timing:
 
 def answered(asked: Request, client: str, sent: int, received: int, told: pb.Timing, **others: int) -> Call:
     """A call of the exchange: queued when all were posted, 1 ms to decode and 2 ms to check and combine."""
-    call = Call(client, 1, 0, "train", 1, pb.ASK, None, asked)
+    call = Call(client=client, sequence=1, base=0, phase="train", round=1, kind=pb.ASK, body=None, request=asked)
     call.queued_ns, call.first_sent_ns = asked.posted_ns, sent * MS
     call.last_received_ns, call.decoded_ns = received * MS, (received + 1) * MS
     call.taken_ns = (received + 3) * MS
@@ -85,7 +85,7 @@ def test_work_that_is_older_than_the_answer_is_no_network() -> None:
 
 def test_an_exchange_without_an_answer_is_waited_for() -> None:
     asked = request(0, 1, 90)
-    call = Call("a", 1, 0, "train", 1, pb.ASK, None, asked)
+    call = Call(client="a", sequence=1, base=0, phase="train", round=1, kind=pb.ASK, body=None, request=asked)
     found = split(0, 100 * MS, [call])
     assert (found.parts.waiting, found.parts.server) == pytest.approx((0.089, 0.010))
     assert found.parts.total == pytest.approx(0.1)
@@ -116,7 +116,7 @@ def test_an_exchange_beside_another_is_not_counted_twice() -> None:
 
 
 def test_a_round_without_exchange_is_the_servers() -> None:
-    told = Call("a", 1, 0, "shift", 1, pb.TELL, None)
+    told = Call(client="a", sequence=1, base=0, phase="shift", round=1, kind=pb.TELL, body=None)
     assert split(0, 50 * MS, [told]).parts.server == pytest.approx(0.05)
 
 
