@@ -24,7 +24,7 @@ class InRoom:
 
     async def admit(self, client: str, size: int) -> None:
         """Return when there is room for a reply."""
-        await self._room.claim(client, size)
+        await self._room.acquire(client, size)
 
     def add(self, client: str, values: dict[str, Value]) -> None:
         """Take a reply."""

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 
 log = logging.getLogger("fenchel.server")
 
-ANY = ""
+ALL_PHASES = ""
 """Stands for all phases together: a client that is away misses the deadlines of all of them."""
-OFTEN = "*"
+CHRONIC = "*"
 """Stands for all phases of a client that misses deadlines again and again, with answers in time in between."""
 
 _CHANCES_SHARE = 0.05
 _PAUSE_SHARE = 0.25
-_LAPSES = 3  # times the patience
+_CHRONIC_FACTOR = 3  # times the patience
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +64,19 @@ class Availability:
 
     client: str = ""  # its id
     missed: dict[str, int] = field(default_factory=dict)
-    """Deadlines missed in a row, by phase, and of :data:`ANY`; since the client came back, where that spoke for it.
-    Under :data:`OFTEN`, while it is overlooked for that, all of them."""
-    overlooked: set[str] = field(default_factory=set)
-    """Phases that do not wait for the client; :data:`ANY`, :data:`OFTEN`: none does."""
+    """Deadlines missed in a row, by phase, and of :data:`ALL_PHASES`; since the client came back, where that spoke for
+    it. Under :data:`CHRONIC`, while it is suspected for that, all of them."""
+    suspected: set[str] = field(default_factory=set)
+    """Phases that do not wait for the client; :data:`ALL_PHASES`, :data:`CHRONIC`: none does."""
     absence: Absence = field(default_factory=Absence)
     """The rounds that it has missed lately, from which draws follow; kept in checkpoints."""
     stream: int = 0  # on which the client was seen last, by number
     _trusted: set[str] = field(default_factory=set)  # where coming back spoke for it since its last answer in time
     _chance_from: float = 0.0
     _spell: float = 0.0  # seconds from the last miss until then
-    _lapses: int = 0  # deadlines missed since it was last waited for so long without one
+    _total_misses: int = 0  # deadlines missed since it was last waited for so long without one
 
-    def miss(self, phase: str, stream: int, patience: int | None, deadline: float) -> list[str]:
+    def record_miss(self, phase: str, stream: int, patience: int | None, deadline: float) -> list[str]:
         """Note a deadline that was missed; return which phases do not wait from now on, for misses in a row.
 
         patience: how many it may miss in a row; ``None``: any number.
@@ -84,53 +84,53 @@ class Availability:
         """
         self.returned(stream)
         news = []
-        for which in (ANY, phase):
+        for which in (ALL_PHASES, phase):
             self.missed[which] = self.missed.get(which, 0) + 1
-            if patience is not None and self.missed[which] >= patience and which not in self.overlooked:
-                self.overlooked.add(which)
+            if patience is not None and self.missed[which] >= patience and which not in self.suspected:
+                self.suspected.add(which)
                 news.append(which)
         now = time.monotonic()
         if self._has_mended(now - deadline):
-            self._lapses = 0
-            self._trust_again(OFTEN)
-        self._lapses += 1
+            self._total_misses = 0
+            self._trust_again(CHRONIC)
+        self._total_misses += 1
         self._spell = deadline / _CHANCES_SHARE
         self._chance_from = now + self._spell
-        if patience is not None and self._lapses >= _LAPSES * patience:
-            self.missed[OFTEN] = self._lapses
-            if OFTEN not in self.overlooked:
-                self.overlooked.add(OFTEN)
+        if patience is not None and self._total_misses >= _CHRONIC_FACTOR * patience:
+            self.missed[CHRONIC] = self._total_misses
+            if CHRONIC not in self.suspected:
+                self.suspected.add(CHRONIC)
                 log.warning(
                     "client %s misses deadlines again and again: %d so far (participation.patience). It is still "
                     "asked, but the run no longer waits for it; it has another chance after %g s",
                     self.client,
-                    self._lapses,
+                    self._total_misses,
                     self._spell,
                 )
         return news
 
-    def keep(self, phase: str) -> bool:
-        """Note an answer in time; return whether the client was overlooked in this phase, and is not any more."""
-        was = self._is_overlooked(phase)
-        often = OFTEN in self.overlooked and not self._has_mended(time.monotonic())
-        for which in (ANY, phase) if often else (ANY, phase, OFTEN):
+    def record_reply(self, phase: str) -> bool:
+        """Note an answer in time; return whether the client was suspected in this phase, and is not any more."""
+        was = self._is_suspected(phase)
+        often = CHRONIC in self.suspected and not self._has_mended(time.monotonic())
+        for which in (ALL_PHASES, phase) if often else (ALL_PHASES, phase, CHRONIC):
             self._trust_again(which)
         return was and not often
 
     def _trust_again(self, which: str) -> None:
         self.missed.pop(which, None)
-        self.overlooked.discard(which)
+        self.suspected.discard(which)
         self._trusted.discard(which)
 
     def returned(self, stream: int) -> bool:
-        """Overlook the client no longer where it has come back and that speaks for it; return whether it does."""
+        """Suspect the client no longer where it has come back and that speaks for it; return whether it does."""
         if stream == self.stream:
             return False
         self.stream = stream
-        again = self.overlooked - self._trusted - {OFTEN}
+        again = self.suspected - self._trusted - {CHRONIC}
         for which in again:
             self.missed[which] = 0  # kept: an answer in time must be noted
-        self.overlooked -= again
+        self.suspected -= again
         self._trusted |= again
         return bool(again)
 
@@ -152,11 +152,11 @@ class Availability:
 
     def awaited(self, phase: str) -> bool:
         """Whether a phase that begins now waits for the client."""
-        return not self._is_overlooked(phase) or time.monotonic() >= self._chance_from
+        return not self._is_suspected(phase) or time.monotonic() >= self._chance_from
 
-    def _is_overlooked(self, phase: str) -> bool:
-        return not self.overlooked.isdisjoint({ANY, OFTEN, phase})
+    def _is_suspected(self, phase: str) -> bool:
+        return not self.suspected.isdisjoint({ALL_PHASES, CHRONIC, phase})
 
     def _has_mended(self, now: float) -> bool:
-        """Whether it has been waited for long enough without a miss; who is overlooked, only from its chance on."""
-        return now >= self._chance_from + (self._spell if OFTEN in self.overlooked else 0.0)
+        """Whether it has been waited for long enough without a miss; one that is suspected, only from its chance on."""
+        return now >= self._chance_from + (self._spell if CHRONIC in self.suspected else 0.0)

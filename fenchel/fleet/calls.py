@@ -19,7 +19,7 @@ Outcome = Literal["counted", "late", "failed", "unanswered", "promised", "told"]
 """What became of a call. A told one is ``promised`` until the client confirms it."""
 
 
-class OpenRequest(Protocol):
+class ReplySink(Protocol):
     """A request as the calls that belong to it see it; ``fenchel/fleet/request.py`` has the implementation."""
 
     forms: Mapping[str, Form]  # declared form of each value of the replies, by name
@@ -72,7 +72,7 @@ class Call:
     round: int
     kind: pb.Kind.ValueType
     body: Body | None
-    request: OpenRequest | None = None
+    request: ReplySink | None = None
     queued_unix_ns: int = field(default_factory=time.time_ns)
     queued_ns: int = field(default_factory=time.perf_counter_ns)
     first_sent_ns: int = 0

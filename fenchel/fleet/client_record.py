@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from fenchel.common.wire.frames import Body
 from fenchel.common.wire.reader import IncomingMessage
 from fenchel.fleet.availability import Availability
-from fenchel.fleet.calls import Call, OpenRequest
+from fenchel.fleet.calls import Call, ReplySink
 from fenchel.fleet.metering.clock_offset import Clock
 from fenchel.fleet.metering.limits import Limits
 from fenchel.fleet.metering.socket_bytes import NOTHING, SocketBytes
 from fenchel.fleet.metering.throughput import Throughput
-from fenchel.fleet.metering.unsolicited import Strays
+from fenchel.fleet.metering.unsolicited import UnsolicitedReplyLimiter
 from fenchel.proto import fenchel_pb2 as pb
 
 log = logging.getLogger("fenchel.server")
@@ -39,7 +39,9 @@ class ClientRecord:
     index: int  # its place among all clients, by order of ids
     shard: pb.ShardDescription | None = None  # what it said of its data; ``None`` until it has come
     base: int = 0  # the last instruction whose effect counts; 0: none
-    reach: int = 0  # the base in the older of the two checkpoints that are on disk: no run can go back behind it
+    low_water_mark: int = (
+        0  # the base in the older of the two checkpoints that are on disk: no run can go back behind it
+    )
     next_sequence: int = 1
     lost: str | None = None  # why this client is out of the run, or ``None``
     spent: str | None = None
@@ -67,7 +69,7 @@ class ClientRecord:
     """How far the client's clock is from this process's."""
     throughput_down: Throughput = field(default_factory=Throughput)
     throughput_up: Throughput = field(default_factory=Throughput)
-    strays: Strays | None = None
+    unsolicited: UnsolicitedReplyLimiter | None = None
     """Rate limits of what it sends unasked; ``None`` until it has come."""
     most_values: int = 0
     """The largest number of values that a question to it asked for."""
@@ -88,7 +90,7 @@ class ClientRecord:
         """Whether the client's stream is open."""
         return self.queue is not None
 
-    def came(self, queue: asyncio.Queue[int | pb.Farewell]) -> None:
+    def attach(self, queue: asyncio.Queue[int | pb.Farewell]) -> None:
         """Feed a stream of the client from now on, first with all that is outstanding."""
         for call in self.outstanding.values():
             queue.put_nowait(call.sequence)
@@ -98,7 +100,7 @@ class ClientRecord:
         self.queue, self.changed_unix = queue, time.time()
         self.streams += 1
 
-    def left(self, queue: asyncio.Queue[int | pb.Farewell]) -> None:
+    def detach(self, queue: asyncio.Queue[int | pb.Farewell]) -> None:
         """Note that a stream is over; the client is away, unless it has come on another one."""
         if self.queue is queue:
             self.queue, self.changed_unix, self._left_ns = None, time.time(), time.perf_counter_ns()
@@ -108,11 +110,11 @@ class ClientRecord:
         older, self.serving = self.serving, asyncio.current_task()
         return None if older is self.serving else older
 
-    def limit(self, limits: Limits) -> Strays:
+    def limit(self, limits: Limits) -> UnsolicitedReplyLimiter:
         """Return the rate limits of what it sends unasked; a client that comes back does not begin anew."""
-        if self.strays is None:
-            self.strays = Strays(self.name, limits)
-        return self.strays
+        if self.unsolicited is None:
+            self.unsolicited = UnsolicitedReplyLimiter(self.name, limits)
+        return self.unsolicited
 
     def begins(self, reply: IncomingMessage[pb.Reply]) -> None:
         """Note that a reply of several frames has begun to arrive."""
@@ -127,9 +129,9 @@ class ClientRecord:
         """Keep what has crossed its connections and belongs to calls that are not answered yet."""
         self.carried = crossed
 
-    def cannot_go_behind(self, base: int) -> None:
+    def raise_low_water_mark(self, base: int) -> None:
         """Note the base in the older of the two checkpoints that are on disk."""
-        self.reach = base
+        self.low_water_mark = base
 
     def post(
         self,
@@ -137,7 +139,7 @@ class ClientRecord:
         t: int,
         kind: pb.Kind.ValueType,
         body: Body,
-        request: OpenRequest | None = None,
+        request: ReplySink | None = None,
         *,
         traceparent: str = "",
     ) -> Call:
@@ -166,13 +168,13 @@ class ClientRecord:
         self.most_values = max(self.most_values, call.most_values or 0)
         if kind == pb.TELL:
             self.base = call.sequence
-        self.owe(call)
+        self.enqueue(call)
         self.overdue.clear()
         if self.queue is not None:
             self.queue.put_nowait(call.sequence)
         return call
 
-    def owe(self, call: Call) -> None:
+    def enqueue(self, call: Call) -> None:
         """Hold on to an instruction until it is settled."""
         self.outstanding[call.sequence] = call
         if call.kind == pb.TELL:
@@ -186,9 +188,9 @@ class ClientRecord:
         """
         if call.kind == pb.ASK:
             self.base = call.sequence
-            self._kept(self.tells())
+            self._kept(self.pending_tells())
 
-    def settle(self, call: Call) -> None:
+    def resolve(self, call: Call) -> None:
         """Stop waiting for an instruction: it was answered, or its deadline has passed."""
         if self.outstanding.pop(call.sequence, None) is not None:
             if self.queue is None:
@@ -199,7 +201,7 @@ class ClientRecord:
             self.partial.assembly.let_go()
         call.let_go()
 
-    def tells(self) -> Iterator[Call]:
+    def pending_tells(self) -> Iterator[Call]:
         """Yield the promises that the client has not confirmed yet, in order."""
         return (call for call in self.outstanding.values() if call.kind == pb.TELL)
 
@@ -208,10 +210,10 @@ class ClientRecord:
         if hello.stateless:
             return True
         kept = {0, *hello.snapshots}
-        first = next(self.tells(), None)
+        first = next(self.pending_tells(), None)
         if first is None:
             return self.base in kept
-        return first.base in kept or any(call.sequence in kept for call in self.tells())
+        return first.base in kept or any(call.sequence in kept for call in self.pending_tells())
 
     def confirm(self, hello: pb.Hello) -> None:
         """Settle the promises that a client has kept before the last one that its journal holds.
@@ -219,16 +221,16 @@ class ClientRecord:
         Each builds on the one before it, so that one in the journal proves those before it done. The
         journal may have dropped them, where a checkpoint made the last promise the base.
         """
-        tells = list(self.tells())
+        tells = list(self.pending_tells())
         held = [place for place, call in enumerate(tells) if call.sequence in hello.snapshots]
         self._kept(tells[: held[-1] if held else 0])
 
     def _kept(self, tells: Iterable[Call]) -> None:
         for call in list(tells):
             call.end("told")
-            self.settle(call)
+            self.resolve(call)
 
-    def lose(self, reason: str) -> None:
+    def mark_lost(self, reason: str) -> None:
         """Take the client out of the run: its state cannot be restored."""
         log.error(
             "client %s is lost: %s (participation.on_lost_state: the run stops, or goes on without it)",
@@ -243,7 +245,7 @@ class ClientRecord:
         self.owed_bytes = 0
         self.say_farewell(pb.Farewell(reason=f"this client is out of the run: {reason}"))
 
-    def spend(self, reason: str) -> None:
+    def mark_spent(self, reason: str) -> None:
         """Ask the client for nothing more: its privacy budget is spent. It stays connected until the run is over."""
         if self.spent is None:
             log.warning("client %s has spent its privacy budget; it is asked for nothing more in this run", self.name)

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from fenchel.common.wire.schema import ArraySpec, Expectation, Expected
 from fenchel.common.wire.values import Array, Value, Values
 from fenchel.fleet.addressing import Each
-from fenchel.fleet.collectors import Collector, Folded, Gathered, Visited, array_of, number_of
+from fenchel.fleet.collectors import Collector, GatherCollector, SumCollector, VisitCollector, array_of, number_of
 from fenchel.fleet.question import Question, Questioner
 from fenchel.fleet.weighted_sum import WeightedSum
 from fenchel.proto import fenchel_pb2 as pb
@@ -70,7 +70,7 @@ class Replies(Mapping[str, Mapping[str, Value]]):
         return total
 
 
-class Reduced(Folded):
+class Reduced(SumCollector):
     """Sums of replies that were folded as they arrived.
 
     Attributes
@@ -163,7 +163,7 @@ class Cohort:
             min_replies=min_replies,
             waits=self.waits,
         )
-        gathered = Gathered()
+        gathered = GatherCollector()
         answered = await self._put(question, gathered)
         return Replies(gathered.replies, answered)
 
@@ -246,7 +246,7 @@ class Cohort:
             min_replies=min_replies,
             waits=self.waits,
         )
-        return await self._put(question, Visited(self.clients, self.fleet.network.reply_buffer_bytes, take))
+        return await self._put(question, VisitCollector(self.clients, self.fleet.network.reply_buffer_bytes, take))
 
     async def inspect(
         self,
@@ -274,7 +274,7 @@ class Cohort:
             min_replies=1,
             waits=self.waits,
         )
-        gathered = Gathered()
+        gathered = GatherCollector()
         answered = await self._put(question, gathered)
         return Replies(gathered.replies, answered)
 

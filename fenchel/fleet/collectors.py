@@ -55,7 +55,7 @@ def array_of(name: str, value: Value) -> Array:
     raise TypeError(f"{name!r} is a {type(value).__name__}, which has no mean")
 
 
-class Gathered:
+class GatherCollector:
     """Collects whole replies (:meth:`fenchel.fleet.cohort.Cohort.ask`)."""
 
     buffer_bytes: int | None = None
@@ -75,7 +75,7 @@ class Gathered:
         """Do nothing, as no reply is due before the others."""
 
 
-class InOrder(ABC):
+class OrderedCollector(ABC):
     """Takes replies in the order of client ids as they arrive; those that come before their turn are kept.
 
     order: client ids in order.
@@ -111,7 +111,7 @@ class InOrder(ABC):
         """Take a client's reply: it is its turn."""
 
 
-class Visited(InOrder):
+class VisitCollector(OrderedCollector):
     """Hands each reply on, and keeps none (:meth:`fenchel.fleet.cohort.Cohort.visit`)."""
 
     def __init__(
@@ -125,7 +125,7 @@ class Visited(InOrder):
         self._look(client, values)
 
 
-class Folded(InOrder):
+class SumCollector(OrderedCollector):
     """Sums of replies that are added up in the order of client ids as they arrive."""
 
     def __init__(

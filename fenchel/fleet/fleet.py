@@ -26,7 +26,7 @@ from fenchel.fleet.memory_budget import MemoryBudget
 from fenchel.fleet.question import Question, bodies
 from fenchel.fleet.quorum import Shortfall, Shortfalls, nobody_left, quorum
 from fenchel.fleet.request import Request
-from fenchel.fleet.sampling import Shortage, draw, has_places
+from fenchel.fleet.sampling import SmallCohortWarning, draw, has_places
 from fenchel.proto import fenchel_pb2 as pb
 
 log = logging.getLogger("fenchel.server")
@@ -48,7 +48,7 @@ class Fleet:
     round: int = 0  # the round that is going on, or was the last
     shortfalls: Shortfalls = field(default_factory=Shortfalls)  # phases that wait for their quorum
     calls: list[Call] = field(default_factory=list)  # every instruction since the end of the last round
-    _shortage: Shortage = field(default_factory=Shortage)
+    _shortage: SmallCohortWarning = field(default_factory=SmallCohortWarning)
 
     # Who takes part
 
@@ -227,7 +227,7 @@ class Fleet:
             body.detach()  # it may be sent much later
             member = self.members[client]
             if member.owed_bytes >= self.network.promised_bytes:
-                member.lose(_too_far_behind(member, self.network.promised_bytes))
+                member.mark_lost(_too_far_behind(member, self.network.promised_bytes))
             if member.lost is None:
                 self.calls.append(member.post(phase, self.round, pb.TELL, body, traceparent=trace))
 
@@ -262,7 +262,7 @@ class Fleet:
 
 
 def _too_far_behind(member: ClientRecord, limit: int) -> str:
-    first = next(member.tells())
+    first = next(member.pending_tells())
     where = "is slow to follow" if member.connected else "has been away for long"
     return (
         f"it {where}: the promises since round {first.round}, {member.owed_bytes:,} bytes, are still to be kept, "

@@ -102,7 +102,7 @@ class Reservation:
         waiting = self._waiting.items()
         return any(not turn.done() and not self._has_turn(client, size) for client, (size, turn) in waiting)
 
-    async def claim(self, client: str, size: int) -> None:
+    async def acquire(self, client: str, size: int) -> None:
         """Return when there is room for a client's reply.
 
         That is at once if it has that room, if the phase is over, or if a small reply is taken in order. A client that

@@ -12,10 +12,10 @@ from fenchel.common.errors import TooFewRepliesError
 from fenchel.common.untrusted_text import plain
 from fenchel.common.wire.schema import Form
 from fenchel.common.wire.values import Value
-from fenchel.fleet.availability import ANY
+from fenchel.fleet.availability import ALL_PHASES
 from fenchel.fleet.calls import Call
 from fenchel.fleet.client_record import ClientRecord
-from fenchel.fleet.collectors import Collector, Gathered
+from fenchel.fleet.collectors import Collector, GatherCollector
 from fenchel.fleet.memory_budget import Reservation
 from fenchel.fleet.quorum import Shortfall
 from fenchel.fleet.request_state import Awaited, Decision, RequestState
@@ -115,7 +115,7 @@ class Request:
         if self.is_open_for(call):
             self._state.arriving(call.client)
             self._wake()
-            await self.room.claim(call.client, size)
+            await self.room.acquire(call.client, size)
         if self.is_open_for(call):
             self._state.admitted(call.client, _now())
             self._wake()
@@ -133,7 +133,7 @@ class Request:
         call.end("counted")
         member.count(call)
         in_time = self._state.awaited is Awaited.ALL
-        if member.availability.missed and in_time and member.availability.keep(self.phase):
+        if member.availability.missed and in_time and member.availability.record_reply(self.phase):
             self._welcome(member)
         self._collector.add(call.client, values)
         take_all_due(self._collector, self.room)
@@ -141,7 +141,7 @@ class Request:
         self._wake()
 
     def _welcome(self, member: ClientRecord) -> None:
-        others = ", ".join(map(repr, sorted(member.availability.overlooked)))
+        others = ", ".join(map(repr, sorted(member.availability.suspected)))
         log.info(
             "client %s has answered in time: it is waited for again%s",
             member.name,
@@ -174,7 +174,7 @@ class Request:
     def _settle(self, client: str) -> None:
         """Let go of what was kept for a client's reply."""
         member, call = self._asked[client]
-        member.settle(call)
+        member.resolve(call)
         self._collector.skip(client)
         self.room.release(client)
         take_all_due(self._collector, self.room)
@@ -245,14 +245,14 @@ class Request:
 
     def _record_miss(self, client: str) -> None:
         member, _ = self._asked[client]
-        news = member.availability.miss(self.phase, member.streams, self._patience, self._state.deadline)
+        news = member.availability.record_miss(self.phase, member.streams, self._patience, self._state.deadline)
         if news:
             log.warning(
                 "client %s has missed %d deadlines in a row (participation.patience). It is still asked, but %s no "
                 "longer waits for it, until it answers in time or comes back, and now and then to see",
                 client,
                 self._patience,
-                "the run" if ANY in news else f"phase {self.phase!r}",
+                "the run" if ALL_PHASES in news else f"phase {self.phase!r}",
             )
 
     def _shortfall(self, asked: int, setting: str, seconds: float) -> Shortfall:
@@ -271,7 +271,7 @@ class Request:
         """Release the arrays that were collected and expected: the record of the calls keeps this exchange for long."""
         assert not self._state.waiting, "a reply that still counts needs a collector and its check"
         self._asked.clear()
-        self._collector, self.check = Gathered(), _check_nothing
+        self._collector, self.check = GatherCollector(), _check_nothing
 
     def _too_few(self, asked: int, setting: str) -> str:
         """Tell people why too few replies count: clients were away, or what they answered could not be used."""

@@ -77,7 +77,7 @@ def fraction_size(sampler: Fraction, n: int) -> int:
 
 
 @dataclass
-class Shortage:
+class SmallCohortWarning:
     """Tells people, once after each loss, that fewer clients are left than the settings want."""
 
     left: int | None = None  # how many there were when it was last told

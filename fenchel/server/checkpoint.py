@@ -99,7 +99,7 @@ class Checkpoint:
                 kind=pb.TELL,
                 body=bodies[promise.body],
             )
-            members[promise.client].owe(call)
+            members[promise.client].enqueue(call)
         return members
 
     def _body(self, number: int) -> Body:
@@ -138,7 +138,7 @@ class RoundSnapshot:
             kept.append(
                 (member.name, member.base, member.lost, member.spent, member.shard, member.availability.absence)
             )
-            for call in member.tells():
+            for call in member.pending_tells():
                 assert call.body is not None, "a promise is kept until it is confirmed"
                 promises.append((call, call.body))
         return cls(t, values, tuple(kept), tuple(promises))

@@ -173,7 +173,7 @@ class Saving:
         checkpoint.values.clear()  # the thread pool holds on to its last task; its arrays may be large
         # A damaged checkpoint sends the run back to the one before it, so clients must still reach that.
         for name, base in self._bases.items():
-            self.members[name].cannot_go_behind(base)
+            self.members[name].raise_low_water_mark(base)
         self._bases = {name: kept["base"] for name, kept in checkpoint.members.items()}
         now = time.perf_counter()
         self.took(now - started)

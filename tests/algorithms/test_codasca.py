@@ -700,7 +700,7 @@ def losing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def part_with_lost(self: Staged) -> bool:
         gone = self.fleet.members[f"client-{GONE:03d}"]
         if self.fleet.round >= 4 and gone.lost is None:  # a resumed server may not know yet
-            gone.lose("its disk broke")
+            gone.mark_lost("its disk broke")
         return await parted(self)
 
     monkeypatch.setattr(Staged, "part_with_lost", part_with_lost)

@@ -70,7 +70,7 @@ def losing(monkeypatch: pytest.MonkeyPatch, moment: int = 0) -> None:
         looks += self.fleet.round == BEFORE
         for client in (self.fleet.members[NAMES[i]] for i in GONE):
             if self.fleet.round >= BEFORE and looks > moment and client.lost is None:  # a resumed server may not know
-                client.lose("its disk broke")
+                client.mark_lost("its disk broke")
         return await parted(self)
 
     monkeypatch.setattr(Robust, "part_with_lost", part_with_lost)

@@ -99,7 +99,7 @@ from fenchel.deploy.invitations.signing import requested_key
 from fenchel.deploy.launch.bundle import ReceivedBundle
 from fenchel.deploy.monitoring.exporters import Exporters, watching
 from fenchel.fleet.client_record import ClientRecord
-from fenchel.fleet.collectors import Gathered
+from fenchel.fleet.collectors import GatherCollector
 from fenchel.fleet.metering.limits import Limits
 from fenchel.fleet.request import Request
 from fenchel.keys.identity import Identity
@@ -453,7 +453,7 @@ class _Gate:
         def judge(client: str, values: Values, finite: bool) -> None:
             check(values, ASKED, client=client, finite=finite)
 
-        exchange = Request(phase="train", t=1, collector=Gathered(), check=judge, deadline=60.0, room=roomy())
+        exchange = Request(phase="train", t=1, collector=GatherCollector(), check=judge, deadline=60.0, room=roomy())
         call = member.post("train", 1, pb.ASK, Body(encode({"model": np.zeros(4)})), exchange)
         exchange.expect(member, call)
 

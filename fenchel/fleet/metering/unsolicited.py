@@ -17,7 +17,7 @@ MOST_VALUES = 100
 """Values that an unsolicited reply may have, or as many as were ever asked of the client, if that is more."""
 
 
-class Strays:
+class UnsolicitedReplyLimiter:
     """Rate limits of the unsolicited replies of one client, over all its streams."""
 
     def __init__(self, client: str, limits: Limits) -> None:

@@ -164,7 +164,7 @@ class Admission:
         self._environments.joined(member.name, hello)
         # A client's word cannot make a state of which there is none: it would be lost, and might end the run.
         if member.lost is None and not (self._stateless or member.can_restore(hello)):
-            member.lose(
+            member.mark_lost(
                 "its journal of this run is gone or damaged, so what it contributed cannot be restored. Put its "
                 "--state folder back and go on with --resume RUN; if it is only the last entry, --resume RUN "
                 "--previous goes back behind it"

@@ -78,7 +78,7 @@ def _standing(member: ClientRecord) -> ClientStatus:
         since_unix=member.changed_unix if member.streams else None,
         streams=member.streams,
         samples=None if member.shard is None else member.shard.samples,
-        awaited=not member.availability.overlooked,
+        awaited=not member.availability.suspected,
         question=None
         if call is None
         else OpenInstruction(call.phase, call.round, pb.Kind.Name(call.kind).lower(), call.queued_unix_ns / 1e9),

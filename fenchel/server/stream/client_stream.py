@@ -15,7 +15,7 @@ from fenchel.common.wire.frames import frames, parse
 from fenchel.common.wire.outline import Received
 from fenchel.common.wire.reader import IncomingMessage, MessageReader
 from fenchel.common.wire.stream import Stream
-from fenchel.fleet.calls import Call, OpenRequest
+from fenchel.fleet.calls import Call, ReplySink
 from fenchel.fleet.client_record import ClientRecord
 from fenchel.fleet.metering.limits import Limits
 from fenchel.fleet.metering.socket_bytes import Metered, SocketBytes
@@ -90,7 +90,7 @@ class ClientStream:
             return
         member.confirm(hello)
         queue: asyncio.Queue[int | pb.Farewell] = asyncio.Queue()
-        member.came(queue)
+        member.attach(queue)
         writing = asyncio.create_task(self._write(queue, hello.partial))
         reading = asyncio.create_task(self._read())
         try:
@@ -99,7 +99,7 @@ class ClientStream:
                 if task.done():
                     task.result()
         finally:
-            member.left(queue)
+            member.detach(queue)
             for task in (reading, writing):
                 task.cancel()
             try:
@@ -136,7 +136,7 @@ class ClientStream:
             return True  # its deadline passed before it could be sent
         resume = partial.received if partial.sequence == item.sequence else 0
         item.sending(resume)
-        head = item.head(self._member.reach)
+        head = item.head(self._member.low_water_mark)
         if self._disclosures is not None:
             self._disclosures.sent(item, head, item.body.payload, goes_on=resume > 0)
         for frame in frames(head, item.body, resume):
@@ -241,7 +241,7 @@ class ClientStream:
         self._align(call, reply.timing)
         call.cross(self._crossed(call))
         if self._budgets and reply.spent:
-            self._member.spend(plain(reply.failure))
+            self._member.mark_spent(plain(reply.failure))
         request = call.request
         if request is None:
             self._told(call, reply)
@@ -251,9 +251,9 @@ class ClientStream:
             request.fail(call, plain(reply.failure), diverged=reply.diverged)
         else:
             self._answered(request, call, message.received())
-        self._member.settle(call)
+        self._member.resolve(call)
 
-    def _answered(self, request: OpenRequest, call: Call, received: Received) -> None:
+    def _answered(self, request: ReplySink, call: Call, received: Received) -> None:
         try:
             values = received.values()
             call.decoded()
@@ -319,6 +319,6 @@ class ClientStream:
     def _told(self, call: Call, reply: pb.Reply) -> None:
         call.end("failed" if reply.failure else "told")
         if reply.failure:
-            self._member.lose(
+            self._member.mark_lost(
                 f"it could not do what it was told in round {call.round}, phase {call.phase!r}: {plain(reply.failure)}"
             )

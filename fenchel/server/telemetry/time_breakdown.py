@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from fenchel.common.storage.call_columns import CLIENT_STAGES, COLUMNS, STAGES
 from fenchel.common.storage.time_parts import TimeParts
-from fenchel.fleet.calls import Call, OpenRequest
+from fenchel.fleet.calls import Call, ReplySink
 from fenchel.proto import fenchel_pb2 as pb
 
 _CLIENT_COLUMNS = tuple(stage.column for stage in CLIENT_STAGES)
@@ -82,7 +82,7 @@ class RoundBreakdown:
     """How long the average client that had answered waited for the slowest one. No further part: the others are what
     the slowest did meanwhile."""
 
-    def add(self, request: OpenRequest, calls: Sequence[Call]) -> None:
+    def add(self, request: ReplySink, calls: Sequence[Call]) -> None:
         """Add an exchange, with its calls."""
         parts = self.parts
         parts.spend("coding", _seconds(request.started_ns, request.posted_ns))
@@ -105,7 +105,7 @@ def split(started_ns: int, ended_ns: int, calls: Iterable[Call]) -> RoundBreakdo
 
     started_ns, ended_ns: the round, by the performance counter.
     """
-    by_exchange: dict[OpenRequest, list[Call]] = {}
+    by_exchange: dict[ReplySink, list[Call]] = {}
     for call in calls:
         if call.request is not None:
             by_exchange.setdefault(call.request, []).append(call)

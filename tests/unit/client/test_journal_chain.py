@@ -15,7 +15,7 @@ from fenchel.client.journal import Journal
 from fenchel.common.arrays import Vector
 from fenchel.fleet.calls import Call
 from fenchel.fleet.client_record import ClientRecord
-from fenchel.fleet.collectors import Gathered
+from fenchel.fleet.collectors import GatherCollector
 from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
@@ -80,7 +80,7 @@ class Federation:
         self.sent.clear()
 
     def _handle(self, call: Call) -> None:
-        head = call.head(self.member.reach)
+        head = call.head(self.member.low_water_mark)
         self.journal.forget(head.reach, head.base, head.sequence)
         if self.journal.reply_to(head.sequence) is None:
             done = self.journal.state_after(head.base).done
@@ -95,13 +95,13 @@ class Federation:
                 self.sent.add(call.sequence)
                 self._handle(call)
             if confirmed and call.kind == pb.TELL:
-                self.member.settle(call)
+                self.member.resolve(call)
 
     def _asked(self) -> Call:
         request = Request(
             phase="solve",
             t=1,
-            collector=Gathered(),
+            collector=GatherCollector(),
             check=lambda client, values, finite: None,
             deadline=1.0,
             room=roomy(),
@@ -113,7 +113,7 @@ class Federation:
         call = self._asked()
         self._deliver()
         self.member.count(call)
-        self.member.settle(call)
+        self.member.resolve(call)
         self.chain.append(call.sequence)
         assert not self.member.outstanding, "the answer proves all promises kept"
         assert self.journal.state_after(call.sequence).done.tolist() == self.chain
@@ -123,12 +123,12 @@ class Federation:
         """Ask, and go on before the answer comes."""
         call = self._asked()
         self._deliver()
-        self.member.settle(call)
+        self.member.resolve(call)
         self._holds_little(call)
 
     def unheard(self) -> None:
         """Ask a client that is away."""
-        self.member.settle(self._asked())
+        self.member.resolve(self._asked())
 
     def promise(self) -> None:
         """Tell a client that is away."""
@@ -147,7 +147,7 @@ class Federation:
     def save(self) -> None:
         """Write a checkpoint."""
         self.before, self.last = self.last, self._taken()
-        self.member.reach = self.before.base
+        self.member.low_water_mark = self.before.base
 
     def restart_client(self) -> None:
         """Kill the client, and start it again."""
@@ -178,14 +178,14 @@ class Federation:
         for saved in (self.last, self.before):
             member = saved.checkpoint.restore()[NAME]
             assert member.can_restore(self._hello())
-            first = next(member.tells(), None)
+            first = next(member.pending_tells(), None)
             if first is None:
                 assert self.journal.state_after(member.base).done.tolist() == saved.chain
 
     def _holds_little(self, call: Call) -> None:
         """Of what did not count, only the last answer is left."""
         assert set(self.journal.snapshots) <= {*self.chain, call.sequence}
-        assert all(kept >= min(self.member.reach, call.base) for kept in self.journal.snapshots)
+        assert all(kept >= min(self.member.low_water_mark, call.base) for kept in self.journal.snapshots)
 
 
 EVENTS: list[Callable[[Federation], None]] = [

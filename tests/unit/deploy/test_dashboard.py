@@ -70,7 +70,7 @@ def test_the_fleet_is_shown_as_it_stands_while_a_round_goes_on(tmp_path: Path, m
         def begins(t: int) -> None:
             if t == 4:  # asked from another thread, answered by this event loop in the middle of the round
                 late = conducting[0].admission.members["client-001"]
-                late.availability.miss("another phase", late.streams, patience=1, deadline=60.0)
+                late.availability.record_miss("another phase", late.streams, patience=1, deadline=60.0)
                 dashboard.waiting("waiting for 1 more")
                 threading.Thread(target=lambda: seen.append(fleet(dashboard))).start()
 

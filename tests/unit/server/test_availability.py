@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fenchel.fleet.availability import ANY, OFTEN, Availability
+from fenchel.fleet.availability import ALL_PHASES, CHRONIC, Availability
 
 Event: TypeAlias = tuple[Literal["missed", "kept", "returned"], str]
 
@@ -22,7 +22,7 @@ EVENTS = st.lists(st.tuples(st.sampled_from(["missed", "kept", "returned"]), st.
 
 def in_a_row(history: list[Event], phase: str, patience: int | None) -> int:
     """Deadlines missed since the client answered in time, in this phase or in any; or came back when overlooked."""
-    concerned = [what for what, which in history if what == "returned" or phase in (ANY, which)]
+    concerned = [what for what, which in history if what == "returned" or phase in (ALL_PHASES, which)]
     row = list(takewhile(lambda what: what != "kept", reversed(concerned)))[::-1]
     misses = [place for place, what in enumerate(row) if what == "missed"]
     if patience is not None and len(misses) >= patience:
@@ -36,8 +36,8 @@ def overlooked(history: list[Event], patience: int | None) -> set[str]:
     """Phases that do not wait for the client, where no time passes."""
     if patience is None:
         return set()
-    often = {OFTEN} if [what for what, _ in history].count("missed") >= 3 * patience else set()
-    return often | {each for each in (*PHASES, ANY) if in_a_row(history, each, patience) >= patience}
+    often = {CHRONIC} if [what for what, _ in history].count("missed") >= 3 * patience else set()
+    return often | {each for each in (*PHASES, ALL_PHASES) if in_a_row(history, each, patience) >= patience}
 
 
 @given(EVENTS, st.one_of(st.none(), st.integers(1, 4)))
@@ -54,26 +54,26 @@ def test_a_phase_overlooks_who_has_missed_so_many_deadlines_of_it_or_of_all_in_a
             stream += 1
             assert client.returned(stream) == (before != after)
         elif what == "kept":
-            assert client.keep(phase) == (OFTEN not in before and bool({ANY, phase} & before))
+            assert client.record_reply(phase) == (CHRONIC not in before and bool({ALL_PHASES, phase} & before))
         else:
-            news = client.miss(phase, stream, patience, 60.0)
-            assert set(news) == after - before - {OFTEN}
-        assert client.overlooked == after
+            news = client.record_miss(phase, stream, patience, 60.0)
+            assert set(news) == after - before - {CHRONIC}
+        assert client.suspected == after
         for each in PHASES:
-            assert client.awaited(each) == after.isdisjoint({each, ANY, OFTEN})
+            assert client.awaited(each) == after.isdisjoint({each, ALL_PHASES, CHRONIC})
 
 
 def test_who_is_away_is_overlooked_in_a_phase_that_it_never_missed() -> None:
     client = Availability()
-    assert [client.miss(phase, 1, 2, 60.0) for phase in PHASES] == [[], [ANY]]
+    assert [client.record_miss(phase, 1, 2, 60.0) for phase in PHASES] == [[], [ALL_PHASES]]
     assert not client.awaited("evaluate")
 
 
 def test_who_is_slow_in_one_phase_alone_is_awaited_in_the_others() -> None:
     client = Availability()
     for _ in range(3):
-        news = client.miss("train", 1, 3, 60.0)
-        client.keep("loss")
+        news = client.record_miss("train", 1, 3, 60.0)
+        client.record_reply("loss")
     assert news == ["train"]
     assert not client.awaited("train")
     assert client.awaited("loss")
@@ -87,12 +87,12 @@ def test_coming_back_speaks_for_a_client_once_until_it_has_answered_in_time(monk
     for stream in range(1, 10):  # on another connection in each phase
         client.returned(stream)
         waited.append(client.awaited("train"))
-        client.miss("train", stream, 2, 60.0)
+        client.record_miss("train", stream, 2, 60.0)
     assert waited == [True, True, True, True, False, False, False, False, False]
     now += 10_000.0
-    client.keep("train")
+    client.record_reply("train")
     for stream in range(10, 12):
-        client.miss("train", stream, 2, 60.0)
+        client.record_miss("train", stream, 2, 60.0)
     assert not client.awaited("train")
     assert client.returned(12)
     assert client.awaited("train")
@@ -100,19 +100,19 @@ def test_coming_back_speaks_for_a_client_once_until_it_has_answered_in_time(monk
 
 def test_coming_back_between_two_misses_does_not_hide_them() -> None:
     client = Availability()
-    assert [client.miss("train", stream, 3, 60.0) for stream in (1, 2, 3)] == [[], [], [ANY, "train"]]
+    assert [client.record_miss("train", stream, 3, 60.0) for stream in (1, 2, 3)] == [[], [], [ALL_PHASES, "train"]]
 
 
 def test_it_gets_another_chance_when_a_deadline_is_a_twentieth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("fenchel.fleet.availability.time.monotonic", lambda: now)
     client = Availability()
-    client.miss("train", 1, 1, 30.0)
+    client.record_miss("train", 1, 1, 30.0)
     now += 599.0
     assert not client.awaited("train")
     now += 1.0
     assert client.awaited("train")
-    client.miss("train", 1, 1, 30.0)  # and misses it
+    client.record_miss("train", 1, 1, 30.0)  # and misses it
     assert not client.awaited("train")
     now += 600.0
     assert client.awaited("train")
@@ -138,11 +138,11 @@ class Stalling:
             self.now += 1.0
             if not self.stalls(self.round):
                 if self.client.missed:  # as an exchange does it
-                    self.client.keep("train")
+                    self.client.record_reply("train")
             elif awaited:
                 self.now += self.DEADLINE - 1
                 self.waited.append(self.now)
-                self.client.miss("train", 1, 3, self.DEADLINE)
+                self.client.record_miss("train", 1, 3, self.DEADLINE)
 
 
 def test_who_stalls_at_random_costs_a_few_deadlines_and_then_a_twentieth_of_the_time(
@@ -171,15 +171,15 @@ def test_who_stalls_seldom_is_always_waited_for(monkeypatch: pytest.MonkeyPatch)
 def test_who_has_mended_its_ways_is_waited_for_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Stalling(monkeypatch, lambda t: t < 30 and t % 2 == 0)
     run.go(40)
-    assert run.client.overlooked == {OFTEN}
+    assert run.client.suspected == {CHRONIC}
     assert not run.client.awaited("train")
     assert not run.client.returned(2)  # to come back speaks for somebody who was away
     assert not run.client.awaited("train")
     run.go(600)
     assert run.client.awaited("train")
-    assert run.client.overlooked == {OFTEN}  # on probation
+    assert run.client.suspected == {CHRONIC}  # on probation
     run.go(700)
-    assert run.client.overlooked == set()
+    assert run.client.suspected == set()
     assert run.client.missed == {}
 
 
@@ -187,6 +187,6 @@ def test_who_was_away_for_long_is_no_staller(monkeypatch: pytest.MonkeyPatch) ->
     run = Stalling(monkeypatch, lambda t: True)
     run.go(20_000)
     assert len(run.waited) > 20
-    assert run.client.overlooked == {ANY, "train"}
-    assert run.client.keep("train")
+    assert run.client.suspected == {ALL_PHASES, "train"}
+    assert run.client.record_reply("train")
     assert run.client.awaited("train")

@@ -107,7 +107,7 @@ def test_promises_come_back_and_one_to_several_clients_is_stored_once(
     assert len([name for name in checkpoint.values if name.endswith("/body")]) == 2
     restored = checkpoint.restore()
     for name, member in restored.items():
-        mine, back = list(members[name].tells()), list(member.tells())
+        mine, back = list(members[name].pending_tells()), list(member.pending_tells())
         assert [(call.sequence, call.base, call.phase, call.round, call.kind) for call in back] == [
             (call.sequence, call.base, call.phase, call.round, call.kind) for call in mine
         ]
@@ -120,7 +120,7 @@ def test_promises_come_back_and_one_to_several_clients_is_stored_once(
 
 def test_questions_are_not_kept(members: dict[str, ClientRecord], tmp_path: Path) -> None:
     call = members["a"].post("shift", 4, pb.TELL, Body(encode({})))
-    members["a"].settle(call)
+    members["a"].resolve(call)
     assert take("run-1", 4, 0, state(), members).promises == ()
 
 
@@ -140,14 +140,14 @@ def test_what_is_held_of_a_border_does_not_change_with_the_run_after_it(
     snapshot = RoundSnapshot.of(1, current, members.values())
     current.model += 100
     current.trace.append(3.0)
-    members["b"].settle(promise)
+    members["b"].resolve(promise)
     members["a"].base, members["c"].lost = 7, "its disk broke"
     back = through_a_file(snapshot.checkpoint("run-1", 0), tmp_path)
     np.testing.assert_array_equal(back.state(State).model, [0.0, 1.0, 2.0])
     assert back.state(State).trace == [1.0, 2.0]
     restored = back.restore()
     assert [(each.base, each.lost) for each in restored.values()] == [(0, None), (1, None), (0, None)]
-    (kept,) = restored["b"].tells()
+    (kept,) = restored["b"].pending_tells()
     assert content(kept) == (body.payload, body.content())
 
 

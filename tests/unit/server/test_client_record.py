@@ -13,7 +13,7 @@ from fenchel.common.errors import PayloadError
 from fenchel.common.wire.values import Values
 from fenchel.fleet.calls import Call
 from fenchel.fleet.client_record import ClientRecord
-from fenchel.fleet.collectors import Gathered
+from fenchel.fleet.collectors import GatherCollector
 from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.checkpoint import take
@@ -32,7 +32,7 @@ def accept(client: str, values: Values, finite: bool) -> None:
 
 
 def exchange_of() -> Request:
-    return Request(phase="train", t=1, collector=Gathered(), check=accept, deadline=1.0, room=roomy())
+    return Request(phase="train", t=1, collector=GatherCollector(), check=accept, deadline=1.0, room=roomy())
 
 
 def ask(member: ClientRecord, request: Request | None = None, kind: pb.Kind.ValueType = pb.ASK) -> Call:
@@ -49,7 +49,7 @@ def tell(member: ClientRecord) -> Call:
 def answered(member: ClientRecord, call: Call) -> None:
     assert call.request is not None
     call.request.receive(call, {})
-    member.settle(call)
+    member.resolve(call)
 
 
 def test_sequence_numbers_increase_and_a_counted_answer_becomes_the_base(member: ClientRecord) -> None:
@@ -77,7 +77,7 @@ def test_a_promise_counts_as_soon_as_it_is_made(member: ClientRecord) -> None:
     calls = [tell(member), tell(member)]
     assert [(call.sequence, call.base) for call in calls] == [(1, 0), (2, 1)]
     assert member.base == 2
-    assert list(member.tells()) == calls
+    assert list(member.pending_tells()) == calls
     assert ask(member).base == 2
 
 
@@ -98,7 +98,7 @@ def test_a_settled_call_lets_go_of_its_body(member: ClientRecord) -> None:
     call = ask(member)
     assert call.body is not None
     size = call.body.size
-    member.settle(call)
+    member.resolve(call)
     assert call.body is None
     assert call.body_bytes == size
 
@@ -121,23 +121,23 @@ def test_how_long_a_client_is_away_is_noted_with_what_waits_for_it(
     call = ask(member)
     call.queued_ns, now = 10, 15
     first: asyncio.Queue[int | pb.Farewell] = asyncio.Queue()
-    member.came(first)
+    member.attach(first)
     assert (first.get_nowait(), member.streams) == (call.sequence, 1)
     assert (call.away_ns, call.broken_ns) == (5, 0)
     call.first_sent_ns = 16
     now = 20
-    member.left(first)
+    member.detach(first)
     assert not member.connected
     now = 32
     second: asyncio.Queue[int | pb.Farewell] = asyncio.Queue()
-    member.came(second)
-    member.left(first)  # the older stream ends later
+    member.attach(second)
+    member.detach(first)  # the older stream ends later
     assert member.connected
     assert second.get_nowait() == call.sequence
     now = 40
-    member.left(second)
+    member.detach(second)
     now = 41
-    member.came(asyncio.Queue())
+    member.attach(asyncio.Queue())
     assert (call.away_ns, call.broken_ns) == (5, 12 + 1)
 
 
@@ -188,14 +188,14 @@ def test_an_answer_that_counts_proves_the_promises_before_it_kept(member: Client
         assert not member.outstanding
     assert [(call.outcome, call.body) for call in told] == [("told", None)] * 40
     later = tell(member)
-    assert list(member.tells()) == [later]
+    assert list(member.pending_tells()) == [later]
 
 
 def test_an_answer_proves_also_what_was_promised_before_the_server_was_restarted(member: ClientRecord) -> None:
     answered(member, ask(member))
     told = [tell(member), tell(member)]
     again = take("run", 1, 0, Nothing(), {member.name: member}).restore()[member.name]
-    assert [call.sequence for call in again.tells()] == [call.sequence for call in told]
+    assert [call.sequence for call in again.pending_tells()] == [call.sequence for call in told]
     answered(again, ask(again))
     assert not again.outstanding
 
@@ -207,8 +207,8 @@ def test_what_proves_no_state_settles_no_promise(member: ClientRecord) -> None:
     assert failed.request is not None
     failed.request.fail(failed, "no")
     late = ask(member)
-    member.settle(late)
-    assert list(member.tells()) == [promise]
+    member.resolve(late)
+    assert list(member.pending_tells()) == [promise]
     assert promise.outcome == "promised"
     assert promise.body is not None
 
@@ -224,15 +224,15 @@ def test_a_client_without_state_can_always_come_back(member: ClientRecord) -> No
 def test_an_instruction_never_asks_to_forget_its_own_base(member: ClientRecord) -> None:
     answered(member, ask(member))
     promises = [tell(member), tell(member)]
-    member.reach = member.base  # a checkpoint was written before the promises were kept
-    assert [call.head(member.reach).reach for call in promises] == [1, 2]
-    assert ask(member).head(member.reach).reach == 3
+    member.low_water_mark = member.base  # a checkpoint was written before the promises were kept
+    assert [call.head(member.low_water_mark).reach for call in promises] == [1, 2]
+    assert ask(member).head(member.low_water_mark).reach == 3
 
 
 def test_a_lost_client_answers_nothing_more(member: ClientRecord) -> None:
     tell(member)
     call = ask(member)
-    member.lose("its journal is gone")
+    member.mark_lost("its journal is gone")
     assert member.lost == "its journal is gone"
     assert member.outstanding == {}
     assert isinstance(call.request, Request)
@@ -244,7 +244,7 @@ def test_a_reply_that_is_refused_does_not_count(member: ClientRecord) -> None:
     def refuse(client: str, values: Values, finite: bool) -> None:
         raise PayloadError("wrong shape")
 
-    request = Request(phase="train", t=1, collector=Gathered(), check=refuse, deadline=1.0, room=roomy())
+    request = Request(phase="train", t=1, collector=GatherCollector(), check=refuse, deadline=1.0, room=roomy())
     call = ask(member, request)
     with raises(PayloadError) as refused:
         request.check(call.client, {"x": np.ones(1)}, False)
@@ -259,9 +259,9 @@ def test_what_a_client_has_to_catch_up_on_is_counted_until_it_is_done(member: Cl
     first, second = tell(member), tell(member)
     each = member.owed_bytes // 2
     assert each > size
-    member.settle(first)
+    member.resolve(first)
     assert member.owed_bytes == each
-    member.settle(first)  # a repeated confirmation settles nothing
+    member.resolve(first)  # a repeated confirmation settles nothing
     assert member.owed_bytes == each
     answered(member, question := ask(member))
     assert question.outcome == "counted"
@@ -279,7 +279,7 @@ def test_a_checkpoint_knows_what_a_client_has_to_catch_up_on(member: ClientRecor
 def test_who_is_lost_owes_nothing_and_hears_so_if_it_is_there(member: ClientRecord) -> None:
     member.queue = asyncio.Queue()
     tell(member)
-    member.lose("it is slow to follow")
+    member.mark_lost("it is slow to follow")
     assert member.owed_bytes == 0
     waiting = [member.queue.get_nowait(), member.queue.get_nowait()]
     assert isinstance(waiting[0], int)
@@ -293,6 +293,6 @@ def test_who_is_given_up_was_away_until_then(member: ClientRecord, monkeypatch: 
     monkeypatch.setattr(time, "perf_counter_ns", lambda: 50)
     call = ask(member)
     call.queued_ns = 20
-    member.settle(call)
-    member.settle(call)
+    member.resolve(call)
+    member.resolve(call)
     assert call.away_ns == 30

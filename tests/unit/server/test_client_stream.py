@@ -19,7 +19,7 @@ from fenchel.common.wire.reader import SMALLEST_PIECE
 from fenchel.common.wire.values import Values
 from fenchel.deploy.launch.in_process import MemoryStream
 from fenchel.fleet.client_record import ClientRecord
-from fenchel.fleet.collectors import Gathered
+from fenchel.fleet.collectors import GatherCollector
 from fenchel.fleet.memory_budget import MemoryBudget, Size
 from fenchel.fleet.metering import unsolicited
 from fenchel.fleet.metering.limits import Limits
@@ -63,7 +63,7 @@ async def connected(
 
 
 def asked(member: ClientRecord) -> Request:
-    request = Request(phase="train", t=1, collector=Gathered(), check=accept, deadline=PATIENCE, room=roomy())
+    request = Request(phase="train", t=1, collector=GatherCollector(), check=accept, deadline=PATIENCE, room=roomy())
     request.expect(member, member.post("train", 1, pb.ASK, body(), request))
     return request
 
@@ -189,7 +189,7 @@ async def test_who_goes_on_with_a_reply_cannot_say_that_it_meant_something_else(
 
 
 async def test_what_a_client_has_of_an_instruction_is_not_sent_again(member: ClientRecord) -> None:
-    request = Request(phase="train", t=1, collector=Gathered(), check=accept, deadline=PATIENCE, room=roomy())
+    request = Request(phase="train", t=1, collector=GatherCollector(), check=accept, deadline=PATIENCE, room=roomy())
     large = Body(encode({"model": np.zeros(3 * CHUNK_BYTES, np.uint8)}))
     request.expect(member, member.post("train", 1, pb.ASK, large, request))
     hello = pb.Hello(partial=pb.Partial(sequence=1, received=2 * CHUNK_BYTES + 5))
@@ -227,7 +227,7 @@ async def ended(serving: asyncio.Task[None]) -> None:
 async def test_the_memory_of_a_reply_that_is_given_up_is_given_back_while_it_is_still_coming(
     member: ClientRecord,
 ) -> None:
-    request = Request(phase="train", t=1, collector=Gathered(), check=accept, deadline=0.2, room=roomy())
+    request = Request(phase="train", t=1, collector=GatherCollector(), check=accept, deadline=0.2, room=roomy())
     request.expect(member, member.post("train", 1, pb.ASK, body(), request))
     client, serving, _ = await connected(member)
     first, second, *rest = frames(pb.Reply(sequence=1), Body(encode({"x": np.zeros(20 * CHUNK_BYTES, np.uint8)})))
@@ -252,7 +252,7 @@ async def test_a_reply_for_which_there_can_be_no_room_takes_none_and_fails_its_c
     member: ClientRecord, make_member: MakeMember
 ) -> None:
     limits = MemoryBudget(3 * CHUNK_BYTES, largest_message=LIMIT)
-    other, collector = make_member("client-1", 1), Gathered()
+    other, collector = make_member("client-1", 1), GatherCollector()
     room = limits.room("introduce", {each.name: Size(0, None) for each in (member, other)})
     request = Request(phase="introduce", t=1, collector=collector, check=accept, deadline=PATIENCE, room=room)
     for each in (member, other):
@@ -336,7 +336,9 @@ async def test_a_reply_to_nothing_with_thousands_of_values_ends_its_stream_befor
 async def test_an_answer_with_more_values_than_were_asked_for_fails_before_they_are_looked_at(
     member: ClientRecord, parsed: list[str]
 ) -> None:
-    request = Request(phase="train", t=1, collector=Gathered(), check=accept, deadline=PATIENCE, room=roomy(), values=2)
+    request = Request(
+        phase="train", t=1, collector=GatherCollector(), check=accept, deadline=PATIENCE, room=roomy(), values=2
+    )
     request.expect(member, member.post("train", 1, pb.ASK, body(), request))
     client, serving, _ = await connected(member)
     await client.write(of_many_values(1))
@@ -376,7 +378,7 @@ async def test_unsolicited_replies_are_counted_for_the_client_and_looked_at_afte
 
 
 async def test_a_late_reply_is_not_slowed_down(member: ClientRecord) -> None:
-    request = Request(phase="train", t=1, collector=Gathered(), check=accept, deadline=0.05, room=roomy())
+    request = Request(phase="train", t=1, collector=GatherCollector(), check=accept, deadline=0.05, room=roomy())
     request.expect(member, member.post("train", 1, pb.ASK, body(), request))
     client, serving, _ = await connected(member, stray_frames_per_second=0.001, strays_per_second=0.001)
     with raises(TooFewRepliesError, round=1, phase="train"):

@@ -27,7 +27,7 @@ from fenchel.common.wire.payload import encode
 from fenchel.common.wire.phases import ACCEPT
 from fenchel.deploy.cli.main import application
 from fenchel.fleet.calls import Call
-from fenchel.fleet.collectors import Gathered
+from fenchel.fleet.collectors import GatherCollector
 from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.report.disclosures import disclosure_rows, exporter_rows, head_rows, load_disclosures, noise_rows
@@ -50,7 +50,7 @@ def asked(client: str = "north", **forms: str) -> Call:
     request = Request(
         phase="train",
         t=3,
-        collector=Gathered(),
+        collector=GatherCollector(),
         check=lambda *_: None,
         deadline=1.0,
         room=roomy(),

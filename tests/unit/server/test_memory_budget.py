@@ -21,7 +21,7 @@ from fenchel.common.memory import memory_bytes
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.schema import ArraySpec
 from fenchel.deploy.launch.in_process import run_in_process
-from fenchel.fleet.collectors import Gathered, Visited
+from fenchel.fleet.collectors import GatherCollector, VisitCollector
 from fenchel.fleet.memory_budget import MemoryBudget, Reservation, Size
 from fenchel.testing import load_model
 from tests.conftest import MakeSettings
@@ -116,7 +116,7 @@ def test_phases_beside_each_other_stay_below_the_limit_and_all_end(seed: int, li
         exact = {client: Size(size, size) for client, size in sizes.items()}
         room = shared.room(f"phase {number}", exact, None if together else 10 * MIB)
         collector = InRoom(
-            Gathered() if together else Visited(list(sizes), 10 * MIB, lambda client, values: None), room
+            GatherCollector() if together else VisitCollector(list(sizes), 10 * MIB, lambda client, values: None), room
         )
 
         async def arrive(client: str) -> None:
@@ -156,14 +156,14 @@ async def test_a_younger_phase_waits_for_what_the_older_one_may_still_need() -> 
     with younger:
         with older:
             pass  # it was not the older one then
-        await younger.claim("a", 3 * MIB)
+        await younger.acquire("a", 3 * MIB)
     with older, younger:
-        await younger.claim("a", 3 * MIB)
-        waiting = asyncio.create_task(younger.claim("b", 3 * MIB))
+        await younger.acquire("a", 3 * MIB)
+        waiting = asyncio.create_task(younger.acquire("b", 3 * MIB))
         await settled()
         assert not waiting.done(), "6 MiB are for the older one, and 3 are taken"
         for client in CLIENTS:
-            await older.claim(client, MIB)
+            await older.acquire(client, MIB)
         older.release(CLIENTS[0])
         await settled()
         assert not waiting.done(), "what it gives back it may need again"
@@ -178,13 +178,13 @@ async def test_who_waits_is_let_go_when_the_phase_is_over_and_who_comes_back_has
     first = shared.room("first", exactly(2 * MIB, ["a"]))
     second = shared.room("second", exactly(2 * MIB, ["b"]))
     with first:
-        await first.claim("a", 2 * MIB)
-        await first.claim("a", 2 * MIB)
+        await first.acquire("a", 2 * MIB)
+        await first.acquire("a", 2 * MIB)
         assert first.held == 2 * MIB
         with second:
-            broken = asyncio.create_task(second.claim("b", 2 * MIB))
+            broken = asyncio.create_task(second.acquire("b", 2 * MIB))
             await settled()
-            again = asyncio.create_task(second.claim("b", 2 * MIB))
+            again = asyncio.create_task(second.acquire("b", 2 * MIB))
             await settled()
             broken.cancel()
             await settled()
@@ -192,7 +192,7 @@ async def test_who_waits_is_let_go_when_the_phase_is_over_and_who_comes_back_has
         await settled()
         assert again.done()
         assert second.held == 0
-        await second.claim("b", 2 * MIB)
+        await second.acquire("b", 2 * MIB)
         assert second.held == 0, "its phase is over"
 
 
@@ -200,23 +200,23 @@ async def test_who_comes_back_with_another_size_gives_up_its_room_and_waits_for_
     shared = MemoryBudget(10 * MIB)
     room = shared.room("visit", {"a": Size(0, 8 * MIB), "b": Size(0, 8 * MIB)}, 10 * MIB)
     with room:
-        await room.claim("a", 6 * MIB)
-        await room.claim("b", MIB)
-        larger = asyncio.create_task(room.claim("b", 8 * MIB))
+        await room.acquire("a", 6 * MIB)
+        await room.acquire("b", MIB)
+        larger = asyncio.create_task(room.acquire("b", 8 * MIB))
         await settled()
         assert not larger.done()
         assert room.held == 6 * MIB
         room.release("a")
         await larger
         assert room.held == 8 * MIB
-        await room.claim("b", 2 * MIB)
+        await room.acquire("b", 2 * MIB)
         assert room.held == 2 * MIB
 
 
 async def test_nobody_passes_the_limit_by_saying_less_first() -> None:
     shared, names = MemoryBudget(200 * MIB), [f"client-{number}" for number in range(10)]
     room = shared.room("round 1, phase 'look'", dict.fromkeys(names, Size(1, 100 * MIB)), 20 * MIB)
-    collector = InRoom(Visited(names, 20 * MIB, lambda client, values: None), room)
+    collector = InRoom(VisitCollector(names, 20 * MIB, lambda client, values: None), room)
     with room:
         for name in names[1:]:
             await collector.admit(name, MIB + 1)
@@ -235,8 +235,8 @@ async def test_a_sum_gives_room_back_as_it_goes_and_a_collection_at_its_end() ->
     shared = MemoryBudget(100 * MIB)
     order = ["a", "b"]
     rooms = [shared.room("phase", exactly(5 * MIB, order), buffer) for buffer in (20 * MIB, None)]
-    sums = InRoom(Visited(order, 20 * MIB, lambda client, values: None), rooms[0])
-    whole = InRoom(Gathered(), rooms[1])
+    sums = InRoom(VisitCollector(order, 20 * MIB, lambda client, values: None), rooms[0])
+    whole = InRoom(GatherCollector(), rooms[1])
     with rooms[0]:
         for client in reversed(order):
             await sums.admit(client, 5 * MIB)

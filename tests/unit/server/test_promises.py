@@ -33,8 +33,8 @@ def tell(fleet: Fleet, times: int) -> None:
         for t in range(1, times + 1):
             fleet.round = t
             await fleet.all().tell("train", model=MODEL)
-            for call in list(fleet.members["b"].tells()):
-                fleet.members["b"].settle(call)  # b is there, and follows
+            for call in list(fleet.members["b"].pending_tells()):
+                fleet.members["b"].resolve(call)  # b is there, and follows
 
     asyncio.run(rounds())
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fenchel.common.wire.values import SparseVector, Value
 from fenchel.fleet.cohort import Cohort, Reduced, Replies
-from fenchel.fleet.collectors import Gathered
+from fenchel.fleet.collectors import GatherCollector
 from fenchel.fleet.weighted_sum import WeightedSum, accumulate
 from tests.rooms import InRoom, roomy
 
@@ -209,7 +209,7 @@ def test_what_has_no_mean_is_refused_by_name(value: Value) -> None:
 
 async def test_whole_replies_are_kept_and_those_that_do_not_come_need_no_room() -> None:
     room = roomy(["a", "b"])
-    gathered = Gathered()
+    gathered = GatherCollector()
     collector = InRoom(gathered, room)
     for client in ("a", "b"):
         await collector.admit(client, 100)

@@ -13,7 +13,7 @@ from fenchel.common.errors import TooFewRepliesError
 from fenchel.common.wire.values import Value, Values
 from fenchel.fleet.calls import Call
 from fenchel.fleet.client_record import ClientRecord
-from fenchel.fleet.collectors import Gathered, Visited
+from fenchel.fleet.collectors import GatherCollector, VisitCollector
 from fenchel.fleet.memory_budget import MemoryBudget, Size
 from fenchel.fleet.quorum import Shortfall
 from fenchel.fleet.request import Request
@@ -26,7 +26,7 @@ PATIENCE = 60.0
 NAMES = ("client-0", "client-1", "client-2")
 
 
-class Noting(Gathered):
+class Noting(GatherCollector):
     """Notes who is not awaited any more."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Asked:
     def reply(self, name: str) -> None:
         values: dict[str, Value] = {"x": float(NAMES.index(name))}
         self.request.receive(self.calls[name], values)
-        self.members[name].settle(self.calls[name])
+        self.members[name].resolve(self.calls[name])
 
     def open(self) -> list[str]:
         return [name for name, call in self.calls.items() if self.request.is_open_for(call)]
@@ -196,7 +196,7 @@ async def test_who_is_lost_or_away_has_not_answered(make_asked: MakeAsked) -> No
     finishing = asyncio.create_task(asked.request.finish(2))
     await asyncio.sleep(0)
     asked.request.fail(asked.calls["client-0"], "no memory left")
-    asked.members["client-1"].lose("its disk broke")
+    asked.members["client-1"].mark_lost("its disk broke")
     with raises(TooFewRepliesError, round=4, phase="train") as caught:
         await finishing
     assert "diverged" not in str(caught.value)
@@ -206,7 +206,7 @@ async def test_no_reply_at_all_stops_the_run(make_asked: MakeAsked) -> None:
     asked = make_asked(0.01)
     with raises(TooFewRepliesError, round=4, phase="train"):
         await asked.request.finish(1)
-    empty = Request(phase="train", t=4, collector=Gathered(), check=accept, deadline=PATIENCE, room=roomy())
+    empty = Request(phase="train", t=4, collector=GatherCollector(), check=accept, deadline=PATIENCE, room=roomy())
     with raises(TooFewRepliesError, round=4, phase="train"):
         await empty.finish(1)
 
@@ -233,7 +233,7 @@ async def test_nobody_is_given_up_before_the_quorum_is_there_and_then_all_who_mi
 
 async def test_replies_that_are_held_back_behind_who_is_away_are_enough_for_the_quorum(make_member: MakeMember) -> None:
     names = [*NAMES, "client-3"]
-    collector = Visited(names, 2 << 20, lambda client, values: None)
+    collector = VisitCollector(names, 2 << 20, lambda client, values: None)
     request = Request(
         phase="train",
         t=4,
@@ -251,7 +251,7 @@ async def test_replies_that_are_held_back_behind_who_is_away_are_enough_for_the_
     async def reply(name: str) -> None:
         await request.arriving(calls[name], 2 << 20)  # there is room for one
         request.receive(calls[name], {"x": 1.0})
-        members[name].settle(calls[name])
+        members[name].resolve(calls[name])
 
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         finishing = group.create_task(request.finish(3))
@@ -265,7 +265,7 @@ async def test_a_quorum_that_cannot_come_any_more_stops_the_run_and_says_why(mak
     asked.reply("client-0")
     finishing = asyncio.create_task(asked.request.finish(3, "a test"))
     await asyncio.wait_for(asked.lacking.wait(), PATIENCE)
-    asked.members["client-2"].lose("its disk broke")
+    asked.members["client-2"].mark_lost("its disk broke")
     with raises(TooFewRepliesError, round=4, phase="train") as caught:
         await asyncio.wait_for(finishing, PATIENCE)
     text = str(caught.value)
@@ -319,7 +319,7 @@ class Stalled:
         self.names = [f"client-{index}" for index in range(5)]
         self.told: list[Shortfall] = []
         self.taken: list[str] = []
-        collector = Visited(self.names, buffer << 20, lambda client, values: self.taken.append(client))
+        collector = VisitCollector(self.names, buffer << 20, lambda client, values: self.taken.append(client))
         self.request = Request(
             phase="train",
             t=4,
@@ -354,7 +354,7 @@ class Stalled:
             return
         if self.request.is_open_for(call):
             self.request.receive(call, {"x": 1.0})
-            self.members[name].settle(call)
+            self.members[name].resolve(call)
 
     def late(self) -> list[str]:
         return [name for name, member in self.members.items() if member.availability.missed]
@@ -387,7 +387,7 @@ async def test_whom_an_older_phase_keeps_out_is_not_late_and_does_not_hold_its_o
     with memory_budget.room("an older phase", {"client-9": Size(1, None)}):
         room = memory_budget.room("this phase", dict.fromkeys(held.names, Size(2 << 20, 2 << 20)))
         held.request = Request(
-            phase="train", t=4, collector=Gathered(), check=accept, deadline=0.05, room=room, patience=1
+            phase="train", t=4, collector=GatherCollector(), check=accept, deadline=0.05, room=room, patience=1
         )
         with room:
             assert await held.finish(0) == []

@@ -353,7 +353,7 @@ async def test_what_was_asked_is_in_the_tables_whatever_goes_wrong_while_it_is_n
     async def ask(t: int) -> None:
         call = member.post("train", t, pb.ASK, body())
         rounds.fleet.calls.append(call)
-        member.settle(call)
+        member.resolve(call)
 
     rounds = make()
     rounds.algorithm.round = ask  # type: ignore[method-assign]

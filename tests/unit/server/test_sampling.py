@@ -26,7 +26,7 @@ from fenchel.common.settings.participation import (
 )
 from fenchel.fleet.client_record import ClientRecord
 from fenchel.fleet.fleet import Fleet
-from fenchel.fleet.sampling import Shortage, draw, fraction_size
+from fenchel.fleet.sampling import SmallCohortWarning, draw, fraction_size
 from fenchel.proto import fenchel_pb2 as pb
 from tests.messages import raises
 
@@ -246,7 +246,7 @@ def test_people_are_told_once_after_each_loss(caplog: pytest.LogCaptureFixture) 
 
 
 def test_people_are_told_nothing_where_no_number_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
-    shortage = Shortage()
+    shortage = SmallCohortWarning()
     for sampler in (AllClients(), Fraction(fraction=0.9), Weighted(size=9, replacement=True)):
         shortage.tell(sampler, 2, 2, 1)
     assert not caplog.messages

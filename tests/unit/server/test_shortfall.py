@@ -44,7 +44,7 @@ class Watched:
         for call in self.fleet.calls:
             if call.client in clients:
                 exchange_of(call).receive(call, {})
-                self.fleet.members[call.client].settle(call)
+                self.fleet.members[call.client].resolve(call)
 
     async def ask(self, phase: str = "train", **how: Any) -> asyncio.Task[Any]:
         asking = asyncio.create_task(self.fleet.all().ask(phase, **how))
@@ -143,7 +143,7 @@ async def test_a_client_that_has_lost_its_state_ends_the_wait_of_a_run_that_must
     watched = Watched(deadline=0.01)
     asking = await watched.ask()
     await asyncio.wait_for(watched.waiting.wait(), PATIENCE)
-    watched.fleet.members["client-1"].lose("its journal is gone")
+    watched.fleet.members["client-1"].mark_lost("its journal is gone")
     with raises(LostStateError, client="client-1"):
         await asyncio.wait_for(asking, PATIENCE)
     await asyncio.sleep(0)
@@ -154,7 +154,7 @@ async def test_a_run_that_goes_on_without_lost_clients_waits_for_the_others() ->
     watched = Watched(deadline=0.01, on_lost_state="continue")
     asking = await watched.ask()
     await asyncio.wait_for(watched.waiting.wait(), PATIENCE)
-    watched.fleet.members["client-1"].lose("its journal is gone")
+    watched.fleet.members["client-1"].mark_lost("its journal is gone")
     await asyncio.sleep(0.02)
     assert not asking.done()
     watched.answer("client-2")

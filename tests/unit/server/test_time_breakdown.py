@@ -7,7 +7,7 @@ import math
 import pytest
 
 from fenchel.fleet.calls import Call, Outcome
-from fenchel.fleet.collectors import Gathered
+from fenchel.fleet.collectors import GatherCollector
 from fenchel.fleet.request import Request
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.telemetry.time_breakdown import CallBreakdown, split
@@ -17,7 +17,7 @@ MS = 1_000_000
 
 
 def request(started: int, posted: int, ended: int) -> Request:
-    made = Request(phase="train", t=1, collector=Gathered(), check=lambda *_: None, deadline=10.0, room=roomy())
+    made = Request(phase="train", t=1, collector=GatherCollector(), check=lambda *_: None, deadline=10.0, room=roomy())
     made.started_ns, made.posted_ns, made.ended_ns = started * MS, posted * MS, ended * MS
     return made
 

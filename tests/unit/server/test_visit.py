@@ -18,7 +18,7 @@ from fenchel.fleet.addressing import Each
 from fenchel.fleet.calls import Call
 from fenchel.fleet.client_record import ClientRecord
 from fenchel.fleet.cohort import Cohort
-from fenchel.fleet.collectors import Visited
+from fenchel.fleet.collectors import VisitCollector
 from fenchel.fleet.fleet import Fleet
 from fenchel.fleet.request import Request
 from tests.messages import raises
@@ -35,7 +35,7 @@ def number(client: str) -> dict[str, Value]:
 @given(order=st.permutations(CLIENTS), skipped=st.sets(st.sampled_from(CLIENTS)))
 def test_replies_are_taken_in_order_and_as_soon_as_it_is_their_turn(order: list[str], skipped: set[str]) -> None:
     taken: list[str] = []
-    collector = InRoom(Visited(CLIENTS, 1, lambda client, reply: taken.append(client)), roomy(CLIENTS, 1))
+    collector = InRoom(VisitCollector(CLIENTS, 1, lambda client, reply: taken.append(client)), roomy(CLIENTS, 1))
     arrived: set[str] = set()
     for client in order:
         if client in skipped:
@@ -49,7 +49,7 @@ def test_replies_are_taken_in_order_and_as_soon_as_it_is_their_turn(order: list[
 
 def test_a_reply_is_handed_on_as_it_is() -> None:
     taken: dict[str, Mapping[str, Value]] = {}
-    collector = InRoom(Visited(["a", "b"], 1, taken.__setitem__), roomy(["a", "b"], 1))
+    collector = InRoom(VisitCollector(["a", "b"], 1, taken.__setitem__), roomy(["a", "b"], 1))
     replies: list[dict[str, Value]] = [{"x": np.arange(3.0)}, {"y": "text"}]
     collector.add("b", replies[1])
     collector.add("a", replies[0])
@@ -65,7 +65,9 @@ async def settled() -> None:
 
 async def test_what_comes_before_its_turn_waits_for_room_and_the_next_one_never_does() -> None:
     taken: list[str] = []
-    collector = InRoom(Visited(CLIENTS, 4 * MIB, lambda client, reply: taken.append(client)), roomy(CLIENTS, 4 * MIB))
+    collector = InRoom(
+        VisitCollector(CLIENTS, 4 * MIB, lambda client, reply: taken.append(client)), roomy(CLIENTS, 4 * MIB)
+    )
     await collector.admit("client-2", 3 * MIB)
     early = asyncio.create_task(collector.admit("client-1", 3 * MIB))
     await settled()
@@ -90,7 +92,7 @@ async def test_a_reply_that_cannot_be_taken_keeps_no_room_and_no_other_from_its_
         taken.append(client)
 
     room = roomy(CLIENTS, 2 * MIB)
-    collector = InRoom(Visited(CLIENTS, 2 * MIB, look), room)
+    collector = InRoom(VisitCollector(CLIENTS, 2 * MIB, look), room)
     await collector.admit("client-1", 2 * MIB)
     collector.add("client-1", number("client-1"))
     await collector.admit("client-0", 2 * MIB)
@@ -103,7 +105,7 @@ async def test_a_reply_that_cannot_be_taken_keeps_no_room_and_no_other_from_its_
 
 
 async def test_who_is_skipped_lets_the_next_one_in() -> None:
-    collector = InRoom(Visited(CLIENTS, MIB, lambda client, reply: None), roomy(CLIENTS, MIB))
+    collector = InRoom(VisitCollector(CLIENTS, MIB, lambda client, reply: None), roomy(CLIENTS, MIB))
     waiting = asyncio.create_task(collector.admit("client-1", 2 * MIB))
     await settled()
     assert not waiting.done()
