@@ -57,6 +57,7 @@ class TableLog:
     def __init__(self, path: Path, schema: pa.Schema, kept_rounds: int = 0) -> None:
         self._path = path
         self._schema = schema
+        pa.array([], pa.null())  # the first array makes Arrow import pandas where it is installed: not within a round
         earlier = read(path) if kept_rounds and exists(path) else None
         fresh = path.with_suffix(".arrows.new")  # replaces the growing file when it holds what is kept
         with writing(_growing(path)), ExitStack() as stack:
