@@ -39,9 +39,8 @@ class ClientRecord:
     index: int  # its place among all clients, by order of ids
     shard: pb.ShardDescription | None = None  # what it said of its data; ``None`` until it has come
     base: int = 0  # the last instruction whose effect counts; 0: none
-    low_water_mark: int = (
-        0  # the base in the older of the two checkpoints that are on disk: no run can go back behind it
-    )
+    low_water_mark: int = 0
+    """The base in the older of the two checkpoints that are on disk: no run can go back behind it."""
     next_sequence: int = 1
     lost: str | None = None  # why this client is out of the run, or ``None``
     spent: str | None = None

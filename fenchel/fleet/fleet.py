@@ -151,17 +151,21 @@ class Fleet:
     # Questions and promises
 
     @contextmanager
-    def in_round(self, t: int) -> Iterator[list[Call]]:
+    def in_round(self, t: int, *, draws_follow: bool = True) -> Iterator[list[Call]]:
         """Go through a round, to which all questions and promises of the block belong.
 
         Yields the instructions since the end of the round before, among them those of this round as they are made.
-        When the block is over, the fleet knows who has answered in the round, and who has not.
+        When the block is over, the fleet knows which clients have answered in the round. If the block raises, it learns
+        nothing, and the instructions stay for the next one.
+
+        draws_follow: whether there may be a later round, whose draws depend on who has answered in this one.
         """
         self.round = t
         calls = self.calls
         yield calls
         self.calls = []
-        self._note_absences(calls)
+        if draws_follow:
+            self._note_absences(calls)
 
     async def exchange(self, question: Question, collector: Collector, /) -> list[str]:
         """Put a question to its clients, and wait; return those whose replies count, in order of ids.

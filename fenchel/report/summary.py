@@ -20,6 +20,7 @@ from fenchel.report.run import Run
 
 _DATE = re.compile(r"^\d{8}-\d{6}-")
 _ALWAYS = ("compute", "coding", "network")  # others are shown where there was some
+_KNOWN_ALWAYS = ("compute", "network")  # of a call with an answer: without a value of one its bar would be wrong
 _QUANTILES = ("compute", "encryption", "network")
 
 
@@ -150,14 +151,16 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
     stops = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary)))
     outcome, kind = (np.asarray(calls[name].to_pylist(), dtype=object) for name in ("outcome", "kind"))
     total, over = column(calls, "total_s"), columns.until_over(calls)
-    names = {part: columns_of(part) for part in PARTS} | {"network": ("network_s",)}
-    spent = {part: np.sum([np.nan_to_num(column(calls, name)) for name in names[part]], axis=0) for part in PARTS}
+    spent = {part: column(calls, f"{part}_s") for part in _KNOWN_ALWAYS}
+    for part in PARTS:
+        if part not in spent:
+            spent[part] = np.sum([np.nan_to_num(column(calls, name)) for name in columns_of(part)], axis=0)
     found = []
     for name, rows in zip(encoded.dictionary.to_pylist(), np.split(order, stops[:-1]), strict=True):
         kinds = set(kind[rows])
         mine = outcome[rows]
         answered = rows[np.isin(mine, ["counted", "told"]) & np.isfinite(total[rows])]
-        mean = {part: _mean(values[answered]) for part, values in spent.items()}
+        mean = {part: _mean(spent[part][answered]) for part in PARTS}
         rest = max(_mean(over[answered]) - sum(mean.values()), 0.0)
         quantiles = {
             f"{what}_p{level}": _quantile(values[answered], level / 100)

@@ -203,7 +203,7 @@ class Rounds:
         # A digest and no copy: at the end of a round a large model is what the server has least memory for.
         known = algorithm.model_is_known and self._evaluated == self.done
         evaluated = await asyncio.to_thread(_digest, algorithm.model) if known else None
-        with fleet.in_round(self.settings.rounds + 1) as calls:
+        with fleet.in_round(self.settings.rounds + 1, draws_follow=False) as calls:
             await algorithm.finish()
             await fleet.kept_promises(self.settings.participation.deadline)
             model = algorithm.model

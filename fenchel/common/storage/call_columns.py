@@ -1,7 +1,9 @@
 """What the seconds of a call were spent on: the columns of ``calls.parquet`` that are parts of it.
 
 A stage that is measured in addition is added here, beside the stamp that it needs: a field of ``proto.Timing``, or of
-``Call`` on the server. The tables, the report, the projection, the trace and the metrics follow from this page.
+``Call`` on the server. The tables, the parts of time and the report follow from this module. The projection
+(``fenchel/report/timeline.py``) names some stages, as it takes them apart. A stage of the server before the reply is
+here is to be taken out of the way of the messages, too (``fenchel/server/telemetry/time_breakdown.py``).
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ STAGES = (
 
 COLUMNS = tuple(stage.column for stage in STAGES)
 CLIENT_STAGES = tuple(stage for stage in STAGES if stage.timing)
-TAKING = tuple(stage.column for stage in STAGES[COLUMNS.index("decode_s") + 1 :] if stage.part == "server")
+TAKING = COLUMNS[COLUMNS.index("decode_s") + 1 : COLUMNS.index("waiting_s")]
 """Columns of what the server does with a reply after ``total_s``, until it has entered the result."""
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from fenchel.common.storage.call_columns import COLUMNS
 from fenchel.fleet.calls import Call
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.server.telemetry.time_breakdown import CallBreakdown, between
+from fenchel.server.telemetry.time_breakdown import NO_TIMING, CallBreakdown, between
 
 _MOST = (1 << 63) - 1  # a client's counts are its own account, and may be anything
 
@@ -41,7 +41,7 @@ def _number(name: str, value_of: Callable[[Call], float]) -> Column:
 
 
 def _timing(call: Call) -> pb.Timing:
-    return call.timing or pb.Timing()
+    return call.timing or NO_TIMING
 
 
 def _at_client(call: Call, later_ns: int) -> float:

@@ -23,7 +23,8 @@ _CLIENT_NS = attrgetter(*(f"{stage.timing}_ns" for stage in CLIENT_STAGES))
 _SERVER_STAMPS = tuple(
     (stage.column, attrgetter(*(f"{stamp}_ns" for stamp in stage.between))) for stage in STAGES if stage.between
 )
-_NO_TIMING = pb.Timing()
+NO_TIMING = pb.Timing()
+"""Of a call without a reply; never changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class CallBreakdown:
     @classmethod
     def of(cls, call: Call) -> CallBreakdown:
         """Return the costs of a call, as the stamps of both sides say."""
-        client_ns = _CLIENT_NS(call.timing or _NO_TIMING)
+        client_ns = _CLIENT_NS(call.timing or NO_TIMING)
         stages = dict.fromkeys(COLUMNS, math.nan)
         stages |= {column: ns / 1e9 for column, ns in zip(_CLIENT_COLUMNS, client_ns, strict=True)}
         stages |= {column: between(*stamps(call)) for column, stamps in _SERVER_STAMPS}

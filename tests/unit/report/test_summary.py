@@ -108,3 +108,10 @@ def test_runs_are_called_by_the_shortest_name_that_tells_them_apart(altered: Cal
     assert summary.labels([first, second, other]) == ["tiny-aaaa", "tiny-bbbb", "other"]
     again = altered("20260104-000000-tiny-aaaa")
     assert summary.labels([first, again]) == [first.id, again.id]
+
+
+@pytest.mark.parametrize(("part", "name"), [("compute", "compute_s"), ("network", "network_s")])
+def test_a_part_that_a_table_does_not_have_is_not_known(finished: Run, part: str, name: str) -> None:
+    for costs in summary.costs_by(finished.calls_table.drop_columns([name]), "phase"):
+        assert math.isnan(costs.mean[part])
+        assert math.isnan(costs.mean["unaccounted"])

@@ -144,3 +144,24 @@ def test_people_are_told_once_when_it_begins(caplog: pytest.LogCaptureFixture) -
         course(fleet_of(), lambda name, t: name == "a")
     (said,) = caplog.messages
     assert said.startswith("client a has not answered in 3 rounds in a row that asked it (participation.patience)")
+
+
+def test_after_the_last_round_nobody_is_missed() -> None:
+    fleet = fleet_of()
+    with fleet.in_round(5, draws_follow=False) as calls:
+        calls += asked(5, {"a": "unanswered"})
+    assert fleet.members["a"].availability.absence == Absence()
+
+
+def test_the_instructions_of_a_round_that_breaks_off_are_kept_and_nobody_is_missed() -> None:
+    fleet = fleet_of()
+
+    def break_off() -> None:
+        with fleet.in_round(5) as calls:
+            calls += asked(5, {"a": "unanswered"})
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        break_off()
+    assert [call.client for call in fleet.calls] == ["a"]
+    assert fleet.members["a"].availability.absence == Absence()
