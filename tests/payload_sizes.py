@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from fenchel.common.arrays import Array
 from fenchel.common.wire.index_sets import Encoding, bits, smallest
-from fenchel.common.wire.values import Array, SparseVector
+from fenchel.common.wire.values import SparseVector
 
 
 def payload_bits(value: Array | SparseVector, encoding: Encoding | None = None) -> int:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from fenchel.common.arrays import Vector
 from fenchel.common.compression.uplink import ClientUplink
-from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import PayloadError, PhaseError
@@ -23,9 +23,10 @@ from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.settings.solver import Solver
 from fenchel.common.settings.uplink import Uplink
 from fenchel.common.storage.state import freeze
+from fenchel.common.wire.codecs import ARRAY_TYPES, entries_of, noun_of
 from fenchel.common.wire.payload import digest
-from fenchel.common.wire.schema import NotFinite, finiteness_problem, payload_error
-from fenchel.common.wire.values import SparseVector, Value, Values
+from fenchel.common.wire.schema import ArraySpec, Spec, TypeSpec
+from fenchel.common.wire.values import Value, Values
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -158,19 +159,47 @@ class ClientAlgorithm:
 
 def _largest(values: Iterable[Value]) -> float:
     """Return the largest magnitude of any number in floating-point arrays; 0 if there is none."""
-    arrays = [value.values if isinstance(value, SparseVector) else value for value in values]
-    floats = [array for array in arrays if isinstance(array, np.ndarray) and array.dtype.kind == "f" and array.size]
-    return max((float(np.abs(array).max()) for array in floats), default=0.0)
+    arrays = [entries.values for value in values if (entries := entries_of(value)) is not None]
+    return max((float(np.abs(array).max()) for array in arrays if array.dtype.kind == "f" and array.size), default=0.0)
+
+
+def _specs(hint: Any) -> tuple[Spec, ...]:
+    """Return what a type hint allows; nothing: any value."""
+    if isinstance(hint, types.UnionType):
+        return tuple(chain.from_iterable(map(_specs, typing.get_args(hint))))
+    if typing.get_origin(hint) is np.ndarray:
+        dtype = typing.get_args(typing.get_args(hint)[1])[0]
+        dtype = typing.get_origin(dtype) or dtype  # np.floating[Any] -> np.floating
+        dtype = dtype if issubclass(dtype, np.generic) else np.dtype(dtype).type  # int -> np.int64
+        return (ArraySpec(dtype, None, ARRAY_TYPES if hint == Vector else (np.ndarray,)),)
+    # Of ciphertexts the handler finds out when it decrypts under which key they are, and in which layout.
+    return (TypeSpec(hint),) if isinstance(hint, type) and hint is not Any else ()
+
+
+def _check(value: Value, specs: Sequence[Spec], finite: bool) -> None:
+    """Refuse a value that fits none of some specifications, with what differs from the first."""
+    errors = []
+    for spec in specs:
+        try:
+            spec.check(value, finite)
+        except PayloadError as error:
+            errors.append(error)
+        else:
+            return
+    if errors:
+        raise errors[0]
 
 
 @dataclass(frozen=True)
 class _Handler:
     phase: str
     method: Callable[..., Values | None]
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, Any]  # their annotations
     required: frozenset[str]
+    specs: Mapping[str, tuple[Spec, ...]]  # of each parameter: a value fits one of them; empty: any will do
 
     def check(self, values: Values, finite: bool) -> None:
+        """Refuse names that the handler does not take, and values that fit no annotation."""
         missing = self.required - values.keys()
         unknown = values.keys() - self.parameters.keys()
         if missing or unknown:
@@ -180,26 +209,26 @@ class _Handler:
                 phase=self.phase,
             )
         for name, value in values.items():
-            problem = _difference(self.parameters[name], value, finite)
-            if problem:
-                raise payload_error(problem, phase=self.phase, array=name)
+            try:
+                _check(value, self.specs[name], finite)
+            except PayloadError as error:
+                raise error.at(phase=self.phase, array=name) from None
 
     def dense(self, values: Values, objective: Objective) -> dict[str, Any]:
         """Return the values; a model gets back its zeros where it came sparse, and its dtype where it came narrower."""
         filled: dict[str, Any] = dict(values)
         for name, value in values.items():
-            if not _takes_model(self.parameters[name]):
+            entries = entries_of(value) if _takes_model(self.parameters[name]) else None
+            if entries is None:
                 continue
-            if isinstance(value, SparseVector):
-                if value.size != objective.dimension:
-                    raise PayloadError(
-                        f"is a sparse vector of length {value.size}, but the model has {objective.dimension} numbers",
-                        phase=self.phase,
-                        array=name,
-                    )
-                value = value.dense()
-            if isinstance(value, np.ndarray):
-                filled[name] = value.astype(np.result_type(value, objective.dtype), copy=False)
+            if entries.indices is not None and entries.shape != (objective.dimension,):
+                raise PayloadError(
+                    f"is {noun_of(value)} of shape {entries.shape}, but the model has {objective.dimension} numbers",
+                    phase=self.phase,
+                    array=name,
+                )
+            model = entries.dense()
+            filled[name] = model.astype(np.result_type(model, objective.dtype), copy=False)
         return filled
 
 
@@ -212,46 +241,11 @@ def _handlers(algorithm: ClientAlgorithm) -> dict[str, _Handler]:
             hints, parameters = typing.get_type_hints(method), inspect.signature(method).parameters
             wanted = {each: hints.get(each, Any) for each in parameters}
             required = frozenset(each for each in wanted if parameters[each].default is inspect.Parameter.empty)
-            found[phase] = _Handler(phase, method, wanted, required)
+            specs = {each: _specs(hint) for each, hint in wanted.items()}
+            found[phase] = _Handler(phase, method, wanted, required, specs)
     return found
 
 
 def _takes_model(hint: Any) -> bool:
     """Whether a parameter is a whole vector, so that one that came sparse gets its zeros back."""
     return Vector in (typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,))
-
-
-def _difference(hint: Any, value: Value, finite: bool) -> str | None:
-    """Say how a received value differs from a parameter's annotation; ``None``: not at all."""
-    if isinstance(hint, types.UnionType):
-        problems = [_difference(option, value, finite) for option in typing.get_args(hint)]
-        return None if None in problems else problems[0]
-    if typing.get_origin(hint) is np.ndarray or hint is SparseVector:
-        return _array_difference(hint, value, finite)
-    if hint is Ciphertexts:  # under which key, and in which layout, the handler finds out when it decrypts
-        return None if isinstance(value, Ciphertexts) else f"is a {type(value).__name__}, expected ciphertexts"
-    if hint is Any or not isinstance(hint, type):
-        return None
-    if isinstance(value, float) and not np.isfinite(value):
-        return NotFinite(f"is {value}, which is not finite")
-    if type(value) is hint or (hint is float and type(value) is int):
-        return None
-    return f"is a {type(value).__name__}, expected a {hint.__name__}"
-
-
-def _array_difference(hint: Any, value: Value, finite: bool) -> str | None:
-    if hint is SparseVector:
-        if not isinstance(value, SparseVector):
-            return f"is a {type(value).__name__}, expected a sparse vector"
-        return None if finite else finiteness_problem(value.values)
-    if hint == Vector and isinstance(value, SparseVector):
-        value = value.values
-    if not isinstance(value, np.ndarray):
-        return f"is a {type(value).__name__}, expected an array"
-    wanted = typing.get_args(typing.get_args(hint)[1])[0]
-    wanted = typing.get_origin(wanted) or wanted  # np.floating[Any] -> np.floating
-    if not issubclass(wanted, np.generic):
-        wanted = np.dtype(wanted).type  # int -> np.int64
-    if not issubclass(value.dtype.type, wanted):
-        return f"has dtype {value.dtype}, expected {wanted.__name__}"
-    return None if finite else finiteness_problem(value)

@@ -1,12 +1,18 @@
-"""Names for the arrays that algorithms pass around."""
+"""Names for the arrays that algorithms pass around, and what can be asked of any of them."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+
+from fenchel.common.errors import NotFiniteError
+
+Array: TypeAlias = NDArray[Any]
+"""An array of any shape and dtype."""
 
 Vector: TypeAlias = NDArray[np.floating[Any]]
 """A flat vector of real numbers, shape (d,): a model, a dual variable, a gradient."""
@@ -19,6 +25,34 @@ Dense: TypeAlias = NDArray[np.floating[Any]]
 
 Matrix: TypeAlias = "Dense | sp.csr_array"
 """Samples by features, shape (n, features), dense or in compressed sparse rows."""
+
+
+def is_finite(array: Array) -> bool:
+    """Return whether the sum of squares of a floating-point array is finite.
+
+    If any entry is not, the sum is not; and it may overflow although every entry is.
+    """
+    flat = array.reshape(-1)
+    # np.vdot, unlike np.dot, gives no warning where the sum overflows.
+    return math.isfinite(np.vdot(flat, flat))
+
+
+def require_finite(array: Array) -> None:
+    """Refuse an array of numbers of which some are not finite.
+
+    One fast pass decides the usual case; only a sum that overflowed needs the exact look.
+
+    Raises
+    ------
+    NotFiniteError
+        How many are not, and which is the first.
+    """
+    if array.dtype.kind != "f" or is_finite(array):
+        return
+    flat = array.reshape(-1)
+    bad = np.flatnonzero(~np.isfinite(flat))
+    if len(bad):
+        raise NotFiniteError(f"has {len(bad)} values that are not finite, the first at position {bad[0]}")
 
 
 def squared_norms(matrix: Matrix) -> Vector:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from os import PathLike
 from types import MappingProxyType
-from typing import ClassVar, TypedDict, Unpack
+from typing import ClassVar, Self, TypedDict, Unpack
 
 INTERRUPTED = 130
 """Exit code of a command that was ended by Ctrl-C or SIGTERM."""
@@ -98,6 +98,11 @@ class FenchelError(Exception):
             for group in _PLACES
         )
         return ": ".join(filter(None, groups))
+
+    def at(self, **place: Unpack[Place]) -> Self:
+        """Add to the place, where it is known; returns the error itself, to be raised again."""
+        self.__dict__.update(place)
+        return self
 
     def __str__(self) -> str:
         if not (place := self.place):

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from numpy.typing import DTypeLike
 
+from fenchel.common.arrays import Array
 from fenchel.common.wire.schema import ArraySpec, Expectation, Expected
-from fenchel.common.wire.values import Array, Value, Values
+from fenchel.common.wire.values import Value, Values
 from fenchel.fleet.addressing import Each
 from fenchel.fleet.collectors import Collector, GatherCollector, SumCollector, VisitCollector, array_of, number_of
 from fenchel.fleet.question import Question, Questioner
@@ -193,7 +194,7 @@ class Cohort:
             if (
                 expected is str
                 or isinstance(expected, Each)
-                or (isinstance(expected, ArraySpec) and None in expected.shape)
+                or (isinstance(expected, ArraySpec) and (expected.shape is None or None in expected.shape))
             ):
                 raise TypeError(f"reduce({phase!r}): {name!r} must be a number or an array of one fixed shape")
         reduced = Reduced(self.clients, weight, self.fleet.network.reply_buffer_bytes, dtype)

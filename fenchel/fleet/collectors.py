@@ -10,8 +10,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fenchel.common.arrays import Indices
-from fenchel.common.wire.values import Array, SparseVector, Value
+from fenchel.common.arrays import Array, Indices
+from fenchel.common.wire.codecs import entries_of
+from fenchel.common.wire.values import Value
 from fenchel.fleet.weighted_sum import WeightedSum
 
 
@@ -47,11 +48,12 @@ def number_of(value: Value) -> float:
 
 def array_of(name: str, value: Value) -> Array:
     """Return a value of a reply as an array whose sum and mean are exact for counts, too."""
-    if isinstance(value, np.ndarray):
-        # Sums of counts must not wrap, nor means of them be cut off.
-        return value if value.dtype.kind == "f" else value.astype(np.float64)
     if isinstance(value, bool | int | float):
         return np.asarray(float(value))
+    if (entries := entries_of(value)) is not None:
+        array = entries.dense()
+        # Sums of counts must not wrap, nor means of them be cut off.
+        return array if array.dtype.kind == "f" else array.astype(np.float64)
     raise TypeError(f"{name!r} is a {type(value).__name__}, which has no mean")
 
 
@@ -144,22 +146,25 @@ class SumCollector(OrderedCollector):
         factor = 1.0 if self._weight is None else number_of(values[self._weight])
         self._weights += factor
         for name, value in values.items():
-            if isinstance(value, SparseVector):
-                self._fold_entries(name, value.indices, value.values, value.size, factor)
+            entries = entries_of(value)
+            if entries is not None and entries.indices is not None:
+                self._fold_entries(name, entries.indices, entries.values, entries.shape, factor)
             elif name != self._weight:
                 array = array_of(name, value)
                 if self._dtype is not None:
                     array = array.astype(self._dtype, copy=False)
                 if name in self._sparse:
-                    self._fold_entries(name, slice(None), array, len(array), factor)
+                    self._fold_entries(name, slice(None), array, array.shape, factor)
                 else:
                     self._totals.setdefault(name, WeightedSum()).add(array, factor)
 
-    def _fold_entries(self, name: str, which: Indices | slice, entries: Array, size: int, factor: float) -> None:
+    def _fold_entries(
+        self, name: str, which: Indices | slice, entries: Array, shape: tuple[int, ...], factor: float
+    ) -> None:
         if name not in self._sparse:
             dense = self._totals.pop(name, None)  # others may have given every entry
-            self._sparse[name] = np.zeros(size, self._dtype or entries.dtype) if dense is None else dense.sum()
-            self._coverage[name] = np.full(size, 0.0 if dense is None else dense.weight)
+            self._sparse[name] = np.zeros(shape, self._dtype or entries.dtype) if dense is None else dense.sum()
+            self._coverage[name] = np.full(shape, 0.0 if dense is None else dense.weight)
         total = self._sparse[name]
         # Each index comes once, so the sums below miss none.
         total[which] += total.dtype.type(factor) * entries

@@ -11,7 +11,7 @@ import numpy as np
 from fenchel.common.settings.run import Network
 from fenchel.common.wire.frames import Body
 from fenchel.common.wire.payload import encode
-from fenchel.common.wire.schema import ArraySpec, Expected, Form, check
+from fenchel.common.wire.schema import Expected, Form, check, spec_of
 from fenchel.common.wire.values import Value, Values
 from fenchel.fleet.addressing import Each, for_client
 from fenchel.fleet.collectors import Collector
@@ -58,7 +58,7 @@ class Question:
             name: next(iter(each.values.values()), None) if isinstance(each, Each) else each
             for name, each in self.returns.items()
         }
-        return {name: spec.form if isinstance(spec, ArraySpec) else "clear" for name, spec in specs.items()}
+        return {name: "clear" if spec is None else spec_of(spec).form for name, spec in specs.items()}
 
     def sizes(self, clients: Iterable[str]) -> dict[str, Size]:
         """Return how large the replies of clients can be."""

@@ -62,7 +62,7 @@ class ServerUplink:
         count = kept(sparsifier.keep, model.size)
         if sparsifier.is_shared:
             return ArraySpec(dtype, (count,), form=form)
-        return ArraySpec(dtype, model.shape, sparse=True, count=count, form=form)
+        return ArraySpec(dtype, model.shape, kinds=(SparseVector,), count=count, form=form)
 
     def aggregate(self, replies: Reduced, name: str, around: Vector, t: int) -> Aggregate:
         """Return the sums of a vector over all replies.

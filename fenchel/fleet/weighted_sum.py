@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fenchel.common.wire.values import Array
+from fenchel.common.arrays import Array
 
 _BLOCK = 1 << 16  # entries; a block of two arrays stays in the cache
 _REFERRED_BYTES = 64 << 20  # up to here a sum of one term is that term, so that it need not be copied

@@ -20,12 +20,13 @@ from pathlib import Path
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from fenchel.common.arrays import Array
 from fenchel.common.crypto.public_key import Implementation
 from fenchel.common.errors import CheckpointError, CredentialError, LostStateError, StorageError
 from fenchel.common.storage.store import write_private
 from fenchel.common.wire.phases import ACCEPT, BOX, OFFER, OFFERED, SEAL
 from fenchel.common.wire.schema import check
-from fenchel.common.wire.values import Array, Value, Values
+from fenchel.common.wire.values import Value, Values
 from fenchel.keys.identity import Identity, statement
 from fenchel.keys.sealing import seal, unseal
 from fenchel.keys.shared import Secrets

@@ -6,7 +6,6 @@ snapshots until two checkpoints reach beyond them.
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ from fenchel.common.errors import CheckpointError
 from fenchel.common.storage import store
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.state import freeze, thaw
+from fenchel.common.wire.codecs import codec_of
 from fenchel.common.wire.frames import Body
 from fenchel.common.wire.payload import Encoded
 from fenchel.common.wire.values import Value
@@ -190,7 +190,8 @@ def _copied(values: dict[str, Value], memory: dict[str, Value]) -> dict[str, Val
             np.copyto(place, value)
             copies[name] = place
         else:
-            copies[name] = copy.deepcopy(value)
+            codec = codec_of(type(value))
+            copies[name] = value if codec is None else codec.detached(value)
     return copies
 
 

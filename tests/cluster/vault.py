@@ -15,10 +15,10 @@ import numpy as np
 
 from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
 from fenchel.algorithms.server_half import Algorithm, ServerContext
-from fenchel.common.arrays import Vector
+from fenchel.common.arrays import Array, Vector
 from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.wire.schema import ArraySpec, Expectation
-from fenchel.common.wire.values import Array, Values
+from fenchel.common.wire.values import Values
 
 CHALLENGE = b"the same in every round"
 

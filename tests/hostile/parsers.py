@@ -165,7 +165,8 @@ PAYLOAD: Values = {
     "word": "é",
     "dual": ENCRYPTED.to_wire(),
 }
-ASKED: Expectation = {"model": ArraySpec(np.float64, (4,), sparse=True), "samples": NumberSpec(int, 1), "loss": float}
+KINDS = (np.ndarray, SparseVector)
+ASKED: Expectation = {"model": ArraySpec(np.float64, (4,), KINDS), "samples": NumberSpec(int, 1), "loss": float}
 
 
 def _message(head: pb.Reply | pb.Instruction, values: Values) -> bytes:
@@ -238,12 +239,7 @@ def _read_message(data: bytes) -> None:
             with contextlib.suppress(PayloadError):
                 check({name: value}, {name: CipherSpec(KEY_PAIR, LAYOUT, 6, 2)}, client="x")
     with contextlib.suppress(PayloadError):
-        check(
-            values,
-            dict.fromkeys(values, ArraySpec(np.float64, (None,), sparse=True)),
-            client="x",
-            finite=assembly.finite,
-        )
+        check(values, dict.fromkeys(values, ArraySpec(np.float64, (None,), KINDS)), client="x", finite=assembly.finite)
     with contextlib.suppress(PayloadError):
         check(values, ASKED, client="x")
 
@@ -333,8 +329,7 @@ def _read_support(data: bytes) -> None:
     encoding: Any = number % 7
     size %= 1 << 20 if encoding == pb.SEEDED else 1 << 32  # how long a seeded support may be is checked before
     packed = data[11:]
-    if problem := index_sets.index_bytes_problem(encoding, len(packed), count, size):
-        raise PayloadError(problem)
+    index_sets.check_index_bytes(encoding, len(packed), count, size)
     if encoding == pb.EVERY_ENTRY and size > LIMIT:
         return  # its values have been found to have arrived
     if encoding == pb.SEEDED and count > LIMIT:

@@ -10,10 +10,9 @@ import math
 
 import numpy as np
 
-from fenchel.common.arrays import Indices, Vector
+from fenchel.common.arrays import Indices, Vector, require_finite
 from fenchel.common.errors import NotFiniteError
 from fenchel.common.wire.index_sets import seeded_support
-from fenchel.common.wire.schema import finiteness_problem
 
 
 def kept(alpha: float, size: int) -> int:
@@ -78,5 +77,9 @@ def _check_count(k: int, size: int) -> None:
 
 
 def _check_finite(vector: Vector) -> None:
-    if problem := finiteness_problem(vector):
-        raise NotFiniteError(f"the vector to choose the largest entries of {problem}; did local training diverge?")
+    try:
+        require_finite(vector)
+    except NotFiniteError as error:
+        raise NotFiniteError(
+            f"the vector to choose the largest entries of {error.problem}; did local training diverge?"
+        ) from None

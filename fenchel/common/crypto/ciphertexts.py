@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fenchel.common.crypto.packing import Layout
+from fenchel.common.errors import PayloadError
 
 Buffer: TypeAlias = bytes | memoryview
 KEY_ID_BYTES = 16
@@ -30,17 +31,24 @@ class Ciphertexts:
         """Bytes that ``data`` must have."""
         return self.layout.ciphertexts(self.count) * self.ciphertext_bytes
 
-    def problem(self) -> str | None:
-        """Say how these numbers contradict each other, or return ``None``. The data is not looked at."""
+    def check(self) -> None:
+        """Refuse numbers that contradict each other. The data is not looked at.
+
+        Raises
+        ------
+        PayloadError
+            The key's name, the layout, the count or the additions cannot be.
+        """
         layout = self.layout
         if len(self.key_id) != KEY_ID_BYTES:
-            return f"name their key by {len(self.key_id)} bytes, not {KEY_ID_BYTES}"
+            raise PayloadError(f"ciphertexts name their key by {len(self.key_id)} bytes, not {KEY_ID_BYTES}")
         # A ciphertext is a number modulo n^2, and n is two bits longer than all slots together.
         if self.ciphertext_bytes * 8 < 2 * layout.slot_bits * layout.slots:
-            return f"of {self.ciphertext_bytes} bytes have no room for {layout}"
+            raise PayloadError(f"ciphertexts of {self.ciphertext_bytes} bytes have no room for {layout}")
         most = min(layout.max_additions, LARGEST)
         if not 0 <= self.additions <= most:
-            return f"are declared to be a sum of {self.additions} vectors, and {layout} have room for {most}"
+            raise PayloadError(
+                f"ciphertexts are declared to be a sum of {self.additions} vectors, and {layout} have room for {most}"
+            )
         if not 0 <= self.count <= LARGEST or self.size > LARGEST:
-            return f"hold {self.count} values, which is more than there can be"
-        return None
+            raise PayloadError(f"ciphertexts hold {self.count} values, which is more than there can be")

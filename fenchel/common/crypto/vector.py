@@ -151,9 +151,8 @@ class CipherVector:
 
     @classmethod
     def from_wire(cls, wire: Ciphertexts, key: PublicKey) -> CipherVector:
-        """Read what :meth:`to_wire` gave, or what somebody pretends it gave."""
-        if problem := wire_problem(wire, key):
-            raise PayloadError(f"an encrypted vector {problem}")
+        """Read what :meth:`to_wire` gave, or what a sender pretends that it gave; errors: :func:`check_received`."""
+        check_received(wire, key)
         numbers = residues(key.backend).read(key, wire.data)
         return cls(key, wire.layout, wire.count, wire.additions, numbers)
 
@@ -201,31 +200,36 @@ def _checked(terms: list[int], layout: Layout) -> list[int]:
     return terms
 
 
-def wire_problem(wire: Ciphertexts, key: PublicKey) -> str | None:
-    """Return why a vector that arrived is none under a key, or ``None``.
+def check_received(wire: Ciphertexts, key: PublicKey) -> None:
+    """Refuse a vector that arrived and is none under a key.
 
     Every ciphertext must be a unit modulo ``n^2``: in ``1 .. n^2 - 1``, with no factor in common with ``n``.
+
+    Raises
+    ------
+    PayloadError
+        It is under another key, its numbers contradict each other, or one of them is no ciphertext.
     """
     if wire.key_id != key.id:
-        return (
-            f"is under the key {bytes(wire.key_id).hex()}, expected {key.fingerprint}; "
+        raise PayloadError(
+            f"ciphertexts are under the key {bytes(wire.key_id).hex()}, expected {key.fingerprint}; "
             "do all clients use the key file of this federation?"
         )
-    if problem := wire.problem():
-        return f"holds ciphertexts that {problem}"
+    wire.check()
     if wire.ciphertext_bytes != key.ciphertext_bytes:
-        return f"has ciphertexts of {wire.ciphertext_bytes} bytes; under this key they have {key.ciphertext_bytes}"
+        raise PayloadError(
+            f"ciphertexts have {wire.ciphertext_bytes} bytes each; under this key they have {key.ciphertext_bytes}"
+        )
     if len(wire.data) != wire.size:
-        return f"has {len(wire.data)} bytes of ciphertexts, expected {wire.size}"
+        raise PayloadError(f"ciphertexts have {len(wire.data)} bytes, expected {wire.size}")
     try:
         wire.layout.check_fits(key)
     except EncryptionError as error:
-        return f"has an impossible layout: {error}"
+        raise PayloadError(f"ciphertexts have an impossible layout: {error}") from None
     limit = key.n_squared
     numbers = big_endian(wire.data, wire.ciphertext_bytes)
-    for at, number in enumerate(numbers):
+    for place, number in enumerate(numbers):
         if not 0 < number < limit:
-            return f"has a ciphertext out of range (the one at position {at}): it must lie in 1 .. n^2 - 1"
+            raise PayloadError(f"the ciphertext at position {place} is out of range: it must lie in 1 .. n^2 - 1")
     if (bad := without_inverse(numbers, key)) is not None:
-        return f"has a number that is no ciphertext (the one at position {bad}): it shares a factor with n"
-    return None
+        raise PayloadError(f"the number at position {bad} is no ciphertext: it shares a factor with n")

@@ -10,15 +10,15 @@ again.
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import CheckpointError
-from fenchel.common.wire.values import SparseVector, Value, Values
+from fenchel.common.wire.codecs import codec_of
+from fenchel.common.wire.values import Value, Values
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -47,9 +47,7 @@ def _node(item: Any, path: str, values: dict[str, Value]) -> Any:
     """
     if isinstance(item, CipherVector):
         item = item.to_wire()
-    if isinstance(item, Ciphertexts):
-        item = replace(item, data=bytes(item.data))  # not a view of the message that it came in
-    if isinstance(item, np.ndarray | SparseVector | Ciphertexts):
+    if (codec := codec_of(type(item))) is not None and not codec.is_scalar:
         values[path] = item
         return {"array": path}
     if isinstance(item, np.generic):
@@ -86,13 +84,10 @@ def _item(node: Any, values: Values) -> Any:
     """Return what :func:`_node` described."""
     if "array" in node:
         value = values[node["array"]]
-        if isinstance(value, SparseVector):
-            return replace(value, indices=value.indices.copy(), values=value.values.copy())
-        if isinstance(value, Ciphertexts):
-            return replace(value, data=bytes(value.data))
-        if not isinstance(value, np.ndarray):
+        codec = codec_of(type(value))
+        if codec is None or codec.is_scalar:
             raise TypeError(f"{node['array']!r} is no array")
-        return value.copy()
+        return codec.detached(value)
     if "list" in node:
         return [_item(entry, values) for entry in node["list"]]
     if "dict" in node:

@@ -1,23 +1,25 @@
-"""The kinds of values that travel, each with its codec: whoever adds a kind adds one here.
+"""The kinds of values that travel, each with its codec, which knows all that is particular to the kind.
 
-A codec describes a value in a descriptor (``proto.Array``) and gives the pieces of the body that hold it; checks a
-descriptor before anything is allocated; makes the value of the pieces; and says what of it a reader of the wire sees.
+A kind of array is added by a class of values in :mod:`fenchel.common.wire.values`, a codec here, and a message in
+``proto.Array``; what checks, stores, adds up and accounts for values asks the codec.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from fenchel.common.arrays import Array
 from fenchel.common.crypto.ciphertexts import LARGEST, Buffer, Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.errors import EncryptionError, PayloadError
 from fenchel.common.wire import index_sets
-from fenchel.common.wire.values import DTYPES, Array, Scalar, SparseVector, Value, naming
+from fenchel.common.wire.values import DTYPES, Entries, Scalar, SparseVector, Value, aligned
 from fenchel.proto import fenchel_pb2 as pb
 
 _MAX_DIMENSIONS = 32
@@ -25,7 +27,7 @@ _CODES: Mapping[np.dtype[Any], pb.DType.ValueType] = {dtype: code for code, dtyp
 
 
 class Description(NamedTuple):
-    """What a descriptor says of one value, for the account of what crossed."""
+    """Content of a descriptor about one value, for the account of what crossed."""
 
     name: str
     content: str  # ``dense``, ``sparse``, ``scalar`` or ``ciphertexts``
@@ -41,255 +43,325 @@ class OutlinePart(NamedTuple):
     """One value of a payload, as its descriptor announces it."""
 
     item: pb.Array  # its descriptor
-    kind: str  # key of :data:`CODECS`
-    dtype: np.dtype[Any] | None = None  # of the entries of a dense array or a sparse vector
+    codec: Codec
+    dtype: np.dtype[Any] | None = None  # of the entries of an array that is not encrypted
     shape: tuple[int, ...] = ()  # of a dense array
     lengths: tuple[int, ...] = ()  # bytes of each piece in the body, without padding; entries come last
     drawn: int = 0  # length of a sparse vector whose support follows from a seed
 
     def decode(self, pieces: Sequence[memoryview]) -> Value:
         """Return the value, a read-only view of the pieces of the body where it is an array."""
-        return CODECS[self.kind].decode(self, pieces)
+        try:
+            value: Value = self.codec.decode(self, pieces)
+        except PayloadError as error:
+            raise error.at(array=self.item.name) from None
+        return value
 
     @property
     def description(self) -> Description:
-        """What a reader of the wire sees of the value."""
-        return CODECS[self.kind].describe(self)
+        """Everything that a reader of the wire sees of the value."""
+        return self.codec.describe(self)
 
 
-@dataclass(frozen=True)
-class Codec:
-    """How one kind of value travels."""
+class Codec(ABC):
+    """Everything that is particular to one kind of value; callers add its name to errors (``PayloadError.at``)."""
 
-    types: tuple[type, ...]  # of the values
-    encode: Callable[[pb.Array, Any], tuple[Buffer, ...]]
-    """Fills a value's descriptor; returns the pieces of the body, which refer to the value's own memory."""
-    part: Callable[[pb.Array], OutlinePart]  # checks a descriptor
-    decode: Callable[[OutlinePart, Sequence[memoryview]], Value]
-    describe: Callable[[OutlinePart], Description]
+    kind: ClassVar[str]  # name of the content in ``proto.Array``
+    types: ClassVar[tuple[type, ...]]  # of the values
+    noun: ClassVar[str]  # for people
+    is_scalar: ClassVar[bool] = False  # whether its values are part of the descriptor, and of the body nothing
 
+    def named(self, value: Any) -> str:
+        """Return what a value is, for people, where something else is expected."""
+        return self.noun
 
-def encode_value(item: pb.Array, value: object) -> tuple[Buffer, ...]:
-    """Fill the descriptor of a value, which has its name already; return the pieces of the body."""
-    for codec in CODECS.values():
-        if isinstance(value, codec.types):
-            return codec.encode(item, value)
-    raise PayloadError(f"{item.name!r} is a {type(value).__name__}; arrays, numbers and text can travel")
+    @abstractmethod
+    def encode(self, item: pb.Array, value: Any) -> tuple[Buffer, ...]:
+        """Fill a value's descriptor; return the pieces of the body, which refer to the value's own memory."""
 
+    @abstractmethod
+    def part(self, item: pb.Array) -> OutlinePart:
+        """Check a descriptor before anything is allocated."""
 
-def part_of(item: pb.Array) -> OutlinePart:
-    """Check the descriptor of one value."""
-    kind = item.WhichOneof("content")
-    if kind is None:
-        raise _unknown(item)
-    return CODECS[kind].part(item)
+    @abstractmethod
+    def decode(self, part: OutlinePart, pieces: Sequence[memoryview]) -> Any:
+        """Return the value that pieces of a body hold."""
 
+    @abstractmethod
+    def describe(self, part: OutlinePart) -> Description:
+        """Return what a reader of the wire sees."""
 
-def _unknown(item: pb.Array) -> PayloadError:
-    return PayloadError(f"{item.name!r} has no value of a kind that this version knows")
-
-
-# Dense arrays
+    @abstractmethod
+    def detached(self, value: Any) -> Any:
+        """Return a copy in memory of its own, writable where the value is."""
 
 
-def _encode_dense(item: pb.Array, value: Array) -> tuple[Buffer, ...]:
-    item.dense.dtype = _code(item.name, value.dtype)
-    item.dense.shape.extend(value.shape)
-    return (_bytes_of(value),)
+class ArrayCodec(Codec):
+    """Codec of one kind of array whose entries can be computed with."""
+
+    @abstractmethod
+    def entries(self, value: Any) -> Entries:
+        """Return the entries that are given."""
+
+    @abstractmethod
+    def bounds(self, least: int, most: int, itemsize: int, given: int | None) -> tuple[int, int]:
+        """Return how many bytes of a body an array takes, at least and at most.
+
+        least, most: its entries, zeros among them.
+        itemsize: bytes of an entry.
+        given: how many of its entries are given, where that is known.
+        """
 
 
-def _dense_part(item: pb.Array) -> OutlinePart:
-    dense = item.dense
-    dtype, shape = _dtype(item.name, dense.dtype), tuple(dense.shape)
-    if len(shape) > _MAX_DIMENSIONS:
-        raise PayloadError(f"array {item.name!r} has {len(shape)} dimensions")
-    length = math.prod(shape) * dtype.itemsize
-    # Also an array without entries may not have sides whose product is beyond what numpy can address.
-    if (length or math.prod(side or 1 for side in shape) * dtype.itemsize) > LARGEST:
-        raise PayloadError(f"array {item.name!r} has the shape {shape}, which none can have")
-    return OutlinePart(item, "dense", dtype, shape, (length,))
+class _Dense(ArrayCodec):
+    """Arrays of numpy."""
+
+    kind, types, noun = "dense", (np.ndarray,), "a dense array"
+
+    def encode(self, item: pb.Array, value: Array) -> tuple[Buffer, ...]:
+        item.dense.dtype = _code(value.dtype)
+        item.dense.shape.extend(value.shape)
+        return (_bytes_of(value),)
+
+    def part(self, item: pb.Array) -> OutlinePart:
+        dense = item.dense
+        dtype, shape = _dtype(dense.dtype), tuple(dense.shape)
+        if len(shape) > _MAX_DIMENSIONS:
+            raise PayloadError(f"an array has {len(shape)} dimensions; at most {_MAX_DIMENSIONS} are accepted")
+        length = math.prod(shape) * dtype.itemsize
+        # Also an array without entries may not have sides whose product is beyond what numpy can address.
+        if (length or math.prod(side or 1 for side in shape) * dtype.itemsize) > LARGEST:
+            raise PayloadError(f"an array has the shape {shape}, which none can have")
+        return OutlinePart(item, self, dtype, shape, (length,))
+
+    def decode(self, part: OutlinePart, pieces: Sequence[memoryview]) -> Array:
+        return _numbers(part, pieces).reshape(part.shape)
+
+    def describe(self, part: OutlinePart) -> Description:
+        return Description(part.item.name, self.kind, _named(part.item.dense.dtype), part.shape, sum(part.lengths))
+
+    def detached(self, value: Array) -> Array:
+        return value.copy()
+
+    def entries(self, value: Array) -> Entries:
+        return Entries(value, value.shape)
+
+    def bounds(self, least: int, most: int, itemsize: int, given: int | None) -> tuple[int, int]:
+        return least * itemsize, aligned(most * itemsize)
 
 
-def _decode_dense(part: OutlinePart, pieces: Sequence[memoryview]) -> Array:
-    return _entries(part, pieces).reshape(part.shape)
+class _Sparse(ArrayCodec):
+    """Sparse vectors: their support travels in the smallest of the encodings of ``index_sets``."""
 
+    kind, types, noun = "sparse", (SparseVector,), "a sparse vector"
 
-def _describe_dense(part: OutlinePart) -> Description:
-    return Description(part.item.name, part.kind, _named(part.item.dense.dtype), part.shape, sum(part.lengths))
-
-
-# Sparse vectors: their support travels in the smallest of the encodings of index_sets
-
-
-def _encode_sparse(item: pb.Array, value: SparseVector) -> tuple[Buffer, ...]:
-    name, seed = item.name, 0
-    if value.values.shape != value.indices.shape:
-        raise PayloadError(f"sparse vector {name!r} has {value.values.shape} values for {value.indices.shape} indices")
-    if not 0 <= value.size <= LARGEST:
-        raise PayloadError(f"sparse vector {name!r} has the size {value.size}, which none can have")
-    with naming(name):
+    def encode(self, item: pb.Array, value: SparseVector) -> tuple[Buffer, ...]:
+        seed = 0
+        if value.values.shape != value.indices.shape:
+            raise PayloadError(f"a sparse vector has {value.values.shape} values for {value.indices.shape} indices")
+        if not 0 <= value.size <= LARGEST:
+            raise PayloadError(f"a sparse vector has the size {value.size}, which none can have")
         index_sets.check(value.indices, value.size)
         encoding = index_sets.smallest(value.indices, value.size, seeded=value.seed is not None)
         if value.seed is not None and encoding == pb.SEEDED:
             seed = value.seed
             index_sets.check_seed(seed, value.indices, value.size)
-    packed = index_sets.pack(encoding, value.indices, value.size)
-    item.sparse.CopyFrom(
-        pb.Sparse(
-            dtype=_code(name, value.values.dtype),
-            size=value.size,
-            count=len(value.indices),
-            encoding=encoding,
-            seed=seed,
-            index_bytes=len(packed),
+        packed = index_sets.pack(encoding, value.indices, value.size)
+        item.sparse.CopyFrom(
+            pb.Sparse(
+                dtype=_code(value.values.dtype),
+                size=value.size,
+                count=len(value.indices),
+                encoding=encoding,
+                seed=seed,
+                index_bytes=len(packed),
+            )
         )
-    )
-    return packed, _bytes_of(value.values)
+        return packed, _bytes_of(value.values)
 
+    def part(self, item: pb.Array) -> OutlinePart:
+        sparse = item.sparse
+        index_sets.check_index_bytes(sparse.encoding, sparse.index_bytes, sparse.count, sparse.size)
+        if sparse.size > LARGEST:
+            raise PayloadError(f"a sparse vector has the size {sparse.size}, which none can have")
+        if sparse.seed and sparse.encoding != pb.SEEDED:
+            raise PayloadError("a sparse vector has a seed, and its indices travel as such")
+        dtype = _dtype(sparse.dtype)
+        lengths = sparse.index_bytes, sparse.count * dtype.itemsize
+        drawn = sparse.size if sparse.encoding == pb.SEEDED else 0
+        return OutlinePart(item, self, dtype, lengths=lengths, drawn=drawn)
 
-def _sparse_part(item: pb.Array) -> OutlinePart:
-    sparse = item.sparse
-    problem = index_sets.index_bytes_problem(sparse.encoding, sparse.index_bytes, sparse.count, sparse.size)
-    if sparse.size > LARGEST:
-        problem = f"its size is {sparse.size}, which no vector can have"
-    elif sparse.seed and sparse.encoding != pb.SEEDED:
-        problem = "it has a seed, and its indices travel as such"
-    if problem:
-        raise PayloadError(f"sparse vector {item.name!r}: {problem}")
-    dtype = _dtype(item.name, sparse.dtype)
-    lengths = sparse.index_bytes, sparse.count * dtype.itemsize
-    drawn = sparse.size if sparse.encoding == pb.SEEDED else 0
-    return OutlinePart(item, "sparse", dtype, lengths=lengths, drawn=drawn)
-
-
-def _decode_sparse(part: OutlinePart, pieces: Sequence[memoryview]) -> SparseVector:
-    sparse, entries = part.item.sparse, _entries(part, pieces)
-    with naming(part.item.name):
+    def decode(self, part: OutlinePart, pieces: Sequence[memoryview]) -> SparseVector:
+        sparse, values = part.item.sparse, _numbers(part, pieces)
         indices = index_sets.unpack(sparse.encoding, pieces[0], sparse.count, sparse.size, sparse.seed)
-    return SparseVector(indices, entries, sparse.size, sparse.seed if sparse.encoding == pb.SEEDED else None)
+        return SparseVector(indices, values, sparse.size, sparse.seed if sparse.encoding == pb.SEEDED else None)
+
+    def describe(self, part: OutlinePart) -> Description:
+        sparse = part.item.sparse
+        dtype, size = _named(sparse.dtype), sum(part.lengths)
+        return Description(part.item.name, self.kind, dtype, (sparse.size,), size, entries=sparse.count)
+
+    def detached(self, value: SparseVector) -> SparseVector:
+        return replace(value, indices=value.indices.copy(), values=value.values.copy())
+
+    def entries(self, value: SparseVector) -> Entries:
+        return Entries(value.values, (value.size,), value.indices)
+
+    def bounds(self, least: int, most: int, itemsize: int, given: int | None) -> tuple[int, int]:
+        # A sender chooses the smallest encoding of the indices, so that they take a bit an entry at most.
+        indices = aligned(-(-most // 8))
+        return (given or 0) * itemsize, indices + aligned((most if given is None else given) * itemsize)
 
 
-def _describe_sparse(part: OutlinePart) -> Description:
-    sparse = part.item.sparse
-    dtype, size = _named(sparse.dtype), sum(part.lengths)
-    return Description(part.item.name, part.kind, dtype, (sparse.size,), size, entries=sparse.count)
+class _Ciphertexts(Codec):
+    """Vectors under Paillier encryption."""
 
+    kind, types, noun = "ciphertexts", (Ciphertexts,), "an encrypted vector"
 
-# Ciphertexts
-
-
-def _encode_ciphertexts(item: pb.Array, value: Ciphertexts) -> tuple[Buffer, ...]:
-    problem = value.problem()
-    if problem is None and len(value.data) != value.size:
-        problem = f"have {len(value.data)} bytes, not {value.size}"
-    if problem:
-        raise PayloadError(f"ciphertexts {item.name!r} {problem}")
-    item.ciphertexts.CopyFrom(
-        pb.Ciphertexts(
-            key_id=value.key_id,
-            slot_bits=value.layout.slot_bits,
-            fraction_bits=value.layout.fraction_bits,
-            value_bits=value.layout.value_bits,
-            slots=value.layout.slots,
-            count=value.count,
-            additions=value.additions,
-            ciphertext_bytes=value.ciphertext_bytes,
+    def encode(self, item: pb.Array, value: Ciphertexts) -> tuple[Buffer, ...]:
+        value.check()
+        if len(value.data) != value.size:
+            raise PayloadError(f"ciphertexts have {len(value.data)} bytes, expected {value.size}")
+        item.ciphertexts.CopyFrom(
+            pb.Ciphertexts(
+                key_id=value.key_id,
+                slot_bits=value.layout.slot_bits,
+                fraction_bits=value.layout.fraction_bits,
+                value_bits=value.layout.value_bits,
+                slots=value.layout.slots,
+                count=value.count,
+                additions=value.additions,
+                ciphertext_bytes=value.ciphertext_bytes,
+            )
         )
-    )
-    return (value.data,)
+        return (value.data,)
+
+    def _announced(self, item: pb.Array, data: Buffer = b"") -> Ciphertexts:
+        """Return ciphertexts whose numbers have been checked against each other."""
+        sent = item.ciphertexts
+        try:
+            layout = Layout(sent.slot_bits, sent.fraction_bits, sent.slots, sent.value_bits)
+        except EncryptionError as error:
+            raise PayloadError(f"ciphertexts have an impossible layout: {error}") from None
+        value = Ciphertexts(sent.key_id, layout, sent.count, sent.additions, sent.ciphertext_bytes, data)
+        value.check()
+        return value
+
+    def part(self, item: pb.Array) -> OutlinePart:
+        return OutlinePart(item, self, lengths=(self._announced(item).size,))
+
+    def decode(self, part: OutlinePart, pieces: Sequence[memoryview]) -> Ciphertexts:
+        return self._announced(part.item, pieces[0])
+
+    def describe(self, part: OutlinePart) -> Description:
+        sent = part.item.ciphertexts
+        size, key = sum(part.lengths), sent.key_id.hex()
+        return Description(part.item.name, self.kind, "", (sent.count,), size, key, additions=sent.additions)
+
+    def detached(self, value: Ciphertexts) -> Ciphertexts:
+        return replace(value, data=bytes(value.data))
 
 
-def _declared(item: pb.Array, data: Buffer = b"") -> Ciphertexts:
-    """Return ciphertexts whose numbers have been checked against each other."""
-    told = item.ciphertexts
-    try:
-        layout = Layout(told.slot_bits, told.fraction_bits, told.slots, told.value_bits)
-    except EncryptionError as error:
-        raise PayloadError(f"ciphertexts {item.name!r}: {error}") from None
-    value = Ciphertexts(told.key_id, layout, told.count, told.additions, told.ciphertext_bytes, data)
-    if problem := value.problem():
-        raise PayloadError(f"ciphertexts {item.name!r} {problem}")
-    return value
+class _Scalar(Codec):
+    """Numbers and texts, which are part of the descriptor."""
+
+    kind, types, noun = "scalar", (bool, np.bool_, int, np.integer, float, np.floating, str), "a number or a text"
+    is_scalar = True
+
+    def named(self, value: Scalar | np.generic) -> str:
+        return f"the {type(value).__name__} {value!r:.80}"
+
+    def encode(self, item: pb.Array, value: Scalar | np.generic) -> tuple[Buffer, ...]:
+        match value:
+            case bool() | np.bool_():
+                item.scalar.boolean = bool(value)
+            case int() | np.integer():
+                if not -LARGEST - 1 <= value <= LARGEST:
+                    raise PayloadError(f"{value} does not fit 64 bits")
+                item.scalar.integer = int(value)
+            case float() | np.floating():
+                item.scalar.real = float(value)
+            case str():
+                item.scalar.text = value
+        return ()
+
+    def part(self, item: pb.Array) -> OutlinePart:
+        if item.scalar.WhichOneof("value") is None:
+            raise PayloadError(_UNKNOWN)
+        return OutlinePart(item, self)
+
+    def decode(self, part: OutlinePart, pieces: Sequence[memoryview]) -> Scalar:
+        scalar: Scalar = getattr(part.item.scalar, part.item.scalar.WhichOneof("value") or "")
+        return scalar
+
+    def describe(self, part: OutlinePart) -> Description:
+        return Description(part.item.name, self.kind, part.item.scalar.WhichOneof("value") or "", (), 0)
+
+    def detached(self, value: Scalar | np.generic) -> Scalar | np.generic:
+        return value
 
 
-def _ciphertexts_part(item: pb.Array) -> OutlinePart:
-    return OutlinePart(item, "ciphertexts", lengths=(_declared(item).size,))
-
-
-def _decode_ciphertexts(part: OutlinePart, pieces: Sequence[memoryview]) -> Ciphertexts:
-    return _declared(part.item, pieces[0])
-
-
-def _describe_ciphertexts(part: OutlinePart) -> Description:
-    told = part.item.ciphertexts
-    return Description(
-        part.item.name, part.kind, "", (told.count,), sum(part.lengths), told.key_id.hex(), additions=told.additions
-    )
-
-
-# Numbers and texts, which are part of the descriptor
-
-
-def _encode_scalar(item: pb.Array, value: Scalar | np.generic) -> tuple[Buffer, ...]:
-    match value:
-        case bool() | np.bool_():
-            item.scalar.boolean = bool(value)
-        case int() | np.integer():
-            if not -LARGEST - 1 <= value <= LARGEST:
-                raise PayloadError(f"{item.name!r} is {value}, which does not fit 64 bits")
-            item.scalar.integer = int(value)
-        case float() | np.floating():
-            item.scalar.real = float(value)
-        case str():
-            item.scalar.text = value
-    return ()
-
-
-def _scalar_part(item: pb.Array) -> OutlinePart:
-    if item.scalar.WhichOneof("value") is None:
-        raise _unknown(item)
-    return OutlinePart(item, "scalar")
-
-
-def _decode_scalar(part: OutlinePart, pieces: Sequence[memoryview]) -> Scalar:
-    scalar: Scalar = getattr(part.item.scalar, part.item.scalar.WhichOneof("value") or "")
-    return scalar
-
-
-def _describe_scalar(part: OutlinePart) -> Description:
-    return Description(part.item.name, part.kind, part.item.scalar.WhichOneof("value") or "", (), 0)
-
-
-CODECS: Mapping[str, Codec] = {
-    "dense": Codec((np.ndarray,), _encode_dense, _dense_part, _decode_dense, _describe_dense),
-    "sparse": Codec((SparseVector,), _encode_sparse, _sparse_part, _decode_sparse, _describe_sparse),
-    "ciphertexts": Codec(
-        (Ciphertexts,), _encode_ciphertexts, _ciphertexts_part, _decode_ciphertexts, _describe_ciphertexts
-    ),
-    "scalar": Codec(
-        (bool, np.bool_, int, np.integer, float, np.floating, str),
-        _encode_scalar,
-        _scalar_part,
-        _decode_scalar,
-        _describe_scalar,
-    ),
-}
+CODECS: Mapping[str, Codec] = {codec.kind: codec for codec in (_Dense(), _Sparse(), _Ciphertexts(), _Scalar())}
 """By the name that the descriptor has for the kind."""
 
+ARRAY_TYPES = tuple(kind for codec in CODECS.values() if isinstance(codec, ArrayCodec) for kind in codec.types)
+"""Types of arrays whose entries can be computed with."""
 
-def _code(name: str, dtype: np.dtype[Any]) -> pb.DType.ValueType:
-    """Return the number of a type of entries; ``name``: of the array, for the error."""
+_UNKNOWN = "it has no value of a kind that this version knows"
+
+
+def codec_of(kind: type) -> Codec | None:
+    """Return the codec of values of a type; ``None``: they cannot travel."""
+    return next((codec for codec in CODECS.values() if issubclass(kind, codec.types)), None)
+
+
+def entries_of(value: Value) -> Entries | None:
+    """Return the entries of an array; ``None``: the value is none, or is encrypted."""
+    codec = codec_of(type(value))
+    return codec.entries(value) if isinstance(codec, ArrayCodec) else None
+
+
+def noun_of(value: Value) -> str:
+    """Return what a value is, for people."""
+    codec = codec_of(type(value))
+    return f"a {type(value).__name__}" if codec is None else codec.named(value)
+
+
+def encode_value(item: pb.Array, value: object) -> tuple[Buffer, ...]:
+    """Fill the descriptor of a value, which has its name already; return the pieces of the body."""
+    codec = codec_of(type(value))
+    if codec is None:
+        raise PayloadError(f"a {type(value).__name__} cannot travel, but arrays, numbers and text can", array=item.name)
+    try:
+        return codec.encode(item, value)
+    except PayloadError as error:
+        raise error.at(array=item.name) from None
+
+
+def part_of(item: pb.Array) -> OutlinePart:
+    """Check the descriptor of one value."""
+    try:
+        codec = CODECS.get(item.WhichOneof("content") or "")
+        if codec is None:
+            raise PayloadError(_UNKNOWN)
+        return codec.part(item)
+    except PayloadError as error:
+        raise error.at(array=item.name) from None
+
+
+def _code(dtype: np.dtype[Any]) -> pb.DType.ValueType:
+    """Return the number of a type of entries."""
     code = _CODES.get(dtype) or _CODES.get(dtype.newbyteorder("<"))
     if code is None:
         known = ", ".join(str(known) for known in _CODES)
-        raise PayloadError(f"array {name!r} has dtype {dtype}, which cannot travel; use one of {known}")
+        raise PayloadError(f"an array has dtype {dtype}, which cannot travel; use one of {known}")
     return code
 
 
-def _dtype(name: str, code: pb.DType.ValueType) -> np.dtype[Any]:
+def _dtype(code: pb.DType.ValueType) -> np.dtype[Any]:
     dtype = DTYPES.get(code)
     if dtype is None:
-        raise PayloadError(f"array {name!r} has a dtype that this version does not know (code {code})")
+        raise PayloadError(f"an array has a dtype that this version does not know (code {code})")
     return dtype
 
 
@@ -305,10 +377,10 @@ def _bytes_of(array: Array) -> Buffer:
     return contiguous.reshape(-1).view(np.uint8).data
 
 
-def _entries(part: OutlinePart, pieces: Sequence[memoryview]) -> Array:
+def _numbers(part: OutlinePart, pieces: Sequence[memoryview]) -> Array:
     """Return the last piece as numbers; refuse booleans other than 0 and 1, with which numpy would compute nonsense."""
     assert part.dtype is not None
-    entries = np.frombuffer(pieces[-1], part.dtype) if len(pieces[-1]) else np.empty(0, part.dtype)
-    if part.dtype.kind == "b" and entries.size and entries.view(np.uint8).max() > 1:
-        raise PayloadError(f"boolean array {part.item.name!r} has bytes other than 0 and 1")
-    return entries
+    numbers = np.frombuffer(pieces[-1], part.dtype) if len(pieces[-1]) else np.empty(0, part.dtype)
+    if part.dtype.kind == "b" and numbers.size and numbers.view(np.uint8).max() > 1:
+        raise PayloadError("a boolean array has bytes other than 0 and 1")
+    return numbers

@@ -4,7 +4,7 @@ A support is a set of indices in ascending order. It travels in one of the encod
 (docs/specifications/fedpdm.md, sections 2.1 and 8); :func:`smallest` chooses. A seeded support
 (docs/specifications/fedpdm.md, section 2.5) follows from a number, so that both sides know it without its indices.
 
-What arrives is not trusted. :func:`index_bytes_problem` judges the lengths that a sender declares, and
+What arrives is not trusted. :func:`check_index_bytes` judges the lengths that a sender declares, and
 :func:`unpack` the bytes; what either lets through takes no more than some 100 bytes of memory for each entry
 given or each byte received.
 """
@@ -106,10 +106,16 @@ def pack(encoding: Encoding, indices: Indices, size: int) -> bytes:
     return b""
 
 
-def index_bytes_problem(encoding: Encoding, index_bytes: int, count: int, size: int) -> str | None:
-    """Say why a support cannot take so many bytes, or return ``None``. Nothing is allocated."""
+def check_index_bytes(encoding: Encoding, index_bytes: int, count: int, size: int) -> None:
+    """Refuse a support that cannot take so many bytes. Nothing is allocated.
+
+    Raises
+    ------
+    PayloadError
+        The numbers contradict each other, or this version does not know the encoding.
+    """
     if count > size:
-        return f"{count} entries do not fit a vector of {size}"
+        raise PayloadError(f"{count} entries do not fit a vector of {size}")
     if encoding == pb.DELTA_VARINT:
         fits = count <= index_bytes <= _LONGEST_VARINT * count
     elif encoding == pb.INDEX_LIST:
@@ -121,19 +127,18 @@ def index_bytes_problem(encoding: Encoding, index_bytes: int, count: int, size: 
     elif encoding == pb.EVERY_ENTRY:
         fits = index_bytes == 0 and count == size
     else:
-        return f"its indices are in an encoding that this version does not know (code {encoding})"
-    if fits:
-        return None
-    return (
-        f"{count} entries in {index_bytes} index bytes do not fit a vector of {size} "
-        f"in encoding {pb.SupportEncoding.Name(encoding)}"
-    )
+        raise PayloadError(f"its indices are in an encoding that this version does not know (code {encoding})")
+    if not fits:
+        raise PayloadError(
+            f"{count} entries in {index_bytes} index bytes do not fit a vector of {size} "
+            f"in encoding {pb.SupportEncoding.Name(encoding)}"
+        )
 
 
 def unpack(encoding: Encoding, packed: memoryview, count: int, size: int, seed: int) -> Indices:
     """Undo :func:`pack`.
 
-    encoding, packed, count, size: as received; :func:`index_bytes_problem` found nothing wrong with them.
+    encoding, packed, count, size: as received; :func:`check_index_bytes` accepts them.
     seed: of a seeded support.
 
     Returns: Shape (count,), int64, strictly increasing, within 0..size-1.

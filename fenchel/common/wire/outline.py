@@ -14,7 +14,7 @@ from fenchel.common.crypto.ciphertexts import Buffer
 from fenchel.common.errors import PayloadError
 from fenchel.common.wire import index_sets
 from fenchel.common.wire.codecs import OutlinePart, part_of
-from fenchel.common.wire.values import ALIGNMENT, Value
+from fenchel.common.wire.values import Value, aligned
 from fenchel.proto import fenchel_pb2 as pb
 
 MAX_ARRAYS = 10_000
@@ -44,7 +44,7 @@ class Outline(NamedTuple):
                 # Of a sparse vector the values come last; ciphertexts are whole numbers throughout.
                 if part.dtype is not None and part.dtype.kind == "f" and place == len(part.lengths):
                     spans.append(FloatSpan(offset, offset + length, part.dtype))
-                offset += length + -length % ALIGNMENT
+                offset += aligned(length)
         return spans
 
     def decode(self, body: Buffer) -> dict[str, Value]:
@@ -61,7 +61,7 @@ class Outline(NamedTuple):
             pieces = []
             for length in part.lengths:
                 pieces.append(view[offset : offset + length])
-                offset += length + -length % ALIGNMENT
+                offset += aligned(length)
             values[part.item.name] = part.decode(pieces)
         return values
 
@@ -98,7 +98,7 @@ def outline(descriptor: pb.Payload, limit: int, longest: int = index_sets.MAX_SE
         part = part_of(item)
         parts.append(part)
         for length in part.lengths:
-            size += length + -length % ALIGNMENT
+            size += aligned(length)
         drawn += part.drawn
     if size != descriptor.body_bytes:
         raise PayloadError(f"the arrays need {size} bytes but the message announces {descriptor.body_bytes}")

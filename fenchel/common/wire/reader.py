@@ -13,13 +13,13 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from fenchel.common.arrays import is_finite
 from fenchel.common.crypto.ciphertexts import Buffer
 from fenchel.common.errors import WireError
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.buffer_pool import BufferPool
 from fenchel.common.wire.frames import Frame, parse
 from fenchel.common.wire.outline import FloatSpan, Outline, Outlines, Received
-from fenchel.common.wire.schema import is_finite
 from fenchel.common.wire.stream import Stream
 from fenchel.proto import fenchel_pb2 as pb
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, Unpack
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, Unpack
 
 import numpy as np
 
+from fenchel.common.arrays import Array, require_finite
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
-from fenchel.common.crypto.vector import wire_problem
+from fenchel.common.crypto.vector import check_received
 from fenchel.common.errors import NotFiniteError, PayloadError, Place
 from fenchel.common.untrusted_text import plain
-from fenchel.common.wire.values import ALIGNMENT, Array, SparseVector, Value, Values
+from fenchel.common.wire.codecs import ArrayCodec, codec_of, entries_of, noun_of
+from fenchel.common.wire.values import Value, Values, aligned
 
 Form: TypeAlias = Literal["clear", "noisy", "pseudonyms", "sealed"]
 """What a reader can take from an array that is no ciphertext: its bytes do not show it, so who asks for it says it."""
@@ -32,6 +34,31 @@ ABSURD = 1e30
 _NAME, _NAMES = 80, 400  # characters of a name, and of all of them, in an error
 
 
+class Spec(Protocol):
+    """A wanted value."""
+
+    @property
+    def form(self) -> Form:
+        """For the account of what a run disclosed (``fenchel/server/disclosure/record.py``); it cannot be checked."""
+        ...
+
+    def check(self, value: Value, finite: bool) -> None:
+        """Refuse a value that differs.
+
+        finite: True if the entries of arrays are known to be finite.
+
+        Raises
+        ------
+        PayloadError
+            The first difference, without the value's name.
+        """
+        ...
+
+    def bounds(self) -> tuple[int, int | None]:
+        """Return how many bytes of a body such a value takes, at least and at most; ``None``: no bound."""
+        ...
+
+
 @dataclass(frozen=True)
 class ArraySpec:
     """An array wanted by dtype and shape.
@@ -39,26 +66,63 @@ class ArraySpec:
     Attributes
     ----------
     dtype
-        Exactly this one.
+        Exactly this one, or one below an abstract one such as ``np.floating``.
     shape
-        ``None`` stands for any length.
-    sparse
-        Whether a one-dimensional array may come, and is handed on, as a :class:`SparseVector`.
+        ``None`` within it stands for any length, and in its place for any shape.
+    kinds
+        Types of the values in which it may come, such as :class:`fenchel.SparseVector`, and in which it is handed on.
     count
-        How many entries of it must be given, where that is agreed: then only a :class:`SparseVector` will do.
+        How many of its entries must be given, where that is agreed; ``None``: any number.
     form
-        For the account of what a run disclosed (``fenchel/server/disclosure/record.py``); it is not checked, and
-        cannot be.
+        In what form its entries come; it is not checked, and cannot be.
     most
         How large a length that ``shape`` leaves open may be; ``None``: as large as a message.
     """
 
     dtype: np.dtype[Any] | type[np.generic]
-    shape: tuple[int | None, ...]
-    sparse: bool = False
+    shape: tuple[int | None, ...] | None
+    kinds: tuple[type, ...] = (np.ndarray,)
     count: int | None = None
     form: Form = "clear"
     most: int | None = None
+
+    def check(self, value: Value, finite: bool) -> None:
+        """Refuse another kind, dtype or shape, and entries that are not finite."""
+        entries = entries_of(value) if isinstance(value, self.kinds) else None
+        if entries is None:
+            raise PayloadError(f"is {noun_of(value)}, expected {self._noun}")
+        if not np.issubdtype(entries.values.dtype, self.dtype):
+            expected = self.dtype if isinstance(self.dtype, np.dtype) else self.dtype.__name__
+            raise PayloadError(f"has dtype {entries.values.dtype}, expected {expected}")
+        shape = entries.shape
+        wanted = shape if self.shape is None else self.shape
+        if len(shape) != len(wanted) or any(w is not None and w != s for s, w in zip(shape, wanted, strict=True)):
+            raise PayloadError(f"has shape {shape}, expected {tuple('any' if w is None else w for w in wanted)}")
+        if self.most is not None and any(w is None and s > self.most for s, w in zip(shape, wanted, strict=True)):
+            raise PayloadError(f"has shape {shape}, expected at most {self.most} in an open length")
+        if self.count is not None and entries.values.size != self.count:
+            raise PayloadError(f"has {entries.values.size} entries given, expected {self.count}")
+        if not finite:
+            require_finite(entries.values)
+
+    def bounds(self) -> tuple[int, int | None]:
+        """Return the bounds over all kinds in which it may come."""
+        if self.shape is None:
+            return 0, None
+        longest = [side for side in (self.most if side is None else side for side in self.shape) if side is not None]
+        least, most = math.prod(side or 0 for side in self.shape), math.prod(longest)
+        bounds = [codec.bounds(least, most, np.dtype(self.dtype).itemsize, self.count) for codec in self._codecs]
+        largest = max(largest for _, largest in bounds)
+        return min(smallest for smallest, _ in bounds), largest if len(longest) == len(self.shape) else None
+
+    @property
+    def _codecs(self) -> list[ArrayCodec]:
+        return [codec for codec in map(codec_of, self.kinds) if isinstance(codec, ArrayCodec)]
+
+    @property
+    def _noun(self) -> str:
+        given = "" if self.count is None else f" with {self.count} entries given"
+        return " or ".join(codec.noun for codec in self._codecs) + given
 
 
 @dataclass(frozen=True)
@@ -69,6 +133,27 @@ class CipherSpec:
     layout: Layout  # exactly this one
     count: int  # of values that it must hold
     additions: int = 1  # of how many fresh vectors it may be the sum; no more
+    form: ClassVar[Form] = "clear"  # of nothing: its bytes show that it is encrypted
+
+    def check(self, value: Value, finite: bool) -> None:
+        """Refuse what is no vector under the key, or has another layout, count, or number of additions."""
+        if not isinstance(value, Ciphertexts):
+            raise PayloadError(f"is {noun_of(value)}, expected an encrypted vector")
+        if value.key_id == self.key.id:  # a vector under another key may well have another layout, too
+            if value.layout != self.layout:
+                raise PayloadError(f"has {value.layout}; expected {self.layout}")
+            if value.count != self.count:
+                raise PayloadError(f"holds {value.count} encrypted values, expected {self.count}")
+            if value.additions > self.additions:
+                raise PayloadError(
+                    f"is a sum of {value.additions} encrypted vectors, expected at most {self.additions}"
+                )
+        check_received(value, self.key)
+
+    def bounds(self) -> tuple[int, int]:
+        """Return the size of the ciphertexts, which is known."""
+        size = aligned(self.layout.ciphertexts(self.count) * self.key.ciphertext_bytes)
+        return size, size
 
 
 @dataclass(frozen=True)
@@ -89,18 +174,70 @@ class NumberSpec:
     minimum: float = -math.inf
     maximum: float = math.inf
     hint: str = ""
+    form: ClassVar[Form] = "clear"
+
+    def check(self, value: Value, finite: bool) -> None:
+        """Refuse another type, and what is not finite or outside."""
+        TypeSpec(self.kind).check(value, finite)
+        assert isinstance(value, int | float)
+        if not self.minimum <= value <= self.maximum:
+            at_most = value > self.maximum
+            bound = f"at most {_digits(self.maximum)}" if at_most else f"at least {_digits(self.minimum)}"
+            hint = f"; {self.hint}" if self.hint else ""
+            raise PayloadError(f"is {_digits(value)}, expected {bound}{hint}")
+
+    def bounds(self) -> tuple[int, int]:
+        """Return zeros: a number is part of the descriptor."""
+        return 0, 0
 
 
-Expected: TypeAlias = ArraySpec | CipherSpec | NumberSpec | Array | type[bool] | type[int] | type[float] | type[str]
+@dataclass(frozen=True)
+class TypeSpec:
+    """A value wanted by its type alone; numbers must be finite."""
+
+    kind: type
+    form: ClassVar[Form] = "clear"
+
+    def check(self, value: Value, finite: bool) -> None:
+        """Refuse another type, and numbers that are not finite."""
+        # bool is an int in Python, and an int is welcome where a float is wanted: neither is a surprise here.
+        if type(value) is not self.kind and not (self.kind is float and type(value) is int):
+            codec = codec_of(self.kind)
+            noun = f"a {self.kind.__name__}" if codec is None or codec.is_scalar else codec.noun
+            raise PayloadError(f"is {noun_of(value)}, expected {noun}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise NotFiniteError(f"is {value}, expected a finite number")
+        if not finite and (entries := entries_of(value)) is not None:
+            require_finite(entries.values)
+
+    def bounds(self) -> tuple[int, int | None]:
+        """Return zeros for numbers and texts, which are part of the descriptor."""
+        codec = codec_of(self.kind)
+        return 0, 0 if codec is not None and codec.is_scalar else None
+
+
+Expected: TypeAlias = Spec | Array | type[bool] | type[int] | type[float] | type[str]
 Expectation: TypeAlias = Mapping[str, Expected]
 
 
+def spec_of(expected: Expected) -> Spec:
+    """Return the specification that an array to be like, or a type, stands for."""
+    if isinstance(expected, np.ndarray):
+        return ArraySpec(expected.dtype, expected.shape)
+    return TypeSpec(expected) if isinstance(expected, type) else expected
+
+
 def check(values: Values, expectation: Expectation, *, finite: bool = False, **place: Unpack[Place]) -> None:
-    """Raise a PayloadError that names the first difference, unless ``values`` are what was asked for.
+    """Refuse values that are not what was asked for.
 
     expectation: wanted names and kinds; no others are accepted.
     finite: True if the arrays are known to be finite (:class:`fenchel.common.wire.reader.Assembly`).
     place: round, phase and client, for the error.
+
+    Raises
+    ------
+    PayloadError
+        The first difference, and where it is.
     """
     if values.keys() != expectation.keys():
         raise PayloadError(
@@ -109,159 +246,27 @@ def check(values: Values, expectation: Expectation, *, finite: bool = False, **p
             **place,
         )
     for name, expected in expectation.items():
-        problem = _difference(values[name], expected, finite)
-        if problem:
+        try:
+            spec_of(expected).check(values[name], finite)
+        except PayloadError as error:
             place["array"] = name
-            raise payload_error(problem, **place)
+            raise error.at(**place) from None
 
 
 def body_bounds(expectation: Expectation) -> tuple[int, int | None]:
-    """Return how many bytes a payload that is as expected has, at least and at most; ``None``: no bound.
-
-    A sender chooses the smallest encoding of a sparse vector's indices, so that they take a bit an entry at most.
-    """
+    """Return how many bytes a payload that is as expected has, at least and at most; ``None``: no bound."""
     least, most, bounded = 0, 0, True
     for expected in expectation.values():
-        if isinstance(expected, CipherSpec):
-            size = _aligned(expected.layout.ciphertexts(expected.count) * expected.key.ciphertext_bytes)
-            least, most = least + size, most + size
-        elif isinstance(expected, ArraySpec | np.ndarray):
-            spec = expected if isinstance(expected, ArraySpec) else ArraySpec(expected.dtype, expected.shape)
-            itemsize = np.dtype(spec.dtype).itemsize
-            longest = [
-                side for side in (spec.most if side is None else side for side in spec.shape) if side is not None
-            ]
-            bounded = bounded and len(longest) == len(spec.shape)
-            entries = math.prod(longest)
-            if spec.sparse:
-                given = entries if spec.count is None else spec.count
-                least += (spec.count or 0) * itemsize
-                most += _aligned(-(-entries // 8)) + _aligned(given * itemsize)
-            else:
-                least += math.prod(side or 0 for side in spec.shape) * itemsize
-                most += _aligned(entries * itemsize)
+        smallest, largest = spec_of(expected).bounds()
+        least, most, bounded = least + smallest, most + (largest or 0), bounded and largest is not None
     return least, most if bounded else None
 
 
-def _aligned(length: int) -> int:
-    return length + -length % ALIGNMENT
-
-
-def _difference(value: Value, expected: Expected, finite: bool) -> str | None:
-    if isinstance(expected, type):
-        return _scalar_difference(value, expected)
-    if isinstance(expected, NumberSpec):
-        return _number_difference(value, expected)
-    if isinstance(expected, CipherSpec):
-        return _cipher_difference(value, expected)
-    if isinstance(value, SparseVector):
-        if not isinstance(expected, ArraySpec) or not expected.sparse:
-            return "is sparse, expected a dense array"
-        shape: tuple[int, ...] = (value.size,)
-        entries = value.values
-    elif isinstance(value, np.ndarray):
-        shape, entries = value.shape, value
-    else:
-        kind = "an encrypted vector" if isinstance(value, Ciphertexts) else f"a {type(value).__name__}"
-        return f"is {kind}, expected an array"
-    if entries.dtype != np.dtype(expected.dtype):
-        return f"has dtype {entries.dtype}, expected {np.dtype(expected.dtype)}"
-    wanted = expected.shape
-    if len(shape) != len(wanted) or any(w is not None and w != s for s, w in zip(shape, wanted, strict=True)):
-        return f"has shape {shape}, expected {tuple('any' if w is None else w for w in wanted)}"
-    most = expected.most if isinstance(expected, ArraySpec) else None
-    if most is not None and any(w is None and s > most for s, w in zip(shape, wanted, strict=True)):
-        return f"has shape {shape}, expected at most {most} in an open length"
-    count = expected.count if isinstance(expected, ArraySpec) else None
-    if count is not None:
-        if not isinstance(value, SparseVector):
-            return f"is a dense array, expected a sparse vector with {count} entries given"
-        if len(entries) != count:
-            return f"has {len(entries)} entries given, expected {count}"
-    return None if finite else finiteness_problem(entries)
-
-
-def _cipher_difference(value: Value, expected: CipherSpec) -> str | None:
-    if not isinstance(value, Ciphertexts):
-        return f"is {_described(value)}, expected an encrypted vector"
-    if value.key_id == expected.key.id:  # a vector under another key may well have another layout, too
-        if value.layout != expected.layout:
-            return f"has {value.layout}; expected {expected.layout}"
-        if value.count != expected.count:
-            return f"holds {value.count} encrypted values, expected {expected.count}"
-        if value.additions > expected.additions:
-            return f"is a sum of {value.additions} encrypted vectors, expected at most {expected.additions}"
-    return wire_problem(value, expected.key)
-
-
-def _scalar_difference(value: Value, expected: type) -> str | None:
-    # bool is an int in Python, and an int is welcome where a float is wanted: neither is a surprise here.
-    fits = type(value) is expected or (expected is float and type(value) is int)
-    if not fits:
-        return f"is {_described(value)}, expected a {expected.__name__}"
-    if isinstance(value, float) and not np.isfinite(value):
-        return NotFinite(f"is {value}, expected a finite number")
-    return None
-
-
-def _number_difference(value: Value, expected: NumberSpec) -> str | None:
-    problem = _scalar_difference(value, expected.kind)
-    if problem:
-        return problem
-    assert isinstance(value, int | float)
-    if expected.minimum <= value <= expected.maximum:
-        return None
-    bound = f"at least {_told(expected.minimum)}" if value < expected.minimum else f"at most {_told(expected.maximum)}"
-    return f"is {_told(value)}, expected {bound}" + (f"; {expected.hint}" if expected.hint else "")
-
-
-def _told(number: float) -> str:
+def _digits(number: float) -> str:
     """Return a number as people write it: 153, 0.5, 1e+100."""
     return str(number) if isinstance(number, int) else f"{number:.15g}"
 
 
 def _names(values: Values) -> str:
-    """Return names that somebody else chose, as far as people want to read them."""
+    """Return names that the sender chose, as far as people want to read them."""
     return plain(str(sorted(plain(name, _NAME) for name in values)), _NAMES)
-
-
-def _described(value: Value) -> str:
-    if isinstance(value, np.ndarray | SparseVector):
-        return "an array"
-    if isinstance(value, Ciphertexts):
-        return "an encrypted vector"
-    return f"the {type(value).__name__} {value!r:.80}"
-
-
-def is_finite(array: Array) -> bool:
-    """Whether the sum of squares of a floating-point array is finite.
-
-    If any entry is not, the sum is not; and it may overflow although every entry is.
-    """
-    flat = array.reshape(-1)
-    # np.vdot, unlike np.dot, gives no warning where the sum overflows.
-    return math.isfinite(np.vdot(flat, flat))
-
-
-class NotFinite(str):
-    """A difference from what was expected: that a value is not finite."""
-
-
-def payload_error(problem: str, **place: Unpack[Place]) -> PayloadError:
-    """Return the error for a value at this place that has a problem."""
-    kind = NotFiniteError if isinstance(problem, NotFinite) else PayloadError
-    return kind(problem, **place)
-
-
-def finiteness_problem(array: Array) -> NotFinite | None:
-    """Say where an array is not finite, or return ``None``.
-
-    One fast pass decides the usual case; only a sum that overflowed needs the exact look.
-    """
-    if array.dtype.kind != "f" or is_finite(array):
-        return None
-    flat = array.reshape(-1)
-    bad = np.flatnonzero(~np.isfinite(flat))
-    if not len(bad):
-        return None
-    return NotFinite(f"has {len(bad)} values that are not finite, the first at position {bad[0]}")

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fenchel.common.arrays import Indices
+from fenchel.common.arrays import Array, Indices
 from fenchel.common.crypto.ciphertexts import Ciphertexts
-from fenchel.common.errors import PayloadError
 from fenchel.proto import fenchel_pb2 as pb
 
 Scalar: TypeAlias = bool | int | float | str
-Array: TypeAlias = NDArray[Any]
 
 ALIGNMENT = 8
 """Bytes to which each array in a body is aligned."""
@@ -30,6 +26,27 @@ DTYPES: Mapping[pb.DType.ValueType, np.dtype[Any]] = {
     pb.BOOL: np.dtype("?"),
 }
 """What arrays may hold."""
+
+
+def aligned(length: int) -> int:
+    """Return how many bytes an array of so many takes in a body."""
+    return length + -length % ALIGNMENT
+
+
+class Entries(NamedTuple):
+    """The entries that an array gives, whatever its kind."""
+
+    values: Array  # of the array's shape where all are given, else shape (k,)
+    shape: tuple[int, ...]  # of the array
+    indices: Indices | None = None  # of those that are given, shape (k,), strictly increasing; ``None``: all
+
+    def dense(self) -> Array:
+        """Return the array; entries that are not given are zero."""
+        if self.indices is None:
+            return self.values
+        out = np.zeros(self.shape, self.values.dtype)
+        out[self.indices] = self.values
+        return out
 
 
 @dataclass(frozen=True)
@@ -66,12 +83,3 @@ class SparseVector:
 
 Value: TypeAlias = Array | SparseVector | Ciphertexts | Scalar
 Values: TypeAlias = Mapping[str, Value]
-
-
-@contextmanager
-def naming(name: str) -> Iterator[None]:
-    """Name the sparse vector that an error is about."""
-    try:
-        yield
-    except PayloadError as error:
-        raise PayloadError(f"sparse vector {name!r}: {error}") from None

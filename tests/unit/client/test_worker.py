@@ -74,7 +74,7 @@ async def test_an_instruction_that_broke_off_goes_on_after_those_that_come_again
     hello, replies = await conversed(worker, WELCOME, *again, answers=2)
     assert (hello.partial.sequence, hello.partial.received) == (2, CHUNK_BYTES)
     assert [reply.sequence for reply in replies] == [1, 2]
-    assert "is a ndarray, expected a float" in replies[1].failure
+    assert "is a dense array, expected a float" in replies[1].failure
     assert TallyClient.computed == ["double"]
 
 

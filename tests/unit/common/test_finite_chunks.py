@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fenchel.common.arrays import Array
 from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.residues.gmp import GmpResidues
 from fenchel.common.crypto.vector import CipherVector
@@ -12,7 +13,7 @@ from fenchel.common.wire.frames import CHUNK_BYTES, Body, parse
 from fenchel.common.wire.outline import outline
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.reader import Assembly
-from fenchel.common.wire.values import Array, SparseVector, Value
+from fenchel.common.wire.values import SparseVector, Value
 from fenchel.proto import fenchel_pb2 as pb
 from tests.unit.common.textbook import KEY
 

@@ -26,7 +26,7 @@ SUPPORTS = st.integers(1, 400).flatmap(
 
 def there_and_back(encoding: index_sets.Encoding, indices: list[int], size: int, seed: int = 0) -> list[int]:
     packed = index_sets.pack(encoding, np.array(indices, np.int64), size)
-    assert index_sets.index_bytes_problem(encoding, len(packed), len(indices), size) is None
+    index_sets.check_index_bytes(encoding, len(packed), len(indices), size)
     back = index_sets.unpack(encoding, memoryview(packed), len(indices), size, seed)
     assert back.dtype == np.int64
     return [int(j) for j in back]
@@ -110,7 +110,7 @@ def test_a_vector_too_long_for_a_receiver_to_draw_from_is_not_sent_as_a_seed() -
 def test_bytes_that_are_no_support_are_refused(
     encoding: index_sets.Encoding, packed: bytes, count: int, size: int
 ) -> None:
-    assert index_sets.index_bytes_problem(encoding, len(packed), count, size) is None
+    index_sets.check_index_bytes(encoding, len(packed), count, size)
     with raises(PayloadError):
         index_sets.unpack(encoding, memoryview(packed), count, size, 0)
 
@@ -120,9 +120,8 @@ def test_bytes_that_are_no_support_are_refused(
 def test_there_is_one_way_only_to_write_a_support(
     encoding: index_sets.Encoding, packed: bytes, count: int, size: int
 ) -> None:
-    if index_sets.index_bytes_problem(encoding, len(packed), count, size) is not None:
-        return
     try:
+        index_sets.check_index_bytes(encoding, len(packed), count, size)
         indices = index_sets.unpack(encoding, memoryview(packed), count, size, 0)
     except PayloadError:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -10,20 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from fenchel.common.arrays import require_finite
 from fenchel.common.crypto.ciphertexts import Ciphertexts
 from fenchel.common.crypto.packing import Layout
-from fenchel.common.errors import PayloadError
+from fenchel.common.errors import NotFiniteError, PayloadError
 from fenchel.common.wire.payload import encode
-from fenchel.common.wire.schema import (
-    ArraySpec,
-    CipherSpec,
-    Expectation,
-    Expected,
-    NumberSpec,
-    body_bounds,
-    check,
-    finiteness_problem,
-)
+from fenchel.common.wire.schema import ArraySpec, CipherSpec, Expectation, Expected, NumberSpec, body_bounds, check
 from fenchel.common.wire.values import SparseVector, Value
 from tests.messages import raises
 from tests.unit.common.textbook import KEY, OTHER_KEY
@@ -31,8 +24,9 @@ from tests.unit.common.textbook import KEY, OTHER_KEY
 MODEL = np.zeros(3)
 OPEN = ArraySpec(np.float64, (None, 2))
 BOUNDED = ArraySpec(np.float64, (None, 2), most=7)
-THIN = ArraySpec(np.float64, (5,), sparse=True)
-AGREED = ArraySpec(np.float64, (5,), sparse=True, count=2)
+KINDS = (np.ndarray, SparseVector)
+THIN = ArraySpec(np.float64, (5,), KINDS)
+AGREED = ArraySpec(np.float64, (5,), (SparseVector,), count=2)
 LAYOUT = Layout(slot_bits=40, fraction_bits=20, slots=6, value_bits=30)
 HIDDEN = CipherSpec(KEY, LAYOUT, 7, additions=2)
 
@@ -161,9 +155,10 @@ def test_finite_values_whose_squares_overflow_are_finite(dtype: str) -> None:
     array = np.full(9, np.finfo(dtype).max, dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert finiteness_problem(array) is None
+        require_finite(array)
         array[7] = np.nan
-        assert "position 7" in (finiteness_problem(array) or "")
+        with raises(NotFiniteError):
+            require_finite(array)
 
 
 @given(
@@ -172,7 +167,8 @@ def test_finite_values_whose_squares_overflow_are_finite(dtype: str) -> None:
     )
 )
 def test_the_fast_check_agrees_with_numpy(array: np.ndarray) -> None:
-    assert (finiteness_problem(array) is None) == bool(np.isfinite(array).all())
+    with nullcontext() if np.isfinite(array).all() else pytest.raises(NotFiniteError):
+        require_finite(array)
 
 
 @given(
@@ -185,7 +181,7 @@ def test_no_honest_payload_is_larger_than_the_largest(size: int, part: float, se
     chance = np.random.default_rng(seed)
     indices = np.flatnonzero(chance.random(size) < part)
     thin = SparseVector(indices, np.ones(len(indices), dtype), size)
-    expected: Expectation = {"x": ArraySpec(np.dtype(dtype), (size,), sparse=True), "y": np.zeros((2, 3)), "n": int}
+    expected: Expectation = {"x": ArraySpec(np.dtype(dtype), (size,), KINDS), "y": np.zeros((2, 3)), "n": int}
     least, most = body_bounds(expected)
     assert most is not None
     for x in (thin, np.ones(size, dtype)):

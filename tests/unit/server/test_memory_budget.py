@@ -20,6 +20,7 @@ from fenchel.common.errors import SettingsError
 from fenchel.common.memory import memory_bytes
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.schema import ArraySpec
+from fenchel.common.wire.values import SparseVector
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.fleet.collectors import GatherCollector, VisitCollector
 from fenchel.fleet.memory_budget import MemoryBudget, Reservation, Size
@@ -258,8 +259,8 @@ async def test_a_sum_gives_room_back_as_it_goes_and_a_collection_at_its_end() ->
 def test_sizes_are_those_of_what_is_expected() -> None:
     assert Size.of({"model": np.zeros(10), "n": int}) == Size(80, 80)
     assert Size.of({"model": ArraySpec(np.float64, (None,))}) == Size(0, None)
-    assert Size.of({"model": ArraySpec(np.float64, (800,), sparse=True, count=4)}) == Size(32, 136)
-    assert Size.of({"model": ArraySpec(np.float64, (800,), sparse=True)}) == Size(0, 6504)
+    assert Size.of({"model": ArraySpec(np.float64, (800,), kinds=(SparseVector,), count=4)}) == Size(32, 136)
+    assert Size.of({"model": ArraySpec(np.float64, (800,), kinds=(np.ndarray, SparseVector))}) == Size(0, 6504)
 
 
 def test_a_container_with_less_memory_than_its_machine_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,18 @@ def test_a_vector_with_every_entry_counts_beside_sparse_ones_in_whatever_order_t
         np.testing.assert_array_equal(collector.mean("x"), np.array([0, 18, 12, 42, 24]) / 12)
 
 
+def test_replies_that_are_held_and_those_that_are_folded_have_one_mean_of_sparse_vectors() -> None:
+    given: list[Value] = [SparseVector(np.array([i, 4]), np.array([1.0, 2.0]), 5) for i in range(3)]
+    collector = Reduced(list("abc"), None, 1)
+    room = InRoom(collector, roomy("abc", 1))
+    for client, value in zip("abc", given, strict=True):
+        room.add(client, {"x": value})
+    replies = Replies({client: {"x": value} for client, value in zip("abc", given, strict=True)}, NOBODY)
+    np.testing.assert_array_equal(replies.sum("x"), [1, 1, 1, 0, 6])
+    np.testing.assert_array_equal(replies.sum("x"), collector.sum("x"))
+    np.testing.assert_array_equal(replies.mean("x"), collector.mean("x"))
+
+
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (2.0, 3.0), (1.0, 3.0), (2.0, 1.0)])
 def test_numbers_without_shape_are_summed_like_arrays(weights: tuple[float, float]) -> None:
     total = accumulate(accumulate(None, np.asarray(5.0), weights[0]), np.asarray(7.0), weights[1])
