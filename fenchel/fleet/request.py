@@ -137,7 +137,7 @@ class Request:
             self._welcome(member)
         self._collector.add(call.client, values)
         take_all_due(self._collector, self.room)
-        call.taken()
+        call.mark_taken()
         self._wake()
 
     def _welcome(self, member: ClientRecord) -> None:
@@ -234,7 +234,7 @@ class Request:
                 client,
                 self._state.deadline,
             )
-            self._asked[client][1].keep_out()
+            self._asked[client][1].mark_kept_out()
             self._leave(client)
 
     def _leave(self, client: str) -> None:
