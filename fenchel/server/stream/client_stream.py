@@ -60,7 +60,7 @@ class ClientStream:
         self._looked_at = False
         self._framed_down = self._framed_up = 0  # bytes of frames since the connection was looked at
         self._welcomed_ns = 0
-        self._strays = member.limit_unsolicited(limits)
+        self._unsolicited = member.limit_unsolicited(limits)
 
     async def run(self, admit: Callable[[pb.Hello], Awaitable[pb.Welcome | pb.Farewell]]) -> None:
         """Converse until either side ends the stream.
@@ -175,7 +175,7 @@ class ClientStream:
         if call is not None:
             call.count_received_frame(frame_bytes)
         elif reply.head.sequence not in self._member.overdue:
-            await self._strays.frame()
+            await self._unsolicited.frame()
 
     async def _opened(self, reader: MessageReader[pb.Reply], reply: IncomingMessage[pb.Reply]) -> Call | None:
         """Return the call that a reply answers, when there is room for its body; ``None``: it is not wanted.
@@ -186,7 +186,7 @@ class ClientStream:
         call = member.outstanding.get(head.sequence)
         answers = call or member.overdue.get(head.sequence)
         if answers is None:
-            await self._strays.reply()
+            await self._unsolicited.reply()
         if problem := self._too_many(head, answers):
             if call is None or call.request is None or not call.request.is_open_for(call):
                 raise WireError(f"{problem}; the stream of the client is ended{SAME_VERSION}")
@@ -204,7 +204,7 @@ class ClientStream:
             return None
         if not reply.is_whole and self._exceeds(call, reply.outline.size):
             reader.discard(reply)
-            await self._strays.reply()
+            await self._unsolicited.reply()
             return None
         call.mark_receiving(reply.frame_bytes, head.resume)
         if not reply.is_whole:
