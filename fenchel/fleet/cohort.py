@@ -152,16 +152,8 @@ class Cohort:
             Fewer than ``min_replies`` clients answered, and more no longer can, or did not in time while
             ``participation.on_shortage`` is ``stop``.
         """
-        question = Question(
-            phase=phase,
-            kind=pb.ASK,
-            clients=self.clients,
-            values=values,
-            returns=returns or {},
-            verify=verify,
-            deadline=deadline,
-            min_replies=min_replies,
-            waits=self.waits,
+        question = self._question(
+            phase, pb.ASK, values, returns or {}, verify, deadline=deadline, min_replies=min_replies
         )
         gathered = GatherCollector()
         answered = await self._put(question, gathered)
@@ -197,16 +189,7 @@ class Cohort:
             ):
                 raise TypeError(f"reduce({phase!r}): {name!r} must be a number or an array of one fixed shape")
         reduced = Reduced(self.clients, weight, self.fleet.network.reply_buffer_bytes, dtype)
-        question = Question(
-            phase=phase,
-            kind=pb.ASK,
-            clients=self.clients,
-            values=values,
-            returns=returns,
-            deadline=deadline,
-            min_replies=min_replies,
-            waits=self.waits,
-        )
+        question = self._question(phase, pb.ASK, values, returns, deadline=deadline, min_replies=min_replies)
         reduced.cohort = await self._put(question, reduced)
         return reduced
 
@@ -236,16 +219,7 @@ class Cohort:
 
         Other parameters and errors as for :meth:`ask`.
         """
-        question = Question(
-            phase=phase,
-            kind=pb.ASK,
-            clients=self.clients,
-            values=values,
-            returns=returns,
-            deadline=deadline,
-            min_replies=min_replies,
-            waits=self.waits,
-        )
+        question = self._question(phase, pb.ASK, values, returns, deadline=deadline, min_replies=min_replies)
         return await self._put(question, VisitCollector(self.clients, self.fleet.network.reply_buffer_bytes, take))
 
     async def inspect(
@@ -264,16 +238,7 @@ class Cohort:
         verify
             Raises ``PayloadError`` for a client whose values, as expected one by one, cannot be true together.
         """
-        question = Question(
-            phase=phase,
-            kind=pb.INSPECT,
-            clients=self.clients,
-            values=values,
-            returns=returns,
-            verify=verify,
-            min_replies=1,
-            waits=self.waits,
-        )
+        question = self._question(phase, pb.INSPECT, values, returns, verify, min_replies=1)
         gathered = GatherCollector()
         answered = await self._put(question, gathered)
         return Replies(gathered.replies, answered)
@@ -285,6 +250,29 @@ class Cohort:
         now. Returns at once. A client that has ``network.promised_bytes`` before it already is lost.
         """
         self.fleet.tell(phase, self.clients, values)
+
+    def _question(
+        self,
+        phase: str,
+        kind: pb.Kind.ValueType,
+        values: Mapping[str, Value | Each[Value]],
+        returns: Mapping[str, Expected | Each[Expected]],
+        verify: Callable[[str, Values], None] | None = None,
+        *,
+        deadline: float | None = None,
+        min_replies: int | None = None,
+    ) -> Question:
+        return Question(
+            phase=phase,
+            kind=kind,
+            clients=self.clients,
+            values=values,
+            returns=returns,
+            verify=verify,
+            deadline=deadline,
+            min_replies=min_replies,
+            waits=self.waits,
+        )
 
     async def _put(self, question: Question, collector: Collector) -> Cohort:
         """Have a question put to the clients; return those whose replies count."""
