@@ -145,6 +145,11 @@ class ClientRecord:
         """Queue an instruction.
 
         A told one counts from now on. An asked one counts once :meth:`count` says so.
+
+        Raises
+        ------
+        RuntimeError
+            Another question to the client is still open.
         """
         last = next(reversed(self.outstanding.values()), None)
         if last is not None and last.request is not None:

@@ -43,11 +43,25 @@ class Replies(Mapping[str, Mapping[str, Value]]):
         return [reply[name] for reply in self._replies.values()]
 
     def sum(self, name: str) -> Array:
-        """Return the sum of an array (or number) over the replies."""
+        """Return the sum of an array (or number) over the replies.
+
+        Raises
+        ------
+        TypeError
+            The value is neither an array nor a number.
+        """
         return self._total(name).sum()
 
     def mean(self, name: str) -> Array:
-        """Return the mean over the replies, each with the same weight."""
+        """Return the mean over the replies, each with the same weight.
+
+        Raises
+        ------
+        TypeError
+            The value is neither an array nor a number.
+        ZeroDivisionError
+            There are no replies.
+        """
         return self._total(name).mean()
 
     def weighted_mean(self, name: str, weight: str) -> Array:
@@ -55,6 +69,8 @@ class Replies(Mapping[str, Mapping[str, Value]]):
 
         Raises
         ------
+        TypeError
+            The value is neither an array nor a number, or a weight is not a number.
         ZeroDivisionError
             The weights add up to zero.
         """
@@ -151,6 +167,12 @@ class Cohort:
         TooFewRepliesError
             Fewer than ``min_replies`` clients answered, and more no longer can, or did not in time while
             ``participation.on_shortage`` is ``stop``.
+        LostStateError
+            A client is lost, and ``participation.on_lost_state`` is ``stop``.
+        SettingsError
+            The replies that are held at once have more than ``network.in_flight_bytes``.
+        RuntimeError
+            Another question to one of the clients is still open.
         """
         question = self._question(
             phase, pb.ASK, values, returns or {}, verify, deadline=deadline, min_replies=min_replies
@@ -178,6 +200,11 @@ class Cohort:
             Name of the value in each reply that weighs the others; default: each reply weighs 1.
         dtype
             In which the sums are kept; default: that of the arrays.
+
+        Raises
+        ------
+        TypeError
+            Something in ``returns`` is neither a number nor an array of one shape for all clients.
 
         Other parameters and errors as for :meth:`ask`.
         """
@@ -237,6 +264,13 @@ class Cohort:
         ----------
         verify
             Raises ``PayloadError`` for a client whose values, as expected one by one, cannot be true together.
+
+        Raises
+        ------
+        TooFewRepliesError
+            No client answered, or fewer than ``participation.phases`` wants for the phase; see :meth:`ask`.
+
+        Other errors as for :meth:`ask`.
         """
         question = self._question(phase, pb.INSPECT, values, returns, verify, min_replies=1)
         gathered = GatherCollector()

@@ -93,7 +93,13 @@ class Questioner(Protocol):
     network: Network
 
     async def exchange(self, question: Question, collector: Collector, /) -> list[str]:
-        """Put a question to its clients, and wait; return those whose replies count, in order of ids."""
+        """Put a question to its clients, and wait; return those whose replies count, in order of ids.
+
+        Raises
+        ------
+        TooFewRepliesError, LostStateError, SettingsError, RuntimeError
+            See :meth:`fenchel.fleet.cohort.Cohort.ask`.
+        """
         ...
 
     def tell(self, phase: str, clients: Iterable[str], values: Mapping[str, Value | Each[Value]], /) -> None:
