@@ -166,7 +166,7 @@ class Call:
         """Note how far the client's clock is off, and the seconds in which the bytes of both messages passed."""
         self.offset, self.serialisation = offset, serialisation
 
-    def set_crossed(self, crossed: SocketBytes | None) -> None:
+    def set_socket_bytes(self, crossed: SocketBytes | None) -> None:
         """Note what crossed the client's connection for it."""
         self.crossed = crossed
 

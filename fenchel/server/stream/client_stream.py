@@ -239,7 +239,7 @@ class ClientStream:
         reply = message.head
         call.mark_received(message.last_ns, message.assembly.size, reply.timing)
         self._align(call, reply.timing)
-        call.set_crossed(self._crossed(call))
+        call.set_socket_bytes(self._crossed(call))
         if self._budgets and reply.spent:
             self._member.mark_spent(plain(reply.failure))
         request = call.request
