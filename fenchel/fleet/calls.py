@@ -110,12 +110,12 @@ class Call:
 
     @property
     def ended_ns(self) -> int:
-        """When the exchange was over that it belongs to; 0: not yet, or none."""
+        """End of the exchange that it belongs to; 0: not yet, or none."""
         return 0 if self.request is None else self.request.ended_ns
 
     @property
     def most_values(self) -> int | None:
-        """How many values the reply may have: none where the client is told; ``None``: any number."""
+        """Number of values that the reply may have: 0 to a ``tell``; ``None``: any number."""
         if self.kind == pb.TELL:
             return 0
         return None if self.request is None else self.request.values
