@@ -25,7 +25,7 @@ class Decision:
     """The clients of which nothing more is expected, by reason, and how people hear of the rest."""
 
     late: tuple[str, ...] = ()  # their time is over
-    suspected: tuple[str, ...] = ()  # always late, and all others have answered or begun to
+    suspected: tuple[str, ...] = ()  # not waited for by themselves, and all others have answered or begun to
     kept_out: tuple[str, ...] = ()  # no room came for their replies, which is not their doing
     is_short: bool = False  # the quorum is missing, and can still come
     tell: bool = False  # ... and it is time to tell people
@@ -59,7 +59,7 @@ class RequestState:
     # Events
 
     def expect(self, client: str, *, is_suspected: bool = False) -> None:
-        """Wait for a client, too; if it is always late, only until all others have answered."""
+        """Wait for a client, too; if it is suspected, only until all others have answered."""
         self.waiting.add(client)
         if is_suspected:
             self._suspected.add(client)
@@ -164,9 +164,9 @@ class RequestState:
         return max(self._room_since.get(client, math.inf), self._extended_from) + self.deadline
 
     def _drop_suspected(self, holds_back: bool) -> tuple[str, ...]:
-        """Expect nothing more of clients that are always late, if all others have answered, or begun to.
+        """Expect nothing more of suspected clients, if all others have answered, or begun to.
 
-        Even where their replies have begun to arrive: they may be always late for want of bandwidth, and
+        Even where their replies have begun to arrive: they may be late again and again for want of bandwidth, and
         replies of others may be held back until it is their turn.
         """
         # Only where so few are left is it worth looking who they are.
