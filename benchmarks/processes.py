@@ -22,7 +22,7 @@ _POLL_SECONDS = 0.02
 _CLIENT_WORK = {
     "encrypt_s": "encryption",
     "decrypt_s": "decryption",
-    "compute_s": "computation",
+    "compute_s": "compute",
     "journal_s": "journals",
     "client_decode_s": "reading messages",
     "client_encode_s": "writing messages",

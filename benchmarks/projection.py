@@ -2,7 +2,7 @@
 
 FedAvg, FedDCD and HyFDCA (encrypted, a key of 2048 bits), four clients each, with a round trip of 257.5 ms:
 the HyFDCA paper's United States to Singapore. The real run goes through the relay, over TLS, with a process
-for each client. The ratio is the projected total, rounds and evaluations, to the real one. Computation takes
+for each client. The ratio is the projected total, rounds and evaluations, to the real one. Compute takes
 longer on a busy machine, now in the one run and now in the other; so there are several pairs of runs, and the
 median of their ratios is to be between 0.9 and 1.1. With ``--quick`` there is one pair, and 0.5 to 1.5 will
 do.

@@ -326,7 +326,7 @@ class _Begun:
 
 
 def _set_apart(timing: pb.Timing, before: CipherMeter, after: CipherMeter) -> None:
-    """Take what was encrypted and decrypted meanwhile out of the time of computation."""
+    """Take what was encrypted and decrypted meanwhile out of the compute time."""
     timing.encryptions = after.encryptions - before.encryptions
     timing.decryptions = after.decryptions - before.decryptions
     timing.encrypt_ns = after.encryption_ns - before.encryption_ns

@@ -158,5 +158,5 @@ class Availability:
         return not self.suspected.isdisjoint({ALL_PHASES, CHRONIC, phase})
 
     def _has_mended(self, now: float) -> bool:
-        """Whether it has been waited for long enough without a miss; one that is suspected, only from its chance on."""
+        """Return whether it was waited for long enough without a miss; if suspected, only from its chance on."""
         return now >= self._chance_from + (self._spell if CHRONIC in self.suspected else 0.0)

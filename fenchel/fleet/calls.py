@@ -110,55 +110,55 @@ class Call:
 
     @property
     def ended_ns(self) -> int:
-        """When the exchange was over that it belongs to; 0: not yet, or none."""
+        """End of the exchange that it belongs to; 0: not yet, or none."""
         return 0 if self.request is None else self.request.ended_ns
 
     @property
     def most_values(self) -> int | None:
-        """How many values the reply may have: none where the client is told; ``None``: any number."""
+        """Number of values that the reply may have: 0 to a ``tell``; ``None``: any number."""
         if self.kind == pb.TELL:
             return 0
         return None if self.request is None else self.request.values
 
-    def sending(self, resume: int) -> None:
+    def mark_sending(self, resume: int) -> None:
         """Note that it is being sent now, from some byte of its payload on."""
         self.interrupted = self.interrupted or self.first_sent_ns > 0 or resume > 0
         self.first_sent_ns = self.first_sent_ns or time.perf_counter_ns()
 
-    def sends(self, frame_bytes: int) -> None:
+    def count_sent_frame(self, frame_bytes: int) -> None:
         """Count a frame, before it is written: the answer can be here before the write returns."""
         self.opening_down = self.opening_down or frame_bytes
         self.wire_down += frame_bytes
 
-    def sent(self) -> None:
+    def mark_sent(self) -> None:
         """Note that all of it has been written, unless the reply says so."""
         if not self.first_received_ns:
             self.last_sent_ns = time.perf_counter_ns()
 
-    def receiving(self, frame_bytes: int, resume: int) -> None:
+    def mark_receiving(self, frame_bytes: int, resume: int) -> None:
         """Note that the reply has begun to arrive now, with a first frame, from some byte of its payload on."""
         self.first_received_ns = time.perf_counter_ns()
         self.last_sent_ns = self.last_sent_ns or self.first_received_ns
         self.opening_up = frame_bytes
         self.interrupted = self.interrupted or resume > 0
 
-    def receives(self, frame_bytes: int) -> None:
+    def count_received_frame(self, frame_bytes: int) -> None:
         """Count a frame of the reply."""
         self.wire_up += frame_bytes
 
-    def admitted(self) -> None:
+    def mark_admitted(self) -> None:
         """Note that there is room for the rest of the reply now."""
         self.held_ns = time.perf_counter_ns() - self.first_received_ns
 
-    def received(self, last_ns: int, size: int, timing: pb.Timing) -> None:
+    def mark_received(self, last_ns: int, size: int, timing: pb.Timing) -> None:
         """Note the whole reply: when its last frame came, the bytes of its payload, and the client's account."""
         self.last_received_ns, self.reply_bytes, self.timing = last_ns, size, timing
 
-    def decoded(self) -> None:
+    def mark_decoded(self) -> None:
         """Note that the values of the reply have been read now."""
         self.decoded_ns = time.perf_counter_ns()
 
-    def taken(self) -> None:
+    def mark_taken(self) -> None:
         """Note that the reply has entered the result now."""
         self.taken_ns = time.perf_counter_ns()
 
@@ -166,7 +166,7 @@ class Call:
         """Note how far the client's clock is off, and the seconds in which the bytes of both messages passed."""
         self.offset, self.serialisation = offset, serialisation
 
-    def cross(self, crossed: SocketBytes | None) -> None:
+    def set_socket_bytes(self, crossed: SocketBytes | None) -> None:
         """Note what crossed the client's connection for it."""
         self.crossed = crossed
 
@@ -174,11 +174,11 @@ class Call:
         """Note what became of it."""
         self.outcome = outcome
 
-    def keep_out(self) -> None:
+    def mark_kept_out(self) -> None:
         """Note that there was no room for its reply."""
         self.kept_out = True
 
-    def record(self) -> None:
+    def mark_recorded(self) -> None:
         """Note that its row has been written."""
         self.recorded = True
 
@@ -186,7 +186,7 @@ class Call:
         """Let go of the arrays that it sent: the record of the call is kept for the round, and they need not be."""
         self.body = None
 
-    def missed(self, since_ns: int) -> None:
+    def count_disconnected_time(self, since_ns: int) -> None:
         """Note that the client has come back now, or is given up, and had been away since some moment."""
         away_ns = time.perf_counter_ns() - max(since_ns, self.queued_ns)
         if self.first_sent_ns:

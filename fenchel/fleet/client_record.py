@@ -93,7 +93,7 @@ class ClientRecord:
         """Feed a stream of the client from now on, first with all that is outstanding."""
         for call in self.outstanding.values():
             queue.put_nowait(call.sequence)
-            call.missed(self._left_ns)
+            call.count_disconnected_time(self._left_ns)
         if self.farewell is not None:  # said while the stream was being opened
             queue.put_nowait(self.farewell)
         self.queue, self.changed_unix = queue, time.time()
@@ -109,17 +109,17 @@ class ClientRecord:
         older, self.serving = self.serving, asyncio.current_task()
         return None if older is self.serving else older
 
-    def limit(self, limits: Limits) -> UnsolicitedReplyLimiter:
+    def limit_unsolicited(self, limits: Limits) -> UnsolicitedReplyLimiter:
         """Return the rate limits of what it sends unasked; a client that comes back does not begin anew."""
         if self.unsolicited is None:
             self.unsolicited = UnsolicitedReplyLimiter(self.name, limits)
         return self.unsolicited
 
-    def begins(self, reply: IncomingMessage[pb.Reply]) -> None:
+    def mark_reply_begun(self, reply: IncomingMessage[pb.Reply]) -> None:
         """Note that a reply of several frames has begun to arrive."""
         self.partial = reply
 
-    def completed(self, sequence: int) -> None:
+    def mark_reply_complete(self, sequence: int) -> None:
         """Note that all of a reply is here, so that none before it is resumed."""
         if self.partial is not None and self.partial.head.sequence <= sequence:
             self.partial = None
@@ -145,6 +145,11 @@ class ClientRecord:
         """Queue an instruction.
 
         A told one counts from now on. An asked one counts once :meth:`count` says so.
+
+        Raises
+        ------
+        RuntimeError
+            Another question to the client is still open.
         """
         last = next(reversed(self.outstanding.values()), None)
         if last is not None and last.request is not None:
@@ -193,7 +198,7 @@ class ClientRecord:
         """Stop waiting for an instruction: it was answered, or its deadline has passed."""
         if self.outstanding.pop(call.sequence, None) is not None:
             if self.queue is None:
-                call.missed(self._left_ns)
+                call.count_disconnected_time(self._left_ns)
             if call.kind == pb.TELL:
                 self.owed_bytes -= call.body_bytes + _CALL_BYTES
         if self.partial is not None and self.partial.head.sequence == call.sequence:

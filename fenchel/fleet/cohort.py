@@ -44,11 +44,25 @@ class Replies(Mapping[str, Mapping[str, Value]]):
         return [reply[name] for reply in self._replies.values()]
 
     def sum(self, name: str) -> Array:
-        """Return the sum of an array (or number) over the replies."""
+        """Return the sum of an array (or number) over the replies.
+
+        Raises
+        ------
+        TypeError
+            The value is neither an array nor a number.
+        """
         return self._total(name).sum()
 
     def mean(self, name: str) -> Array:
-        """Return the mean over the replies, each with the same weight."""
+        """Return the mean over the replies, each with the same weight.
+
+        Raises
+        ------
+        TypeError
+            The value is neither an array nor a number.
+        ZeroDivisionError
+            There are no replies.
+        """
         return self._total(name).mean()
 
     def weighted_mean(self, name: str, weight: str) -> Array:
@@ -56,6 +70,8 @@ class Replies(Mapping[str, Mapping[str, Value]]):
 
         Raises
         ------
+        TypeError
+            The value is neither an array nor a number, or a weight is not a number.
         ZeroDivisionError
             The weights add up to zero.
         """
@@ -152,17 +168,15 @@ class Cohort:
         TooFewRepliesError
             Fewer than ``min_replies`` clients answered, and more no longer can, or did not in time while
             ``participation.on_shortage`` is ``stop``.
+        LostStateError
+            A client is lost, and ``participation.on_lost_state`` is ``stop``.
+        SettingsError
+            The replies that are held at once have more than ``network.in_flight_bytes``.
+        RuntimeError
+            Another question to one of the clients is still open.
         """
-        question = Question(
-            phase=phase,
-            kind=pb.ASK,
-            clients=self.clients,
-            values=values,
-            returns=returns or {},
-            verify=verify,
-            deadline=deadline,
-            min_replies=min_replies,
-            waits=self.waits,
+        question = self._question(
+            phase, pb.ASK, values, returns or {}, verify, deadline=deadline, min_replies=min_replies
         )
         gathered = GatherCollector()
         answered = await self._put(question, gathered)
@@ -188,6 +202,11 @@ class Cohort:
         dtype
             In which the sums are kept; default: that of the arrays.
 
+        Raises
+        ------
+        TypeError
+            Something in ``returns`` is neither a number nor an array of one shape for all clients.
+
         Other parameters and errors as for :meth:`ask`.
         """
         for name, expected in returns.items():
@@ -198,16 +217,7 @@ class Cohort:
             ):
                 raise TypeError(f"reduce({phase!r}): {name!r} must be a number or an array of one fixed shape")
         reduced = Reduced(self.clients, weight, self.fleet.network.reply_buffer_bytes, dtype)
-        question = Question(
-            phase=phase,
-            kind=pb.ASK,
-            clients=self.clients,
-            values=values,
-            returns=returns,
-            deadline=deadline,
-            min_replies=min_replies,
-            waits=self.waits,
-        )
+        question = self._question(phase, pb.ASK, values, returns, deadline=deadline, min_replies=min_replies)
         reduced.cohort = await self._put(question, reduced)
         return reduced
 
@@ -237,16 +247,7 @@ class Cohort:
 
         Other parameters and errors as for :meth:`ask`.
         """
-        question = Question(
-            phase=phase,
-            kind=pb.ASK,
-            clients=self.clients,
-            values=values,
-            returns=returns,
-            deadline=deadline,
-            min_replies=min_replies,
-            waits=self.waits,
-        )
+        question = self._question(phase, pb.ASK, values, returns, deadline=deadline, min_replies=min_replies)
         return await self._put(question, VisitCollector(self.clients, self.fleet.network.reply_buffer_bytes, take))
 
     async def inspect(
@@ -264,17 +265,15 @@ class Cohort:
         ----------
         verify
             Raises ``PayloadError`` for a client whose values, as expected one by one, cannot be true together.
+
+        Raises
+        ------
+        TooFewRepliesError
+            No client answered, or fewer than ``participation.phases`` wants for the phase; see :meth:`ask`.
+
+        Other errors as for :meth:`ask`.
         """
-        question = Question(
-            phase=phase,
-            kind=pb.INSPECT,
-            clients=self.clients,
-            values=values,
-            returns=returns,
-            verify=verify,
-            min_replies=1,
-            waits=self.waits,
-        )
+        question = self._question(phase, pb.INSPECT, values, returns, verify, min_replies=1)
         gathered = GatherCollector()
         answered = await self._put(question, gathered)
         return Replies(gathered.replies, answered)
@@ -286,6 +285,29 @@ class Cohort:
         now. Returns at once. A client that has ``network.promised_bytes`` before it already is lost.
         """
         self.fleet.tell(phase, self.clients, values)
+
+    def _question(
+        self,
+        phase: str,
+        kind: pb.Kind.ValueType,
+        values: Mapping[str, Value | Each[Value]],
+        returns: Mapping[str, Expected | Each[Expected]],
+        verify: Callable[[str, Values], None] | None = None,
+        *,
+        deadline: float | None = None,
+        min_replies: int | None = None,
+    ) -> Question:
+        return Question(
+            phase=phase,
+            kind=kind,
+            clients=self.clients,
+            values=values,
+            returns=returns,
+            verify=verify,
+            deadline=deadline,
+            min_replies=min_replies,
+            waits=self.waits,
+        )
 
     async def _put(self, question: Question, collector: Collector) -> Cohort:
         """Have a question put to the clients; return those whose replies count."""

@@ -79,7 +79,13 @@ class Fleet:
         return sum(member.connected for member in present) < min(needed, len(present))
 
     def check_lost(self) -> None:
-        """Stop the run if a client is lost and the settings do not say to go on without it."""
+        """Stop the run if a client is lost and the settings do not say to go on without it.
+
+        Raises
+        ------
+        LostStateError
+            A client is lost, and ``participation.on_lost_state`` is ``stop``.
+        """
         if self.participation.on_lost_state == "continue":
             return
         for member in self.members.values():
@@ -130,6 +136,14 @@ class Fleet:
             Weight of each client, for a weighted sampler; default: its number of samples.
         draw_name
             Tells several draws of one round apart.
+
+        Raises
+        ------
+        RunStoppedError
+            No client is left: all are lost, or have spent their privacy budgets.
+        SettingsError
+            The sampler wants more clients than the run has, or a weighted one has weights that are not finite, are
+            negative or are all zero.
         """
         present = self.present
         if not present:
@@ -175,7 +189,11 @@ class Fleet:
         TooFewRepliesError
             See :meth:`fenchel.fleet.cohort.Cohort.ask`.
         LostStateError
-            A client is lost, and the settings do not say to go on without it.
+            A client is lost, and ``participation.on_lost_state`` is ``stop``.
+        SettingsError
+            The replies that are held at once have more than ``network.in_flight_bytes``.
+        RuntimeError
+            Another question to one of the clients is still open.
         """
         phase, t, participation = question.phase, self.round, self.participation
         terms = participation.phases.get(phase) or PhaseTerms()

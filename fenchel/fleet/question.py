@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -62,19 +63,28 @@ class Question:
 
     def sizes(self, clients: Iterable[str]) -> dict[str, Size]:
         """Return how large the replies of clients can be."""
-        if any(isinstance(each, Each) for each in self.returns.values()):
+        if self._shared_returns is None:
             return {client: Size.of(for_client(self.returns, client)) for client in clients}
-        return dict.fromkeys(clients, Size.of(for_client(self.returns, "")))
+        return dict.fromkeys(clients, Size.of(self._shared_returns))
 
     def check(self, t: int, client: str, reply: Values, finite: bool) -> None:
         """Raise a ``PayloadError`` unless a reply in round ``t`` is what was asked for.
 
         finite: True if the arrays are known to be finite.
         """
-        wanted: dict[str, Expected] = for_client(self.returns, client)
+        wanted = self._shared_returns
+        if wanted is None:
+            wanted = for_client(self.returns, client)
         check(reply, wanted, finite=finite, round=t, phase=self.phase, client=client)
         if self.verify is not None:
             self.verify(client, reply)
+
+    @cached_property
+    def _shared_returns(self) -> dict[str, Expected] | None:
+        """Values of a reply, where these are the same for all clients; else ``None``."""
+        if any(isinstance(each, Each) for each in self.returns.values()):
+            return None
+        return for_client(self.returns, "")
 
 
 class Questioner(Protocol):
@@ -83,7 +93,13 @@ class Questioner(Protocol):
     network: Network
 
     async def exchange(self, question: Question, collector: Collector, /) -> list[str]:
-        """Put a question to its clients, and wait; return those whose replies count, in order of ids."""
+        """Put a question to its clients, and wait; return those whose replies count, in order of ids.
+
+        Raises
+        ------
+        TooFewRepliesError, LostStateError, SettingsError, RuntimeError
+            See :meth:`fenchel.fleet.cohort.Cohort.ask`.
+        """
         ...
 
     def tell(self, phase: str, clients: Iterable[str], values: Mapping[str, Value | Each[Value]], /) -> None:

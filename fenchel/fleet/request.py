@@ -98,8 +98,8 @@ class Request:
         availability = member.availability
         if availability.missed and availability.returned(member.streams):
             log.info("client %s has come back: it is waited for again", member.name)
-        is_always_late = bool(availability.missed) and not availability.awaited(self.phase)
-        self._state.expect(member.name, is_always_late=is_always_late)
+        is_suspected = bool(availability.missed) and not availability.awaited(self.phase)
+        self._state.expect(member.name, is_suspected=is_suspected)
 
     @property
     def answered(self) -> Sequence[str]:
@@ -137,7 +137,7 @@ class Request:
             self._welcome(member)
         self._collector.add(call.client, values)
         take_all_due(self._collector, self.room)
-        call.taken()
+        call.mark_taken()
         self._wake()
 
     def _welcome(self, member: ClientRecord) -> None:
@@ -213,7 +213,7 @@ class Request:
 
     def _carry_out(self, decision: Decision) -> None:
         """Expect nothing more of the clients of a decision, and say of whom people should know."""
-        for client in decision.overlooked:
+        for client in decision.suspected:
             self._leave(client)
         for client in decision.late:
             log.warning(
@@ -234,7 +234,7 @@ class Request:
                 client,
                 self._state.deadline,
             )
-            self._asked[client][1].keep_out()
+            self._asked[client][1].mark_kept_out()
             self._leave(client)
 
     def _leave(self, client: str) -> None:

@@ -25,7 +25,7 @@ class Decision:
     """The clients of which nothing more is expected, by reason, and how people hear of the rest."""
 
     late: tuple[str, ...] = ()  # their time is over
-    overlooked: tuple[str, ...] = ()  # always late, and all others have answered or begun to
+    suspected: tuple[str, ...] = ()  # not waited for by themselves, and all others have answered or begun to
     kept_out: tuple[str, ...] = ()  # no room came for their replies, which is not their doing
     is_short: bool = False  # the quorum is missing, and can still come
     tell: bool = False  # ... and it is time to tell people
@@ -47,7 +47,7 @@ class RequestState:
     awaited: Awaited = Awaited.ALL
     answered: list[str] = field(default_factory=list)  # in the order in which they came
     waiting: set[str] = field(default_factory=set)
-    _always_late: set[str] = field(default_factory=set)
+    _suspected: set[str] = field(default_factory=set)
     _arriving: set[str] = field(default_factory=set)
     _room_since: dict[str, float] = field(default_factory=dict)  # also of a reply that broke off: its room is kept
     _began: float = 0.0
@@ -58,11 +58,11 @@ class RequestState:
 
     # Events
 
-    def expect(self, client: str, *, is_always_late: bool = False) -> None:
-        """Wait for a client, too; if it is always late, only until all others have answered."""
+    def expect(self, client: str, *, is_suspected: bool = False) -> None:
+        """Wait for a client, too; if it is suspected, only until all others have answered."""
         self.waiting.add(client)
-        if is_always_late:
-            self._always_late.add(client)
+        if is_suspected:
+            self._suspected.add(client)
 
     def begin(self, now: float, needed: int) -> None:
         """Let the time run: all have been asked."""
@@ -98,7 +98,7 @@ class RequestState:
     @property
     def needs_decision(self) -> bool:
         """True if what happens now can change what is to be done: in time, only the last reply does."""
-        return not self.waiting or self.awaited is not Awaited.ALL or bool(self._always_late)
+        return not self.waiting or self.awaited is not Awaited.ALL or bool(self._suspected)
 
     @property
     def is_enough(self) -> bool:
@@ -124,7 +124,7 @@ class RequestState:
 
         holds_back: whether replies wait for room until others have been taken.
         """
-        overlooked = () if self.awaited is Awaited.QUORUM else self._overlook(holds_back)
+        suspected = () if self.awaited is Awaited.QUORUM else self._drop_suspected(holds_back)
         late: tuple[str, ...] = ()
         kept_out: tuple[str, ...] = ()
         if self.awaited is Awaited.ALL and self.waiting and now >= self._began + self.deadline:
@@ -135,7 +135,7 @@ class RequestState:
         if self.awaited is Awaited.QUORUM:
             if not self.is_enough and len(self.answered) + len(self.waiting) >= self.needed:
                 held = self._give_up_for_held(now) if holds_back else ()
-                return Decision(late=held, overlooked=overlooked, is_short=True, tell=self._is_time_to_tell(now))
+                return Decision(late=held, suspected=suspected, is_short=True, tell=self._is_time_to_tell(now))
             late = self._close(now)
         if self.awaited is Awaited.ARRIVING:
             late += self._remove([client for client in self.waiting if self._end(client) <= now])
@@ -146,7 +146,7 @@ class RequestState:
                 kept_out = self._remove(self.waiting)
         if not self.waiting:
             self.awaited = Awaited.NOTHING
-        return Decision(late=late, overlooked=overlooked, kept_out=kept_out)
+        return Decision(late=late, suspected=suspected, kept_out=kept_out)
 
     def _wait_for_quorum(self, now: float) -> None:
         """Go on waiting; where what has begun to arrive may be all that lacks, people need not hear of it yet."""
@@ -163,21 +163,21 @@ class RequestState:
         """Return when the time of a reply that is arriving is over; not before there is room for it."""
         return max(self._room_since.get(client, math.inf), self._extended_from) + self.deadline
 
-    def _overlook(self, holds_back: bool) -> tuple[str, ...]:
-        """Expect nothing more of clients that are always late, if all others have answered, or begun to.
+    def _drop_suspected(self, holds_back: bool) -> tuple[str, ...]:
+        """Expect nothing more of suspected clients, if all others have answered, or begun to.
 
-        Even where their replies have begun to arrive: they may be always late for want of bandwidth, and
+        Even where their replies have begun to arrive: they may be late again and again for want of bandwidth, and
         replies of others may be held back until it is their turn.
         """
         # Only where so few are left is it worth looking who they are.
-        if not self._always_late or len(self.waiting) - len(self._arriving) > len(self._always_late):
+        if not self._suspected or len(self.waiting) - len(self._arriving) > len(self._suspected):
             return ()
         enough = self.is_enough
         if not enough and holds_back:
-            enough = len(self.answered) + len(self._arriving - self._always_late) >= self.needed
-        if not enough or not self.waiting - self._arriving <= self._always_late:
+            enough = len(self.answered) + len(self._arriving - self._suspected) >= self.needed
+        if not enough or not self.waiting - self._arriving <= self._suspected:
             return ()
-        return self._remove(self.waiting & self._always_late)
+        return self._remove(self.waiting & self._suspected)
 
     def _give_up_for_held(self, now: float) -> tuple[str, ...]:
         """Give up clients that keep others from their turn, if these are enough for the quorum.

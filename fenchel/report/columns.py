@@ -1,4 +1,4 @@
-"""What the columns of a run's tables mean to a reader."""
+"""Meanings of the columns of a run's tables for a reader."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class CallCosts:
     @property
     def busy(self) -> float:
         """Mean seconds of a call without the wait for the slowest client."""
-        return sum(self.mean.values()) - self.mean["waiting"]
+        return total_of(self.mean) - self.mean["waiting"]
 
 
 def drawn_figures(run: Run) -> list[str]:
@@ -110,9 +110,14 @@ def time_split(metrics: pa.Table) -> Shares:
     return {part: float(values.sum()) for part, values in time_columns(metrics).items()}
 
 
+def total_of(shares: Shares) -> float:
+    """Return the seconds of all shares together."""
+    return sum(shares.values())
+
+
 def rounds_seconds(run: Run) -> float:
     """Return the seconds of all rounds, as if clients had been there when they were asked."""
-    return sum(time_split(run.steady.metrics).values())
+    return total_of(time_split(run.steady.metrics))
 
 
 def idle_seconds(metrics: pa.Table) -> float:
@@ -161,7 +166,7 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
         mine = outcome[rows]
         answered = rows[np.isin(mine, ["counted", "told"]) & np.isfinite(total[rows])]
         mean = {part: _mean(spent[part][answered]) for part in PARTS}
-        rest = max(_mean(over[answered]) - sum(mean.values()), 0.0)
+        rest = max(_mean(over[answered]) - total_of(mean), 0.0)
         quantiles = {
             f"{what}_p{level}": _quantile(values[answered], level / 100)
             for what, values in {"total": total, **{part: spent[part] for part in _QUANTILES}}.items()

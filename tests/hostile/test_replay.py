@@ -236,7 +236,7 @@ async def over_tls(
     """Let a run take place in which recorded bytes are sent again, its own if none are given; return what the parrot
     has sent, and how many streams of it the server had."""
     folder.settings.write_text(settings.to_yaml())
-    coordinator = Coordinator(settings, folder, limits=Limits(strays_per_second=10_000.0))
+    coordinator = Coordinator(settings, folder, limits=Limits(unsolicited_per_second=10_000.0))
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     own = Credentials.load(certificates / "server")
     serving = asyncio.create_task(serve(coordinator, "127.0.0.1:0", own, listening.set_result))

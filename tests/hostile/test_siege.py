@@ -181,7 +181,7 @@ async def drops(offender: Offender, channel: grpc.aio.Channel) -> None:
         await call.write(pb.Frame().SerializeToString())
 
 
-async def strays(offender: Offender, channel: grpc.aio.Channel) -> None:
+async def unsolicited_replies(offender: Offender, channel: grpc.aio.Channel) -> None:
     call = await offender.introduced(channel)
     await offender.asked(call)
     sequence = 1 << 33  # of another run, or of this one as it was resumed
@@ -361,7 +361,7 @@ QUIET: dict[str, tuple[Attack, str]] = {
 
 FLOODS: dict[str, tuple[Attack, str]] = {
     "drops": (drops, "in the middle of a message"),
-    "replies of another run": (strays, "many replies that nobody waits for"),
+    "replies of another run": (unsolicited_replies, "many replies that nobody waits for"),
     "ten thousand values that nobody asked for": (many_values, "a reply to no question has 10,000 values"),
     "bodies of other runs": (bodies, "replies that nobody waits for"),
     "streams that are cancelled at once": (cancelled, "begins more calls than it may"),

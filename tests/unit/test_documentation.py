@@ -34,6 +34,7 @@ from fenchel.common.storage import store
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.cli.main import application
 from fenchel.deploy.launch.names import client_names
+from fenchel.server.telemetry import call_table
 from fenchel.testing import check_algorithm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -308,6 +309,16 @@ def test_the_page_of_exit_codes_lists_every_class_with_its_code() -> None:
     assert listed == {(kind.__name__, kind.exit_code) for kind in error_classes()}
     codes = [int(row[0]) for row in rows]
     assert codes == sorted({0, 1, 2, errors.INTERRUPTED, *(kind.exit_code for kind in error_classes())})
+
+
+# docs/run-folder.md
+
+
+def test_the_page_of_the_run_folder_lists_every_column_of_the_calls() -> None:
+    page = (ROOT / "docs" / "run-folder.md").read_text()
+    (section,) = re.findall(r"^## `calls\.parquet`.*?(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+    listed = [name for row in table_rows(section)[1:] for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(listed) == sorted(call_table.SCHEMA.names)
 
 
 # docs/settings.md

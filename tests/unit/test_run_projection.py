@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from fenchel.common.errors import CheckpointError, SettingsError
 from fenchel.common.settings.link import Link
-from fenchel.common.storage.time_parts import NAMES
+from fenchel.common.storage.time_parts import TIME_PARTS
 from fenchel.deploy.cli.main import application
 from fenchel.report.projection.projection import WINDOW_BYTES, Projection, measured, project
 from fenchel.report.run import Run
@@ -110,7 +110,7 @@ class Tables:
     def end_round(self) -> None:
         """Close a round, and begin the next one."""
         self.metrics.append(
-            dict.fromkeys((f"{part}_s" for part in (*NAMES, "evaluation")), 0.0)
+            dict.fromkeys((f"{part}_s" for part in (*TIME_PARTS, "evaluation")), 0.0)
             | {
                 "round": self.round,
                 "seconds": self.now - self.began,
@@ -255,7 +255,7 @@ def test_parts_add_up_and_a_longer_way_never_takes_less(
     near, far = (projected(tables, rtt=rtt, upload=rate, download=rate) for rtt in sorted(rtts))
     for found in (near, far):
         assert found.parts.total == pytest.approx(found.seconds.sum(), abs=1e-6)
-        assert all(getattr(found.parts, part) >= -1e-9 for part in NAMES)
+        assert all(getattr(found.parts, part) >= -1e-9 for part in TIME_PARTS)
     assert far.total >= near.total - 1e-6
     faster = projected(tables, rtt=min(rtts), upload=2 * rate, download=2 * rate)
     assert faster.total <= near.total + 1e-6

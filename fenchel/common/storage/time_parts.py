@@ -30,16 +30,16 @@ class TimeParts:
     @property
     def total(self) -> float:
         """All of it."""
-        return math.fsum(getattr(self, name) for name in NAMES)
+        return math.fsum(getattr(self, name) for name in TIME_PARTS)
 
     @property
     def largest(self) -> str:
         """The part that took the most."""
-        return max(NAMES, key=lambda name: float(getattr(self, name)))
+        return max(TIME_PARTS, key=lambda name: float(getattr(self, name)))
 
     def add(self, other: TimeParts) -> None:
         """Add the seconds of another, part by part."""
-        for name in NAMES:
+        for name in TIME_PARTS:
             self.spend(name, getattr(other, name))
 
     def spend(self, part: str, seconds: float) -> None:
@@ -47,5 +47,5 @@ class TimeParts:
         setattr(self, part, getattr(self, part) + seconds)
 
 
-NAMES = tuple(field.name for field in fields(TimeParts))
+TIME_PARTS = tuple(field.name for field in fields(TimeParts))
 """Of all parts, in order."""

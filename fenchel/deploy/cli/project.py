@@ -54,7 +54,7 @@ def project(
     picture: Annotated[Path | None, typer.Option(metavar="PNG", help="draw where the time goes over each link")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Project a run onto other links: how long it would have taken, from its measured computation and bytes.
+    """Project a run onto other links: how long it would have taken, from its measured compute time and bytes.
 
     Every client has a link of its own. Several round trips and bandwidths are combined with each other.
     docs/projection.md says what is taken into account, and how near it comes to real runs.

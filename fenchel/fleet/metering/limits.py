@@ -22,8 +22,8 @@ class Limits:
     probes_per_second: float = 2000.0  # calls of ``fenchel probe`` that one client begins
     probe_bytes_per_second: float = 16 << 20  # bytes of such calls, in both directions
     probe_bytes_at_once: float = 2 << 30  # bytes that pass without waiting: a measurement on a link of 4 Gbit/s
-    strays_per_second: float = 10.0  # unsolicited replies that are taken from one client, after a first 100
-    stray_frames_per_second: float = 256.0  # frames of such replies, after a first 1,024
+    unsolicited_per_second: float = 10.0  # unsolicited replies that are taken from one client, after a first 100
+    unsolicited_frames_per_second: float = 256.0  # frames of such replies, after a first 1,024
     handshake_timeout: float = 30.0  # seconds that a connection has for its TLS handshake
     request_timeout: float = 300.0
     """Seconds until the message of a call of one message must be complete, and until a connection without a call is

@@ -22,8 +22,8 @@ class UnsolicitedReplyLimiter:
 
     def __init__(self, client: str, limits: Limits) -> None:
         self._client = client
-        self._replies = TokenBucket(limits.strays_per_second, _REPLIES_AT_ONCE)
-        self._frames = TokenBucket(limits.stray_frames_per_second, _FRAMES_AT_ONCE)
+        self._replies = TokenBucket(limits.unsolicited_per_second, _REPLIES_AT_ONCE)
+        self._frames = TokenBucket(limits.unsolicited_frames_per_second, _FRAMES_AT_ONCE)
         self._logged = False
 
     async def reply(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fenchel.common.storage.time_parts import NAMES
+from fenchel.common.storage.time_parts import TIME_PARTS
 from fenchel.report.formatting import seconds_text
 from fenchel.report.projection.projection import Projection
 from fenchel.report.render.canvas import STYLE, canvas
@@ -34,7 +34,7 @@ def draw_projections(projections: Sequence[tuple[str, Projection]], path: Path, 
         axes = figure.subplots()
         places = range(len(projections))
         starts = [0.0] * len(projections)
-        for part in (*NAMES, "evaluation"):
+        for part in (*TIME_PARTS, "evaluation"):
             widths = [_seconds(projection, part) for _, projection in projections]
             if any(widths):
                 axes.barh(places, widths, left=starts, color=_COLORS[part], label=part, height=0.62)

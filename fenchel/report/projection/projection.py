@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fenchel.common.randomness import generator
 from fenchel.common.settings.link import Link
-from fenchel.common.storage.time_parts import NAMES, TimeParts
+from fenchel.common.storage.time_parts import TIME_PARTS, TimeParts
 from fenchel.common.wire.channel import options
 from fenchel.report import columns
 from fenchel.report.timeline import Instruction, Step, Stretch, Timeline
@@ -54,7 +54,7 @@ class Projection:
 def measured(course: Timeline) -> Projection:
     """Return what the run really took, in the same words; after a resumption, from when its clients were back."""
     metrics = course.run.steady.metrics
-    sums = [float(np.nansum(columns.column(metrics, f"{part}_s"))) for part in NAMES]
+    sums = [float(np.nansum(columns.column(metrics, f"{part}_s"))) for part in TIME_PARTS]
     return Projection(
         None, columns.column(metrics, "seconds"), columns.column(metrics, "evaluation_s"), TimeParts(*sums)
     )

@@ -177,7 +177,7 @@ def _key(key: str) -> str:
 
 def bar(split: Shares, scale: float) -> str:
     """Return a stacked bar; ``scale`` is the number of seconds that fills it. Empty if nothing is known."""
-    if not math.isfinite(sum(split.values())) or not scale > 0:
+    if not math.isfinite(summary.total_of(split)) or not scale > 0:
         return ""
     pieces = "".join(
         f'<i class="{part}" style="width:{seconds / scale:.3%}" title="{part_text(part)}: {seconds_text(seconds)}"></i>'
@@ -189,7 +189,7 @@ def bar(split: Shares, scale: float) -> str:
 def time_share(run: Run) -> str:
     """Return the bar of a whole run, with its parts named and counted: the legend of the chart below it."""
     split = summary.time_split(run.steady.metrics)
-    total = sum(split.values())
+    total = summary.total_of(split)
     if not total:
         return ""
     serialisation, propagation = summary.network_split(run.steady.metrics)
@@ -242,7 +242,7 @@ def walls(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> st
 def times(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> str:
     """Return the table that compares where the time of several runs went, on one scale; as :func:`comparison`."""
     splits = [summary.time_split(run.steady.metrics) for run in runs]
-    longest = max(sum(split.values()) for split in splits)
+    longest = max(summary.total_of(split) for split in splits)
     parts = [part for part in summary.SHARES if any(part in summary.shown(split) for split in splits)]
     heads = '<th>Run</th><th class="wide"></th>' + "".join(
         f'<th class="n"><span class="key {part}"></span>{part_text(part)}</th>' for part in parts
@@ -286,7 +286,7 @@ def carried(phases: Sequence[TrafficRow]) -> str:
 
 def _costs(heading: str, rows: Iterable[tuple[str, CallCosts]]) -> str:
     rows = list(rows)
-    totals = [sum(one.mean.values()) for _, one in rows]
+    totals = [summary.total_of(one.mean) for _, one in rows]
     longest = max(filter(math.isfinite, totals), default=0.0)
     encrypted = any(one.encryption_p50 > 0 for _, one in rows)
     heads = f'<th>{heading}</th><th class="wide">Mean call</th>' + "".join(

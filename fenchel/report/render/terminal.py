@@ -92,6 +92,7 @@ def _without_nan(value: Any) -> Any:
 def _one(run: Run) -> RenderableType:
     metrics = run.steady.metrics
     split = summary.time_split(metrics)
+    seconds = summary.total_of(split)
     traffic = summary.traffic(metrics)
     facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     facts.add_column(style="dim")
@@ -110,8 +111,8 @@ def _one(run: Run) -> RenderableType:
     for name in run.figures:
         facts.add_row(Text(plain(columns.title(name).lower())), bounded_text(name, run.figures))
     facts.add_row("wall time", equation_text(wall_of(run)))
-    facts.add_row("time in rounds", f"{seconds_text(sum(split.values()))} ({_shares(split)})")
-    facts.add_row("waiting for the slowest", _idle(summary.idle_seconds(metrics), sum(split.values())))
+    facts.add_row("time in rounds", f"{seconds_text(seconds)} ({_shares(split)})")
+    facts.add_row("waiting for the slowest", _idle(summary.idle_seconds(metrics), seconds))
     for way, wire, payload in (
         ("down", traffic.wire_down, traffic.payload_down),
         ("up", traffic.wire_up, traffic.payload_up),
@@ -142,7 +143,7 @@ def _idle(seconds: float, total: float) -> str:
 
 
 def _shares(split: summary.Shares) -> str:
-    total = sum(split.values())
+    total = summary.total_of(split)
     if not total:
         return "nothing measured"
     return ", ".join(f"{part_text(name)} {seconds / total:.0%}" for name, seconds in summary.shown(split).items())

@@ -60,7 +60,7 @@ class ClientStream:
         self._looked_at = False
         self._framed_down = self._framed_up = 0  # bytes of frames since the connection was looked at
         self._welcomed_ns = 0
-        self._strays = member.limit(limits)
+        self._unsolicited = member.limit_unsolicited(limits)
 
     async def run(self, admit: Callable[[pb.Hello], Awaitable[pb.Welcome | pb.Farewell]]) -> None:
         """Converse until either side ends the stream.
@@ -135,15 +135,15 @@ class ClientStream:
         if item is None or item.body is None:
             return True  # its deadline passed before it could be sent
         resume = partial.received if partial.sequence == item.sequence else 0
-        item.sending(resume)
+        item.mark_sending(resume)
         head = item.head(self._member.low_water_mark)
         if self._disclosures is not None:
             self._disclosures.sent(item, head, item.body.payload, goes_on=resume > 0)
         for frame in frames(head, item.body, resume):
-            item.sends(len(frame))
+            item.count_sent_frame(len(frame))
             self._framed_down += len(frame)
             await self._stream.write(frame)
-        item.sent()
+        item.mark_sent()
         return True
 
     async def _read(self) -> None:
@@ -167,15 +167,15 @@ class ClientStream:
             else:
                 self._late(reply.head.sequence)
             self._arriving = None
-            member.completed(reply.head.sequence)
+            member.mark_reply_complete(reply.head.sequence)
             del reply, call  # the next may be long in coming: let go of the body
 
     async def _count(self, reply: IncomingMessage[pb.Reply], call: Call | None, frame_bytes: int) -> None:
         """Count a frame for its call; one that nothing asked for waits where there are too many."""
         if call is not None:
-            call.receives(frame_bytes)
+            call.count_received_frame(frame_bytes)
         elif reply.head.sequence not in self._member.overdue:
-            await self._strays.frame()
+            await self._unsolicited.frame()
 
     async def _opened(self, reader: MessageReader[pb.Reply], reply: IncomingMessage[pb.Reply]) -> Call | None:
         """Return the call that a reply answers, when there is room for its body; ``None``: it is not wanted.
@@ -186,7 +186,7 @@ class ClientStream:
         call = member.outstanding.get(head.sequence)
         answers = call or member.overdue.get(head.sequence)
         if answers is None:
-            await self._strays.reply()
+            await self._unsolicited.reply()
         if problem := self._too_many(head, answers):
             if call is None or call.request is None or not call.request.is_open_for(call):
                 raise WireError(f"{problem}; the stream of the client is ended{SAME_VERSION}")
@@ -204,15 +204,15 @@ class ClientStream:
             return None
         if not reply.is_whole and self._exceeds(call, reply.outline.size):
             reader.discard(reply)
-            await self._strays.reply()
+            await self._unsolicited.reply()
             return None
-        call.receiving(reply.frame_bytes, head.resume)
+        call.mark_receiving(reply.frame_bytes, head.resume)
         if not reply.is_whole:
-            member.begins(reply)
+            member.mark_reply_begun(reply)
             self._arriving = call
             if call.request is not None:
                 await call.request.arriving(call, reply.outline.size)
-                call.admitted()
+                call.mark_admitted()
         return call
 
     def _too_many(self, reply: pb.Reply, answers: Call | None) -> str:
@@ -237,9 +237,9 @@ class ClientStream:
 
     def _received(self, call: Call, message: IncomingMessage[pb.Reply]) -> None:
         reply = message.head
-        call.received(message.last_ns, message.assembly.size, reply.timing)
+        call.mark_received(message.last_ns, message.assembly.size, reply.timing)
         self._align(call, reply.timing)
-        call.cross(self._crossed(call))
+        call.set_socket_bytes(self._crossed(call))
         if self._budgets and reply.spent:
             self._member.mark_spent(plain(reply.failure))
         request = call.request
@@ -256,7 +256,7 @@ class ClientStream:
     def _answered(self, request: ReplySink, call: Call, received: Received) -> None:
         try:
             values = received.values()
-            call.decoded()
+            call.mark_decoded()
             request.check(call.client, values, received.finite)
         except WireError as error:
             request.fail(call, str(error), diverged=error.diverged)

@@ -66,7 +66,7 @@ _COLUMNS = (
     _count("wire_up", lambda call: call.wire_up),
     _number("socket_down", lambda call: math.nan if call.crossed is None else call.crossed.down),
     _number("socket_up", lambda call: math.nan if call.crossed is None else call.crossed.up),
-    Column("total_s", pa.float64(), lambda call, costs: costs.total),
+    Column("total_s", pa.float64(), lambda call, costs: costs.until_decoded),
     *map(_stage, COLUMNS),
     Column("network_s", pa.float64(), lambda call, costs: costs.network),
     _number("send_s", lambda call: between(call.first_sent_ns, call.last_sent_ns)),

@@ -113,7 +113,7 @@ class ServerMetrics(Observer):
             self._bytes.labels(layer, direction).inc(sum(map(size, calls)))
         for call in calls:
             costs = CallBreakdown.of(call)
-            if not math.isnan(costs.total):
-                self._total.labels(call.phase).observe(costs.total)
+            if not math.isnan(costs.until_decoded):
+                self._total.labels(call.phase).observe(costs.until_decoded)
                 self._network.labels(call.phase).observe(costs.network)
                 self._compute.labels(call.phase).observe(costs.stages["compute_s"])

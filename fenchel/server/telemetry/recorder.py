@@ -134,7 +134,7 @@ class Recorder:
         """Note instructions that belong to no round."""
         for call in calls:
             self._calls.append(row_of(call))
-            call.record()
+            call.mark_recorded()
         self.on_calls(calls)
 
     def clients(self, t: int, figures: Mapping[str, Mapping[str, float]]) -> None:

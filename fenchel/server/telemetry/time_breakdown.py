@@ -32,7 +32,7 @@ class CallBreakdown:
     """Seconds of one call."""
 
     stages: Mapping[str, float]  # by the columns of ``STAGES``; nan where they are not known
-    total: float  # from when it was queued until its reply was decoded; nan if none came
+    until_decoded: float  # from when it was queued until its reply was decoded; nan if none came
 
     @property
     def network(self) -> float:
@@ -86,19 +86,19 @@ class RoundBreakdown:
     def add(self, request: ReplySink, calls: Sequence[Call]) -> None:
         """Add an exchange, with its calls."""
         parts = self.parts
-        parts.spend("coding", _seconds(request.started_ns, request.posted_ns))
+        parts.spend("coding", between(request.started_ns, request.posted_ns))
         counted = [call for call in calls if call.outcome == "counted"]
         if not counted:
-            parts.spend("waiting", _seconds(request.posted_ns, request.ended_ns))
+            parts.spend("waiting", between(request.posted_ns, request.ended_ns))
             return
         last = max(counted, key=lambda call: call.taken_ns)
         parts.add(CallBreakdown.of(last).parts)
         # While others were still being posted, the server was encoding, whether this client was there or not.
-        encoding = _seconds(last.queued_ns, request.posted_ns)
+        encoding = between(last.queued_ns, request.posted_ns)
         absent = min(encoding, last.away_ns / 1e9)
         parts.spend("away", -absent)
         parts.spend("queueing", absent - encoding)
-        self.idle += sum(_seconds(call.taken_ns, last.taken_ns) for call in counted) / len(counted)
+        self.idle += sum(between(call.taken_ns, last.taken_ns) for call in counted) / len(counted)
 
 
 def split(started_ns: int, ended_ns: int, calls: Iterable[Call]) -> RoundBreakdown:
@@ -116,16 +116,12 @@ def split(started_ns: int, ended_ns: int, calls: Iterable[Call]) -> RoundBreakdo
         if request.ended_ns > now:
             continue  # went on beside the one after it, which the round waited for
         found.add(request, by_exchange[request])
-        found.parts.spend("server", _seconds(request.ended_ns, now))
+        found.parts.spend("server", between(request.ended_ns, now))
         now = request.started_ns
-    found.parts.spend("server", _seconds(started_ns, now))
+    found.parts.spend("server", between(started_ns, now))
     return found
 
 
 def between(start_ns: int, stop_ns: int) -> float:
     """Return the seconds between two stamps; nan where one of them is not set."""
     return (stop_ns - start_ns) / 1e9 if start_ns and stop_ns else math.nan
-
-
-def _seconds(start_ns: int, stop_ns: int) -> float:
-    return (stop_ns - start_ns) / 1e9

@@ -21,18 +21,18 @@ EVENTS = st.lists(st.tuples(st.sampled_from(["missed", "kept", "returned"]), st.
 
 
 def in_a_row(history: list[Event], phase: str, patience: int | None) -> int:
-    """Deadlines missed since the client answered in time, in this phase or in any; or came back when overlooked."""
+    """Deadlines missed since the client answered in time, in this phase or in any; or came back when suspected."""
     concerned = [what for what, which in history if what == "returned" or phase in (ALL_PHASES, which)]
     row = list(takewhile(lambda what: what != "kept", reversed(concerned)))[::-1]
     misses = [place for place, what in enumerate(row) if what == "missed"]
     if patience is not None and len(misses) >= patience:
-        overlooked = misses[patience - 1]
-        if "returned" in row[overlooked:]:
-            row = row[row.index("returned", overlooked) :]
+        suspected_at = misses[patience - 1]
+        if "returned" in row[suspected_at:]:
+            row = row[row.index("returned", suspected_at) :]
     return row.count("missed")
 
 
-def overlooked(history: list[Event], patience: int | None) -> set[str]:
+def suspected(history: list[Event], patience: int | None) -> set[str]:
     """Phases that do not wait for the client, where no time passes."""
     if patience is None:
         return set()
@@ -41,15 +41,15 @@ def overlooked(history: list[Event], patience: int | None) -> set[str]:
 
 
 @given(EVENTS, st.one_of(st.none(), st.integers(1, 4)))
-def test_a_phase_overlooks_who_has_missed_so_many_deadlines_of_it_or_of_all_in_a_row(
+def test_a_phase_suspects_who_has_missed_so_many_deadlines_of_it_or_of_all_in_a_row(
     events: list[Event], patience: int | None
 ) -> None:
     client, stream = Availability(), 1
     history: list[Event] = []
     for what, phase in events:
-        before = overlooked(history, patience)
+        before = suspected(history, patience)
         history.append((what, phase))
-        after = overlooked(history, patience)
+        after = suspected(history, patience)
         if what == "returned":
             stream += 1
             assert client.returned(stream) == (before != after)
@@ -63,7 +63,7 @@ def test_a_phase_overlooks_who_has_missed_so_many_deadlines_of_it_or_of_all_in_a
             assert client.awaited(each) == after.isdisjoint({each, ALL_PHASES, CHRONIC})
 
 
-def test_who_is_away_is_overlooked_in_a_phase_that_it_never_missed() -> None:
+def test_who_is_away_is_suspected_in_a_phase_that_it_never_missed() -> None:
     client = Availability()
     assert [client.record_miss(phase, 1, 2, 60.0) for phase in PHASES] == [[], [ALL_PHASES]]
     assert not client.awaited("evaluate")

@@ -279,7 +279,7 @@ async def test_frames_that_nobody_waits_for_are_taken_slowly_and_the_answers_aft
     member: ClientRecord, caplog: pytest.LogCaptureFixture
 ) -> None:
     request = asked(member)
-    client, serving, _ = await connected(member, stray_frames_per_second=100.0)
+    client, serving, _ = await connected(member, unsolicited_frames_per_second=100.0)
     payload = encode({"x": np.zeros(SMALLEST_PIECE * 1100, np.uint8)}).descriptor
     await client.write(pb.Frame(reply=pb.Reply(sequence=1 << 33, payload=payload)).SerializeToString())
     piece = pb.Frame(chunk=bytes(SMALLEST_PIECE)).SerializeToString()
@@ -367,7 +367,7 @@ async def test_unsolicited_replies_are_counted_for_the_client_and_looked_at_afte
     """A client that comes back by another stream has as many left as before."""
     monkeypatch.setattr(unsolicited, "_REPLIES_AT_ONCE", 5)
     for stream in range(3):
-        client, serving, _ = await connected(member, strays_per_second=1e-9)
+        client, serving, _ = await connected(member, unsolicited_per_second=1e-9)
         for number in range(3):
             await client.write(of_many_values(1 << 33, 1, first=number))
         for _ in range(100):
@@ -380,7 +380,7 @@ async def test_unsolicited_replies_are_counted_for_the_client_and_looked_at_afte
 async def test_a_late_reply_is_not_slowed_down(member: ClientRecord) -> None:
     request = Request(phase="train", t=1, collector=GatherCollector(), check=accept, deadline=0.05, room=roomy())
     request.expect(member, member.post("train", 1, pb.ASK, body(), request))
-    client, serving, _ = await connected(member, stray_frames_per_second=0.001, strays_per_second=0.001)
+    client, serving, _ = await connected(member, unsolicited_frames_per_second=0.001, unsolicited_per_second=0.001)
     with raises(TooFewRepliesError, round=1, phase="train"):
         await request.finish(1)
     late = Body(encode({"x": np.zeros(SMALLEST_PIECE * 1100, np.uint8)}))

@@ -21,7 +21,7 @@ def asked(*names: str, needed: int = 1, late: str = "", **how: Any) -> RequestSt
     """Ask clients at time 0."""
     state = RequestState(deadline=DEADLINE, **how)
     for name in names:
-        state.expect(name, is_always_late=name in late)
+        state.expect(name, is_suspected=name in late)
     state.begin(0.0, needed)
     return state
 
@@ -198,17 +198,17 @@ def test_no_client_is_given_up_that_the_quorum_needs() -> None:
         assert state.decide(now, holds_back=True).late == ()
 
 
-# Always late
+# Suspected
 
 
-def test_who_is_always_late_is_overlooked_once_all_others_have_answered_or_begun_to() -> None:
+def test_who_is_suspected_is_dropped_once_all_others_have_answered_or_begun_to() -> None:
     state = asked("a", "b", "c", late="c")
     assert state.decide(0.0) == NOTHING
     state.received("a")
     assert state.needs_decision
     assert state.decide(1.0) == NOTHING
     begun(state, "b", 2.0)
-    assert state.decide(2.0) == Decision(overlooked=("c",))
+    assert state.decide(2.0) == Decision(suspected=("c",))
     assert state.waiting == {"b"}
     state.received("b")
     state.decide(3.0)
@@ -219,14 +219,14 @@ def test_even_where_its_reply_is_arriving() -> None:
     state = asked("a", "b", late="b")
     begun(state, "b", 1.0)
     state.received("a")
-    assert state.decide(2.0) == Decision(overlooked=("b",))
+    assert state.decide(2.0) == Decision(suspected=("b",))
 
 
-def test_it_is_overlooked_also_where_the_deadline_has_passed_before_that_is_seen() -> None:
+def test_it_is_dropped_also_where_the_deadline_has_passed_before_that_is_seen() -> None:
     state = asked("a", "b", late="a", waits=True)
     state.arriving("b")
     # The event loop was busy: what arrived and the deadline are seen at once.
-    assert state.decide(DEADLINE + 1, holds_back=True) == Decision(overlooked=("a",), is_short=True)
+    assert state.decide(DEADLINE + 1, holds_back=True) == Decision(suspected=("a",), is_short=True)
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -241,7 +241,7 @@ def test_replies_that_are_held_back_behind_it_do_not_wait_for_it() -> None:
     state = asked("a", "b", late="a")
     state.arriving("b")
     assert state.decide(1.0) == NOTHING
-    assert state.decide(1.0, holds_back=True) == Decision(overlooked=("a",))
+    assert state.decide(1.0, holds_back=True) == Decision(suspected=("a",))
 
 
 # Whatever happens
@@ -268,7 +268,7 @@ def test_whatever_happens_each_client_is_settled_once_and_no_decision_comes_too_
     def decide(at: float, holds_back: bool) -> Decision:
         before = state.awaited
         decision = state.decide(at, holds_back=holds_back)
-        settled.extend((*decision.late, *decision.overlooked, *decision.kept_out))
+        settled.extend((*decision.late, *decision.suspected, *decision.kept_out))
         assert not decision.late or at >= DEADLINE, "no client is late before the deadline"
         if decision.is_short:
             assert len(state.answered) < needed <= len(state.answered) + len(state.waiting), "it can still come"

@@ -16,9 +16,14 @@ from tests.rooms import roomy
 MS = 1_000_000
 
 
+def at(milliseconds: int) -> int:
+    """A moment after the round began; a stamp of 0 would be none."""
+    return (1_000 + milliseconds) * MS
+
+
 def request(started: int, posted: int, ended: int) -> Request:
     made = Request(phase="train", t=1, collector=GatherCollector(), check=lambda *_: None, deadline=10.0, room=roomy())
-    made.started_ns, made.posted_ns, made.ended_ns = started * MS, posted * MS, ended * MS
+    made.started_ns, made.posted_ns, made.ended_ns = at(started), at(posted), at(ended)
     return made
 
 
@@ -29,9 +34,9 @@ def timing(**milliseconds: int) -> pb.Timing:
 def answered(asked: Request, client: str, sent: int, received: int, told: pb.Timing, **others: int) -> Call:
     """A call of the exchange: queued when all were posted, 1 ms to decode and 2 ms to check and combine."""
     call = Call(client=client, sequence=1, base=0, phase="train", round=1, kind=pb.ASK, body=None, request=asked)
-    call.queued_ns, call.first_sent_ns = asked.posted_ns, sent * MS
-    call.last_received_ns, call.decoded_ns = received * MS, (received + 1) * MS
-    call.taken_ns = (received + 3) * MS
+    call.queued_ns, call.first_sent_ns = asked.posted_ns, at(sent)
+    call.last_received_ns, call.decoded_ns = at(received), at(received + 1)
+    call.taken_ns = at(received + 3)
     call.held_ns = others.get("held", 0) * MS
     call.serialisation = others.get("serialisation", 0) / 1e3
     call.timing, call.outcome = told, "counted"
@@ -49,7 +54,7 @@ def test_a_round_is_the_slowest_call_of_each_exchange_and_the_servers_work_betwe
         answered(first, "slow", 15, 125, timing(**WORK, answer=63), held=4, serialisation=30),
         answered(second, "quick", 150, 190, timing(compute=30, answer=30)),
     ]
-    found = split(5 * MS, 230 * MS, calls)
+    found = split(at(5), at(230), calls)
     assert found.parts.compute == pytest.approx(0.070)
     assert found.parts.encryption == pytest.approx(0.010)
     assert found.parts.coding == pytest.approx((2 + 8 + 1 + 1) / 1e3)  # broadcast, client, two replies
@@ -65,13 +70,13 @@ def test_a_round_is_the_slowest_call_of_each_exchange_and_the_servers_work_betwe
 def test_what_the_clients_stamps_leave_open_is_not_accounted_for() -> None:
     asked = request(0, 0, 100)
     told = timing(compute=40, answer=60)  # 20 ms of which nobody knows
-    found = split(0, 100 * MS, [answered(asked, "a", 0, 97, told)])
+    found = split(at(0), at(100), [answered(asked, "a", 0, 97, told)])
     assert found.parts.total == pytest.approx(0.080)
 
 
 def test_a_client_that_claims_more_than_there_was_makes_the_sum_too_large_and_no_part_negative() -> None:
     asked = request(0, 0, 100)
-    found = split(0, 100 * MS, [answered(asked, "a", 0, 97, timing(compute=5000))])
+    found = split(at(0), at(100), [answered(asked, "a", 0, 97, timing(compute=5000))])
     assert found.parts.network == 0.0
     assert found.parts.total > 5
 
@@ -86,10 +91,10 @@ def test_work_that_is_older_than_the_answer_is_no_network() -> None:
 def test_an_exchange_without_an_answer_is_waited_for() -> None:
     asked = request(0, 1, 90)
     call = Call(client="a", sequence=1, base=0, phase="train", round=1, kind=pb.ASK, body=None, request=asked)
-    found = split(0, 100 * MS, [call])
+    found = split(at(0), at(100), [call])
     assert (found.parts.waiting, found.parts.server) == pytest.approx((0.089, 0.010))
     assert found.parts.total == pytest.approx(0.1)
-    assert math.isnan(CallBreakdown.of(call).total)
+    assert math.isnan(CallBreakdown.of(call).until_decoded)
 
 
 @pytest.mark.parametrize("outcome", ["late", "failed"])
@@ -100,7 +105,7 @@ def test_answers_that_do_not_count_are_waited_for_but_their_parts_are_not_the_ro
         answered(asked, "b", 0, 90, timing(compute=80, answer=80)),
     ]
     calls[1].outcome = outcome
-    found = split(0, 100 * MS, calls)
+    found = split(at(0), at(100), calls)
     assert (found.parts.compute, found.parts.waiting) == pytest.approx((0.020, 0.070))
 
 
@@ -110,22 +115,22 @@ def test_an_exchange_beside_another_is_not_counted_twice() -> None:
         answered(short, "a", 5, 37, timing(compute=30, answer=30)),
         answered(long, "b", 0, 97, timing(compute=90, answer=90)),
     ]
-    found = split(0, 100 * MS, calls)
+    found = split(at(0), at(100), calls)
     assert found.parts.compute == pytest.approx(0.090)
     assert found.parts.total == pytest.approx(0.1)
 
 
 def test_a_round_without_exchange_is_the_servers() -> None:
     told = Call(client="a", sequence=1, base=0, phase="shift", round=1, kind=pb.TELL, body=None)
-    assert split(0, 50 * MS, [told]).parts.server == pytest.approx(0.05)
+    assert split(at(0), at(50), [told]).parts.server == pytest.approx(0.05)
 
 
 def test_what_is_encoded_for_others_is_not_queueing() -> None:
     """The first client's instruction was ready at 2 ms, and the last one's at 30 ms: until then nothing is sent."""
     asked = request(0, 30, 100)
     call = answered(asked, "a", 31, 97, timing(compute=60, answer=60))
-    call.queued_ns = 2 * MS
-    found = split(0, 100 * MS, [call])
+    call.queued_ns = at(2)
+    found = split(at(0), at(100), [call])
     assert (found.parts.coding, found.parts.queueing) == pytest.approx((0.031, 0.001))
     assert CallBreakdown.of(call).parts.queueing == pytest.approx(0.029)  # that client did wait
     assert found.parts.total == pytest.approx(0.1)
@@ -135,8 +140,8 @@ def test_the_time_of_a_client_that_comes_late_is_absence_and_no_queueing() -> No
     """It was asked at 1 ms, while others were still being asked, came at 60 ms and got its instruction 2 ms later."""
     asked = request(0, 5, 100)
     call = answered(asked, "a", 62, 97, timing(compute=30, answer=30))
-    call.queued_ns, call.away_ns = 1 * MS, 59 * MS
-    found = split(0, 100 * MS, [call])
+    call.queued_ns, call.away_ns = at(1), 59 * MS
+    found = split(at(0), at(100), [call])
     assert (found.parts.away, found.parts.queueing, found.parts.coding) == pytest.approx((0.055, 0.002, 0.006))
     assert found.parts.network == pytest.approx(0.005)
     assert found.parts.total == pytest.approx(0.1)
@@ -146,7 +151,7 @@ def test_the_time_of_a_client_that_loses_its_stream_is_absence_and_no_network() 
     asked = request(0, 0, 100)
     call = answered(asked, "a", 0, 97, timing(compute=30, answer=30))
     call.broken_ns = 50 * MS
-    found = split(0, 100 * MS, [call])
+    found = split(at(0), at(100), [call])
     assert (found.parts.away, found.parts.network) == pytest.approx((0.050, 0.017))
     assert found.parts.total == pytest.approx(0.1)
 
@@ -156,6 +161,6 @@ def test_work_that_goes_on_without_a_stream_is_work() -> None:
     asked = request(0, 0, 100)
     call = answered(asked, "a", 0, 97, timing(compute=80, answer=85, queue=5))
     call.broken_ns = 50 * MS
-    found = split(0, 100 * MS, [call])
+    found = split(at(0), at(100), [call])
     assert (found.parts.compute, found.parts.away, found.parts.network) == pytest.approx((0.080, 0.012, 0.0))
     assert found.parts.total == pytest.approx(0.1)
