@@ -76,20 +76,25 @@ class LocalTrainingSettings(AlgorithmSettings):
             raise ValueError("decay belongs to step_decay: stages; leave it out with others")
         return self
 
-    def rounds_problem(self, rounds: int, clients: int | None) -> str | None:
-        """Say whether stages make the step size so small that nothing moves."""
+    def check_rounds(self, rounds: int, clients: int | None) -> None:
+        """Refuse more rounds than the step size allows.
+
+        Raises
+        ------
+        ValueError
+            Stages make the step size so small that nothing moves.
+        """
         if self.step_decay != "stages":
-            return None
+            return
         try:
             last = self.step_size_at(rounds)
         except OverflowError:  # what it is divided by is no number any more
             last = 0.0
-        if last >= min(self.step_size, SMALLEST_STEP):
-            return None
-        return (
-            f"rounds: {rounds} given, but algorithm.step_decay: stages makes the step size {last:.3g} in the last of "
-            "them, with which nothing moves; use a smaller decay, a larger stage_rounds, or fewer rounds"
-        )
+        if last < min(self.step_size, SMALLEST_STEP):
+            raise ValueError(
+                f"rounds: {rounds} given, but algorithm.step_decay: stages makes the step size {last:.3g} in the last "
+                "of them, with which nothing moves; use a smaller decay, a larger stage_rounds, or fewer rounds"
+            )
 
     def step_size_at(self, t: int) -> float:
         """Return the step size of round ``t``, counted from 1."""
@@ -176,14 +181,19 @@ class WeightedSumSettings(LocalTrainingSettings):
         """As the settings say, unless large clients are drawn more often."""
         return None if isinstance(sampler, Weighted) else self.weighting
 
-    def link_problem(self, uplink: Uplink, *, noisy: bool) -> str | None:
-        """Noise is made for gradients of a known length, which the weights p_i would change."""
+    def check_link(self, uplink: Uplink, *, noisy: bool) -> None:
+        """Refuse noise where the weights p_i change the lengths of gradients that it is made for.
+
+        Raises
+        ------
+        ValueError
+            There is noise, and clients are weighted by their samples.
+        """
         if noisy and self.weighting == "samples":
-            return (
-                "weighting: samples makes the gradients of large clients longer than the bound that their noise "
-                "is made for; use weighting: uniform"
+            raise ValueError(
+                f"algorithm: {self.name}: weighting: samples makes the gradients of large clients longer than the "
+                "bound that their noise is made for; use weighting: uniform"
             )
-        return None
 
     def weight(self, samples: int, mean_samples: float) -> float:
         """Return ``p_i`` (docs/specifications/feddcd.md, section 1.6)."""

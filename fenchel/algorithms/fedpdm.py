@@ -106,15 +106,21 @@ class FedPDMSettings(LocalTrainingSettings):
         """rho, in whose metric the server takes the proximal operator of h."""
         return self.penalty
 
-    def link_problem(self, uplink: Uplink, *, noisy: bool) -> str | None:
-        """Error feedback needs something that is left out, and no noise, which it would send after."""
+    def check_link(self, uplink: Uplink, *, noisy: bool) -> None:
+        """Refuse error feedback where nothing is left out, and with noise, which it would send after.
+
+        Raises
+        ------
+        ValueError
+            There is error feedback, and an uplink that it does not go with.
+        """
         if self.error_feedback == "none":
-            return None
+            return
+        where = f"algorithm: {self.name}: error_feedback: ef21"
         if uplink.sparsify is None:
-            return "error_feedback: ef21 needs uplink.sparsify: there is nothing to send later if all is sent at once"
+            raise ValueError(f"{where} needs uplink.sparsify: there is nothing to send later if all is sent at once")
         if noisy or uplink.clip is not None:
-            return "error_feedback: ef21 undoes clipping and accumulates noise; leave it out, or them"
-        return None
+            raise ValueError(f"{where} undoes clipping and accumulates noise; leave it out, or them")
 
     @property
     def pull(self) -> float:

@@ -43,28 +43,49 @@ class RobustAggregationSettings(LocalTrainingSettings):
         """How many models the rule needs, so that f of them cannot decide."""
         return 2 * self.faulty + (3 if self.rule in ("krum", "multi-krum") else 1)
 
-    def link_problem(self, uplink: Uplink, *, noisy: bool) -> str | None:
-        """Refuse models of which coordinates are left out: each client may send others."""
+    def check_link(self, uplink: Uplink, *, noisy: bool) -> None:
+        """Refuse models of which coordinates are left out: each client may send others.
+
+        Raises
+        ------
+        ValueError
+            The uplink leaves coordinates out.
+        """
         if uplink.sparsify is not None:
-            return "the rules compare whole models, and uplink.sparsify leaves coordinates out; leave it out"
-        return None
+            raise ValueError(
+                f"algorithm: {self.name}: the rules compare whole models, and uplink.sparsify leaves coordinates out; "
+                "leave it out"
+            )
 
-    def participation_problem(self, participation: Participation) -> str | None:
-        """Refuse cohorts that are too small for the rule."""
-        sampler = participation.sampler
-        return self._problem(sampler.size) if isinstance(sampler, FixedSize) else None
+    def check_participation(self, participation: Participation) -> None:
+        """Refuse cohorts that are too small for the rule.
 
-    def rounds_problem(self, rounds: int, clients: int | None) -> str | None:
-        """Refuse federations that are too small for the rule."""
-        return super().rounds_problem(rounds, clients) or (None if clients is None else self._problem(clients))
+        Raises
+        ------
+        ValueError
+            The sampler draws fewer clients than :attr:`least`.
+        """
+        if isinstance(participation.sampler, FixedSize):
+            self._check_clients(participation.sampler.size)
 
-    def _problem(self, clients: int) -> str | None:
-        if clients >= self.least:
-            return None
-        return (
-            f"{self.rule} with algorithm.faulty: {self.faulty} needs {self.least} clients a round, and there are "
-            f"{clients}; ask more of them, or allow fewer to be faulty"
-        )
+    def check_rounds(self, rounds: int, clients: int | None) -> None:
+        """Refuse federations that are too small for the rule.
+
+        Raises
+        ------
+        ValueError
+            There are fewer clients than :attr:`least`, or more rounds than the step size allows.
+        """
+        super().check_rounds(rounds, clients)
+        if clients is not None:
+            self._check_clients(clients)
+
+    def _check_clients(self, clients: int) -> None:
+        if clients < self.least:
+            raise ValueError(
+                f"{self.rule} with algorithm.faulty: {self.faulty} needs {self.least} clients a round, and there are "
+                f"{clients}; ask more of them, or allow fewer to be faulty"
+            )
 
 
 class RobustAggregation(Algorithm):

@@ -43,18 +43,27 @@ class ScaffoldSettings(WeightedSumSettings):
         """Control variates: formed from what was sent, where that is changed on its way."""
         return "public"
 
-    def link_problem(self, uplink: Uplink, *, noisy: bool) -> str | None:
-        """Both sides form control variates from what was sent, for which both must know Q."""
+    def check_link(self, uplink: Uplink, *, noisy: bool) -> None:
+        """Refuse control variates that do not follow from what was sent, for which both sides must know Q.
+
+        Raises
+        ------
+        ValueError
+            The uplink changes vectors, and the server cannot form the control variates from them.
+        """
         if uplink.is_plain and not noisy:
-            return None
+            return
         if self.correction == "option-i":
-            return (
-                "correction: option-i needs a second vector from each client; use option-ii, whose control variates "
-                "follow from what is sent"
+            raise ValueError(
+                f"algorithm: {self.name}: correction: option-i needs a second vector from each client; use option-ii, "
+                "whose control variates follow from what is sent"
             )
         if self.local_steps is None:
-            return "the server must know the number of local steps: give local_steps in place of local_epochs"
-        return super().link_problem(uplink, noisy=noisy)
+            raise ValueError(
+                f"algorithm: {self.name}: the server must know the number of local steps: give local_steps in place "
+                "of local_epochs"
+            )
+        super().check_link(uplink, noisy=noisy)
 
 
 class Scaffold(Algorithm):

@@ -17,7 +17,7 @@ from fenchel.common.errors import PayloadError, PhaseError
 from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.objectives.ranking import Ranking
-from fenchel.common.objectives.score_groups import BINS, LEVELS, NO_PLACES, Places, places_problem, score_groups
+from fenchel.common.objectives.score_groups import BINS, LEVELS, NO_PLACES, Places, check_places, score_groups
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.store import writing
 from fenchel.common.wire.phases import EVALUATE
@@ -126,8 +126,7 @@ def _places(values: Values) -> Places:
     places = values.get("places", NO_PLACES)
     if not (isinstance(places, np.ndarray) and places.dtype == np.float64):
         raise PayloadError(f"phase {EVALUATE!r} takes an array of float64 named 'places', if any")
-    if problem := places_problem(places):
-        raise PayloadError(f"the places that divide the line of scores {problem}", phase=EVALUATE)
+    check_places(places, phase=EVALUATE)
     return places
 
 

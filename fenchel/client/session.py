@@ -150,9 +150,8 @@ class Session:
         self._journal_folder = journal_folder
         self._quota = quota
         self._secret_exchange = secret_exchange
-        evaluates = self._evaluation_problem is None
-        if policy is not None and (refusal := policy.exposure(settings.algorithm, evaluates=evaluates)):
-            raise SettingsError(f"client {client} does not take part: {refusal}")
+        if policy is not None:
+            policy.check_exposure(client, settings.algorithm, evaluates=self._evaluation_problem is None)
         self._protection = protection_of(client, settings, self._objective, journal_folder, policy, account)
         self._begun: _Begun | None = None
         self._spent = False  # whether the server has been told so

@@ -34,10 +34,10 @@ from fenchel.common.objectives.score_groups import (
     NO_PLACES,
     Groups,
     Places,
+    check_groups,
     edges_of,
     further_places,
     grouped_auc,
-    groups_problem,
     samples_in,
 )
 from fenchel.common.objectives.score_groups import LEVELS as LEVELS_AT_MOST
@@ -182,8 +182,7 @@ class Evaluator:
         for prefix, samples in (("", described.samples), ("holdout_", reply["holdout_samples"])):
             groups = {prefix + name: _groups(reply, prefix + name) for name in ("positives", "negatives")}
             for name, those in groups.items():
-                if problem := groups_problem(those, bins, least):
-                    raise PayloadError(f"{name!r} {problem}", client=client)
+                check_groups(name, those, bins, least, client=client)
             grouped = sum(map(samples_in, groups.values()))
             if grouped not in (samples, 0):
                 raise PayloadError(

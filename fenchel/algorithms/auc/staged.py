@@ -176,8 +176,10 @@ class Staged(FixedFleet):
     def stage(self) -> Stage:
         """Return the stage that is going on."""
         number, prior = self.state.stage, self.state.prior
-        if problem := self.settings.stage_problem(number, prior, self.clients):
-            raise RunStoppedError(f"{problem}", round=self.fleet.round)
+        try:
+            self.settings.check_stage(number, prior, self.clients)
+        except ValueError as error:
+            raise RunStoppedError(str(error), round=self.fleet.round) from None
         return self.settings.stage(number, prior, self.clients)
 
     async def round(self, t: int) -> None:

@@ -67,22 +67,27 @@ class StagedSettings(AlgorithmSettings):
         """The setting with which all clients must take part in every round, and why; ``None``: they need not."""
         return None
 
-    def participation_problem(self, participation: Participation) -> str | None:
-        """Say what would leave clients out where all are needed."""
+    def check_participation(self, participation: Participation) -> None:
+        """Refuse to leave clients out where all are needed.
+
+        Raises
+        ------
+        ValueError
+            The sampler draws some of the clients, or a lost client would be left out.
+        """
         reason, sampler = self.needs_everybody, participation.sampler
         if reason is None:
-            return None
+            return
         if not isinstance(sampler, AllClients):
-            return (
+            raise ValueError(
                 f"participation.sampler.kind: {sampler.kind} given, but algorithm.{reason}, which needs all clients in "
                 "every round; use kind: all, or another setting there"
             )
         if participation.on_lost_state == "continue":
-            return (
+            raise ValueError(
                 f"participation.on_lost_state: continue given, but algorithm.{reason}, which needs all clients in "
                 "every round: without one the run would have to stop all the same; use stop, or another setting there"
             )
-        return None
 
     @field_validator("schedule", mode="before")
     @classmethod
@@ -90,10 +95,13 @@ class StagedSettings(AlgorithmSettings):
         """Let a schedule that does not say its kind be one of practice."""
         return {"kind": "practice", **value} if isinstance(value, Mapping) else value
 
-    def stage_problem(self, number: int, prior: float, clients: int) -> str | None:
-        """Say why stage ``number`` cannot be done: a step that moves nothing, a round that never ends.
+    def check_stage(self, number: int, prior: float, clients: int) -> None:
+        """Refuse a stage that cannot be done; parameters as for :meth:`stage`.
 
-        Parameters as for :meth:`stage`; ``None``: it can.
+        Raises
+        ------
+        ValueError
+            Its steps move nothing, its rounds never end, or its numbers are beyond all bounds.
         """
         schedule = self.schedule
         if isinstance(schedule, TheorySchedule):
@@ -105,37 +113,41 @@ class StagedSettings(AlgorithmSettings):
         try:
             stage = self.stage(number, prior, clients)
         except (OverflowError, ZeroDivisionError):
-            return f"{what} makes stage {number} one of numbers beyond all bounds; {advice}"
+            raise ValueError(f"{what} makes stage {number} one of numbers beyond all bounds; {advice}") from None
         if stage.step_size < SMALLEST_STEP:
-            return (
+            raise ValueError(
                 f"{what} makes the step size {stage.step_size:.3g} in stage {number}, with which nothing moves; "
                 f"{advice}"
             )
         if stage.local_steps > _LONGEST_ROUND:
-            return (
+            raise ValueError(
                 f"{what} makes rounds of {stage.local_steps:.3g} local steps in stage {number}, which never end; "
                 f"{advice}"
             )
-        return None
 
-    def rounds_problem(self, rounds: int, clients: int | None) -> str | None:
-        """Say which stage that the run will reach cannot be done.
+    def check_rounds(self, rounds: int, clients: int | None) -> None:
+        """Refuse more rounds than the stages that can be done have.
 
         Where the class prior is not given it counts as 1/2, with which the stages of the theorems are shortest.
+
+        Raises
+        ------
+        ValueError
+            The run would reach a stage that cannot be done.
         """
         prior, k = (0.5 if self.prior is None else self.prior), clients or 1
-        if isinstance(self.schedule, PracticeSchedule):
-            steps = self.stage(1, prior, k).local_steps
-            last = (rounds - 1) * steps // self.schedule.stage_steps + 1
-            problem = self.stage_problem(last, prior, k)
-            return f"rounds: {rounds} given, but {problem}" if problem else None
         number, done = 0, 0
-        while done < rounds:
-            number += 1
-            if problem := self.stage_problem(number, prior, k):
-                return f"rounds: {rounds} given, but {problem}"
-            done += self.stage(number, prior, k).rounds
-        return None
+        try:
+            if isinstance(self.schedule, PracticeSchedule):
+                steps = self.stage(1, prior, k).local_steps
+                self.check_stage((rounds - 1) * steps // self.schedule.stage_steps + 1, prior, k)
+                return
+            while done < rounds:
+                number += 1
+                self.check_stage(number, prior, k)
+                done += self.stage(number, prior, k).rounds
+        except ValueError as error:
+            raise ValueError(f"rounds: {rounds} given, but {error}") from None
 
     @property
     def proximal_weight(self) -> float:

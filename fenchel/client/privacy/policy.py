@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,10 +68,22 @@ class Policy(Section):
             return "encryption: required"
         return "protect_primal: true" if self.protect_primal else ""
 
-    def exposure(self, algorithm: AlgorithmSettings, *, evaluates: bool = False) -> str | None:
-        """Return why this client does not take part in a run that encrypts so little; ``None``: it does.
+    def check_exposure(self, client: str, algorithm: AlgorithmSettings, *, evaluates: bool = False) -> None:
+        """Refuse a run that encrypts too little.
 
-        evaluates: whether this client tells the server its exact losses, for models that the server chooses.
+        Parameters
+        ----------
+        client
+            The one whose policy this is.
+        algorithm
+            That of the run.
+        evaluates
+            Whether this client tells the server its exact losses, for models that the server chooses.
+
+        Raises
+        ------
+        SettingsError
+            The text says what the run does and what this policy wants, for each point in which they differ.
         """
         wanted = []
         if evaluates and self._wants_encryption:
@@ -85,35 +98,47 @@ class Policy(Section):
         if self.protect_primal and not algorithm.hides_model:
             wanted.append("shows the server this client's contributions, and the policy wants protect_primal: true")
         picks = getattr(algorithm, "picks", None)  # null: all, and so for algorithms that pick nothing
-        if self.least_picks is not None and isinstance(picks, int):
-            wanted += self._too_few(picks, common=getattr(algorithm, "picking", None) == "common")
-        return f"the run {'; it '.join(wanted)}" if wanted else None
+        if (least := self.least_picks) is not None and isinstance(picks, int):
+            if picks < least:
+                wanted.append(f"asks for picks: {picks}, and the policy wants {least} or more")
+            # The server works the clients' shares out, from what the others hold.
+            elif getattr(algorithm, "picking", None) == "common":
+                wanted.append(
+                    f"asks for picking: common, of which this client's share may be smaller than the {least} picks "
+                    "that the policy wants (picking: independent gives each client all)"
+                )
+        _refuse(client, wanted)
 
-    def _too_few(self, picks: int, *, common: bool) -> list[str]:
-        """Return why a round may update fewer dual coordinates than the policy allows, if it may."""
-        least = self.least_picks
-        assert least is not None
-        if picks < least:
-            return [f"asks for picks: {picks}, and the policy wants {least} or more"]
-        # The server works the clients' shares out, from what the others hold.
-        if common:
-            return [
-                f"asks for picking: common, of which this client's share may be smaller than the {least} picks that "
-                "the policy wants (picking: independent gives each client all)"
-            ]
-        return []
+    def check_without_privacy(self, client: str) -> None:
+        """Refuse a run without differential privacy if this policy wants it; ``client`` is the one whose it is.
 
-    def refusal(self, asked: DifferentialPrivacy | None, noise_multiplier: float, support: Support) -> str | None:
-        """Return why this client does not take part in a run, or ``None`` if it does.
-
-        asked: what the run's settings ask for; ``None``: no differential privacy.
-
-        Returns: What the run asks for and what this policy wants, for each point in which they differ.
+        Raises
+        ------
+        SettingsError
+            The policy wants noise.
         """
-        if asked is None:
-            if not self.wants_noise:
-                return None
-            return "the run sends uploads without differential privacy, and this client's policy wants it"
+        if self.wants_noise:
+            _refuse(client, ["sends uploads without differential privacy, and this client's policy wants it"])
+
+    def check_privacy(self, client: str, asked: DifferentialPrivacy, noise_multiplier: float, support: Support) -> None:
+        """Refuse a run that protects too little.
+
+        Parameters
+        ----------
+        client
+            The one whose policy this is.
+        asked
+            What the run's settings ask for.
+        noise_multiplier
+            Noise on an upload, over its sensitivity.
+        support
+            Which coordinates are sent.
+
+        Raises
+        ------
+        SettingsError
+            The text says what the run asks for and what this policy wants, for each point in which they differ.
+        """
         wanted = []
         if asked.mechanism not in self.mechanisms:
             wanted.append(f"asks for mechanism: {asked.mechanism}, and the policy wants {_any(self.mechanisms)}")
@@ -135,10 +160,16 @@ class Policy(Section):
             for name, given, most in limits
             if given is not None and most is not None and given > most
         ]
-        return f"the run {'; it '.join(wanted)}" if wanted else None
+        _refuse(client, wanted)
 
 
 _OF_ENCRYPTION = {"encryption", "protect_primal", "least_picks"}
+
+
+def _refuse(client: str, wanted: Sequence[str]) -> None:
+    """Raise an error if a policy wants anything of a run."""
+    if wanted:
+        raise SettingsError(f"client {client} does not take part: the run {'; it '.join(wanted)}")
 
 
 def _any(allowed: tuple[str, ...]) -> str:

@@ -129,15 +129,15 @@ def protection_of(
     """
     privacy = settings.differential_privacy
     if privacy is None:
-        if policy is not None and (refusal := policy.refusal(None, 0.0, "dense")):
-            raise SettingsError(f"client {client} does not take part: {refusal}")
+        if policy is not None:
+            policy.check_without_privacy(client)
         return None
     facts = facts_of(settings, objective, objective.samples)
     refuse(problems_of(settings, facts))
     release = Release(privacy.noise(facts), privacy.sampling_rate(facts))
     check_noise(settings, facts, release.noise_multiplier)
-    if policy is not None and (refusal := policy.refusal(privacy, release.noise_multiplier, facts.support)):
-        raise SettingsError(f"client {client} does not take part: {refusal}")
+    if policy is not None:
+        policy.check_privacy(client, privacy, release.noise_multiplier, facts.support)
     limit = privacy.budget if privacy.mechanism != "paper" else None  # that one is by the paper's formula
     _check_ledger(folder)
     if policy is not None:

@@ -22,13 +22,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logit
 
 from fenchel.common.arrays import Vector
+from fenchel.common.errors import PayloadError, Place
 
 BINS = 1024
 """Bins of the line before it is divided further: of equal width after a sigmoid."""
@@ -59,11 +60,19 @@ def edges_of(bins: int, places: Places) -> Vector:
     return np.unique(np.concatenate([logit(np.arange(1, bins) / bins), places.ravel()]))
 
 
-def places_problem(places: Places) -> str | None:
-    """Say what is wrong with places that the server sent, or return ``None``."""
+def check_places(places: Places, **place: Unpack[Place]) -> None:
+    """Check places that the server sent.
+
+    Raises
+    ------
+    PayloadError
+        They are of another shape, or not finite.
+    """
+    what = "the places that divide the line of scores are"
     if places.ndim != 2 or places.shape[1] != PARTS - 1 or len(places) > LEVELS:
-        return f"are of shape {places.shape}, expected at most {LEVELS} rows of {PARTS - 1}"
-    return None if np.isfinite(places).all() else "are not finite"
+        raise PayloadError(f"{what} of shape {places.shape}, expected at most {LEVELS} rows of {PARTS - 1}", **place)
+    if not np.isfinite(places).all():
+        raise PayloadError(f"{what} not finite", **place)
 
 
 def score_groups(scores: Vector, bins: int, least: int, places: Places = NO_PLACES) -> Groups:
@@ -152,23 +161,38 @@ def _cut(before: Sequence[int], start: int, stop: int, least: int) -> int | None
     return middle if least == 1 or fewer >= least else None
 
 
-def groups_problem(groups: Groups, bins: int, least: int) -> str | None:
-    """Say what is wrong with groups that somebody sent, or return ``None``.
+def check_groups(name: str, groups: Groups, bins: int, least: int, **place: Unpack[Place]) -> None:
+    """Check groups that a client sent.
 
-    groups: integers, shape (groups, 3).
+    Parameters
+    ----------
+    name
+        What its reply calls them.
+    groups
+        Integers, shape (groups, 3).
+    bins
+        How many divide the line.
+    least
+        How many samples a group holds at least.
+    **place
+        Where they came from, for errors.
+
+    Raises
+    ------
+    PayloadError
+        Their ranges are not ordered parts of the bins, or one holds too few samples.
     """
     start, stop, counts = groups.T
     if not groups.size:
-        return None
+        return
     borders = groups[:, :2].ravel()
     if borders[0] < 0 or borders[-1] > bins or (stop <= start).any() or (start[1:] < stop[:-1]).any():
-        return f"has ranges that are not ordered parts of the bins 0 to {bins - 1}"
+        raise PayloadError(f"{name!r} has ranges that are not ordered parts of the bins 0 to {bins - 1}", **place)
     smallest = int(counts.min())
     if smallest < 1:
-        return f"has a group of {smallest} samples"
+        raise PayloadError(f"{name!r} has a group of {smallest} samples", **place)
     if smallest < least and groups[0, :2].tolist() != [0, bins]:
-        return f"has a group of {smallest} samples, expected at least {least}"
-    return None
+        raise PayloadError(f"{name!r} has a group of {smallest} samples, expected at least {least}", **place)
 
 
 def samples_in(groups: Groups) -> int:

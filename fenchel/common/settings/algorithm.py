@@ -70,21 +70,39 @@ class AlgorithmSettings(Section):
         """
         return None
 
-    def link_problem(self, uplink: Uplink, *, noisy: bool) -> str | None:
-        """Say why the algorithm does not work if its vectors are changed on their way so; ``None``: it does.
+    def check_link(self, uplink: Uplink, *, noisy: bool) -> None:
+        """Refuse changes of vectors on their way with which the algorithm does not work.
 
-        uplink: what is done to what clients send.
-        noisy: whether noise is added, for differential privacy or not.
+        Parameters
+        ----------
+        uplink
+            What is done to what clients send.
+        noisy
+            Whether noise is added, for differential privacy or not.
+
+        Raises
+        ------
+        ValueError
+            The text names the setting of the algorithm, as ``algorithm: name: ...``, and what to change.
         """
-        return None
 
-    def participation_problem(self, participation: Participation) -> str | None:
-        """Say why the algorithm does not work if clients take part so; ``None``: it does."""
-        return None
+    def check_participation(self, participation: Participation) -> None:
+        """Refuse cohorts of clients with which the algorithm does not work.
 
-    def rounds_problem(self, rounds: int, clients: int | None) -> str | None:
-        """Say why the algorithm cannot do so many rounds; ``None``: it can. ``clients`` is ``None`` if not known."""
-        return None
+        Raises
+        ------
+        ValueError
+            The text names the setting to change.
+        """
+
+    def check_rounds(self, rounds: int, clients: int | None) -> None:
+        """Refuse more rounds than the algorithm can do; ``clients`` is ``None`` if not known.
+
+        Raises
+        ------
+        ValueError
+            The text names the setting to change.
+        """
 
     @property
     def mirrors_initial(self) -> bool:

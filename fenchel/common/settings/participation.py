@@ -110,18 +110,23 @@ class Participation(Section):
         "was divided at the start nothing is left; and an algorithm that does not align samples or features",
     )
 
-    def phases_problem(self, algorithm: str, asked: Collection[str]) -> str | None:
-        """Say which of :attr:`phases` is asked of nobody; ``None``: none of them."""
+    def check_phases(self, algorithm: str, asked: Collection[str]) -> None:
+        """Refuse :attr:`phases` that are never asked.
+
+        Raises
+        ------
+        ValueError
+            Neither the algorithm nor Fenchel itself asks a phase of this name.
+        """
         known = [*asked, *sorted(RUNTIME)]
         for phase in self.phases:
             if phase not in known:
                 near = get_close_matches(phase, known, 1)
                 meant = f"; did you mean {near[0]!r}?" if near else "."
-                return (
+                raise ValueError(
                     f"participation.phases: {algorithm} asks no phase {phase!r}{meant} It asks {', '.join(asked)}, and "
                     f"Fenchel itself {', '.join(sorted(RUNTIME))}"
                 )
-        return None
 
     def most_replies(self) -> tuple[str, int]:
         """Return the key that wants the most replies, and how many."""

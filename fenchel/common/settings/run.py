@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -177,18 +176,14 @@ class RunSettings(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        contradictions = chain(
-            self._participation_problems(),
-            self._link_problems(),
-            self._objective_problems(),
-            self._model_problems(),
-            self._training_problems(),
-        )
-        if problem := next(filter(None, contradictions), None):
-            raise ValueError(problem)
+        self._check_participation()
+        self._check_links()
+        self._check_objective()
+        self._check_models()
+        self._check_training()
         return self
 
-    def _participation_problems(self) -> Iterator[str | None]:
+    def _check_participation(self) -> None:
         clients, sampler, partition = self.clients, self.participation.sampler, self.data.partition
         needed = [self.participation.most_replies()]
         if isinstance(sampler, FixedSize) or (isinstance(sampler, Weighted) and not sampler.replacement):
@@ -197,25 +192,25 @@ class RunSettings(Section):
             needed.append(("participation.sampler.groups", sampler.groups))
         for key, count in needed:
             if isinstance(clients, int) and count > clients:
-                yield f"{key} is {count}, but there are only {clients} clients"
+                raise ValueError(f"{key} is {count}, but there are only {clients} clients")
         if self.participation.phases:
-            yield self.participation.phases_problem(self.algorithm.name, asked_phases(self.algorithm))
-        yield self.algorithm.participation_problem(self.participation)
-        yield self.algorithm.rounds_problem(self.rounds, clients if isinstance(clients, int) else None)
+            self.participation.check_phases(self.algorithm.name, asked_phases(self.algorithm))
+        self.algorithm.check_participation(self.participation)
+        self.algorithm.check_rounds(self.rounds, clients if isinstance(clients, int) else None)
         if isinstance(partition, GridPartition | RaggedPartition):
             groups = partition.sample_groups, partition.feature_groups
             if isinstance(clients, int) and clients != groups[0] * groups[1]:
-                yield (
+                raise ValueError(
                     f"data.partition: {groups[0]} sample groups times {groups[1]} feature groups are "
                     f"{groups[0] * groups[1]} clients, but clients is {clients}"
                 )
             if groups[1] > 1 and not self.algorithm.splits_features:
-                yield (
+                raise ValueError(
                     f"data.partition.feature_groups is {groups[1]}, but {self.algorithm.name} needs clients that hold "
                     "whole samples; use feature_groups: 1, or an algorithm for data that is split by features"
                 )
 
-    def _link_problems(self) -> Iterator[str | None]:
+    def _check_links(self) -> None:
         name, private = self.algorithm.name, self.differential_privacy is not None
         if not self.algorithm.uses_uplink:
             changed = {
@@ -224,65 +219,64 @@ class RunSettings(Section):
                 "differential_privacy": private,
             }
             if any(changed.values()):
-                yield (
+                raise ValueError(
                     f"{', '.join(key for key, given in changed.items() if given)}: {name} does not send vectors that "
                     "could be changed on their way: leave it out, or use an algorithm that does, such as fedavg, "
                     "scaffold or fedpdm"
                 )
             return
-        if problem := self.algorithm.link_problem(self.uplink, noisy=private or self.uplink.noise is not None):
-            yield f"algorithm: {name}: {problem}"
+        self.algorithm.check_link(self.uplink, noisy=private or self.uplink.noise is not None)
         if self.claims_privacy and self.evaluation.clients:
-            yield (
+            raise ValueError(
                 "evaluation.clients: true has the clients tell exact sums over their samples, to which no noise is "
                 "added, so differential_privacy would mean nothing; leave it out (where the server can load the data "
                 "itself, in a simulation, evaluation.training: true gives the training objective)"
             )
         if private and (self.uplink.noise or self.uplink.clip):
-            yield (
+            raise ValueError(
                 "uplink.noise and uplink.clip are for experiments without a claim; under differential_privacy, "
                 "which sets both, leave them out"
             )
 
-    def _objective_problems(self) -> Iterator[str | None]:
+    def _check_objective(self) -> None:
         name, h = self.algorithm.name, self.objective.regularizer
         if self.objective.initial is not None and self.algorithm.mirrors_initial:
-            yield (
+            raise ValueError(
                 "objective.initial: with aggregator: stale, or error feedback, clients begin from the initial model, "
                 "too, and cannot read that file; leave it out, or use aggregator: hybrid or sampled"
             )
         beta = getattr(self.objective, "nonconvex", 0.0)
         if beta and not self.algorithm.treats_nonconvex:
-            yield (
+            raise ValueError(
                 f"objective.nonconvex is {beta:g}, but {name} is for convex objectives; use 0, or "
                 "an algorithm that takes gradients only, such as fedavg"
             )
         if h.present and not self.algorithm.treats_regularizer:
-            yield (
+            raise ValueError(
                 f"objective.regularizer.kind is {h.kind}, but {name} cannot treat such a term; use none, or an "
                 "algorithm that can, such as fedavg"
             )
         if h.present and self.algorithm.takes_subgradient and not h.has_slope:
-            yield (
+            raise ValueError(
                 f"objective.regularizer.kind is {h.kind}, which has no subgradients to step along, as {name} does; "
                 "use an algorithm that takes its proximal operator, such as fedavg with regularizer_step: prox"
             )
         penalty = self.algorithm.prox_penalty
         if penalty is not None and h.least_penalty and penalty <= h.least_penalty:
-            yield (
+            raise ValueError(
                 f"objective.regularizer: {h.kind} needs a penalty rho above 1/theta = {h.least_penalty:g}, but with "
                 f"these settings of {name} rho is {penalty:g}; use a larger theta or a larger penalty"
             )
 
-    def _model_problems(self) -> Iterator[str | None]:
+    def _check_models(self) -> None:
         if self.keep_models is not None and self.algorithm.hides_model:
-            yield "keep_models: the server knows no model before the end, as clients encrypt it; use null"
+            raise ValueError("keep_models: the server knows no model before the end, as clients encrypt it; use null")
 
-    def _training_problems(self) -> Iterator[str | None]:
+    def _check_training(self) -> None:
         if not self.evaluation.training:
             return
         if self.own_data:
-            yield (
+            raise ValueError(
                 "evaluation.training: true given, but with data.name: own only the clients have training samples; "
                 "use null or false"
             )
@@ -292,7 +286,7 @@ class RunSettings(Section):
         if self.data.holdout:
             others = f"data.holdout: {self.data.holdout}"
         if others:
-            yield (
+            raise ValueError(
                 f"evaluation.training: true given, but with {others} the clients evaluate, on the samples that they "
                 "train on; use null or false"
             )

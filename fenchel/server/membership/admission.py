@@ -137,14 +137,17 @@ class Admission:
         try:
             await conversation.run(lambda hello: self._admit(member, hello))
         except asyncio.CancelledError:
-            refusal = self._newcomers.refusal(client, instance)
-            if self.members.get(client) is member or not refusal:
+            if self.members.get(client) is member:
                 raise
-            # The transport would leave a stream open that ends by cancellation from this side.
-            task = asyncio.current_task()
-            assert task is not None
-            task.uncancel()
-            raise JoinRefusedError(refusal) from None
+            try:
+                self._newcomers.check_welcome(client, instance)
+            except JoinRefusedError:
+                # The transport would leave a stream open that ends by cancellation from this side.
+                task = asyncio.current_task()
+                assert task is not None
+                task.uncancel()
+                raise
+            raise
 
     @property
     def is_over(self) -> bool:
@@ -154,11 +157,17 @@ class Admission:
     async def _admit(self, member: ClientRecord, hello: pb.Hello) -> pb.Welcome | pb.Farewell:
         if self._over is not None:
             return self._over
-        if self.members.get(member.name) is not member:
+        late = self.members.get(member.name) is not member
+        try:
+            if late:
+                await self._described.wait()
+                self._newcomers.check_welcome(member.name, self.enrolment.instances[member.name])
+            self._check_fit(member, hello.shard)
+        except JoinRefusedError as error:
+            self._remarks.add(logging.ERROR, member.name, f"client {member.name} is refused: {error}")
+            return pb.Farewell(reason=str(error))
+        if late:
             return await self._admit_late(member, hello)
-        refusal = self._misfit(member, hello.shard)
-        if refusal:
-            return self._refused(member, refusal)
         if member.shard is None:
             self._describe(member, hello.shard)
         self._environments.joined(member.name, hello)
@@ -181,12 +190,7 @@ class Admission:
         return pb.Welcome()
 
     async def _admit_late(self, member: ClientRecord, hello: pb.Hello) -> pb.Welcome | pb.Farewell:
-        """Decide on a client that has joined after the fleet was complete; wait for the border of a round."""
-        await self._described.wait()
-        instance = self.enrolment.instances[member.name]
-        refusal = self._newcomers.refusal(member.name, instance) or self._misfit(member, hello.shard)
-        if refusal:
-            return self._refused(member, refusal)
+        """Take in a client that has joined after the fleet was complete; wait for the next round."""
         self._describe(member, hello.shard)
         self._environments.joined(member.name, hello)
         pause = self._newcomers.pause(member.name)
@@ -201,10 +205,6 @@ class Admission:
             return pb.Farewell(reason=late)
         return pb.Welcome()
 
-    def _refused(self, member: ClientRecord, refusal: str) -> pb.Farewell:
-        self._remarks.add(logging.ERROR, member.name, f"client {member.name} is refused: {refusal}")
-        return pb.Farewell(reason=refusal)
-
     def _describe(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
         """Keep what a client said of its data; names of columns, which all clients share, once."""
         if self._source is None and shard.column_digest and not self._column_digest:
@@ -213,10 +213,10 @@ class Admission:
             del shard.column_names[:]
         member.shard = shard
 
-    def _misfit(self, member: ClientRecord, shard: pb.ShardDescription) -> str:
-        """Return why a client's data do not fit the run, without names of classes or columns; empty: they do."""
+    def _check_fit(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
+        """Refuse data that do not fit the run; the text of the error has no names of classes or columns."""
         if len(shard.class_names) > _CLASS_NAMES or any(len(name) > _CLASS_NAME for name in shard.class_names):
-            return (
+            raise JoinRefusedError(
                 f"client {member.name} has more than {_CLASS_NAMES:,} names of classes, or one of more than "
                 f"{_CLASS_NAME} characters; shorten them in its data file"
             )
@@ -224,9 +224,11 @@ class Admission:
         names, digest = shard.column_names, shard.column_digest
         fits = are_modest(names) and len(names) == stored and digest_of(names) == digest
         if len(digest) not in (0, _DIGEST) or (names and not fits):
-            return f"client {member.name} has names of columns that no client of this version sends"
+            raise JoinRefusedError(f"client {member.name} has names of columns that no client of this version sends")
         if shard.samples == 0 or shard.features_held == 0:
-            return f"client {member.name} has {shard.samples} samples of {shard.features_held} features; it needs some"
+            raise JoinRefusedError(
+                f"client {member.name} has {shard.samples} samples of {shard.features_held} features; it needs some"
+            )
         if self._source is not None:  # the server knows the data, and need not believe who came first
             problem = self._source.problem
             for name, mine, ours in (
@@ -234,11 +236,11 @@ class Admission:
                 ("classes", shard.classes, problem.classes),
             ):
                 if mine != ours:
-                    return (
+                    raise JoinRefusedError(
                         f"client {member.name} has {name} {mine}, but the data of this run have {ours}; does that "
                         "machine have the same data set as the server?"
                     )
-            return ""
+            return
         remedy = "all clients need the same (list the classes in data.classes, and give every file the same columns)"
         others = (other for other in self.members.values() if other.shard is not None and other is not member)
         other = next(others, None)  # which was compared with those before it
@@ -246,22 +248,26 @@ class Admission:
             for name in ("features", "classes"):
                 mine, theirs = getattr(shard, name), getattr(other.shard, name)
                 if mine != theirs:
-                    return f"client {member.name} has {name} {mine}, but client {other.name} has {theirs}; {remedy}"
+                    raise JoinRefusedError(
+                        f"client {member.name} has {name} {mine}, but client {other.name} has {theirs}; {remedy}"
+                    )
             if shard.class_names != other.shard.class_names:
-                return f"client {member.name} has other names of classes than client {other.name}; {remedy}"
-        return self._other_columns(member, shard)
+                raise JoinRefusedError(
+                    f"client {member.name} has other names of classes than client {other.name}; {remedy}"
+                )
+        self._check_columns(member, shard)
 
-    def _other_columns(self, member: ClientRecord, shard: pb.ShardDescription) -> str:
-        """Return how the columns of a client's file differ from the run's; empty: not at all, or not known."""
+    def _check_columns(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
+        """Refuse a file with other columns than the run's, as far as both are known."""
         if not shard.column_digest or not self._column_digest or shard.column_digest == self._column_digest:
-            return ""
+            return
         mine, ours = tuple(shard.column_names), self.column_names
         if sorted(mine) == sorted(ours):
             how = "its columns in another order" if mine else "other columns, or in another order,"
         else:
             place = next((place for place, (a, b) in enumerate(zip(mine, ours, strict=False)) if a != b), 0)
             how = f"other columns (the first is feature {place + 1}, not counting label and identifiers)"
-        return (
+        raise JoinRefusedError(
             f"the data file of client {member.name} has {how} than the files of clients that came before; give all "
             "files the same columns, or list the columns in data.columns, and they are found by their names"
         )

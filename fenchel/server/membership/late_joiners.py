@@ -50,10 +50,17 @@ class LateJoiners:
             late_joiner = self._waiting[name] = _LateJoiner(ClientRecord(name, 0, next_sequence=first))
         return late_joiner.member
 
-    def refusal(self, name: str, instance: bytes | None) -> str:
-        """Say why this process was turned away before; empty if it was not. A new process may try again."""
+    def check_welcome(self, name: str, instance: bytes | None) -> None:
+        """Refuse a process that was turned away before; a new process may try again.
+
+        Raises
+        ------
+        JoinRefusedError
+            The text is the reason that :meth:`turn_away` was given.
+        """
         turned_away, reason = self._turned_away.get(name, (None, ""))
-        return reason if turned_away == instance else ""
+        if reason and turned_away == instance:
+            raise JoinRefusedError(reason)
 
     async def wait(self, member: ClientRecord) -> None:
         """Wait until the client is in the fleet, or the run is over."""

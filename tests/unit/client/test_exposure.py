@@ -89,9 +89,10 @@ def test_a_policy_refuses_what_shows_more_than_it_allows(
     policy: dict[str, Any], weak: HyFDCASettings, strong: HyFDCASettings
 ) -> None:
     insists = Policy.model_validate(policy)
-    assert insists.exposure(weak) is not None
-    assert insists.exposure(strong) is None
-    assert Policy().exposure(weak) is None
+    with raises(SettingsError):
+        insists.check_exposure("north", weak)
+    insists.check_exposure("north", strong)
+    Policy().check_exposure("north", weak)
 
 
 def test_a_session_asks_the_policy(secrets: Secrets) -> None:
@@ -109,9 +110,10 @@ def test_a_session_asks_the_policy(secrets: Secrets) -> None:
 @pytest.mark.parametrize("policy", [{"encryption": "required"}, {"protect_primal": True}], ids=str)
 def test_a_policy_of_encryption_refuses_a_run_whose_clients_tell_exact_losses(policy: dict[str, Any]) -> None:
     encrypted, insists = with_key(protect_primal=True), Policy.model_validate(policy)
-    assert insists.exposure(encrypted, evaluates=False) is None
-    assert "evaluation.clients: false" in str(insists.exposure(encrypted, evaluates=True))
-    assert Policy(least_picks=20).exposure(encrypted, evaluates=True) is None
+    insists.check_exposure("north", encrypted, evaluates=False)
+    with raises(SettingsError):
+        insists.check_exposure("north", encrypted, evaluates=True)
+    Policy(least_picks=20).check_exposure("north", encrypted, evaluates=True)
 
 
 def test_a_session_refuses_a_run_whose_clients_evaluate_where_the_policy_wants_encryption(secrets: Secrets) -> None:
