@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from fenchel.common.arrays import Vector
-from fenchel.common.compression.uplink import ClientUplink
+from fenchel.common.compression.uplink import ClientUplink, Sent
 from fenchel.common.crypto.meter import CipherMeter
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import PayloadError, PhaseError
@@ -124,6 +124,40 @@ class ClientAlgorithm:
         if self.uplink.protection is not None:
             return self.uplink.protection.randomness.generator(purpose, self.round, self.occasion)
         return generator(self.seed, self.client, self.round, purpose)
+
+    def send(self, vector: Vector, *, around: Vector, minus: Vector | None = None, name: str = "model") -> Sent:
+        """Return what leaves of a vector through the uplink.
+
+        Parameters
+        ----------
+        vector
+            Shape (d,).
+        around
+            The model that the round began with, shape (d,), which the server knows, too.
+        minus
+            What the server has of this vector already, shape (d,): only the difference travels.
+        name
+            Tells several vectors of one round apart.
+
+        Raises
+        ------
+        PrivacyBudgetError
+            The run is differentially private, and the budget is spent, or :meth:`sensitivity` is not known.
+        """
+        return self.uplink.send(
+            vector,
+            self.round,
+            around=around,
+            minus=minus,
+            sensitivity=self.sensitivity(),
+            largest=self.largest,
+            occasion=self.occasion,
+            name=name,
+        )
+
+    def sensitivity(self) -> float | None:
+        """Return how far one sample can move what this round sends; ``None``: it is not known."""
+        return None
 
     def answer(self, phase: str, t: int, values: Values, *, finite: bool = False) -> Values:
         """Answer one phase of round ``t``; ``finite``: the arrays are known to be finite.

@@ -15,7 +15,6 @@ from fenchel.algorithms.client_half import ClientAlgorithm, answers
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.accounting.sensitivity import DualDifference, LocalMap
 from fenchel.common.arrays import Indices, Vector
-from fenchel.common.compression.uplink import Sent
 from fenchel.common.objectives.regularizer import Zero
 from fenchel.common.settings.algorithm import SMALLEST_STEP, AlgorithmSettings, Weighting
 from fenchel.common.settings.participation import Sampler, Weighted
@@ -208,18 +207,14 @@ class FedAvg(Algorithm):
 
     async def round(self, t: int) -> None:
         """Draw S_t; w_{t+1} = sum over k in S_t of n_k / n * ClientUpdate(k, w_t)."""
-        self.model = self.downlink.kept(await self.trained_mean(t), t + 1)
+        self.model = self.received(await self.trained(), "model").mean()
 
-    async def trained_mean(self, t: int) -> Vector:
-        """Have a cohort train from the global model; return the mean of the results, shape (d,)."""
-        return self.uplink.mean(await self.trained(t), "model", self.model, t)
-
-    async def trained(self, t: int, **more: type[int]) -> Reduced:
+    async def trained(self, **more: type[int]) -> Reduced:
         """Return the sums of what S_t sends: ClientUpdate(k, w_t), n_k, and more by name."""
         return await self.sample().reduce(
             "train",
-            model=self.downlink.wire(self.model, t),
-            returns={"model": self.uplink.expected(self.model), "samples": int, **more},
+            model=self.broadcast,
+            returns={"model": self.upload, "samples": int, **more},
             weight="samples" if self.settings.weighting == "samples" else None,
             dtype=self.model.dtype,
         )
@@ -261,20 +256,8 @@ class LocalTraining(ClientAlgorithm):
             g += h.subgradient(w)
         return g
 
-    def send(self, vector: Vector, *, around: Vector, minus: Vector | None = None) -> Sent:
-        """Return what leaves of a vector; see :meth:`fenchel.common.compression.uplink.ClientUplink.send`."""
-        return self.uplink.send(
-            vector,
-            self.round,
-            around=around,
-            minus=minus,
-            sensitivity=self.sensitivity(),
-            largest=self.largest,
-            occasion=self.occasion,
-        )
-
     def sensitivity(self) -> float | None:
-        """Return how far one sample can move what this round sends; ``None``: nobody needs to know."""
+        """Return how far one sample can move what this round sends; ``None``: it is not private."""
         protection = self.uplink.protection
         if protection is None:
             return None

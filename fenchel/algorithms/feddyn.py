@@ -83,7 +83,7 @@ class FedDyn(Algorithm):
 
     def initial_state(self, model: Vector) -> State:
         """Begin with h = 0, as the clients begin with lambda_i = 0."""
-        return self.State(self.downlink.kept(model, 1), np.zeros_like(model))
+        return self.State(model, np.zeros_like(model))
 
     async def admit(self, cohort: Cohort) -> None:
         """Newcomers have lambda_i = 0, so the mean of all lambda_i is h N_old / N_new."""
@@ -98,20 +98,17 @@ class FedDyn(Algorithm):
         x, alpha, clients = self.model, self.settings.alpha, len(self.fleet.members)
         replies = await self.sample().reduce(
             "train",
-            model=self.downlink.wire(x, t),
+            model=self.broadcast,
             mean_samples=mean_samples(self.fleet),
-            returns={"model": self.uplink.expected(x)},
+            returns={"model": self.upload},
             dtype=x.dtype,
         )
-        sent = self.uplink.aggregate(replies, "model", x, t)
-        covered = sent.coverage > 0
+        sent = self.received(replies, "model")
         self.state.mean_dual = self.state.mean_dual - alpha / clients * (sent.total - sent.coverage * x)
-        new = np.where(covered, sent.mean(np.zeros_like(x)) - self.state.mean_dual / alpha, 0)
+        new = np.where(sent.covered, sent.mean() - self.state.mean_dual / alpha, 0)
         if self.settings.regularizer_step == "server-prox":
             new = self.regularizer.prox(new, alpha)
-        if self.uplink.holds:
-            new = np.where(covered, new, x)
-        self.model = self.downlink.kept(new.astype(x.dtype, copy=False), t + 1)
+        self.model = sent.held(new).astype(x.dtype, copy=False)
 
 
 class FedDynClient(LocalTraining):

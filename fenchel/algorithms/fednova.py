@@ -33,10 +33,10 @@ class FedNova(FedAvg):
     async def round(self, t: int) -> None:
         """x <- x - tau_eff sum_i p_i (x - w_i) / tau_i, where tau_eff = sum_i p_i tau_i."""
         x = self.model
-        trained = await self.trained(t, steps=int)
-        mean = self.uplink.mean(trained, "model", x, t)
+        trained = await self.trained(steps=int)
+        mean = self.received(trained, "model").mean()
         effective = x.dtype.type(trained.mean("steps"))
-        self.model = self.downlink.kept(x + effective * (mean - x), t + 1)
+        self.model = x + effective * (mean - x)
 
 
 class FedNovaClient(FedAvgClient):

@@ -57,8 +57,7 @@ class FedOpt(FedAvg):
 
     def initial_state(self, model: Vector) -> State:
         """Return m_0 = 0 and v_0 = tau^2."""
-        kept = self.downlink.kept(model, 1)
-        return self.State(kept, np.zeros_like(kept), np.full_like(kept, self.settings.adaptivity**2))
+        return self.State(model, np.zeros_like(model), np.full_like(model, self.settings.adaptivity**2))
 
     async def admit(self, cohort: Cohort) -> None:
         """Take in newcomers, who need nothing."""
@@ -66,7 +65,7 @@ class FedOpt(FedAvg):
     async def round(self, t: int) -> None:
         """Delta <- mean of the x_i - x; m <- beta_1 m + (1 - beta_1) Delta; x <- x + eta m / (sqrt(v) + tau)."""
         x, state, (beta_1, beta_2) = self.model, self.state, self.settings.betas
-        change = await self.trained_mean(t) - x
+        change = self.received(await self.trained(), "model").mean() - x
         square = change**2
         state.momentum = beta_1 * state.momentum + (1 - beta_1) * change
         match self.settings.optimizer:
@@ -77,7 +76,7 @@ class FedOpt(FedAvg):
             case "adam":
                 state.squares = beta_2 * state.squares + (1 - beta_2) * square
         step = state.momentum / (np.sqrt(state.squares) + self.settings.adaptivity)
-        self.model = self.downlink.kept(x + self.settings.server_step_size * step, t + 1)
+        self.model = x + self.settings.server_step_size * step
 
 
 class FedOptClient(FedAvgClient):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, model_validator
 
 from fenchel.algorithms.client_half import ClientContext, answers
@@ -27,6 +26,7 @@ from fenchel.common.settings.uplink import Uplink
 from fenchel.common.wire.schema import Expected
 from fenchel.common.wire.values import SparseVector, Values
 from fenchel.fleet.cohort import Cohort
+from fenchel.fleet.uplink import ReceivedVector
 
 Aggregator = Literal["sampled", "stale", "hybrid"]
 Dual = Literal["private", "public"]
@@ -170,54 +170,50 @@ class FedPDM(Algorithm):
     def __init__(self, context: ServerContext) -> None:
         super().__init__(context)
         self.h = context.objective.regularizer
-        self.aggregator = self.settings.aggregates(noisy=self.noisy)
+        self.aggregator = self.settings.aggregates(noisy=self.uplink.noisy)
         self.initial_model = context.initial_model
         self._figures: dict[str, float] = {}
 
     def initial_state(self, model: Vector) -> State:
         """x0 as given, of which the clients will know a part; nobody has sent anything, all dual variables are 0."""
-        return self.State(self.downlink.kept(model, 1), model.copy(), np.zeros_like(model))
+        return self.State(model, model.copy(), np.zeros_like(model))
 
     async def round(self, t: int) -> None:
         """x0 <- prox_{h/rho}(u), of which the clients are sent a part; u is made of what S_t sent."""
         cohort = self.fleet.all() if t == 1 and self.settings.first_round == "all" else self.sample()
-        u, covered, steps = await self._aggregate(cohort, t)
+        u, sent, steps = await self._aggregate(cohort, t)
         x0 = self.h.prox(u, self.settings.penalty)  # (12)
-        if self.uplink.holds:
-            x0 = np.where(covered, x0, self.model)  # held after the prox, which would shrink it round by round
-        self.model = self.downlink.kept(x0, t + 1)  # (27)
+        # Held after the prox, which would shrink it round by round.
+        self.model = x0 if sent is None else sent.held(x0)  # (27)
         self._figures = {
             "nonzeros": float(np.count_nonzero(self.model)),
-            "coverage": float(covered.mean()),
+            "coverage": 1.0 if sent is None else float(sent.covered.mean()),
             "local_steps": steps,
         }
 
-    async def _aggregate(self, cohort: Cohort, t: int) -> tuple[Vector, NDArray[np.bool_], float]:
-        """Return u, shape (d,), which of its coordinates somebody sent, shape (d,), and the mean of Q_i."""
+    async def _aggregate(self, cohort: Cohort, t: int) -> tuple[Vector, ReceivedVector | None, float]:
+        """Return u, shape (d,), what it was made of if not of all coordinates, and the mean of Q_i."""
         x0, rho, clients = self.model, self.settings.penalty, len(self.fleet.members)
-        model = self.downlink.wire(x0, t)
-        returns: dict[str, Expected] = {"upload": self.uplink.expected(x0), "steps": int}
-        everything = np.ones(x0.shape, bool)
+        returns: dict[str, Expected] = {"upload": self.upload, "steps": int}
         if self.aggregator == "sampled" and self.settings.error_feedback == "ef21":
-            replies = await cohort.ask("solve", model=model, returns=returns)
+            replies = await cohort.ask("solve", model=self.broadcast, returns=returns)
             known = [self.state.replicas.setdefault(client, self.initial_model.copy()) for client in replies]
             for replica, upload in zip(known, replies.values_of("upload"), strict=True):
                 coordinates, values = self.uplink.entries(cast(SparseVector | Vector, upload), x0, t)
                 replica[coordinates] += values
-            return np.mean(known, axis=0), everything, float(replies.mean("steps"))
-        sums = await cohort.reduce("solve", model=model, returns=returns, dtype=x0.dtype)
+            return np.mean(known, axis=0), None, float(replies.mean("steps"))
+        sums = await cohort.reduce("solve", model=self.broadcast, returns=returns, dtype=x0.dtype)
         steps = float(sums.mean("steps"))
-        sent = self.uplink.aggregate(sums, "upload", x0, t)
-        covered = sent.coverage > 0
+        sent = self.received(sums, "upload")
         nothing = np.zeros_like(x0)
         if self.aggregator == "stale":  # the clients sent what changed
             self.state.mean_upload = self.state.mean_upload + sent.total / clients
-            return self.state.mean_upload, everything, steps
+            return self.state.mean_upload, None, steps
         if self.aggregator == "sampled":
-            return sent.mean(nothing), covered, steps  # (20), (23)
+            return sent.mean(nothing), sent, steps  # (20), (23)
         self.state.mean_dual = self.state.mean_dual + rho / clients * (sent.coverage * x0 - sent.total)
-        u = np.where(covered, sent.mean(nothing) - self.state.mean_dual / rho, nothing)
-        return u, covered, steps
+        u = np.where(sent.covered, sent.mean() - self.state.mean_dual / rho, nothing)
+        return u, sent, steps
 
     async def admit(self, cohort: Cohort) -> None:
         """Take newcomers into the means over all clients: they have sent nothing, and their dual variables are 0."""
@@ -276,15 +272,13 @@ class FedPDMClient(LocalTraining):
         x0, state, rho = model, self.state, self.settings.penalty
         x, steps = self._local(x0)
         dual = state.dual + rho * (x0 - x)  # (8c)
-        if self.aggregator == "hybrid":
-            sent = self.send(x, around=x0)
-            state.dual[sent.coordinates] += rho * (x0[sent.coordinates] - sent.values)
-            return {"upload": sent.wire, "steps": steps}
-        y = x - dual / rho  # (8d)
-        sent, y_sent = self._sent(y, x0)
-        if self.dual_is_public:
-            chosen = sent.coordinates
-            state.dual[chosen] = (state.dual[chosen] + rho * (x0[chosen] - y_sent)) / 2
+        is_hybrid = self.aggregator == "hybrid"
+        sent, y = self._sent(x if is_hybrid else x - dual / rho, x0)  # (8d)
+        chosen = sent.coordinates
+        if is_hybrid:
+            state.dual[chosen] += rho * (x0[chosen] - y)
+        elif self.dual_is_public:
+            state.dual[chosen] = (state.dual[chosen] + rho * (x0[chosen] - y)) / 2
         else:
             state.dual = dual
         return {"upload": sent.wire, "steps": steps}
@@ -304,12 +298,11 @@ class FedPDMClient(LocalTraining):
     def _sent(self, y: Vector, x0: Vector) -> tuple[Sent, Vector]:
         """Send y_i, or its change where the server keeps it; return also y_i on the coordinates that were sent."""
         mirrored = self.state.mirrored
-        if not mirrored.size:
-            sent = self.send(y, around=x0)
-            return sent, sent.values
         if self.settings.error_feedback == "ef21":
             sent = self.send(y - mirrored, around=x0)
         else:
-            sent = self.send(y, around=x0, minus=mirrored)
+            sent = self.send(y, around=x0, minus=mirrored if mirrored.size else None)
+        if not mirrored.size:
+            return sent, sent.values
         mirrored[sent.coordinates] += sent.values
         return sent, mirrored[sent.coordinates]

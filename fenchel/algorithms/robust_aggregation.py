@@ -96,15 +96,14 @@ class RobustAggregation(Algorithm):
 
     async def round(self, t: int) -> None:
         """Draw S_t; w_{t+1} = R(ClientUpdate(k, w_t), k in S_t), where R is the rule."""
-        x = self.model
         trained = await self.sample().ask(
             "train",
-            model=self.downlink.wire(x, t),
-            returns={"model": self.uplink.expected(x), "samples": int},
+            model=self.broadcast,
+            returns={"model": self.upload, "samples": int},
             min_replies=max(self.settings.least, self.fleet.participation.min_replies),
         )
-        models = np.array(trained.values_of("model"), x.dtype)
-        self.model = self.downlink.kept(aggregate(models, self.settings.rule, self.settings.faulty), t + 1)
+        models = np.array(trained.values_of("model"), self.model.dtype)
+        self.model = aggregate(models, self.settings.rule, self.settings.faulty)
 
 
 class RobustAggregationClient(FedAvgClient):

@@ -18,9 +18,9 @@ from fenchel.algorithms.mb_sgd import mean_samples
 from fenchel.algorithms.server_half import Algorithm, ServerContext
 from fenchel.common.arrays import Vector
 from fenchel.common.settings.uplink import Uplink
-from fenchel.common.wire.schema import Expected
-from fenchel.common.wire.values import Values
+from fenchel.common.wire.values import Value, Values
 from fenchel.fleet.cohort import Cohort, Reduced
+from fenchel.fleet.uplink import ReceivedVector
 
 
 class ScaffoldSettings(WeightedSumSettings):
@@ -82,11 +82,10 @@ class Scaffold(Algorithm):
     def __init__(self, context: ServerContext) -> None:
         super().__init__(context)
         self.corrects = self.settings.correction != "none"
-        self.is_plain = self.uplink.settings.is_plain and not self.noisy
 
     def initial_state(self, model: Vector) -> State:
         """Begin with c = 0, as the clients begin with c_i = 0."""
-        return self.State(self.downlink.kept(model, 1), np.zeros_like(model))
+        return self.State(model, np.zeros_like(model))
 
     async def admit(self, cohort: Cohort) -> None:
         """Newcomers have c_i = 0, so the mean of all c_i is c N_old / N_new."""
@@ -101,35 +100,34 @@ class Scaffold(Algorithm):
         x, state = self.model, self.state
         replies = await self.sample().reduce(
             "train",
-            model=self.downlink.wire(x, t),
+            model=self.broadcast,
             mean_samples=mean_samples(self.fleet),
             **({"control": state.control} if self.corrects else {}),
-            returns=self._returns(x),
+            returns={"model_change": self.upload, **({"control_change": x} if self.receives_control else {})},
             dtype=x.dtype,
         )
-        change, control_change = self._changes(replies, x, t)
+        change = self.received(replies, "model_change", minus=x)
         if self.corrects:
-            state.control = state.control + control_change / len(self.fleet.members)
-        self.model = self.downlink.kept(x + self.settings.server_step_size * change, t + 1)
+            state.control = state.control + self._control_change(replies, change) / len(self.fleet.members)
+        self.model = x + self.settings.server_step_size * change.mean()
 
-    def _returns(self, x: Vector) -> dict[str, Expected]:
-        if not self.is_plain:
-            return {"model": self.uplink.expected(x)}
-        return {"model_change": x, "control_change": x} if self.corrects else {"model_change": x}
+    @property
+    def receives_control(self) -> bool:
+        """True if clients send Delta c_i, too, as in the paper.
 
-    def _changes(self, replies: Reduced, x: Vector, t: int) -> tuple[Vector, Vector]:
-        """Return the mean of Delta x_i, and the sum of Delta c_i.
-
-        What was changed on its way stands for both, and no second vector travels: the clients form c_i from what they
-        sent, so Delta c_i is -c + (x - x_i) / (Q eta) where they sent something (docs/specifications/fedpdm.md,
-        section 2.8).
+        They do not where Delta x_i is changed on its way: then they form c_i from what they sent, and Delta c_i follows
+        from that (docs/specifications/fedpdm.md, section 2.8).
         """
-        if self.is_plain:
-            return replies.mean("model_change"), replies.sum("control_change") if self.corrects else np.zeros_like(x)
-        sent = self.uplink.aggregate(replies, "model", x, t)
-        along = (self.settings.local_steps or 1) * self.settings.step_size_at(t)
-        control_change = sent.coverage * (x / along - self.state.control) - sent.total / along
-        return self.uplink.mean(replies, "model", x, t) - x, control_change
+        return self.corrects and self.uplink.is_plain
+
+    def _control_change(self, replies: Reduced, change: ReceivedVector) -> Vector:
+        """Return the sum of Delta c_i: as sent, or -c - Delta x_i / (Q eta) where a coordinate was sent."""
+        if self.receives_control:
+            total: Vector = replies.sum("control_change")
+        else:
+            along = (self.settings.local_steps or 1) * self.settings.step_size_at(self.fleet.round)
+            total = -(change.coverage * self.state.control + change.total / along)
+        return total
 
     def metrics(self) -> dict[str, float]:
         """Return the norm of c, by which all clients are corrected: small again where SCAFFOLD converges."""
@@ -162,17 +160,15 @@ class ScaffoldClient(LocalTraining):
         for batch in self.batches():
             w -= eta * (p * self.gradient(w, batch) + correction)
             steps += 1
-        if self.uplink.changes:
-            sent = self.send(w, around=x)
-            if control is not None:
-                chosen = sent.coordinates
-                state.control[chosen] += (x[chosen] - sent.values) / (steps * eta) - control[chosen]
-            return {"model": sent.wire}
+        sent = self.send(w, around=x, minus=x)
+        reply: dict[str, Value] = {"model_change": sent.wire}
         if control is None:
-            return {"model_change": w - x}
-        before = state.control
+            return reply
+        chosen, before = sent.coordinates, state.control.copy()
         if self.settings.correction == "option-i":
             state.control = p * self.gradient(x, self.objective.all_rows)
         else:
-            state.control = before - control + (x - w) / (steps * eta)
-        return {"model_change": w - x, "control_change": state.control - before}
+            state.control[chosen] = before[chosen] - control[chosen] - sent.values / (steps * eta)
+        if not self.uplink.changes:
+            reply["control_change"] = state.control - before
+        return reply

@@ -13,10 +13,12 @@ from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.settings.privacy import DifferentialPrivacy
 from fenchel.common.settings.uplink import Downlink, Uplink
-from fenchel.fleet.cohort import Cohort
+from fenchel.common.wire.schema import Expected
+from fenchel.common.wire.values import SparseVector
+from fenchel.fleet.cohort import Cohort, Reduced
 from fenchel.fleet.downlink import ServerDownlink
 from fenchel.fleet.fleet import Fleet
-from fenchel.fleet.uplink import ServerUplink
+from fenchel.fleet.uplink import ReceivedVector, ServerUplink
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,22 +73,49 @@ class Algorithm:
         self.settings: Any = context.settings
         self.uplink = ServerUplink(context.uplink, context.fleet.seed, context.noisy)
         self.downlink = ServerDownlink(context.downlink, context.fleet.seed)
-        self.noisy = context.noisy
         self.state: Any = self.initial_state(context.initial_model)
+        self.model = self.state.model
 
     def initial_state(self, model: Vector) -> Any:
         """Return the state before the first round; override it if the state has more than the model."""
-        return self.State(self.downlink.kept(model, 1))
+        return self.State(model)
 
     @property
     def model(self) -> Vector:
-        """The current global model, shape (d,); it is what gets evaluated and saved."""
+        """The current global model, shape (d,), as clients will know it; it is what gets evaluated and saved.
+
+        Of a model that is assigned the downlink keeps what it sends in the next round; the rest becomes zero.
+        """
         model: Vector = self.state.model
         return model
 
     @model.setter
     def model(self, model: Vector) -> None:
-        self.state.model = model
+        self.state.model = self.downlink.kept(model, self.fleet.round + 1)
+
+    @property
+    def broadcast(self) -> Vector | SparseVector:
+        """The model as it travels to the clients in this round, for ``ask`` and ``reduce``."""
+        return self.downlink.wire(self.model, self.fleet.round)
+
+    @property
+    def upload(self) -> Expected:
+        """Expectation of a vector of the model's shape that a client sends through its uplink, for ``returns``."""
+        return self.uplink.expected(self.model)
+
+    def received(self, replies: Reduced, name: str, *, minus: Vector | float = 0.0) -> ReceivedVector:
+        """Return what came of a vector that clients sent through their uplinks in this round.
+
+        Parameters
+        ----------
+        replies
+            To a phase that was asked with :attr:`broadcast`; the model has not been assigned since.
+        name
+            The vector's in each reply.
+        minus
+            What the clients subtracted before they sent, shape (d,).
+        """
+        return self.uplink.received(replies, name, self.model, self.fleet.round, minus=minus)
 
     def sample(self) -> Cohort:
         """Draw this round's cohort as the settings say."""

@@ -1,4 +1,4 @@
-"""What clients sent of their vectors, added up coordinate by coordinate.
+"""Vectors as the server received them, coordinate by coordinate.
 
 The other end of ``fenchel/common/compression/uplink.py``. Clients may send different coordinates; a sum then goes
 over those that sent one, and so does a mean (FedPDM paper, equations 20 and 23): supports are sets of
@@ -8,8 +8,10 @@ indices, and a zero that was sent counts like any other value.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fenchel.common.arrays import Indices, Vector
 from fenchel.common.compression.shared_index_sets import uplink_support
@@ -21,22 +23,74 @@ from fenchel.fleet.cohort import Reduced
 
 
 @dataclass(frozen=True)
-class Aggregate:
-    """Sums of vectors of which each client sent some coordinates."""
+class ReceivedVector:
+    """Sums and means of a vector that clients sent, in the model's dtype.
 
-    total: Vector
-    """Sum of what was sent, weighted where the clients are, shape (d,), dtype of the model; 0 where nobody sent
-    anything."""
-    coverage: Vector
-    """w, the weight of those that sent each coordinate, shape (d,), dtype of the model; their number where all weigh
-    the same."""
+    Attributes
+    ----------
+    replies
+        Of a phase whose handler sent the vector through its uplink.
+    name
+        The vector's in each reply.
+    around
+        The model that the clients began with, shape (d,).
+    uncovered
+        The mean where no client sent a coordinate, shape (d,).
+    support
+        The coordinates that all clients sent, and the replies do not name, shape (k,); ``None``: there are none such.
+    is_whole
+        Whether all clients sent all coordinates.
+    holds
+        Whether coordinates that no client sent stay as they were; else they become zero.
+    """
 
-    def mean(self, uncovered: Vector) -> Vector:
-        """Return the mean over those that sent a coordinate; ``uncovered``, shape (d,), where nobody did."""
-        covered = self.coverage > 0
+    replies: Reduced
+    name: str
+    around: Vector
+    uncovered: Vector
+    support: Indices | None
+    is_whole: bool
+    holds: bool
+
+    @cached_property
+    def total(self) -> Vector:
+        """Sum of what was sent, weighted where the clients are, shape (d,); 0 where no client sent a coordinate."""
+        return self._placed(self.replies.sum(self.name))
+
+    @cached_property
+    def coverage(self) -> Vector:
+        """w, the weight of those that sent each coordinate, shape (d,); their number where all weigh the same."""
+        if self.is_whole or self.support is not None:
+            return self._placed(self.replies.weight)
+        return self._placed(self.replies.coverage(self.name))
+
+    @cached_property
+    def covered(self) -> NDArray[np.bool_]:
+        """Coordinates that at least one client sent, as a mask, shape (d,)."""
+        return self.coverage > 0
+
+    def _placed(self, entries: Vector | float) -> Vector:
+        """Return a vector of shape (d,) with these entries where they belong."""
+        if self.support is None and isinstance(entries, np.ndarray):
+            return entries.astype(self.around.dtype, copy=False)
+        whole = np.zeros_like(self.around)
+        whole[slice(None) if self.support is None else self.support] = entries
+        return whole
+
+    def mean(self, uncovered: Vector | None = None) -> Vector:
+        """Return the mean over those that sent a coordinate, shape (d,).
+
+        uncovered: shape (d,), where no client did. Default: what the settings say (``uplink.sparsify.fill``).
+        """
+        if self.is_whole:
+            return self._placed(self.replies.mean(self.name))
         one = self.coverage.dtype.type(1)
-        mean: Vector = np.where(covered, self.total / np.where(covered, self.coverage, one), uncovered)
-        return mean
+        mean = self.total / np.where(self.covered, self.coverage, one)
+        return np.where(self.covered, mean, self.uncovered if uncovered is None else uncovered)
+
+    def held(self, model: Vector) -> Vector:
+        """Return a model, shape (d,), whose uncovered coordinates stay as they were, if the settings want that."""
+        return np.where(self.covered, model, self.around) if self.holds else model
 
 
 @dataclass(frozen=True)
@@ -48,9 +102,9 @@ class ServerUplink:
     noisy: bool = False  # whether what clients send carries noise
 
     @property
-    def holds(self) -> bool:
-        """Whether coordinates that nobody sent stay as they were; else they become zero."""
-        return self.settings.sparsify is not None and self.settings.sparsify.holds
+    def is_plain(self) -> bool:
+        """Whether vectors arrive as they were sent."""
+        return self.settings.is_plain and not self.noisy
 
     def expected(self, model: Vector) -> Expected:
         """Return what a reply must hold for a vector of the model's shape and dtype."""
@@ -64,27 +118,32 @@ class ServerUplink:
             return ArraySpec(dtype, (count,), form=form)
         return ArraySpec(dtype, model.shape, kinds=(SparseVector,), count=count, form=form)
 
-    def aggregate(self, replies: Reduced, name: str, around: Vector, t: int) -> Aggregate:
-        """Return the sums of a vector over all replies.
+    def received(
+        self, replies: Reduced, name: str, around: Vector, t: int, *, minus: Vector | float = 0.0
+    ) -> ReceivedVector:
+        """Return what came of a vector.
 
-        replies: of a phase whose handler sent the vector through its uplink.
-        around: what the clients were sent, shape (d,).
+        Parameters
+        ----------
+        replies
+            Of a phase whose handler sent the vector through its uplink.
+        name
+            The vector's in each reply.
+        around
+            The model that the clients began with, shape (d,).
+        t
+            The round.
+        minus
+            What the clients subtracted before they sent, shape (d,).
         """
         sparsifier = self.settings.sparsify
-        if sparsifier is None:
-            total: Vector = replies.sum(name).astype(around.dtype, copy=False)
-            return Aggregate(total, np.full_like(around, replies.weight))
-        if not sparsifier.is_shared:
-            total = replies.sum(name).astype(around.dtype, copy=False)
-            return Aggregate(total, replies.coverage(name).astype(around.dtype))
-        support = uplink_support(sparsifier, around, self.seed, t)
-        total, coverage = np.zeros_like(around), np.zeros_like(around)
-        total[support] = replies.sum(name)
-        coverage[support] = replies.weight
-        return Aggregate(total, coverage)
+        holds = sparsifier is not None and sparsifier.holds
+        uncovered = (around if holds else np.zeros_like(around)) - minus
+        support = uplink_support(sparsifier, around, self.seed, t) if sparsifier and sparsifier.is_shared else None
+        return ReceivedVector(replies, name, around, uncovered, support, sparsifier is None, holds)
 
     def entries(self, sent: Vector | SparseVector, around: Vector, t: int) -> tuple[Indices | slice, Vector]:
-        """Return which coordinates one client sent of a vector, and their values; see :meth:`aggregate`."""
+        """Return which coordinates one client sent of a vector, and their values."""
         sparsifier = self.settings.sparsify
         if isinstance(sent, SparseVector):
             return sent.indices, sent.values.astype(around.dtype, copy=False)
@@ -92,14 +151,3 @@ class ServerUplink:
         if sparsifier is None:
             return slice(None), values
         return uplink_support(sparsifier, around, self.seed, t), values
-
-    def mean(self, replies: Reduced, name: str, around: Vector, t: int) -> Vector:
-        """Return the mean of a vector over all replies, shape (d,); where nobody sent anything, zero or ``around``.
-
-        Which of the two, ``uplink.sparsify.fill`` says.
-        """
-        sparsifier = self.settings.sparsify
-        if sparsifier is None:
-            return replies.mean(name).astype(around.dtype, copy=False)
-        uncovered = around if self.holds else np.zeros_like(around)
-        return self.aggregate(replies, name, around, t).mean(uncovered)

@@ -27,7 +27,7 @@ from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.uplink import Uplink, UplinkSparsifier
 from fenchel.common.wire.values import SparseVector
 from fenchel.fleet.cohort import Reduced
-from fenchel.fleet.uplink import Aggregate, ServerUplink
+from fenchel.fleet.uplink import ReceivedVector, ServerUplink
 from tests.algorithms.feddcd_oracle import Quadratics
 from tests.algorithms.feddcd_quadratics import Quadratic, problem_of, train_quadratics
 from tests.algorithms.fedpdm_oracle import Trace, Variant, simulated, soft
@@ -397,16 +397,15 @@ def test_the_golden_example(aggregator: str, tmp_path: Path, solves: list[Solve]
     np.testing.assert_allclose(run.client_states("dual"), [[0.5], [-1.5]], rtol=1e-12)
 
 
-def aggregated(vectors: Sequence[Vector], uplink: Uplink, around: Vector) -> tuple[Aggregate, Vector]:
-    """What the server makes of what clients send of these vectors: the sums, and the mean."""
+def aggregated(vectors: Sequence[Vector], uplink: Uplink, around: Vector) -> ReceivedVector:
+    """What the server makes of what clients send of these vectors."""
     clients = [f"client-{i}" for i in range(len(vectors))]
     folded = Reduced(clients, None, 1 << 20)
     room = InRoom(folded, roomy(clients, 1 << 20))
     for i, vector in enumerate(vectors):
         sent = ClientUplink(uplink, SEED, clients[i]).send(vector, 1, around=around)
         room.add(clients[i], {"upload": sent.wire})
-    server = ServerUplink(uplink, SEED)
-    return server.aggregate(folded, "upload", around, 1), server.mean(folded, "upload", around, 1)
+    return ServerUplink(uplink, SEED).received(folded, "upload", around, 1)
 
 
 @pytest.mark.parametrize(
@@ -416,20 +415,20 @@ def aggregated(vectors: Sequence[Vector], uplink: Uplink, around: Vector) -> tup
 def test_the_golden_aggregation(k: int, mean: list[float], coverage: list[float]) -> None:
     vectors = [np.array([3, -1, 0.5]), np.array([0.2, -4, 2])]
     uplink = Uplink(sparsify=UplinkSparsifier(support="top-k", keep=k / 3))
-    sums, result = aggregated(vectors, uplink, np.array([7.0, 7.0, 7.0]))
-    assert result.tolist() == mean
+    sums = aggregated(vectors, uplink, np.array([7.0, 7.0, 7.0]))
+    assert sums.mean().tolist() == mean
     assert sums.coverage.tolist() == coverage
     held = uplink.model_copy(update={"sparsify": UplinkSparsifier(support="top-k", keep=k / 3, fill="hold")})
     wanted = [m if w else 7.0 for m, w in zip(mean, coverage, strict=True)]
-    assert aggregated(vectors, held, np.array([7.0, 7.0, 7.0]))[1].tolist() == wanted
+    assert aggregated(vectors, held, np.array([7.0, 7.0, 7.0])).mean().tolist() == wanted
 
 
 @pytest.mark.parametrize("support", SUPPORTS)
 def test_a_zero_that_was_sent_counts(support: str) -> None:
     # All of them are sent, and some are zero: the mean is over both clients.
     uplink = Uplink(sparsify=UplinkSparsifier.model_validate({"support": support, "keep": 1.0}))
-    sums, mean = aggregated([np.array([4.0, 0, 0]), np.array([0, -2.0, 0])], uplink, np.full(3, 9.0))
-    assert mean.tolist() == [2, -1, 0]
+    sums = aggregated([np.array([4.0, 0, 0]), np.array([0, -2.0, 0])], uplink, np.full(3, 9.0))
+    assert sums.mean().tolist() == [2, -1, 0]
     assert sums.coverage.tolist() == [2, 2, 2]
 
 

@@ -20,7 +20,7 @@ from fenchel.common.wire.payload import encode
 from fenchel.common.wire.schema import ArraySpec, check
 from fenchel.common.wire.values import SparseVector, Value
 from fenchel.fleet.cohort import Reduced
-from fenchel.fleet.uplink import Aggregate, ServerUplink
+from fenchel.fleet.uplink import ServerUplink
 from tests.messages import raises
 from tests.rooms import InRoom, roomy
 
@@ -87,15 +87,15 @@ def test_sums_and_means_go_over_those_who_sent_a_coordinate(
     vectors = vectors_of(clients, seed)
     server = ServerUplink(settings, SEED)
     replies = folded(sent(settings, vectors), "samples" if weighted else None)
-    sums = server.aggregate(replies, "model", X0, T)
+    sums = server.received(replies, "model", X0, T)
     total, coverage = by_hand(settings, vectors, weighted, X0)
     np.testing.assert_allclose(sums.total, total, rtol=0, atol=1e-13)
     np.testing.assert_array_equal(sums.coverage, coverage)
     holds = support is not None and (support != "top-k" if fill is None else fill == "hold")
-    assert server.holds == holds
+    assert sums.holds == holds
     uncovered = X0 if holds else np.zeros(D)
     expected = [total[j] / coverage[j] if coverage[j] else uncovered[j] for j in range(D)]
-    np.testing.assert_allclose(server.mean(replies, "model", X0, T), expected, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(sums.mean(), expected, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("support", [None, *SUPPORTS])
@@ -145,18 +145,32 @@ def test_float32_models_have_float32_sums_and_means(support: str | None, weighte
     settings, around = settings_of(support), X0.astype(np.float32)
     replies = folded(sent(settings, vectors_of(3, 0, "float32"), around), "samples" if weighted else None)
     server = ServerUplink(settings, SEED)
-    assert server.mean(replies, "model", around, T).dtype == np.float32
-    assert server.aggregate(replies, "model", around, T).total.dtype == np.float32
+    assert server.received(replies, "model", around, T).mean().dtype == np.float32
+    assert server.received(replies, "model", around, T).total.dtype == np.float32
 
 
 def test_a_mean_where_nobody_sent_anything_is_what_is_given() -> None:
-    sums = Aggregate(np.array([6.0, 0.0, 0.0]), np.array([3.0, 0.0, 2.0]))
-    assert sums.mean(np.array([7.0, 8.0, 9.0])).tolist() == [2, 8, 0]
+    replies = folded(
+        {f"client-{i}": {"model": SparseVector(np.array([0, 2]), np.array([2.0, 0.0]), 3)} for i in range(3)}
+    )
+    around = np.array([7.0, 8.0, 9.0])
+    sums = ServerUplink(settings_of("random", 0.6), SEED).received(replies, "model", around, T)
+    assert sums.mean(np.array([5.0, 6.0, 7.0])).tolist() == [2, 6, 0]
+    assert sums.mean().tolist() == [2, 8, 0]
+    assert sums.held(np.array([1.0, 1.0, 1.0])).tolist() == [1, 8, 1]
+
+
+@pytest.mark.parametrize(("fill", "uncovered"), [("hold", 0.0), ("zero", -8.0)])
+def test_of_a_difference_what_was_subtracted_is_taken_off_where_nothing_came(fill: str, uncovered: float) -> None:
+    replies = folded({"client-0": {"change": SparseVector(np.array([0, 2]), np.array([2.0, 0.0]), 3)}})
+    x = np.array([7.0, 8.0, 9.0])
+    sums = ServerUplink(settings_of("random", 0.6, fill=fill), SEED).received(replies, "change", x, T, minus=x)
+    assert sums.mean().tolist() == [2, uncovered, 0]
 
 
 def test_noise_stays_inside_the_support_also_in_the_sum() -> None:
     settings = settings_of("shared-random", 0.4, noise=5.0)
-    sums = ServerUplink(settings, SEED).aggregate(folded(sent(settings, vectors_of(4, 0))), "model", X0, T)
+    sums = ServerUplink(settings, SEED).received(folded(sent(settings, vectors_of(4, 0))), "model", X0, T)
     outside = sums.coverage == 0
     assert outside.sum() == D - kept(0.4, D)
     assert not sums.total[outside].any()
