@@ -56,8 +56,8 @@ class DisclosureEntry:
         """Who could read it: all others who carried it saw its size alone."""
         return _READERS.get((self.direction, self.form), "the server")
 
-    def note(self, client: str, t: int, found: Description) -> None:
-        """Count one more of this kind."""
+    def widen(self, found: Description) -> None:
+        """Take the sizes of one more of this kind in."""
         if self.bytes is None:
             self.shape = [[side, side] for side in found.shape]
             self.bytes = [found.bytes, found.bytes]
@@ -70,10 +70,9 @@ class DisclosureEntry:
             _widen(self.entries, found.entries)
         if self.additions is not None and found.additions is not None:
             _widen(self.additions, found.additions)
-        self.count(client, t)
 
     def count(self, client: str, t: int) -> None:
-        """Count one that is like one before."""
+        """Count one more of this kind."""
         self.clients.add(client)
         if t < self.first_round:
             self.first_round = t

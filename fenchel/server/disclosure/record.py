@@ -14,7 +14,6 @@ import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,20 +40,22 @@ UNASKED = "(unasked)"
 UNDECLARED = "(undeclared)"
 """Stands for the names of values that nobody asked for, so that nobody can make the account grow."""
 _SEALED = frozenset(name for name, spec in BOX.items() if getattr(spec, "form", "") == "sealed")
-_KEPT_BYTES = 4096  # clients' descriptors up to here are compared with the next
-_AT_ONCE = 64  # messages that are noted together
-_FEW = 100  # arrays
-_SMALL_BYTES = 16 << 10  # of a reply's head; its names and its words are as long as the client likes
+_KEPT_BYTES = 4096  # replies' descriptors up to here are compared with the next
 _KEYS = 8  # of ciphertexts of one name: a run has one, and what a client makes up is not worth more
 
 
 @dataclass(frozen=True)
 class _Noted:
-    """What was noted of a message; most of those that follow announce the same."""
+    """A message that was noted; most of those that follow announce the same."""
 
-    descriptor: bytes
+    content: bytes | Outline
     forms: Mapping[str, Form]
-    kinds: tuple[DisclosureEntry, ...]
+    entries: tuple[DisclosureEntry, ...]
+
+    def count(self, call: Call) -> None:
+        """Count one more of its kind."""
+        for entry in self.entries:
+            entry.count(call.client, call.round)
 
 
 @dataclass
@@ -76,9 +77,8 @@ class DisclosureRecord:
     _clients: set[str] = field(default_factory=set)
     _news: bool = True
     _unseen: dict[str, dict[str, Callable[[Message], object]]] = field(default_factory=dict)
-    _waiting: list[Callable[[], None]] = field(default_factory=list)  # what is still to be noted
-    _broadcasts: dict[tuple[str, int], _Noted] = field(default_factory=dict)  # the last of each phase and kind
-    _replies: dict[tuple[str, int, str], _Noted] = field(default_factory=dict)  # and of each client
+    _noted: dict[tuple[str, int, str], _Noted] = field(default_factory=dict)
+    """The last of each phase, kind and client that it came from; for instructions the client is empty."""
 
     # What the transport tells
 
@@ -112,46 +112,25 @@ class DisclosureRecord:
         payload: the descriptor of its arrays, as it travels; the same object for all receivers of a broadcast.
         goes_on: whether the arrays go on where they broke off: then they were noted before.
         """
-        self._later(partial(self._sent, call, head, payload, goes_on))
-
-    def _later(self, note: Callable[[], None]) -> None:
-        """Note something when there is time, or people ask: until then messages that are on their way go first."""
-        self._waiting.append(note)
-        if len(self._waiting) >= _AT_ONCE:
-            self.catch_up()
-
-    def catch_up(self) -> None:
-        """Note what is still to be noted."""
-        while self._waiting:
-            self._waiting.pop(0)()
-
-    def _sent(self, call: Call, head: pb.Instruction, payload: bytes, goes_on: bool) -> None:
         self.head("down", head)
         if goes_on:
             return
-        noted = self._broadcasts.get((call.phase, call.kind))
-        if noted is not None and noted.descriptor == payload:
-            _again(noted, call)
-            return
-        told = outline(pb.Payload.FromString(payload), sys.maxsize, sys.maxsize)
-        kinds = []
-        for found in (part.description for part in told.parts):
-            form: Form = "sealed" if call.phase == ACCEPT and found.name in _SEALED else "clear"
-            kinds.append(self._note(call, "down", found, form))
-        self._broadcasts[call.phase, call.kind] = _Noted(payload, {}, tuple(kinds))
+        place = call.phase, call.kind, ""
+        noted = self._noted.get(place)
+        if noted is None or noted.content != payload:
+            entries = []
+            for part in outline(pb.Payload.FromString(payload), sys.maxsize, sys.maxsize).parts:
+                found = part.description
+                form: Form = "sealed" if call.phase == ACCEPT and found.name in _SEALED else "clear"
+                entries.append(self._entry(call, "down", found, form))
+            noted = self._noted[place] = _Noted(payload, {}, tuple(entries))
+        noted.count(call)
 
-    def received(self, client: str, reply: pb.Reply, told: Outline, call: Call | None) -> None:
+    def received(self, client: str, reply: pb.Reply, content: Outline, call: Call | None) -> None:
         """Note that a reply has begun to arrive, whether or not it will count.
 
         call: what it answers; ``None``: nothing that the server remembers.
         """
-        note = partial(self._received, client, reply, told, call)
-        if len(told.parts) <= _FEW and reply.ByteSize() <= _SMALL_BYTES:
-            self._later(note)
-        else:
-            note()  # what takes much memory is not held
-
-    def _received(self, client: str, reply: pb.Reply, told: Outline, call: Call | None) -> None:
         self.head("up", reply)
         if reply.resume:
             return  # it goes on where it broke off, and was noted then
@@ -159,20 +138,19 @@ class DisclosureRecord:
         known = call or Call(
             client=client, sequence=reply.sequence, base=0, phase=UNASKED, round=0, kind=pb.KIND_UNSPECIFIED, body=None
         )
-        descriptor = reply.payload.SerializeToString()
-        noted = self._replies.get((known.phase, known.kind, client))
-        if noted is not None and noted.descriptor == descriptor and noted.forms == forms:
-            _again(noted, known)
-            return
-        kinds = []
-        for found in (part.description for part in told.parts):
-            if found.name in forms:
-                kinds.append(self._note(known, "up", found, forms[found.name]))
-            else:
-                unknown = found._replace(name=UNDECLARED, key="")
-                kinds.append(self._note(known, "up", unknown, "clear"))
-        if len(descriptor) <= _KEPT_BYTES:
-            self._replies[known.phase, known.kind, client] = _Noted(descriptor, forms, tuple(kinds))
+        place = known.phase, known.kind, client
+        noted = self._noted.get(place)
+        if noted is None or noted.content != content or noted.forms != forms:
+            entries = []
+            for part in content.parts:
+                found = part.description
+                if found.name not in forms:
+                    found = found._replace(name=UNDECLARED, key="")
+                entries.append(self._entry(known, "up", found, forms.get(found.name, "clear")))
+            noted = _Noted(content, forms, tuple(entries))
+            if reply.payload.ByteSize() <= _KEPT_BYTES:
+                self._noted[place] = noted
+        noted.count(known)
 
     def _head(self, message: str, direction: Direction, fields: Iterable[str]) -> None:
         head = self._heads.get(message)
@@ -183,7 +161,8 @@ class DisclosureRecord:
         head.times += 1
         self._news = self._news or len(head.fields) > before
 
-    def _note(self, call: Call, direction: Direction, found: Description, declared: Form) -> DisclosureEntry:
+    def _entry(self, call: Call, direction: Direction, found: Description, declared: Form) -> DisclosureEntry:
+        """Return the entry for one value of a message, with the sizes of this one in it."""
         form = "ciphertext" if found.content == "ciphertexts" else declared
         name = found.name
         if call.phase in EXCHANGE and "/" in name:
@@ -200,14 +179,13 @@ class DisclosureRecord:
                 call.phase, word, direction, name, found.content, found.dtype, form, key, call.round, call.round
             )
             self._news = True
-        kind.note(call.client, call.round, found)
+        kind.widen(found)
         return kind
 
     # The file
 
     def save_news(self) -> None:
         """Write the file if something of a new kind has crossed since it was written."""
-        self.catch_up()
         if self._news:
             self.save()
 
@@ -218,7 +196,6 @@ class DisclosureRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return the account as it is kept (docs/run-folder.md)."""
-        self.catch_up()
         return {
             "run": self.run,
             "clients": sorted(self._clients),
@@ -267,11 +244,6 @@ class DisclosureRecord:
                 "anew. Put it back, or move it away to accept that",
                 source=self.path,
             ) from None
-
-
-def _again(noted: _Noted, call: Call) -> None:
-    for kind in noted.kinds:
-        kind.count(call.client, call.round)
 
 
 def _lines(account: Mapping[str, Any]) -> str:
