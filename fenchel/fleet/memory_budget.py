@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from fenchel.common.errors import SettingsError
+from fenchel.common.errors import PayloadError, SettingsError
 from fenchel.common.memory import memory_bytes
 from fenchel.common.wire.schema import Expectation, body_bounds
 
@@ -83,18 +83,23 @@ class Reservation:
             self._give_back(client)
         self._memory_budget.grant()  # also where nothing was held: what it might have needed is free
 
-    def excess(self, client: str, size: int) -> str:
-        """Say why a reply of ``size`` bytes is refused, however long it waits; empty if it is not."""
+    def check(self, client: str, size: int) -> None:
+        """Refuse a reply of ``size`` bytes for which there will be no room, however long it waits.
+
+        Raises
+        ------
+        PayloadError
+            It is larger than what was asked for, or than what the memory budget leaves for it.
+        """
         asked = self._sizes.get(client)
         if asked is not None and asked.most is not None and size > asked.most:
-            return f"its reply has {size:,} bytes, and what was asked for has {asked.most:,} at most"
+            raise PayloadError(f"its reply has {size:,} bytes, and what was asked for has {asked.most:,} at most")
         most = self._allowed.get(client, size)
-        if size <= most:
-            return ""
-        return (
-            f"its reply has {size:,} bytes, and network.in_flight_bytes, {self._memory_budget.limit:,}, leaves "
-            f"{most:,} for it in this phase"
-        )
+        if size > most:
+            raise PayloadError(
+                f"its reply has {size:,} bytes, and network.in_flight_bytes, {self._memory_budget.limit:,}, leaves "
+                f"{most:,} for it in this phase"
+            )
 
     @property
     def holds_back(self) -> bool:

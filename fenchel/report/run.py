@@ -486,11 +486,7 @@ def _table(path: Path) -> pa.Table:
         return pa.table({"round": pa.array([], pa.int32())})
     table = tables.read(path)
     for name in dict.fromkeys(("round", *table.column_names)):
-        if problem := _column_problem(table, name):
-            raise CheckpointError(
-                f"column {name!r} {problem}; the table is damaged, or another program wrote it: copy it again",
-                source=path,
-            )
+        _check_column(table, name, path)
     return table
 
 
@@ -498,20 +494,25 @@ _WORDS = ("phase", "kind", "client", "outcome")
 """Columns of text; all others are numbers."""
 
 
-def _column_problem(table: pa.Table, name: str) -> str:
-    """Say what is wrong with a column, whatever it means; empty if nothing is."""
-    if table.column_names.count(name) != 1:
-        return f"is there {table.column_names.count(name)} times; expected one"
-    found, kind = table[name], table[name].type
-    if name in _WORDS and not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        return f"holds values of type {kind}; expected text"
-    if name not in _WORDS and not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        return f"holds values of type {kind}; expected numbers"
-    if name == "round" and not pa.types.is_integer(kind):
-        return f"holds values of type {kind}; expected whole numbers"
-    if found.null_count and (name in _WORDS or name == "round"):
-        return "has rows without a value; expected one in each"
-    return ""
+def _check_column(table: pa.Table, name: str, path: Path) -> None:
+    """Refuse a column that is missing, there twice, of another type, or has gaps that it may not have."""
+    times = table.column_names.count(name)
+    kind = table[name].type if times == 1 else None
+    if kind is None:
+        problem = f"is there {times} times; expected one"
+    elif name in _WORDS and not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        problem = f"holds values of type {kind}; expected text"
+    elif name not in _WORDS and not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        problem = f"holds values of type {kind}; expected numbers"
+    elif name == "round" and not pa.types.is_integer(kind):
+        problem = f"holds values of type {kind}; expected whole numbers"
+    elif table[name].null_count and (name in _WORDS or name == "round"):
+        problem = "has rows without a value; expected one in each"
+    else:
+        return
+    raise CheckpointError(
+        f"column {name!r} {problem}; the table is damaged, or another program wrote it: copy it again", source=path
+    )
 
 
 def _frame(table: pa.Table) -> Any:

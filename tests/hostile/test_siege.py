@@ -345,7 +345,7 @@ QUIET: dict[str, tuple[Attack, str]] = {
     "not a number": (saying({"model": np.full(640, np.nan), "samples": 40}), "not finite"),
     "a long sparse vector": (
         saying({"model": SparseVector(np.array([2**40 - 1]), np.ones(1), 2**40), "samples": 40}),
-        "is sparse",
+        "is a sparse vector",
     ),
     "a bomb of differences": (sparse(2**40, pb.DELTA_VARINT), "got values named"),
     "a bomb of a list": (sparse(2**40, pb.INDEX_LIST), "got values named"),

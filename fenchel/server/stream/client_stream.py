@@ -187,10 +187,12 @@ class ClientStream:
         answers = call or member.overdue.get(head.sequence)
         if answers is None:
             await self._unsolicited.reply()
-        if problem := self._too_many(head, answers):
+        try:
+            self._check_count(head, answers)
+        except WireError as error:
             if call is None or call.request is None or not call.request.is_open_for(call):
-                raise WireError(f"{problem}; the stream of the client is ended{SAME_VERSION}")
-            call.request.fail(call, f"{problem}; do both sides run the same version of the algorithm?")
+                raise WireError(f"{error}; the stream of the client is ended{SAME_VERSION}") from None
+            call.request.fail(call, f"{error}; do both sides run the same version of the algorithm?")
             reader.discard(reply)
             return None
         reader.check(reply)
@@ -215,25 +217,26 @@ class ClientStream:
                 call.mark_admitted()
         return call
 
-    def _too_many(self, reply: pb.Reply, answers: Call | None) -> str:
-        """Say how many values a reply has, if it has more than were asked for; else return an empty text."""
+    def _check_count(self, reply: pb.Reply, answers: Call | None) -> None:
+        """Refuse a reply with more values than were asked for."""
         count = len(reply.payload.arrays)
         if answers is None:
-            most: int | None = max(MOST_VALUES, self._member.most_values)
-            problem = f"a reply to no question has {count:,} values, and {most:,} are accepted"
-        else:
-            most = answers.most_values
-            problem = f"a reply has {count:,} values, and {most} were asked for"
-        return problem if most is not None and count > most else ""
+            most = max(MOST_VALUES, self._member.most_values)
+            if count > most:
+                raise WireError(f"a reply to no question has {count:,} values, and {most:,} are accepted")
+        elif answers.most_values is not None and count > answers.most_values:
+            raise WireError(f"a reply has {count:,} values, and {answers.most_values} were asked for")
 
     def _exceeds(self, call: Call, size: int) -> bool:
         """Refuse a reply that is larger than anything that was asked for, before it takes any memory."""
-        request = call.request
-        problem = "" if request is None else request.room.excess(call.client, size)
-        if request is None or not problem or not request.is_open_for(call):
+        if call.request is None or not call.request.is_open_for(call):
             return False
-        request.fail(call, problem)
-        return True
+        try:
+            call.request.room.check(call.client, size)
+        except WireError as error:
+            call.request.fail(call, str(error))
+            return True
+        return False
 
     def _received(self, call: Call, message: IncomingMessage[pb.Reply]) -> None:
         reply = message.head

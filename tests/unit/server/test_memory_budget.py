@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fenchel.common import memory
 from fenchel.common.data.limits import DataLimits
-from fenchel.common.errors import SettingsError
+from fenchel.common.errors import PayloadError, SettingsError
 from fenchel.common.memory import memory_bytes
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.wire.schema import ArraySpec
@@ -52,13 +52,22 @@ def test_a_phase_that_needs_more_at_once_than_there_may_be_is_refused_in_words()
         MemoryBudget(MIB - 1).room("round 1, phase 'train'", exactly(MIB), buffer=MIB)
 
 
+def takes(room: Reservation, client: str, size: int) -> bool:
+    """Whether there will be room for a reply."""
+    try:
+        room.check(client, size)
+    except PayloadError:
+        return False
+    return True
+
+
 def test_one_reply_at_a_time_is_enough_for_a_sum() -> None:
     room = MemoryBudget(MIB).room("train", exactly(MIB), buffer=256 * MIB)
     assert (room.wanted, room.buffer) == (MIB, 0)
     open_length = MemoryBudget(10 * MIB).room("visit", {"a": Size(0, None)}, buffer=256 * MIB)
     assert open_length.buffer == 5 * MIB
-    assert not open_length.excess("a", 5 * MIB)
-    assert open_length.excess("a", 5 * MIB + 1)
+    assert takes(open_length, "a", 5 * MIB)
+    assert not takes(open_length, "a", 5 * MIB + 1)
     wide = MemoryBudget(600 * MIB).room("train", exactly(MIB), buffer=256 * MIB)
     assert (wide.wanted, wide.buffer) == (257 * MIB, 256 * MIB)
 
@@ -66,12 +75,13 @@ def test_one_reply_at_a_time_is_enough_for_a_sum() -> None:
 def test_what_is_open_is_cut_for_all_alike() -> None:
     sizes = {"a": Size(MIB, MIB), "b": Size(0, None), "c": Size(MIB, None)}
     room = MemoryBudget(12 * MIB, largest_message=100 * MIB).room("offer", sizes)
-    assert not room.excess("a", MIB)
-    told = [client for client in sizes for size in (5 * MIB, 6 * MIB + MIB) if room.excess(client, size)]
-    assert told == ["a", "a", "b", "c"]
-    assert "network.in_flight_bytes, 12,582,912, leaves 5,2" in room.excess("b", 7 * MIB)
+    assert takes(room, "a", MIB)
+    refused = [client for client in sizes for size in (5 * MIB, 6 * MIB + MIB) if not takes(room, client, size)]
+    assert refused == ["a", "a", "b", "c"]
+    with pytest.raises(PayloadError, match="network.in_flight_bytes, 12,582,912, leaves 5,2"):
+        room.check("b", 7 * MIB)
     roomy = MemoryBudget(1000 * MIB, largest_message=100 * MIB).room("offer", sizes)
-    assert not any(roomy.excess(client, 100 * MIB) for client in ("b", "c"))
+    assert all(takes(roomy, client, 100 * MIB) for client in ("b", "c"))
 
 
 @given(
@@ -94,7 +104,7 @@ def test_all_that_a_room_lets_come_fits_the_limit(
     largest = []
     for client, size in sizes.items():
         most = min(limit, 80 if size.most is None else size.most)
-        while room.excess(client, most):
+        while not takes(room, client, most):
             most -= 1
         assert most >= size.least
         largest.append(most)
