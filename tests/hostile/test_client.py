@@ -135,7 +135,7 @@ async def test_a_client_that_comes_back_after_the_end_is_done(worker: Worker) ->
     [
         ("no such phase", MODEL, "answers no phase"),
         ("train", {}, "takes ['model']"),
-        ("train", {"model": 1.0}, "is a float, expected an array"),
+        ("train", {"model": 1.0}, "is the float 1.0, expected an array"),
         ("train", {"model": np.array([np.nan, 0.0])}, "not finite"),
         ("train", {"model": np.zeros(3)}, "ValueError"),
         ("train", {**MODEL, "__class__": "x"}, "takes ['model']"),

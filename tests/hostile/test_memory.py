@@ -161,7 +161,7 @@ async def test_few_bytes_that_stand_for_a_gigabyte_stay_few(federate: Callable[.
     federation = federate(rounds=len(encodings) + 1, deadline=100.0)
     await besieged(federation, SMALL, bombs)
     told = federation.says("server")
-    assert "is sparse" in told
+    assert "is a sparse vector" in told
     assert told.count("got values named") == len(encodings) - 1
 
 

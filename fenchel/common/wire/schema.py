@@ -21,7 +21,7 @@ from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.crypto.vector import check_received
 from fenchel.common.errors import NotFiniteError, PayloadError, Place
 from fenchel.common.untrusted_text import plain
-from fenchel.common.wire.codecs import ArrayCodec, codec_of, entries_of, noun_of
+from fenchel.common.wire.codecs import ARRAY_TYPES, ArrayCodec, codec_of, entries_of, noun_of
 from fenchel.common.wire.values import Value, Values, aligned
 
 Form: TypeAlias = Literal["clear", "noisy", "pseudonyms", "sealed"]
@@ -122,7 +122,7 @@ class ArraySpec:
     @property
     def _noun(self) -> str:
         given = "" if self.count is None else f" with {self.count} entries given"
-        return " or ".join(codec.noun for codec in self._codecs) + given
+        return ("an array" if self.kinds == ARRAY_TYPES else " or ".join(codec.noun for codec in self._codecs)) + given
 
 
 @dataclass(frozen=True)
