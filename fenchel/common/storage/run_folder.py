@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fenchel.common.errors import CheckpointError, FenchelError, StorageError
 
@@ -16,14 +17,14 @@ BEGINS = "a server begins to conduct this run"
 """What the log says when one does: at the start, and again after each resumption."""
 
 
-class _Part:
-    """A file or folder of a run, by its path in the run's folder."""
+class Part:
+    """A file or folder, by its path in the folder whose ``path`` an object has."""
 
     def __init__(self, inside: str) -> None:
         self._inside = inside
 
-    def __get__(self, folder: RunFolder, kind: type) -> Path:
-        return folder.path / self._inside
+    def __get__(self, folder: Any, kind: type) -> Path:
+        return Path(folder.path, self._inside)
 
 
 @dataclass(frozen=True)
@@ -76,19 +77,19 @@ class RunFolder:
                 shutil.rmtree(self.path)
             raise
 
-    settings = _Part("settings.yaml")  # the validated settings, defaults included
-    metrics = _Part("metrics.parquet")  # a row a round (Parquet; ``.arrows`` beside it while the run goes on)
-    calls = _Part("calls.parquet")  # a row an instruction (Parquet; ``.arrows`` beside it while the run goes on)
-    clients = _Part("clients.parquet")
+    settings = Part("settings.yaml")  # the validated settings, defaults included
+    metrics = Part("metrics.parquet")  # a row a round (Parquet; ``.arrows`` beside it while the run goes on)
+    calls = Part("calls.parquet")  # a row an instruction (Parquet; ``.arrows`` beside it while the run goes on)
+    clients = Part("clients.parquet")
     """A row a client and round, for algorithms with figures of each client; else it is not there."""
-    model = _Part("model.npz")  # the final model (NPZ, array ``model``)
-    models = _Part("models")  # the models of earlier rounds that are kept, as that of the last one
-    checkpoint = _Part("checkpoint/latest")  # the server's checkpoint
-    previous_checkpoint = _Part("checkpoint/previous")  # the checkpoint before it, for when that one is damaged
-    journals = _Part("journals")  # journals of clients that run on this machine
-    data = _Part("data")  # data that were given from Python, a file for all clients or for each
-    log = _Part("log.jsonl")  # what happened, a JSON object a line
-    summary = _Part("summary.json")  # how the run ended (JSON)
-    disclosures = _Part("disclosures.json")  # what each party could see (JSON)
-    environments = _Part("environments.json")  # what each party computes with (JSON)
-    report = _Part("report.html")  # the page for people
+    model = Part("model.npz")  # the final model (NPZ, array ``model``)
+    models = Part("models")  # the models of earlier rounds that are kept, as that of the last one
+    checkpoint = Part("checkpoint/latest")  # the server's checkpoint
+    previous_checkpoint = Part("checkpoint/previous")  # the checkpoint before it, for when that one is damaged
+    journals = Part("journals")  # journals of clients that run on this machine
+    data = Part("data")  # data that were given from Python, a file for all clients or for each
+    log = Part("log.jsonl")  # what happened, a JSON object a line
+    summary = Part("summary.json")  # how the run ended (JSON)
+    disclosures = Part("disclosures.json")  # what each party could see (JSON)
+    environments = Part("environments.json")  # what each party computes with (JSON)
+    report = Part("report.html")  # the page for people

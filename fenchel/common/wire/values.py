@@ -76,9 +76,7 @@ class SparseVector:
 
     def dense(self) -> Array:
         """Return the vector with its zeros, shape (size,)."""
-        out = np.zeros(self.size, self.values.dtype)
-        out[self.indices] = self.values
-        return out
+        return Entries(self.values, (self.size,), self.indices).dense()
 
 
 Value: TypeAlias = Array | SparseVector | Ciphertexts | Scalar

@@ -35,6 +35,7 @@ from fenchel.common.randomness import generator
 from fenchel.common.settings.participation import OnShortage
 from fenchel.common.settings.run import RunSettings, load, validate
 from fenchel.common.settings.tuning import Choice, TuningSettings, load_tuning
+from fenchel.common.storage.run_folder import Part
 from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.up import up
 from fenchel.report import tuning as report
@@ -82,45 +83,14 @@ class TuningFolder:
         kept = tuning.model_copy(update={"settings": Path(self.base.name), "overrides": {}})
         self.settings.write_text(kept.to_yaml())
 
-    @property
-    def settings(self) -> Path:
-        """Settings of the search, defaults included."""
-        return self.path / "tuning.yaml"
-
-    @property
-    def base(self) -> Path:
-        """Settings that all trials begin from, overrides included."""
-        return self.path / "base.yaml"
-
-    @property
-    def trials(self) -> Path:
-        """Run folders of the trials."""
-        return self.path / "trials"
-
-    @property
-    def study(self) -> Path:
-        """Study of Optuna (SQLite)."""
-        return self.path / "study.db"
-
-    @property
-    def figure(self) -> Path:
-        """Plot of the objectives."""
-        return self.path / "front.png"
-
-    @property
-    def best(self) -> Path:
-        """Settings of the best trial, or of the one that is chosen on the Pareto front."""
-        return self.path / "best.yaml"
-
-    @property
-    def front(self) -> Path:
-        """Settings of the trials on the Pareto front, if there are several objectives."""
-        return self.path / "front"
-
-    @property
-    def log(self) -> Path:
-        """Log of all trials, a JSON object a line."""
-        return self.path / "log.jsonl"
+    settings = Part("tuning.yaml")  # settings of the search, defaults included
+    base = Part("base.yaml")  # settings that all trials begin from, overrides included
+    trials = Part("trials")  # run folders of the trials
+    study = Part("study.db")  # study of Optuna (SQLite)
+    figure = Part("front.png")  # plot of the objectives
+    best = Part("best.yaml")  # settings of the best trial, or of the one that is chosen on the Pareto front
+    front = Part("front")  # settings of the trials on the Pareto front, if there are several objectives
+    log = Part("log.jsonl")  # log of all trials, a JSON object a line
 
 
 class _PrunedError(RunStoppedError):
