@@ -12,7 +12,7 @@ import numpy as np
 from fenchel.common.settings.run import Network
 from fenchel.common.wire.frames import Body
 from fenchel.common.wire.payload import encode
-from fenchel.common.wire.schema import Expected, Form, check, spec_of
+from fenchel.common.wire.schema import Expectation, Expected, Form, Spec, check, spec_of
 from fenchel.common.wire.values import Value, Values
 from fenchel.fleet.addressing import Each, for_client
 from fenchel.fleet.collectors import Collector
@@ -72,7 +72,7 @@ class Question:
 
         finite: True if the arrays are known to be finite.
         """
-        wanted = self._shared_returns
+        wanted: Expectation | None = self._shared_returns
         if wanted is None:
             wanted = for_client(self.returns, client)
         check(reply, wanted, finite=finite, round=t, phase=self.phase, client=client)
@@ -80,11 +80,12 @@ class Question:
             self.verify(client, reply)
 
     @cached_property
-    def _shared_returns(self) -> dict[str, Expected] | None:
+    def _shared_returns(self) -> dict[str, Spec] | None:
         """Values of a reply, where these are the same for all clients; else ``None``."""
         if any(isinstance(each, Each) for each in self.returns.values()):
             return None
-        return for_client(self.returns, "")
+        returns: dict[str, Expected] = for_client(self.returns, "")
+        return {name: spec_of(expected) for name, expected in returns.items()}
 
 
 class Questioner(Protocol):

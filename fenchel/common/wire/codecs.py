@@ -307,12 +307,14 @@ CODECS: Mapping[str, Codec] = {codec.kind: codec for codec in (_Dense(), _Sparse
 ARRAY_TYPES = tuple(kind for codec in CODECS.values() if isinstance(codec, ArrayCodec) for kind in codec.types)
 """Types of arrays whose entries can be computed with."""
 
+_BY_TYPE = {kind: codec for codec in CODECS.values() for kind in codec.types}
 _UNKNOWN = "it has no value of a kind that this version knows"
 
 
 def codec_of(kind: type) -> Codec | None:
     """Return the codec of values of a type; ``None``: they cannot travel."""
-    return next((codec for codec in CODECS.values() if issubclass(kind, codec.types)), None)
+    found = _BY_TYPE.get(kind)  # all but subclasses
+    return found or next((codec for codec in CODECS.values() if issubclass(kind, codec.types)), None)
 
 
 def entries_of(value: Value) -> Entries | None:

@@ -91,19 +91,25 @@ class ArraySpec:
         entries = entries_of(value) if isinstance(value, self.kinds) else None
         if entries is None:
             raise PayloadError(f"is {noun_of(value)}, expected {self._noun}")
-        if not np.issubdtype(entries.values.dtype, self.dtype):
-            expected = self.dtype if isinstance(self.dtype, np.dtype) else self.dtype.__name__
-            raise PayloadError(f"has dtype {entries.values.dtype}, expected {expected}")
-        shape = entries.shape
-        wanted = shape if self.shape is None else self.shape
-        if len(shape) != len(wanted) or any(w is not None and w != s for s, w in zip(shape, wanted, strict=True)):
-            raise PayloadError(f"has shape {shape}, expected {tuple('any' if w is None else w for w in wanted)}")
-        if self.most is not None and any(w is None and s > self.most for s, w in zip(shape, wanted, strict=True)):
-            raise PayloadError(f"has shape {shape}, expected at most {self.most} in an open length")
+        dtype, shape = entries.values.dtype, entries.shape
+        if isinstance(self.dtype, np.dtype):
+            if dtype != self.dtype:
+                raise PayloadError(f"has dtype {dtype}, expected {self.dtype}")
+        elif not issubclass(dtype.type, self.dtype):
+            raise PayloadError(f"has dtype {dtype}, expected {self.dtype.__name__}")
+        if self.shape is not None and shape != self.shape:
+            self._check_shape(shape, self.shape)
         if self.count is not None and entries.values.size != self.count:
             raise PayloadError(f"has {entries.values.size} entries given, expected {self.count}")
         if not finite:
             require_finite(entries.values)
+
+    def _check_shape(self, shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> None:
+        """Refuse a shape that differs in another than an open length, or is too long there."""
+        if len(shape) != len(wanted) or any(w is not None and w != s for s, w in zip(shape, wanted, strict=True)):
+            raise PayloadError(f"has shape {shape}, expected {tuple('any' if w is None else w for w in wanted)}")
+        if self.most is not None and any(w is None and s > self.most for s, w in zip(shape, wanted, strict=True)):
+            raise PayloadError(f"has shape {shape}, expected at most {self.most} in an open length")
 
     def bounds(self) -> tuple[int, int | None]:
         """Return the bounds over all kinds in which it may come."""
