@@ -74,7 +74,7 @@ class Algorithm:
         self.uplink = ServerUplink(context.uplink, context.fleet.seed, context.noisy)
         self.downlink = ServerDownlink(context.downlink, context.fleet.seed)
         self.state: Any = self.initial_state(context.initial_model)
-        self.model = self.state.model
+        self.state.model = self._known(self.state.model)
 
     def initial_state(self, model: Vector) -> Any:
         """Return the state before the first round; override it if the state has more than the model."""
@@ -91,7 +91,11 @@ class Algorithm:
 
     @model.setter
     def model(self, model: Vector) -> None:
-        self.state.model = self.downlink.kept(model, self.fleet.round + 1)
+        self.state.model = self._known(model)
+
+    def _known(self, model: Vector) -> Vector:
+        """Return what clients will know of a model, shape (d,), in the next round."""
+        return self.downlink.kept(model, self.fleet.round + 1)
 
     @property
     def broadcast(self) -> Vector | SparseVector:
