@@ -103,7 +103,7 @@ class ServerUplink:
 
     @property
     def is_plain(self) -> bool:
-        """Whether vectors arrive as they were sent."""
+        """True if vectors arrive as the clients computed them."""
         return self.settings.is_plain and not self.noisy
 
     def expected(self, model: Vector) -> Expected:

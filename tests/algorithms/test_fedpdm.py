@@ -398,7 +398,7 @@ def test_the_golden_example(aggregator: str, tmp_path: Path, solves: list[Solve]
 
 
 def aggregated(vectors: Sequence[Vector], uplink: Uplink, around: Vector) -> ReceivedVector:
-    """What the server makes of what clients send of these vectors."""
+    """Return the sums and means that the server makes of these vectors, one of each client."""
     clients = [f"client-{i}" for i in range(len(vectors))]
     folded = Reduced(clients, None, 1 << 20)
     room = InRoom(folded, roomy(clients, 1 << 20))

@@ -53,7 +53,7 @@ def test_a_phase_that_needs_more_at_once_than_there_may_be_is_refused_in_words()
 
 
 def takes(room: Reservation, client: str, size: int) -> bool:
-    """Whether there will be room for a reply."""
+    """Return whether there will be room for a reply."""
     try:
         room.check(client, size)
     except PayloadError:
