@@ -118,10 +118,10 @@ class Offender:
             if isinstance(head, pb.Farewell):
                 await asyncio.sleep(3600)
 
-    async def tried(self, call: Awaitable[object]) -> None:
-        """Await a call that is likely to be refused."""
+    async def tried(self, begin: Callable[..., Awaitable[object]], *arguments: object) -> None:
+        """Begin a call that is likely to be refused, and await it."""
         try:
-            await call
+            await begin(*arguments)
         except grpc.aio.AioRpcError as error:
             self.refused.append(error.code())
 
@@ -220,7 +220,7 @@ async def cancelled(offender: Offender, channel: grpc.aio.Channel) -> None:
         await asyncio.sleep(0.01)  # a thousand in a second; the honest clients are in the same process
         for call in calls:
             call.cancel()
-        await asyncio.gather(*(offender.tried(_ended(call)) for call in calls), return_exceptions=True)
+        await asyncio.gather(*(offender.tried(_ended, call) for call in calls), return_exceptions=True)
 
 
 async def a_thousand_streams(offender: Offender, channel: grpc.aio.Channel) -> None:
@@ -228,8 +228,8 @@ async def a_thousand_streams(offender: Offender, channel: grpc.aio.Channel) -> N
     async with contextlib.AsyncExitStack() as stack:
         channels = [await stack.enter_async_context(offender.channel()) for _ in range(25)]
         calls = [offender.work(each) for each in channels for _ in range(40)]
-        await asyncio.gather(*(offender.tried(call.read()) for call in calls))
-        await asyncio.gather(*(offender.tried(_ended(call)) for call in calls))
+        await asyncio.gather(*(offender.tried(call.read) for call in calls))
+        await asyncio.gather(*(offender.tried(_ended, call) for call in calls))
         await asyncio.sleep(3600)
 
 
@@ -254,7 +254,7 @@ def calling(what: Callable[[grpc.aio.Channel, Offender], Any], parallel: int) ->
 
             async def flood(each: grpc.aio.Channel) -> None:
                 while True:
-                    await offender.tried(what(each, offender))
+                    await offender.tried(what, each, offender)
 
             await asyncio.gather(*(flood(each) for each in channels for _ in range(parallel)))
 
@@ -264,8 +264,8 @@ def calling(what: Callable[[grpc.aio.Channel, Offender], Any], parallel: int) ->
 async def another_id(offender: Offender, channel: grpc.aio.Channel) -> None:
     await offender.introduced(channel)
     for name in (*HONEST, "client-099"):
-        await offender.tried(CoordinatorStub(channel).Join(offender.request(name)))
-        await offender.tried(_ended(offender.work(channel, name)))
+        await offender.tried(CoordinatorStub(channel).Join, offender.request(name))
+        await offender.tried(_ended, offender.work(channel, name))
     assert offender.refused == [grpc.StatusCode.PERMISSION_DENIED] * 6
     await asyncio.sleep(3600)
 
@@ -297,7 +297,7 @@ async def names_of_megabytes(offender: Offender, channel: grpc.aio.Channel) -> N
     hello = pb.Hello(shard=described(class_names=["A" * 1_000_000]), stateless=True)
     while True:
         call = await said_hello(offender, channel, hello)
-        await offender.tried(call.read())
+        await offender.tried(call.read)
         call.cancel()
 
 
