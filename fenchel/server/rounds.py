@@ -247,15 +247,8 @@ def save_model(path: Path, arrays: Mapping[str, NDArray[Any]], *, private: bool)
     arrays: the model, and what new samples need to be prepared for it, by their names in the archive.
     private: whether only the owner of the file can read it.
     """
-    temporary = path.with_suffix(".new")
-    with store.writing(path):
-        temporary.unlink(missing_ok=True)  # one that a crash has left would keep its rights
-        with (
-            open(temporary, "xb", opener=store.private if private else None) as file,
-            zipfile.ZipFile(file, "w") as archive,
-        ):
-            for name, array in arrays.items():
-                entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-                with archive.open(entry, "w", force_zip64=array.nbytes > _ZIP64_BYTES) as content:
-                    np.lib.format.write_array(content, array, allow_pickle=False)
-        temporary.replace(path)
+    with store.writing(path), store.replacing(path, private=private) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            with archive.open(entry, "w", force_zip64=array.nbytes > _ZIP64_BYTES) as content:
+                np.lib.format.write_array(content, array, allow_pickle=False)

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import BinaryIO, Literal, TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -92,26 +92,14 @@ def write_content(
     checksum = zlib.crc32(content.descriptor)
     for segment in content.segments:
         checksum = zlib.crc32(segment, checksum)
-    temporary = path.with_name(path.name + ".new")
     with writing(path, owner):
-        try:
-            if sync and previous is not None and not path.exists():
-                settle(path.parent)  # the first of many: its folder is new, too
-            with open(temporary, "wb", opener=private) as file:
-                length = len(content.descriptor).to_bytes(4, "little")
-                file.write(_MAGIC + checksum.to_bytes(4, "little") + length)
-                file.write(content.descriptor)
-                file.writelines(content.segments)
-                if sync:
-                    file.flush()
-                    os.fsync(file.fileno())
-            if previous is not None:
-                _keep(path, previous)
-            temporary.replace(path)
-        except OSError:
-            with contextlib.suppress(OSError):  # half a file would only take the room that is missing
-                temporary.unlink()
-            raise
+        if sync and previous is not None and not path.exists():
+            settle(path.parent)  # the first of many: its folder is new, too
+        with replacing(path, private=True, sync=sync, previous=previous) as file:
+            length = len(content.descriptor).to_bytes(4, "little")
+            file.write(_MAGIC + checksum.to_bytes(4, "little") + length)
+            file.write(content.descriptor)
+            file.writelines(content.segments)
         if sync:
             _sync_folder(path.parent)
 
@@ -121,33 +109,50 @@ def write_text(path: Path, text: str, *, sync: bool = False) -> None:
 
     path, text: the file, and what is to be in it.
     """
-    temporary = path.with_name(path.name + ".new")
     with writing(path):
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        temporary.replace(path)
+        with replacing(path, sync=sync) as file:
+            file.write(text.encode())
         if sync:
             settle(path.parent)
 
 
 def write_private(path: Path, content: bytes) -> None:
     """Write a client's file, at no moment half written nor readable by others; the disk has it on return."""
-    temporary = path.with_name(path.name + ".new")
     with writing(path, "client"):
         make_private_folder(path.parent)
-        temporary.unlink(missing_ok=True)
-        with open(temporary, "xb", opener=private) as file:
+        with replacing(path, private=True, sync=True) as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
         settle(path.parent)
 
 
-def private(path: str, flags: int) -> int:
+@contextlib.contextmanager
+def replacing(
+    path: Path, *, private: bool = False, sync: bool = False, previous: Path | None = None
+) -> Iterator[BinaryIO]:
+    """Open a file for bytes that take the place of what is at ``path`` once they are whole; errors are as they come.
+
+    private: whether only its owner can read it.
+    sync: have the disk keep the bytes; their name it keeps after :func:`settle`.
+    previous: where the old file is kept, in the same folder; ``None``: nowhere.
+    """
+    temporary = path.with_name(path.name + ".new")
+    try:
+        temporary.unlink(missing_ok=True)  # one that a crash has left would keep its rights
+        with open(temporary, "xb", opener=owner_only if private else None) as file:
+            yield file
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        if previous is not None:
+            _keep(path, previous)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # half a file would only take the room that is missing
+            temporary.unlink()
+        raise
+
+
+def owner_only(path: str, flags: int) -> int:
     """Open a file that only its owner can read, as ``opener`` of :func:`open`."""
     # Created with its mode: a key is at no moment readable by others.
     return os.open(path, flags, 0o600)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from fenchel.common.errors import CredentialError, SettingsError
-from fenchel.common.storage.store import private, settle
+from fenchel.common.storage.store import replacing, settle
 
 
 def read(path: Path) -> bytes:
@@ -32,14 +31,8 @@ def write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
             if path.exists() and not force:
                 raise SettingsError("is there already; --force replaces it", source=path)
         for name, content in files.items():
-            temporary = folder / f"{name}.new"
-            temporary.unlink(missing_ok=True)
-            with open(temporary, "xb", opener=private) as file:
+            with replacing(folder / name, private=True, sync=force) as file:
                 file.write(content)
-                if force:
-                    file.flush()
-                    os.fsync(file.fileno())
-            temporary.replace(folder / name)
         if force:
             settle(folder)
 

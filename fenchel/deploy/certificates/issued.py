@@ -10,7 +10,7 @@ from pathlib import Path
 from cryptography import x509
 
 from fenchel.common.errors import CredentialError
-from fenchel.common.storage.store import private, settle
+from fenchel.common.storage.store import owner_only, settle
 from fenchel.deploy.certificates.description import subject_name
 from fenchel.deploy.certificates.files import explained, read
 
@@ -52,7 +52,7 @@ def note(authority_folder: Path, certificate: x509.Certificate) -> None:
     path = authority_folder / ISSUED
     with explained(path, "cannot be written"):
         is_new = not path.exists()
-        with open(path, "a+b", opener=private) as file:
+        with open(path, "a+b", opener=owner_only) as file:
             file.seek(0)
             file.truncate(len(_whole_lines(file.read())))
             file.write(json.dumps(line).encode() + b"\n")

@@ -401,8 +401,8 @@ async def test_a_model_that_clients_have_encrypted_is_for_its_owner_alone(
 
 
 def test_a_model_that_a_crash_left_half_written_does_not_give_its_rights_to_the_next(tmp_path: Path) -> None:
-    (tmp_path / "model.new").write_bytes(b"half")
-    (tmp_path / "model.new").chmod(0o666)
+    (tmp_path / "model.npz.new").write_bytes(b"half")
+    (tmp_path / "model.npz.new").chmod(0o666)
     save_model(tmp_path / "model.npz", {"model": np.ones(3)}, private=True)
     assert (tmp_path / "model.npz").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["model.npz"]
