@@ -50,7 +50,11 @@ class Replies(Mapping[str, Mapping[str, Value]]):
         ------
         TypeError
             The value is neither an array nor a number.
+        ValueError
+            There are no replies.
         """
+        if not self:
+            raise ValueError(f"no client has replied, so the sum of {name!r} has no shape")
         return self._total(name).sum()
 
     def mean(self, name: str) -> Array:
@@ -63,6 +67,8 @@ class Replies(Mapping[str, Mapping[str, Value]]):
         ZeroDivisionError
             There are no replies.
         """
+        if not self:
+            raise ZeroDivisionError(f"no client has replied, so there is no mean of {name!r}")
         return self._total(name).mean()
 
     def weighted_mean(self, name: str, weight: str) -> Array:

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fenchel.common.arrays import Array, Indices
+from fenchel.common.arrays import Array
 from fenchel.common.wire.codecs import entries_of
 from fenchel.common.wire.values import Value
 from fenchel.fleet.weighted_sum import WeightedSum
@@ -136,59 +136,51 @@ class SumCollector(OrderedCollector):
         super().__init__(order, buffer_bytes)
         self._weight = weight
         self._dtype = dtype
-        self._totals: dict[str, WeightedSum] = {}
-        self._sparse: dict[str, Array] = {}
-        self._coverage: dict[str, Array] = {}
-        self._weights = 0.0
+        self._sums: dict[str, WeightedSum] = {}
+        self.weight = 0.0  # sum of the weights of the replies; their number where no weight was named
 
     def take(self, client: str, values: Mapping[str, Value]) -> None:
         """Add a reply to the sums."""
         factor = 1.0 if self._weight is None else number_of(values[self._weight])
-        self._weights += factor
+        self.weight += factor
         for name, value in values.items():
-            entries = entries_of(value)
+            if name == self._weight:
+                continue
+            total, entries = self._sums.setdefault(name, WeightedSum()), entries_of(value)
             if entries is not None and entries.indices is not None:
-                self._fold_entries(name, entries.indices, entries.values, entries.shape, factor)
-            elif name != self._weight:
+                total.add_entries(entries.indices, entries.values, entries.shape, factor, self._dtype)
+            else:
                 array = array_of(name, value)
-                if self._dtype is not None:
-                    array = array.astype(self._dtype, copy=False)
-                if name in self._sparse:
-                    self._fold_entries(name, slice(None), array, array.shape, factor)
-                else:
-                    self._totals.setdefault(name, WeightedSum()).add(array, factor)
-
-    def _fold_entries(
-        self, name: str, which: Indices | slice, entries: Array, shape: tuple[int, ...], factor: float
-    ) -> None:
-        if name not in self._sparse:
-            dense = self._totals.pop(name, None)  # others may have given every entry
-            self._sparse[name] = np.zeros(shape, self._dtype or entries.dtype) if dense is None else dense.sum()
-            self._coverage[name] = np.full(shape, 0.0 if dense is None else dense.weight)
-        total = self._sparse[name]
-        # Each index comes once, so the sums below miss none.
-        total[which] += total.dtype.type(factor) * entries
-        self._coverage[name][which] += factor
+                total.add(array if self._dtype is None else array.astype(self._dtype, copy=False), factor)
 
     def coverage(self, name: str) -> Array:
         """Return, for a vector that came sparse, the weight of the replies that held each entry, shape (size,)."""
-        return self._coverage[name]
-
-    @property
-    def weight(self) -> float:
-        """Sum of the weights of the replies; their number where no weight was named."""
-        return self._weights
+        return self._sum_of(name).coverage
 
     def sum(self, name: str) -> Array:
-        """Return the (weighted) sum of an array over the replies; entries that none of them held are zero."""
-        return self._sparse[name] if name in self._sparse else self._totals[name].sum()
+        """Return the (weighted) sum of an array over the replies; entries that none of them held are zero.
+
+        Raises
+        ------
+        ValueError
+            There are no replies.
+        """
+        return self._sum_of(name).sum()
 
     def mean(self, name: str) -> Array:
-        """Return the (weighted) mean of an array over the replies, a new array."""
-        if not self._weights:
+        """Return the (weighted) mean of an array over the replies, a new array.
+
+        Raises
+        ------
+        ZeroDivisionError
+            The weights add up to zero, as they do where there are no replies.
+        """
+        if not self.weight:
             raise ZeroDivisionError(f"the weights of {name!r} add up to zero")
-        if name in self._sparse:
-            total = self._sparse[name]
-            mean: Array = np.divide(total, total.dtype.type(self._weights))
-            return mean
-        return self._totals[name].mean()
+        return self._sum_of(name).mean()
+
+    def _sum_of(self, name: str) -> WeightedSum:
+        """Return the sum of a value by name, of which there is none before the first reply."""
+        if not self._sums:
+            raise ValueError(f"no client has replied, so the sum of {name!r} has no shape")
+        return self._sums[name]

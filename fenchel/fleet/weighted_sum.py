@@ -6,8 +6,9 @@ Floating-point sums depend on the order of their terms; a fixed order makes a ru
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from fenchel.common.arrays import Array
+from fenchel.common.arrays import Array, Indices
 
 _BLOCK = 1 << 16  # entries; a block of two arrays stays in the cache
 _REFERRED_BYTES = 64 << 20  # up to here a sum of one term is that term, so that it need not be copied
@@ -65,7 +66,8 @@ class WeightedSum:
 
     As long as all terms weigh the same, they are added up as they are, and their weight is multiplied in at
     the end: for large arrays a product takes longer than a sum. Not where they weigh less than 1, and the sum
-    might overflow.
+    might overflow. From the first term on of which only some entries are known, it is kept how much those terms
+    weigh that held each entry.
     """
 
     def __init__(self) -> None:
@@ -73,9 +75,13 @@ class WeightedSum:
         self._terms = 0
         self._unit = 1.0  # what the total is still to be multiplied by
         self._total: Array | None = None
+        self._coverage: Array | None = None
 
     def add(self, array: Array, weight: float = 1.0) -> None:
         """Add a term, which must not change before the next is added."""
+        if self._coverage is not None:
+            self.add_entries(slice(None), array, array.shape, weight)
+            return
         if not self._terms:
             self._unit = max(weight, 1.0)
         if weight != self._unit:
@@ -83,6 +89,33 @@ class WeightedSum:
         self._total = accumulate(self._total, array, 1.0 if weight == self._unit else weight)
         self.weight += weight
         self._terms += 1
+
+    def add_entries(
+        self,
+        which: Indices | slice,
+        entries: Array,
+        shape: tuple[int, ...],
+        weight: float = 1.0,
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        """Add a term of which only some entries are not zero.
+
+        which: where they are; each index comes once.
+        shape, dtype: of the sum; default dtype: that of the entries.
+        """
+        if self._coverage is None:
+            self._total = np.zeros(shape, dtype or entries.dtype) if self._total is None else self.sum()
+            self._coverage = np.full(shape, self.weight)  # others may have held every entry
+        total = self._added
+        total[which] += total.dtype.type(weight) * entries
+        self._coverage[which] += weight
+        self.weight += weight
+        self._terms += 1
+
+    @property
+    def coverage(self) -> Array:
+        """Weight of the terms that held each entry, of the sum's shape."""
+        return np.full(self._added.shape, self.weight) if self._coverage is None else self._coverage
 
     def _multiply(self) -> None:
         if self._unit != 1.0 and self._total is not None:
@@ -108,5 +141,5 @@ class WeightedSum:
 
     @property
     def _added(self) -> Array:
-        assert self._total is not None, "an exchange has at least one reply"
+        assert self._total is not None, "its collector refuses a sum without terms, which would have no shape"
         return self._total

@@ -341,3 +341,15 @@ def test_sums_are_freed_without_the_garbage_collector() -> None:
         assert freed() is None
     finally:
         gc.enable()
+
+
+def test_a_sum_of_no_replies_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="'x'"):
+        Replies({}, NOBODY).sum("x")
+    with pytest.raises(ZeroDivisionError, match="'x'"):
+        Replies({}, NOBODY).mean("x")
+    collector = Reduced([], None, 1)
+    with pytest.raises(ValueError, match="'x'"):
+        collector.sum("x")
+    with pytest.raises(ZeroDivisionError, match="'x'"):
+        collector.mean("x")
