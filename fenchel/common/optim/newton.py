@@ -14,6 +14,7 @@ import scipy.linalg
 import scipy.sparse as sp
 
 from fenchel.common.arrays import Dense, Vector
+from fenchel.common.optim.conjugate_gradients import conjugate_gradients
 from fenchel.common.optim.problem import LinearPoint, Point, Solved, Tilted
 from fenchel.common.optim.stopping import StoppingCriterion, goal_of
 from fenchel.common.settings.solver import NewtonCgSolver, NewtonSolver
@@ -41,7 +42,8 @@ def newton_cg(problem: Tilted, start: Vector, settings: NewtonCgSolver) -> Solve
     def step(point: Point) -> Vector:
         # Superlinear convergence, but never more exact than the goal makes use of.
         forcing = min(0.25, math.sqrt(point.norm / first.norm)) * point.norm
-        return _conjugate_gradients(point, max(forcing, goal.threshold(point.w) / 2), _PRODUCTS)
+        tolerance = max(forcing, goal.threshold(point.w) / 2)
+        return conjugate_gradients(point.hessian_vector, -point.gradient, tolerance=tolerance, limit=_PRODUCTS)
 
     return _descend(first, step, goal)
 
@@ -76,31 +78,6 @@ def _backtrack(point: Point, p: Vector) -> Point | None:
             return trial
         length /= 2
     return None
-
-
-def _conjugate_gradients(point: Point, tolerance: float, limit: int) -> Vector:
-    """Return p with ``||H p + g|| <= tolerance``, shape (d,), or what ``limit`` products achieve.
-
-    Where there is no curvature, the result is what was found before; the negative gradient at first.
-    """
-    p = np.zeros_like(point.w)
-    r = -point.gradient
-    d = r.copy()
-    square = float(r @ r)
-    for done in range(limit):
-        if math.sqrt(square) <= tolerance:
-            break
-        curved = point.hessian_vector(d)
-        curvature = float(d @ curved)
-        if curvature <= 0:
-            return p if done else d
-        length = square / curvature
-        p += length * d
-        r -= length * curved
-        square, before = float(r @ r), square
-        d *= square / before
-        d += r
-    return p
 
 
 def _cholesky_step(point: Point) -> Vector:

@@ -28,6 +28,7 @@ from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.objectives.coordinate import feasible, scalar_step
 from fenchel.common.objectives.losses import MarginLoss, Targets
+from fenchel.common.optim.conjugate_gradients import conjugate_gradients
 from fenchel.common.randomness import generator
 
 TOLERANCE = 1e-9
@@ -187,11 +188,11 @@ def settle(problem: DualProblem, dual: Vector) -> Vector:
     x, y, start = problem.features[free], problem.targets[free], dual[free]
     slope = y - x @ w - s * start
     if problem.weights is None:
-        change = _conjugate_gradients(x, s, problem.l2 * problem.samples, slope)
+        change = _solve(x, s, problem.l2 * problem.samples, slope)
     else:  # with root(c_i) times each variable the matrix is symmetric
         root = np.sqrt(problem.weights[free])
         scaled = sp.csr_array(x.multiply(root[:, None])) if isinstance(x, sp.csr_array) else root[:, None] * x
-        change = _conjugate_gradients(scaled, s, problem.l2 * problem.samples, root * slope) / root
+        change = _solve(scaled, s, problem.l2 * problem.samples, root * slope) / root
     best = problem.dual_objective(dual, w)
     for halving in range(_HALVINGS):
         moved = dual.copy()
@@ -201,19 +202,12 @@ def settle(problem: DualProblem, dual: Vector) -> Vector:
     return dual
 
 
-def _conjugate_gradients(x: Matrix, s: float, scale: float, slope: Vector) -> Vector:
+def _solve(x: Matrix, s: float, scale: float, slope: Vector) -> Vector:
     """Solve ``(s I + x x^T / scale) v = slope`` nearly, or go up where the matrix has no curvature."""
-    v, residual, direction = np.zeros_like(slope), slope.copy(), slope.copy()
-    size = first = float(residual @ residual)
-    for _ in range(_GRADIENTS_PER_FACE):
-        image = s * direction + x @ (direction @ x) / scale
-        bend = float(direction @ image)
-        if bend <= 1e-14 * float(direction @ direction):
-            break
-        v += size / bend * direction
-        residual -= size / bend * image
-        size, before = float(residual @ residual), size
-        if size <= 1e-24 * first:
-            break
-        direction = residual + size / before * direction
-    return v
+    return conjugate_gradients(
+        lambda v: s * v + x @ (v @ x) / scale,
+        slope,
+        tolerance=1e-12 * float(np.linalg.norm(slope)),
+        limit=_GRADIENTS_PER_FACE,
+        flat=1e-14,
+    )

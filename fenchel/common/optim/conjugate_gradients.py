@@ -1,0 +1,39 @@
+"""The method of conjugate gradients (Nocedal and Wright, "Numerical Optimization", 2006, Algorithm 5.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from fenchel.common.arrays import Vector
+
+
+def conjugate_gradients(
+    product: Callable[[Vector], Vector], b: Vector, *, tolerance: float, limit: int, flat: float = 0.0
+) -> Vector:
+    """Return x with ``||A x - b|| <= tolerance``, shape (d,), or what ``limit`` products achieve.
+
+    Where A has no curvature, the result is what was found before; b at first.
+
+    product: maps v to ``A v``, both of shape (d,), for a symmetric A.
+    b: shape (d,).
+    flat: up to here a curvature ``v^T A v / ||v||^2`` counts as none.
+    """
+    x, residual, direction = np.zeros_like(b), b.copy(), b.copy()
+    square = float(residual @ residual)
+    for done in range(limit):
+        if math.sqrt(square) <= tolerance:
+            break
+        image = product(direction)
+        curvature = float(direction @ image)
+        if curvature <= flat * float(direction @ direction):
+            return x if done else direction
+        length = square / curvature
+        x += length * direction
+        residual -= length * image
+        square, before = float(residual @ residual), square
+        direction *= square / before
+        direction += residual
+    return x
