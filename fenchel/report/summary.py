@@ -150,10 +150,8 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
     """
     if not calls.num_rows or key not in calls.column_names:
         return []
-    encoded = pc.fill_null(calls[key], "").combine_chunks().dictionary_encode()
-    codes = encoded.indices.to_numpy(zero_copy_only=False)
-    order = np.argsort(codes, kind="stable")
-    stops = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary)))
+    names, group = columns.grouped(calls, key)
+    rows_of_each = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
     outcome, kind = (np.asarray(calls[name].to_pylist(), dtype=object) for name in ("outcome", "kind"))
     total, over = column(calls, "total_s"), columns.until_over(calls)
     spent = {part: column(calls, f"{part}_s") for part in _KNOWN_ALWAYS}
@@ -161,7 +159,7 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
         if part not in spent:
             spent[part] = np.sum([np.nan_to_num(column(calls, name)) for name in columns_of(part)], axis=0)
     found = []
-    for name, rows in zip(encoded.dictionary.to_pylist(), np.split(order, stops[:-1]), strict=True):
+    for name, rows in zip(names, rows_of_each, strict=True):
         kinds = set(kind[rows])
         mine = outcome[rows]
         answered = rows[np.isin(mine, ["counted", "told"]) & np.isfinite(total[rows])]

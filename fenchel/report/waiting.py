@@ -41,21 +41,23 @@ def waiting_of(calls: pa.Table) -> Waiting:
     if not calls.num_rows or "client" not in calls.column_names:
         nothing = np.empty((0, 0))
         return Waiting([], [], nothing, nothing, nothing.astype(np.int64))
-    names, row = np.unique([str(name) for name in calls["client"].to_pylist()], return_inverse=True)
+    clients, row = columns.grouped(calls, "client")
     rounds, column = np.unique(columns.column(calls, "round").astype(np.int64), return_inverse=True)
-    cells, shape = row * rounds.size + column, (names.size, rounds.size)
+    cells, shape = row * rounds.size + column, (len(clients), rounds.size)
+    took, waited = (
+        columns.sums_by(seconds, cells, len(clients) * rounds.size).reshape(shape)
+        for seconds in (columns.until_taken(calls), columns.column(calls, "waiting_s"))
+    )
     outcome = np.asarray(calls["outcome"].to_pylist(), dtype=object)
-    missed = np.bincount(cells[outcome != "counted"], minlength=names.size * rounds.size).reshape(shape)
-    took = columns.until_taken(calls)
-    answers = _sums(took, cells, shape)
-    mean = _means(answers)
+    missed = np.bincount(cells[outcome != "counted"], minlength=took.size).reshape(shape)
     # Those that never answered (nan) are the slowest of all.
-    order = np.lexsort((names, -np.nan_to_num(mean, nan=np.inf)))
+    mean = np.nan_to_num(_means(took), nan=np.inf)
+    order = sorted(range(len(clients)), key=lambda k: (-mean[k], clients[k]))
     return Waiting(
-        clients=[str(name) for name in names[order]],
+        clients=[clients[k] for k in order],
         rounds=[str(t) for t in rounds],
-        took=answers[order],
-        waited=_sums(columns.column(calls, "waiting_s"), cells, shape)[order],
+        took=took[order],
+        waited=waited[order],
         missed=missed[order],
     )
 
@@ -73,15 +75,6 @@ def thinned(full: Waiting, clients: int, rounds: int) -> Waiting:
         waited=_grouped_means(full.waited, rows, columns),
         missed=_grouped(full.missed, rows, columns),
     )
-
-
-def _sums(seconds: Floats, cells: NDArray[np.int64], shape: tuple[int, int]) -> Floats:
-    """Return the sums of the known seconds of each cell; nan where none is known."""
-    known = np.isfinite(seconds)
-    size = shape[0] * shape[1]
-    sums = np.bincount(cells[known], weights=seconds[known], minlength=size)
-    counts = np.bincount(cells[known], minlength=size)
-    return np.where(counts > 0, sums, np.nan).reshape(shape)
 
 
 def _means(values: Floats) -> Floats:
