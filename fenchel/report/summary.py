@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -122,9 +122,7 @@ def rounds_seconds(run: Run) -> float:
 
 def idle_seconds(metrics: pa.Table) -> float:
     """Return how long the average client waited for the slowest one, over all rounds; nan if not known."""
-    waited = column(metrics, "idle_s")
-    known = waited[np.isfinite(waited)]
-    return float(known.sum()) if known.size else math.nan
+    return _of_known(np.sum, column(metrics, "idle_s"))
 
 
 def traffic(metrics: pa.Table) -> RunTraffic:
@@ -163,10 +161,10 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
         kinds = set(kind[rows])
         mine = outcome[rows]
         answered = rows[np.isin(mine, ["counted", "told"]) & np.isfinite(total[rows])]
-        mean = {part: _mean(spent[part][answered]) for part in PARTS}
-        rest = max(_mean(over[answered]) - total_of(mean), 0.0)
+        mean = {part: _of_known(np.mean, spent[part][answered]) for part in PARTS}
+        rest = max(_of_known(np.mean, over[answered]) - total_of(mean), 0.0)
         quantiles = {
-            f"{what}_p{level}": _quantile(values[answered], level / 100)
+            f"{what}_p{level}": _of_known(np.quantile, values[answered], level / 100)
             for what, values in {"total": total, **{part: spent[part] for part in _QUANTILES}}.items()
             for level in (50, 90)
         }
@@ -234,11 +232,7 @@ def flat(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _mean(values: Floats) -> float:
+def _of_known(reduce: Callable[..., Any], values: Floats, *arguments: float) -> float:
+    """Return what a function such as ``np.sum`` makes of the known values; nan if none is known."""
     known = values[np.isfinite(values)]
-    return float(known.mean()) if known.size else math.nan
-
-
-def _quantile(values: Floats, level: float) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.quantile(known, level)) if known.size else math.nan
+    return float(reduce(known, *arguments)) if known.size else math.nan
