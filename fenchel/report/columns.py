@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fenchel.common.objectives.metrics import FIGURES
@@ -31,6 +32,22 @@ def column(table: pa.Table, name: str) -> Floats:
     if name not in table.column_names:
         return np.full(table.num_rows, math.nan)
     return np.asarray(table[name].cast(pa.float64(), safe=False).to_numpy(), np.float64)
+
+
+def grouped(table: pa.Table, name: str) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the different texts of a column, in order of their first rows, and the number of each row's text."""
+    encoded = pc.fill_null(table[name], "").combine_chunks().dictionary_encode()
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
+
+
+def sums_by(values: Floats, group: NDArray[np.int64], groups: int) -> Floats:
+    """Return the sums of the known values of each group, shape (groups,); nan where none is known.
+
+    group: number of each value's group.
+    """
+    known = np.isfinite(values)
+    sums = np.bincount(group[known], weights=values[known], minlength=groups)
+    return np.where(np.bincount(group[known], minlength=groups) > 0, sums, np.nan)
 
 
 def until_taken(calls: pa.Table) -> Floats:

@@ -5,12 +5,9 @@ Source: Overman, Blum and Klabjan, "A Primal-Dual Algorithm for Hybrid Federated
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
-Floats: TypeAlias = NDArray[np.float64]
+from fenchel.report.columns import Floats
 
 ZETA = 0.5
 """Distinguishing coefficient of the paper: the smaller, the more a distance from the ideal counts."""

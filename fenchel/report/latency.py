@@ -38,11 +38,11 @@ def histograms(calls: pa.Table) -> list[Histogram]:
     """
     if not calls.num_rows or "phase" not in calls.column_names:
         return []
-    phase = np.asarray([str(name) for name in calls["phase"].to_pylist()], dtype=object)
+    phases, group = columns.grouped(calls, "phase")
     found = []
-    for name in dict.fromkeys(phase):
+    for number, name in enumerate(phases):
         for what, column in _COLUMNS.items():
-            seconds = columns.column(calls, column)[phase == name]
+            seconds = columns.column(calls, column)[group == number]
             seconds = seconds[np.isfinite(seconds)]
             if seconds.size:
                 found.append(_histogram(name, what, seconds))

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fenchel.report.columns import Floats, column, until_taken
+from fenchel.report.columns import Floats, column, grouped, until_taken
 
 _EPOCH_BITS = 32
 """A server that is started again numbers its instructions from the next multiple of two to this power."""
@@ -96,8 +95,8 @@ def away_of(calls: pa.Table) -> Floats:
         return away
     queued, absent = column(calls, "queued_unix"), np.nan_to_num(column(calls, "away_s"))
     rows = np.flatnonzero((epoch > 0) & np.isfinite(column(calls, "queue_s")))  # those that were sent
-    client = pc.fill_null(calls["client"], "").combine_chunks().dictionary_encode().indices.to_numpy()
-    pairs = np.stack([client[rows].astype(np.int64), epoch[rows]], axis=1)
+    _, client = grouped(calls, "client")
+    pairs = np.stack([client[rows], epoch[rows]], axis=1)
     _, of = np.unique(pairs, axis=0, return_inverse=True)
     # A client is back when it was there for one of them; later ones waited for it because it was away again.
     back = np.full(of.max(initial=-1) + 1, np.inf)

@@ -39,20 +39,19 @@ def stages_of(calls: pa.Table) -> list[Stages]:
     calls = calls.filter(np.isfinite(columns.column(calls, "total_s")))
     if not calls.num_rows:
         return []
-    pairs = list(zip(*(map(str, calls[key].to_pylist()) for key in ("client", "phase")), strict=True))
-    keys = sorted(set(pairs))
-    index = {pair: k for k, pair in enumerate(keys)}
-    code = np.array([index[pair] for pair in pairs])
-    counts = np.bincount(code)
-    means = {name: np.bincount(code, weights=columns.column(calls, name)) / counts for name, *_ in STAGES}
-    wholes = np.bincount(code, weights=columns.until_over(calls)) / counts
-    return [
+    (clients, client), (phases, phase) = (columns.grouped(calls, key) for key in ("client", "phase"))
+    pairs, pair = np.unique(client * len(phases) + phase, return_inverse=True)
+    counts = np.bincount(pair)
+    means = {name: np.bincount(pair, weights=columns.column(calls, name)) / counts for name, *_ in STAGES}
+    wholes = np.bincount(pair, weights=columns.until_over(calls)) / counts
+    found = [
         Stages(
-            client=client,
-            phase=phase,
+            client=clients[number // len(phases)],
+            phase=phases[number % len(phases)],
             answered=int(counts[k]),
             seconds={stage: float(values[k]) for stage, values in means.items()},
             whole=float(wholes[k]),
         )
-        for k, (client, phase) in enumerate(keys)
+        for k, number in enumerate(pairs)
     ]
+    return sorted(found, key=lambda stages: (stages.client, stages.phase))

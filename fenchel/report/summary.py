@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -122,9 +122,7 @@ def rounds_seconds(run: Run) -> float:
 
 def idle_seconds(metrics: pa.Table) -> float:
     """Return how long the average client waited for the slowest one, over all rounds; nan if not known."""
-    waited = column(metrics, "idle_s")
-    known = waited[np.isfinite(waited)]
-    return float(known.sum()) if known.size else math.nan
+    return _of_known(np.sum, column(metrics, "idle_s"))
 
 
 def traffic(metrics: pa.Table) -> RunTraffic:
@@ -150,10 +148,8 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
     """
     if not calls.num_rows or key not in calls.column_names:
         return []
-    encoded = pc.fill_null(calls[key], "").combine_chunks().dictionary_encode()
-    codes = encoded.indices.to_numpy(zero_copy_only=False)
-    order = np.argsort(codes, kind="stable")
-    stops = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary)))
+    names, group = columns.grouped(calls, key)
+    rows_of_each = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
     outcome, kind = (np.asarray(calls[name].to_pylist(), dtype=object) for name in ("outcome", "kind"))
     total, over = column(calls, "total_s"), columns.until_over(calls)
     spent = {part: column(calls, f"{part}_s") for part in _KNOWN_ALWAYS}
@@ -161,14 +157,14 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
         if part not in spent:
             spent[part] = np.sum([np.nan_to_num(column(calls, name)) for name in columns_of(part)], axis=0)
     found = []
-    for name, rows in zip(encoded.dictionary.to_pylist(), np.split(order, stops[:-1]), strict=True):
+    for name, rows in zip(names, rows_of_each, strict=True):
         kinds = set(kind[rows])
         mine = outcome[rows]
         answered = rows[np.isin(mine, ["counted", "told"]) & np.isfinite(total[rows])]
-        mean = {part: _mean(spent[part][answered]) for part in PARTS}
-        rest = max(_mean(over[answered]) - total_of(mean), 0.0)
+        mean = {part: _of_known(np.mean, spent[part][answered]) for part in PARTS}
+        rest = max(_of_known(np.mean, over[answered]) - total_of(mean), 0.0)
         quantiles = {
-            f"{what}_p{level}": _quantile(values[answered], level / 100)
+            f"{what}_p{level}": _of_known(np.quantile, values[answered], level / 100)
             for what, values in {"total": total, **{part: spent[part] for part in _QUANTILES}}.items()
             for level in (50, 90)
         }
@@ -236,11 +232,7 @@ def flat(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _mean(values: Floats) -> float:
+def _of_known(reduce: Callable[..., Any], values: Floats, *arguments: float) -> float:
+    """Return what a function such as ``np.sum`` makes of the known values; nan if none is known."""
     known = values[np.isfinite(values)]
-    return float(known.mean()) if known.size else math.nan
-
-
-def _quantile(values: Floats, level: float) -> float:
-    known = values[np.isfinite(values)]
-    return float(np.quantile(known, level)) if known.size else math.nan
+    return float(reduce(known, *arguments)) if known.size else math.nan

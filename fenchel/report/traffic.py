@@ -7,10 +7,8 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from fenchel.report import columns
-from fenchel.report.columns import Floats
 
 Layer = Literal["payload", "wire", "socket"]
 LAYERS: dict[Layer, tuple[str, str]] = {
@@ -38,27 +36,19 @@ def carried_by(calls: pa.Table, key: str) -> list[TrafficRow]:
     """
     if not calls.num_rows or key not in calls.column_names:
         return []
-    names, first, code = np.unique(
-        [str(name) for name in calls[key].to_pylist()], return_index=True, return_inverse=True
-    )
-    numbers = np.bincount(code, minlength=names.size)
+    names, group = columns.grouped(calls, key)
+    numbers = np.bincount(group)
+    # A call without an answer (nan) is counted with the client's next one.
     sums = {
-        layer: tuple(_sums(columns.column(calls, column), code, names.size) for column in pair)
+        layer: tuple(columns.sums_by(columns.column(calls, column), group, len(names)) for column in pair)
         for layer, pair in LAYERS.items()
     }
     return [
         TrafficRow(
-            name=str(names[k]),
+            name=name,
             calls=int(numbers[k]),
-            down={layer: float(pair[0][k]) for layer, pair in sums.items()},
-            up={layer: float(pair[1][k]) for layer, pair in sums.items()},
+            down={layer: float(down[k]) for layer, (down, _) in sums.items()},
+            up={layer: float(up[k]) for layer, (_, up) in sums.items()},
         )
-        for k in np.argsort(first)
+        for k, name in enumerate(names)
     ]
-
-
-def _sums(values: Floats, code: NDArray[np.int64], size: int) -> Floats:
-    """Return the sum of each group; a call without an answer (nan) is counted with the client's next one."""
-    known = np.isfinite(values)
-    sums = np.bincount(code[known], weights=values[known], minlength=size)
-    return np.where(np.bincount(code[known], minlength=size) > 0, sums, np.nan)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 
 from fenchel.report import columns
 from fenchel.report.columns import Floats
+
+Groups: TypeAlias = list[NDArray[np.int64]]
+"""Places of neighbours, group by group."""
 
 Number = TypeVar("Number", np.float64, np.int64)
 
@@ -41,21 +45,23 @@ def waiting_of(calls: pa.Table) -> Waiting:
     if not calls.num_rows or "client" not in calls.column_names:
         nothing = np.empty((0, 0))
         return Waiting([], [], nothing, nothing, nothing.astype(np.int64))
-    names, row = np.unique([str(name) for name in calls["client"].to_pylist()], return_inverse=True)
+    clients, row = columns.grouped(calls, "client")
     rounds, column = np.unique(columns.column(calls, "round").astype(np.int64), return_inverse=True)
-    cells, shape = row * rounds.size + column, (names.size, rounds.size)
+    cells, shape = row * rounds.size + column, (len(clients), rounds.size)
+    took, waited = (
+        columns.sums_by(seconds, cells, len(clients) * rounds.size).reshape(shape)
+        for seconds in (columns.until_taken(calls), columns.column(calls, "waiting_s"))
+    )
     outcome = np.asarray(calls["outcome"].to_pylist(), dtype=object)
-    missed = np.bincount(cells[outcome != "counted"], minlength=names.size * rounds.size).reshape(shape)
-    took = columns.until_taken(calls)
-    answers = _sums(took, cells, shape)
-    mean = _means(answers)
+    missed = np.bincount(cells[outcome != "counted"], minlength=took.size).reshape(shape)
     # Those that never answered (nan) are the slowest of all.
-    order = np.lexsort((names, -np.nan_to_num(mean, nan=np.inf)))
+    mean = np.nan_to_num(_means(took), nan=np.inf)
+    order = sorted(range(len(clients)), key=lambda k: (-mean[k], clients[k]))
     return Waiting(
-        clients=[str(name) for name in names[order]],
+        clients=[clients[k] for k in order],
         rounds=[str(t) for t in rounds],
-        took=answers[order],
-        waited=_sums(columns.column(calls, "waiting_s"), cells, shape)[order],
+        took=took[order],
+        waited=waited[order],
         missed=missed[order],
     )
 
@@ -65,23 +71,14 @@ def thinned(full: Waiting, clients: int, rounds: int) -> Waiting:
 
     clients, rounds: at most as many rows and columns.
     """
-    rows, columns = (_starts(size, most) for size, most in zip(full.took.shape, (clients, rounds), strict=True))
+    rows, columns = (neighbours(size, most) for size, most in zip(full.took.shape, (clients, rounds), strict=True))
     return Waiting(
-        clients=_names(full.clients, rows, " … "),
-        rounds=_names(full.rounds, columns, "–"),
+        clients=names_of(full.clients, rows, " … "),
+        rounds=names_of(full.rounds, columns, "–"),
         took=_grouped_means(full.took, rows, columns),
         waited=_grouped_means(full.waited, rows, columns),
         missed=_grouped(full.missed, rows, columns),
     )
-
-
-def _sums(seconds: Floats, cells: NDArray[np.int64], shape: tuple[int, int]) -> Floats:
-    """Return the sums of the known seconds of each cell; nan where none is known."""
-    known = np.isfinite(seconds)
-    size = shape[0] * shape[1]
-    sums = np.bincount(cells[known], weights=seconds[known], minlength=size)
-    counts = np.bincount(cells[known], minlength=size)
-    return np.where(counts > 0, sums, np.nan).reshape(shape)
 
 
 def _means(values: Floats) -> Floats:
@@ -91,25 +88,25 @@ def _means(values: Floats) -> Floats:
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
-def _starts(size: int, most: int) -> NDArray[np.int64]:
-    """Return where each of at most ``most`` groups of equal size begins."""
-    groups = min(size, most)
-    return np.array([part[0] for part in np.array_split(np.arange(size), groups)] if groups else [], np.int64)
+def neighbours(size: int, most: int) -> Groups:
+    """Return the numbers from 0 to ``size`` in at most ``most`` groups of about equal size."""
+    return np.array_split(np.arange(size), min(size, most)) if size else []
 
 
-def _names(names: list[str], starts: NDArray[np.int64], between: str) -> list[str]:
-    ends = [*starts, len(names)][1:]
-    return [names[a] if b - a == 1 else f"{names[a]}{between}{names[b - 1]}" for a, b in zip(starts, ends, strict=True)]
+def names_of(names: Sequence[str], groups: Groups, between: str) -> list[str]:
+    """Return a name for each group of neighbours: its only one, or the first and the last."""
+    return [names[each[0]] if each.size == 1 else f"{names[each[0]]}{between}{names[each[-1]]}" for each in groups]
 
 
-def _grouped(values: NDArray[Number], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[Number]:
+def _grouped(values: NDArray[Number], rows: Groups, columns: Groups) -> NDArray[Number]:
     if not values.size:
         return values
-    sums: NDArray[Number] = np.add.reduceat(np.add.reduceat(values, rows, axis=0), columns, axis=1)
+    top, left = ([group[0] for group in groups] for groups in (rows, columns))
+    sums: NDArray[Number] = np.add.reduceat(np.add.reduceat(values, top, axis=0), left, axis=1)
     return sums
 
 
-def _grouped_means(values: Floats, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:
+def _grouped_means(values: Floats, rows: Groups, columns: Groups) -> Floats:
     known = np.isfinite(values)
     counts = _grouped(known.astype(np.int64), rows, columns)
     sums = _grouped(np.where(known, values, 0.0), rows, columns)

@@ -14,16 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fenchel.common.randomness import generator
 from fenchel.common.settings.link import Link
 from fenchel.common.storage.time_parts import TIME_PARTS, TimeParts
 from fenchel.common.wire.channel import options
 from fenchel.report import columns
+from fenchel.report.columns import Floats
 from fenchel.report.timeline import Instruction, Step, Stretch, Timeline
-
-Floats = NDArray[np.float64]
 
 WINDOW_BYTES = dict(options(1.0))["grpc.http2.lookahead_bytes"]
 """What a side may send ahead before the other says that it has read it."""

@@ -16,7 +16,7 @@ from fenchel.report.latency import histograms
 from fenchel.report.run import Run
 from fenchel.report.summary import SHARES
 from fenchel.report.traffic import LAYERS, carried_by
-from fenchel.report.waiting import thinned, waiting_of
+from fenchel.report.waiting import names_of, neighbours, thinned, waiting_of
 
 _POINTS = 400  # of one curve; a screen shows no more
 _BARS = 120
@@ -163,25 +163,19 @@ def _spent(parts: dict[str, Floats]) -> dict[str, Floats]:
 def _rounds(run: Run, parts: dict[str, Floats]) -> dict[str, Any]:
     rounds = columns.column(run.metrics_table, "round").astype(int)
     bars = _bars([str(t) for t in rounds], parts, "–")
-    return bars | {"round": [float(group.mean()) for group in _groups(rounds)]}
+    return bars | {"round": [float(rounds[group].mean()) for group in neighbours(rounds.size, _BARS)]}
 
 
 def _bars(names: Sequence[str], parts: dict[str, Floats], between: str) -> dict[str, Any]:
     """Return stacked bars, one for each name, or for as many groups of neighbours as fit."""
-    groups = _groups(np.arange(len(names)))
+    groups = neighbours(len(names), _BARS)
     return {
-        "names": [
-            names[group[0]] if group.size == 1 else f"{names[group[0]]}{between}{names[group[-1]]}" for group in groups
-        ],
+        "names": names_of(names, groups, between),
         "parts": {
             part: _numbers(np.array([np.nan_to_num(values[group]).mean() for group in groups]))
             for part, values in parts.items()
         },
     }
-
-
-def _groups(values: Any) -> list[Any]:
-    return np.array_split(values, min(values.size, _BARS)) if values.size else []
 
 
 def _latency(run: Run) -> dict[str, list[dict[str, Any]]]:

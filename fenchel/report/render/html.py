@@ -114,37 +114,37 @@ def comparison(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) 
         differing = {}
     known = {name for run in runs for name in run.figures}
     shown = _main(known)[:3]
-    heads = ["<th>Run</th><th>State</th>"]
-    heads += [f'<th class="set">{_key(key)}</th>' for key in differing]
-    heads += [f'<th class="n">{text(columns.title(name))}</th>' for name in shown]
-    heads += [f'<th class="n">{name}</th>' for name in ("Done", "Time in rounds", "Wall time", "Bytes in rounds")]
+    titles = (text(columns.title(name)) for name in shown)
+    heads = (
+        "<th>Run</th><th>State</th>"
+        + _heads("set", map(_key, differing))
+        + _heads("n", (*titles, "Done", "Time in rounds", "Wall time", "Bytes in rounds"))
+    )
     rows = []
     for index, (run, name, mark) in enumerate(zip(runs, names, marks, strict=True)):
         traffic = summary.traffic(run.metrics_table)
-        numbers = [bounded_text(figure, run.figures) for figure in shown]
-        numbers += [f"{run.rounds:,}", seconds_text(summary.rounds_seconds(run))]
-        numbers.append(seconds_text(wall_of(run).total))
-        numbers.append(bytes_text(traffic.wire_down + traffic.wire_up))
-        values = (UNKNOWN if given[index] is None else given[index] for given in differing.values())
+        numbers = (
+            *(bounded_text(figure, run.figures) for figure in shown),
+            f"{run.rounds:,}",
+            seconds_text(summary.rounds_seconds(run)),
+            seconds_text(wall_of(run).total),
+            bytes_text(traffic.wire_down + traffic.wire_up),
+        )
         rows.append(
             f'<td title="{text(run.id)}">{swatch(mark)}{text(name)}</td><td>{state(run)}</td>'
-            + "".join(f'<td class="set">{text(value)}</td>' for value in values)
-            + "".join(f'<td class="n">{number}</td>' for number in numbers)
+            + _settings(given[index] for given in differing.values())
+            + _cells("n", numbers)
         )
-    return _table("".join(heads), rows)
+    return _table(heads, rows)
 
 
 def grouped(groups: Sequence[SeedGroup]) -> str:
     """Return the table with a row for each figure, and its mean over the seeds of each group in a column."""
     known = {name: None for group in groups for run in group.counted for name in run.figures}
-    heads = "<th>Final figure</th>" + "".join(
-        f'<th class="run n">{swatch(index)}{text(group.name)}</th>' for index, group in enumerate(groups)
-    )
-    seeds = "".join(f'<td class="n">{group.seeds_text}</td>' for group in groups)
-    rows = [f"<td>Seeds</td>{seeds}"]
+    heads = "<th>Final figure</th>" + _heads("run n", _marked(group.name for group in groups))
+    rows = ["<td>Seeds</td>" + _cells("n", (group.seeds_text for group in groups))]
     rows += [
-        f"<td>{text(columns.title(name))}</td>"
-        + "".join(f'<td class="n">{group.estimate(name).text(name)}</td>' for group in groups)
+        f"<td>{text(columns.title(name))}</td>" + _cells("n", (group.estimate(name).text(name) for group in groups))
         for name in dict.fromkeys([*_main(known), *known])
     ]
     return (
@@ -158,14 +158,8 @@ def differences(runs: Sequence[Run], names: Sequence[str]) -> str:
     differing = summary.differing_settings(runs)
     if not differing:
         return "<p class='note'>All settings are the same.</p>"
-    heads = "<th>Setting</th>" + "".join(
-        f'<th class="run">{swatch(index)}{text(name)}</th>' for index, name in enumerate(names)
-    )
-    rows = [
-        f"<td><code>{text(key)}</code></td>"
-        + "".join(f'<td class="set">{text(UNKNOWN if value is None else value)}</td>' for value in differing[key])
-        for key in differing
-    ]
+    heads = "<th>Setting</th>" + _heads("run", _marked(names))
+    rows = [f"<td><code>{text(key)}</code></td>{_settings(values)}" for key, values in differing.items()]
     return _table(heads, rows)
 
 
@@ -224,18 +218,12 @@ def walls(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> st
     """Return the table that compares the equations of several runs' wall-clock times; as :func:`comparison`."""
     found = [wall_of(run) for run in runs]
     parts = list(dict.fromkeys(part for one in found for part in one.parts()))
-    heads = "<th>Run</th>" + "".join(
-        f'<th class="n">{name}</th>'
-        for name in ("Wall time", *(part.capitalize() for part in parts), "Waiting for the slowest")
-    )
+    heads = "<th>Run</th>" + _heads("n", ("Wall time", *map(str.capitalize, parts), "Waiting for the slowest"))
     rows = []
     for run, name, one, mark in zip(runs, names, found, marks, strict=True):
-        seconds = (one.total, *(one.parts().get(part, 0.0) for part in parts))
         idle = summary.idle_seconds(run.steady.metrics)
-        rows.append(
-            f"<td>{swatch(mark)}{text(name)}</td>"
-            + "".join(f'<td class="n">{seconds_text(each)}</td>' for each in (*seconds, idle))
-        )
+        seconds = (one.total, *(one.parts().get(part, 0.0) for part in parts), idle)
+        rows.append(f"<td>{swatch(mark)}{text(name)}</td>" + _cells("n", map(seconds_text, seconds)))
     return _table(heads, rows)
 
 
@@ -244,12 +232,12 @@ def times(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> st
     splits = [summary.time_split(run.steady.metrics) for run in runs]
     longest = max(summary.total_of(split) for split in splits)
     parts = [part for part in summary.SHARES if any(part in summary.shown(split) for split in splits)]
-    heads = '<th>Run</th><th class="wide"></th>' + "".join(
-        f'<th class="n"><span class="key {part}"></span>{part_text(part)}</th>' for part in parts
+    heads = '<th>Run</th><th class="wide"></th>' + _heads(
+        "n", (f'<span class="key {part}"></span>{part_text(part)}' for part in parts)
     )
     rows = [
         f"<td>{swatch(mark)}{text(name)}</td><td>{bar(split, longest)}</td>"
-        + "".join(f'<td class="n">{seconds_text(split[part])}</td>' for part in parts)
+        + _cells("n", (seconds_text(split[part]) for part in parts))
         for split, name, mark in zip(splits, names, marks, strict=True)
     ]
     return _table(heads, rows)
@@ -273,14 +261,12 @@ def clients(costs: Sequence[CallCosts]) -> str:
 def carried(phases: Sequence[TrafficRow]) -> str:
     """Return the table of the bytes of each phase, by layer and direction."""
     known = [layer for layer in LAYERS if any(math.isfinite(one.up[layer] + one.down[layer]) for one in phases)]
-    heads = '<th>Phase</th><th class="n">Calls</th>' + "".join(
-        f'<th class="n">{layer.capitalize()} {way}</th>' for layer in known for way in ("down", "up")
-    )
-    rows = [
-        f'<td>{text(one.name)}</td><td class="n">{one.calls:,}</td>'
-        + "".join(f'<td class="n">{bytes_text(way[layer])}</td>' for layer in known for way in (one.down, one.up))
-        for one in phases
-    ]
+    ways = (f"{layer.capitalize()} {way}" for layer in known for way in ("down", "up"))
+    heads = "<th>Phase</th>" + _heads("n", ("Calls", *ways))
+    rows = []
+    for one in phases:
+        counts = (bytes_text(way[layer]) for layer in known for way in (one.down, one.up))
+        rows.append(f"<td>{text(one.name)}</td>" + _cells("n", (f"{one.calls:,}", *counts)))
     return _table(heads, rows)
 
 
@@ -289,29 +275,42 @@ def _costs(heading: str, rows: Iterable[tuple[str, CallCosts]]) -> str:
     totals = [summary.total_of(one.mean) for _, one in rows]
     longest = max(filter(math.isfinite, totals), default=0.0)
     encrypted = any(one.encryption_p50 > 0 for _, one in rows)
-    heads = f'<th>{heading}</th><th class="wide">Mean call</th>' + "".join(
-        f'<th class="n">{name}</th>'
-        for name in ("Answered", "Late", "Failed", "Median", "p90", "Compute")
-        + (("Encryption",) if encrypted else ())
-        + ("Network",)
+    hidden = ("Encryption",) if encrypted else ()
+    heads = f'<th>{heading}</th><th class="wide">Mean call</th>' + _heads(
+        "n", ("Answered", "Late", "Failed", "Median", "p90", "Compute", *hidden, "Network")
     )
     cells = []
     for name, one in rows:
-        failed = one.failed + one.unanswered
         encryption = (one.encryption_p50,) if encrypted else ()
+        seconds = (one.total_p50, one.total_p90, one.compute_p50, *encryption, one.network_p50)
         cells.append(
-            f"<td>{name}</td><td>{bar(one.mean, longest)}</td>"
-            f'<td class="n">{one.answered:,}</td>{_misses(one.late)}{_misses(failed)}'
-            + "".join(
-                f'<td class="n">{seconds_text(seconds)}</td>'
-                for seconds in (one.total_p50, one.total_p90, one.compute_p50, *encryption, one.network_p50)
-            )
+            f'<td>{name}</td><td>{bar(one.mean, longest)}</td><td class="n">{one.answered:,}</td>'
+            + _misses(one.late)
+            + _misses(one.failed + one.unanswered)
+            + _cells("n", map(seconds_text, seconds))
         )
     return _table(heads, cells)
 
 
 def _misses(count: int) -> str:
     return f'<td class="n {"bad" if count else "none"}">{count:,}</td>'
+
+
+def _marked(names: Iterable[str]) -> list[str]:
+    """Return names in the order of the runs' colours, each with its mark."""
+    return [f"{swatch(index)}{text(name)}" for index, name in enumerate(names)]
+
+
+def _settings(values: Iterable[object]) -> str:
+    return _cells("set", (text(UNKNOWN if value is None else value) for value in values))
+
+
+def _heads(kind: str, contents: Iterable[str]) -> str:
+    return "".join(f'<th class="{kind}">{content}</th>' for content in contents)
+
+
+def _cells(kind: str, contents: Iterable[str]) -> str:
+    return "".join(f'<td class="{kind}">{content}</td>' for content in contents)
 
 
 def _table(heads: str, rows: Iterable[str]) -> str:

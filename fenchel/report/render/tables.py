@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,60 +43,16 @@ def write_tables(runs: Sequence[Run], folder: Path, optima: Sequence[float | Non
     """
     groups = groups_of(runs)
     names = run_names(groups, runs) if groups else summary.labels(runs)
-    named = list(zip(names, runs, strict=True))
     curves = curves_of_all(runs, optima)
     figures = known_figures(curves)
     tables: dict[str, tuple[Sequence[str], Iterable[Row]]] = {
         "curves": (
             ("run", "round", *_COSTS.values(), *figures),
             (row for name, each in zip(names, curves, strict=True) for row in _curves(name, each, figures)),
-        ),
-        "time-by-run": (
-            (
-                *("run", "state", "rounds", "wall_s"),
-                *("setup_s", "rounds_s", "evaluation_s", "rest_s", "paused_s", "idle_s"),
-            ),
-            (_wall(name, run) for name, run in named),
-        ),
-        "time-by-round": (
-            ("run", "round", "evaluation_s", "idle_s", "seconds_s", *(f"{part}_s" for part in summary.SHARES)),
-            (row for name, run in named for row in _times(name, run)),
-        ),
-        "time-by-client": (
-            (
-                *("run", "client", "phase", "answered_calls"),
-                *(f"mean_{stage.column}" for stage in STAGES),
-                *("mean_remainder_s", "mean_whole_s"),
-            ),
-            (row for name, run in named for row in _stages(name, run)),
-        ),
-        "latency": (
-            ("run", "phase", "latency", "from_s", "to_s", "calls"),
-            (row for name, run in named for row in _histograms(name, run)),
-        ),
-        "latency-quantiles": (
-            ("run", "phase", "latency", "calls", "p50_s", "p90_s", "p99_s"),
-            (
-                (name, one.phase, one.what, one.counts.sum(), one.p50, one.p90, one.p99)
-                for name, run in named
-                for one in histograms(run.steady.calls)
-            ),
-        ),
-        "waiting": (
-            ("run", "client", "round", "took_s", "waited_s", "missed_calls"),
-            (row for name, run in named for row in _waiting(name, run)),
-        ),
-        "bytes-by-round": (("run", "round", *_DIRECTIONS), (row for name, run in named for row in _traffic(name, run))),
-    }
-    for key in ("phase", "client"):
-        tables[f"bytes-by-{key}"] = (
-            ("run", key, "calls", *_DIRECTIONS),
-            [
-                (name, one.name, one.calls, *(way[layer] for layer in LAYERS for way in (one.down, one.up)))
-                for name, run in named
-                for one in carried_by(run.calls_table, key)
-            ],
         )
+    }
+    for table, (heads, rows_of) in _OF_A_RUN.items():
+        tables[table] = (("run", *heads), _of_all(names, runs, rows_of))
     if groups:
         tables["seeds"] = (
             ("group", "figure", "seeds", "mean", "low", "high"),
@@ -120,43 +77,76 @@ def _curves(name: str, curves: Curves, figures: Sequence[str]) -> Iterator[Row]:
         yield name, int(number), *costs, *values
 
 
-def _wall(name: str, run: Run) -> Row:
+def _of_all(names: Sequence[str], runs: Sequence[Run], rows_of: Callable[[Run], Iterator[Row]]) -> Iterator[Row]:
+    for name, run in zip(names, runs, strict=True):
+        for row in rows_of(run):
+            yield name, *row
+
+
+def _wall(run: Run) -> Iterator[Row]:
     wall = wall_of(run)
-    return (name, run.state, run.rounds, wall.total, *asdict(wall).values(), summary.idle_seconds(run.steady.metrics))
+    yield run.state, run.rounds, wall.total, *asdict(wall).values(), summary.idle_seconds(run.steady.metrics)
 
 
-def _times(name: str, run: Run) -> Iterator[Row]:
+def _times(run: Run) -> Iterator[Row]:
     metrics = run.steady.metrics
     whole = [columns.column(metrics, name) for name in ("round", "evaluation_s", "idle_s", "seconds")]
     for number, *values in zip(*whole, *summary.time_columns(metrics).values(), strict=True):
-        yield name, int(number), *values
+        yield int(number), *values
 
 
-def _stages(name: str, run: Run) -> Iterator[Row]:
+def _stages(run: Run) -> Iterator[Row]:
     for one in stages_of(run.steady.calls):
-        yield name, one.client, one.phase, one.answered, *one.seconds.values(), one.remainder, one.whole
+        yield one.client, one.phase, one.answered, *one.seconds.values(), one.remainder, one.whole
 
 
-def _histograms(name: str, run: Run) -> Iterator[Row]:
+def _bins(run: Run) -> Iterator[Row]:
     for one in histograms(run.steady.calls):
         for least, most, count in zip(one.edges, one.edges[1:], one.counts, strict=False):
-            yield name, one.phase, one.what, float(f"{least:.6g}"), float(f"{most:.6g}"), count
+            yield one.phase, one.what, float(f"{least:.6g}"), float(f"{most:.6g}"), count
 
 
-def _waiting(name: str, run: Run) -> Iterator[Row]:
+def _quantiles(run: Run) -> Iterator[Row]:
+    for one in histograms(run.steady.calls):
+        yield one.phase, one.what, one.counts.sum(), one.p50, one.p90, one.p99
+
+
+def _waiting(run: Run) -> Iterator[Row]:
     found = waiting_of(run.steady.calls)
     for row, client in enumerate(found.clients):
         for column, t in enumerate(found.rounds):
             took, missed = found.took[row, column], found.missed[row, column]
             if math.isfinite(took) or missed:
-                yield name, client, t, took, found.waited[row, column], missed
+                yield client, t, took, found.waited[row, column], missed
 
 
-def _traffic(name: str, run: Run) -> Iterator[Row]:
+def _traffic(run: Run) -> Iterator[Row]:
     metrics = run.metrics_table
     counts = [columns.column(metrics, column) for pair in LAYERS.values() for column in pair]
     for number, *values in zip(columns.column(metrics, "round"), *counts, strict=True):
-        yield name, int(number), *values
+        yield int(number), *values
+
+
+def _carried(key: str, run: Run) -> Iterator[Row]:
+    for one in carried_by(run.calls_table, key):
+        yield one.name, one.calls, *(way[layer] for layer in LAYERS for way in (one.down, one.up))
+
+
+_WALL = ("wall_s", "setup_s", "rounds_s", "evaluation_s", "rest_s", "paused_s", "idle_s")
+_MEANS = (*(f"mean_{stage.column}" for stage in STAGES), "mean_remainder_s", "mean_whole_s")
+_PARTS = ("evaluation_s", "idle_s", "seconds_s", *(f"{part}_s" for part in summary.SHARES))
+_OF_A_RUN: dict[str, tuple[Sequence[str], Callable[[Run], Iterator[Row]]]] = {
+    "time-by-run": (("state", "rounds", *_WALL), _wall),
+    "time-by-round": (("round", *_PARTS), _times),
+    "time-by-client": (("client", "phase", "answered_calls", *_MEANS), _stages),
+    "latency": (("phase", "latency", "from_s", "to_s", "calls"), _bins),
+    "latency-quantiles": (("phase", "latency", "calls", "p50_s", "p90_s", "p99_s"), _quantiles),
+    "waiting": (("client", "round", "took_s", "waited_s", "missed_calls"), _waiting),
+    "bytes-by-round": (("round", *_DIRECTIONS), _traffic),
+    "bytes-by-phase": (("phase", "calls", *_DIRECTIONS), partial(_carried, "phase")),
+    "bytes-by-client": (("client", "calls", *_DIRECTIONS), partial(_carried, "client")),
+}
+"""Headers and rows of the tables that are of each run by itself."""
 
 
 def _write(path: Path, heads: Sequence[str], rows: Iterable[Row]) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -30,9 +30,9 @@ _STYLES = {"completed": "green", "stopped": "red", "unfinished": "yellow"}
 def show(runs: Sequence[Run], console: Console) -> None:
     """Print one run in detail, or several as a table; runs that differ only in their seed are one row."""
     if groups := groups_of(runs):
-        console.print(_grouped(groups, len(runs), console))
+        console.print(_first_that_fits(_grouped(groups, len(runs)), console))
     else:
-        console.print(_one(runs[0]) if len(runs) == 1 else _several(runs, console))
+        console.print(_one(runs[0]) if len(runs) == 1 else _first_that_fits(_several(runs), console))
 
 
 def as_json(runs: Sequence[Run]) -> dict[str, Any]:
@@ -166,12 +166,19 @@ def _costs(heading: str, rows: Sequence[CallCosts]) -> Table:
     return table
 
 
-def _several(runs: Sequence[Run], console: Console) -> Table:
-    """Return the table with as many settings and figures as the terminal has room for."""
+def _first_that_fits(tables: Iterable[Table], console: Console) -> Table:
+    """Return the first of some tables that the terminal has room for, or else the last."""
+    for table in tables:
+        if console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum <= console.width:
+            break
+    return table
+
+
+def _several(runs: Sequence[Run]) -> Iterator[Table]:
+    """Yield tables with fewer and fewer settings, figures and costs."""
     differing = summary.differing_settings(runs)
     settings = _telling(differing)
     shown = _wanted({name for run in runs for name in run.figures})
-    wanted = len(shown)
     traffic = [summary.traffic(run.metrics_table) for run in runs]
     costs = {
         "time\N{NO-BREAK SPACE}in rounds": [seconds_text(summary.rounds_seconds(run)) for run in runs],
@@ -179,19 +186,13 @@ def _several(runs: Sequence[Run], console: Console) -> Table:
         "down": [bytes_text(each.wire_down) for each in traffic],
         "up": [bytes_text(each.wire_up) for each in traffic],
     }
-    known_costs = len(costs)
+    wanted = {"differing setting": len(differing), "figure": len(shown), "cost": len(costs)}
     while True:
-        more = (
-            (len(differing) - len(settings), "differing setting"),
-            (wanted - len(shown), "figure"),
-            (known_costs - len(costs), "cost"),
-        )
-        hidden = [count_text(number, noun) for number, noun in more if number]
-        table = _compared(runs, {key: differing[key] for key in settings}, shown, costs, hidden)
-        if console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum <= console.width:
-            return table
+        counts = (len(settings), len(shown), len(costs))
+        hidden = {noun: most - count for (noun, most), count in zip(wanted.items(), counts, strict=True)}
+        yield _compared(runs, {key: differing[key] for key in settings}, shown, costs, hidden)
         if not settings and not shown:
-            return table
+            return
         # The last to go are the first setting and the first figure: they tell most.
         if len(settings) <= 1 and len(costs) > 1:
             costs.popitem()
@@ -199,31 +200,27 @@ def _several(runs: Sequence[Run], console: Console) -> Table:
             (settings if len(settings) > 1 else shown if len(shown) > 1 else settings or shown).pop()
 
 
-def _grouped(groups: Sequence[SeedGroup], runs: int, console: Console) -> Table:
-    """Return the table of means over seeds, with as many figures as the terminal has room for."""
+def _grouped(groups: Sequence[SeedGroup], runs: int) -> Iterator[Table]:
+    """Yield tables of means over seeds, with fewer and fewer figures."""
     known = {name for group in groups for run in group.counted for name in run.figures}
-    shown = _wanted(known)
-    wanted = len(shown)
-    while True:
-        hidden = [count_text(wanted - len(shown), "figure")] if len(shown) < wanted else []
-        caption = f"{count_text(runs, 'run')}{_on_the_page(hidden)}. {INTERVALS}"
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption)
-        table.caption_justify = "left"
+    wanted = _wanted(known)
+    for hidden in range(max(len(wanted), 1)):
+        shown = wanted[: len(wanted) - hidden]
+        caption = f"{count_text(runs, 'run')}{_on_the_page({'figure': hidden})}. {INTERVALS}"
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
         table.add_column("runs", overflow="fold", max_width=2 * _NAME)
         for heading in ("seeds", *(columns.title(name).lower() for name in shown)):
             table.add_column(heading, justify="right", no_wrap=True)
         for group in groups:
             means = [group.estimate(name).text(name) for name in shown]
             table.add_row(Text(plain(group.name)), group.seeds_text, *means)
-        width = console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum
-        if width <= console.width or len(shown) <= 1:
-            return table
-        shown.pop()
+        yield table
 
 
-def _on_the_page(hidden: Sequence[str]) -> str:
-    """Return words on what a table has no room for, such as ``1 figure``."""
-    return f"; +{', '.join(hidden)}, on the page" if hidden else ""
+def _on_the_page(hidden: Mapping[str, int]) -> str:
+    """Return words on what a table has no room for: nouns, and how many of each."""
+    words = ", ".join(count_text(number, noun) for noun, number in hidden.items() if number)
+    return f"; +{words}, on the page" if words else ""
 
 
 def _wanted(known: Collection[str]) -> list[str]:
@@ -246,7 +243,7 @@ def _compared(
     settings: Mapping[str, Sequence[Any]],
     shown: Sequence[str],
     costs: Mapping[str, Sequence[str]],
-    hidden: Sequence[str],
+    hidden: Mapping[str, int],
 ) -> Table:
     """Return a table with a row a run, of some of the settings that differ, some of the figures and costs."""
     completed = all(run.completed for run in runs)
