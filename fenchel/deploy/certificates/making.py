@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from fenchel.common.errors import CredentialError, SettingsError
 from fenchel.common.tls.credentials import AUTHORITY, CERTIFICATE, CLAIMS, KEY
 from fenchel.common.tls.roles import CLIENT_SCHEME, MONITOR_SCHEME
-from fenchel.deploy.certificates.authority import AUTHORITY_KEY, Authority, make_authority, subject
+from fenchel.deploy.certificates.authority import Authority, make_authority, subject
 from fenchel.deploy.certificates.description import hosts_of, role_of, subject_name
 from fenchel.deploy.certificates.files import read, write
 from fenchel.deploy.certificates.pem import certificate_pem, certificates, key_pem
@@ -73,23 +73,11 @@ def make_monitor(
     _make_participant(authority_folder, folder, name, MONITOR_SCHEME, days, force)
 
 
-def make_all(
-    folder: Path,
-    hosts: Sequence[str],
-    clients: Sequence[str],
-    *,
-    name: str = "Fenchel authority",
-    days: int = LEAF_DAYS,
-    force: bool = False,
-    keep: bool = False,
-) -> None:
+def make_all(folder: Path, hosts: Sequence[str], clients: Sequence[str], *, force: bool = False) -> None:
     """Make an authority, and certificates and keys for the server and all clients.
 
     folder: below it each of them gets a folder: ``authority``, ``server``, and one of each client's name.
-    keep: leave what is there as it is and make what is missing.
     """
-    if force and keep:
-        raise SettingsError("existing certificates can be replaced or kept, not both")
     if len(set(clients)) < len(clients):
         raise SettingsError("each client needs a name of its own, but some names are given twice")
     for client in clients:
@@ -97,13 +85,10 @@ def make_all(
         if client in ("authority", "server", CLAIMS):
             raise SettingsError(f"a client cannot be called {client!r}: that folder has another use")
     authority = folder / "authority"
-    if not (keep and (authority / AUTHORITY_KEY).exists()):
-        make_authority(authority, name, force=force)
-    if not (keep and (folder / "server" / KEY).exists()):
-        make_server(authority, folder / "server", hosts, days=days, force=force)
+    make_authority(authority, "Fenchel authority", force=force)
+    make_server(authority, folder / "server", hosts, force=force)
     for client in clients:
-        if not (keep and (folder / client / KEY).exists()):
-            make_client(authority, folder / client, client, days=days, force=force)
+        make_client(authority, folder / client, client, force=force)
 
 
 def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> None:

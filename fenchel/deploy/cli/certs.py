@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.tls.credentials import KEY
 from fenchel.deploy.cli.options import JsonOption
+from fenchel.deploy.cli.printing import print_json, say
 
 app = typer.Typer(help="Certificates: an authority, the server's, the clients'.", no_args_is_help=True)
 
@@ -21,10 +20,6 @@ Authority = Annotated[Path, typer.Option("--authority", help="folder of the auth
 Hosts = Annotated[list[str], typer.Option("--host", help="name or address that clients dial; repeat for several")]
 Days = Annotated[int, typer.Option(min=1, help="validity in days")]
 Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
-
-
-def _say(words: str) -> None:
-    Console(highlight=False, markup=False, emoji=False).print(words, soft_wrap=True)
 
 
 @app.command("all")
@@ -39,7 +34,7 @@ def make_everything(
     from fenchel.deploy.launch.names import client_names
 
     make_all(folder, hosts, client_names(clients), force=force)
-    _say(f"{folder}: authority, server, and {clients} clients. Keep {folder / 'authority'} to yourself.")
+    say(f"{folder}: authority, server, and {clients} clients. Keep {folder / 'authority'} to yourself.")
 
 
 @app.command()
@@ -53,7 +48,7 @@ def authority(
     from fenchel.deploy.certificates.authority import make_authority
 
     make_authority(folder, name, days=days, force=force)
-    _say(f"{folder}: authority {name!r}. Its authority-key.pem never leaves this machine.")
+    say(f"{folder}: authority {name!r}. Its authority-key.pem never leaves this machine.")
 
 
 @app.command()
@@ -62,7 +57,7 @@ def server(authority: Authority, folder: Folder, hosts: Hosts, days: Days = 397,
     from fenchel.deploy.certificates.making import make_server
 
     make_server(authority, folder, hosts, days=days, force=force)
-    _say(f"{folder}: certificate of the server at {', '.join(hosts)}")
+    say(f"{folder}: certificate of the server at {', '.join(hosts)}")
 
 
 @app.command()
@@ -77,7 +72,7 @@ def client(
     from fenchel.deploy.certificates.making import make_client
 
     make_client(authority, folder, name, days=days, force=force)
-    _say(f"{folder}: certificate of client {name!r}")
+    say(f"{folder}: certificate of client {name!r}")
 
 
 @app.command()
@@ -105,14 +100,14 @@ def invite(
     async def served() -> None:
         signer, address = Signer.load(authority), Address.parse(at, "--at")
         where = Address(everywhere(address.host), address.port) if listen is None else Address.parse(listen, "--listen")
-        async with inviting(signer, names, address, listen=where, days=days, on_event=_say) as (service, invitations):
+        async with inviting(signer, names, address, listen=where, days=days, on_event=say) as (service, invitations):
             for invitation in invitations:
-                _say(f"{invitation.name}  {invitation.token}")
+                say(f"{invitation.name}  {invitation.token}")
             until = datetime.now() + timedelta(minutes=minutes)
             dialled = invitations[0].address
-            _say(f"waiting at {dialled} until {until:%Y-%m-%d %H:%M}; Ctrl-C ends this, and the tokens with it")
+            say(f"waiting at {dialled} until {until:%Y-%m-%d %H:%M}; Ctrl-C ends this, and the tokens with it")
             await service.wait(60 * minutes)
-            _say("all have their certificates; ask each client whether its key is the one above, before it joins")
+            say("all have their certificates; ask each client whether its key is the one above, before it joins")
 
     interruptible(served())
 
@@ -129,7 +124,7 @@ def monitor(
     from fenchel.deploy.certificates.making import make_monitor
 
     make_monitor(authority, folder, name, days=days, force=force)
-    _say(f"{folder}: certificate of monitor {name!r}")
+    say(f"{folder}: certificate of monitor {name!r}")
 
 
 @app.command()
@@ -149,7 +144,7 @@ def renew(
     old = describe(folder)["serial"]
     replace(authority, folder, days=days)
     about = describe(folder)
-    _say(f"{folder}: new certificate of {about['subject']!r}, until {about['expires'][:10]}; the old one is {old}")
+    say(f"{folder}: new certificate of {about['subject']!r}, until {about['expires'][:10]}; the old one is {old}")
 
 
 @app.command()
@@ -181,12 +176,12 @@ def revoke(
     if not names and not serials:
         raise SettingsError("which certificates? Give --name CLIENT or --serial HEX")
     new = add(authority, names=names or (), serials=[_number(serial) for serial in serials or ()])
-    _say(f"{authority / REVOKED}: {len(new)} more revoked" + "".join(f"\n  {serial:x}" for serial in new))
+    say(f"{authority / REVOKED}: {len(new)} more revoked" + "".join(f"\n  {serial:x}" for serial in new))
     if not to:
-        _say("copy it into the folders that the server and the clients were given with --certs")
+        say("copy it into the folders that the server and the clients were given with --certs")
     for folder in to or ():
         write_text(folder / REVOKED, (authority / REVOKED).read_text(), sync=True)
-        _say(f"{folder / REVOKED}: copied")
+        say(f"{folder / REVOKED}: copied")
 
 
 def _number(serial: str) -> int:
@@ -210,8 +205,8 @@ def show(folder: Folder, as_json: JsonOption = False) -> None:
     if (folder / KEY).exists():
         check_pair(Credentials.load(folder))
     if as_json:
-        print(json.dumps(about, indent=2, default=str))  # noqa: T201
+        print_json(about, indent=2)
         return
     width = max(map(len, about))
     for key, value in about.items():
-        _say(f"{key:{width}}  {', '.join(value) if isinstance(value, list) else value}")
+        say(f"{key:{width}}  {', '.join(value) if isinstance(value, list) else value}")

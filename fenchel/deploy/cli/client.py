@@ -26,8 +26,8 @@ from fenchel.deploy.cli.options import (
     MaxDataBytesOption,
     MaxFeaturesOption,
     MetricsOption,
-    warn_of,
 )
+from fenchel.deploy.cli.printing import say, warn_of
 
 if TYPE_CHECKING:
     from fenchel.common.tls.credentials import Credentials
@@ -221,15 +221,15 @@ def client(
         for where, brought, (each, credentials) in zip(dialled, local_data, identities.items(), strict=True)
     ]
     lifeline = sys.stdin.fileno() if bundle == "-" else None
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True)
     last: list[str] = []
 
-    def say(event: str) -> None:
+    def report(event: str) -> None:
         if event not in last:  # a client that waits would say the same again and again
             last[:] = [*last[-50:], event]
-            console.print(plain(event), soft_wrap=True, markup=False)
+            say(plain(event), console)
 
-    on_event = (lambda _: None) if quiet else say
+    on_event = (lambda _: None) if quiet else report
 
     try:
         with leaving_no_data(LifelineError), watching_clients(metrics_at, on_event, warn_of) as observer:
@@ -240,7 +240,7 @@ def client(
         raise typer.Exit(0) from None
     stopped = next((farewell.reason for farewell in farewells if not farewell.completed), None)
     if stopped is not None:
-        say(f"ended early: {stopped}")
+        report(f"ended early: {stopped}")
     else:
         on_event("the run is complete")
 
@@ -255,7 +255,7 @@ def _accept(token: str, certs: Path, sessions: int | None) -> None:
     if sessions is not None:
         raise SettingsError("is for one client; leave --sessions out", key="--token")
     invitation = Invitation.parse(token)
-    console = Console(stderr=True, highlight=False, markup=False)
+    console = Console(stderr=True)
     if (certs / CERTIFICATE).exists():
         name = common_name(Credentials.load(certs))
         if name != invitation.name:
@@ -264,12 +264,10 @@ def _accept(token: str, certs: Path, sessions: int | None) -> None:
                 "another folder with --certs",
                 key="--token",
             )
-        console.print(f"{certs}: the certificate of {name!r} that is there is used, and no token", soft_wrap=True)
+        say(f"{certs}: the certificate of {name!r} that is there is used, and no token", console)
         return
     key = interruptible(accept(invitation, certs))
-    console.print(
-        f"{certs}: certificate of client {invitation.name!r}, for the key {key_fingerprint(key)}", soft_wrap=True
-    )
+    say(f"{certs}: certificate of client {invitation.name!r}, for the key {key_fingerprint(key)}", console)
 
 
 def _identities(

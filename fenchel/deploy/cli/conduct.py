@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from rich.console import Console
 from fenchel.common.errors import FenchelError, SettingsError
 from fenchel.common.settings.run import RunSettings, change, load, read, shipped_or_own, validate
 from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.cli.printing import print_json, say
 from fenchel.deploy.launch.logs import log_to_file
 
 if TYPE_CHECKING:
@@ -81,9 +81,7 @@ def conducted(folder: RunFolder) -> Iterator[None]:
             yield
     except (FenchelError, KeyboardInterrupt, asyncio.CancelledError):
         if folder.checkpoint.exists():
-            Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
-                f"the run is saved up to its last checkpoint; go on with --resume {folder.path}"
-            )
+            say(f"the run is saved up to its last checkpoint; go on with --resume {folder.path}", Console(stderr=True))
         raise
 
 
@@ -97,11 +95,6 @@ def show_warnings(settings: RunSettings) -> None:
         console.print(Panel(Text(warning, style="bold yellow"), title="Warning", border_style="bold yellow"))
 
 
-def say_on(console: Console, words: str) -> None:
-    """Print a line as it is."""
-    console.print(words, highlight=False, markup=False, soft_wrap=True)
-
-
 def show_outcome(console: Console, folder: RunFolder, summary: Summary, *, as_json: bool, quiet: bool) -> None:
     """Write the report, and say how it went."""
     from fenchel.report.render.page import write_report
@@ -111,9 +104,9 @@ def show_outcome(console: Console, folder: RunFolder, summary: Summary, *, as_js
     run = Run(folder.path)
     write_report([run], folder.report)
     if as_json:
-        print(json.dumps(asdict(summary) | {"folder": str(folder.path)}))  # noqa: T201
+        print_json(asdict(summary) | {"folder": str(folder.path)})
     elif quiet:
         print(folder.path)  # noqa: T201
     else:
         show([run], console)
-        say_on(console, f"run folder  {folder.path}\nreport      {folder.report}")
+        say(f"run folder  {folder.path}\nreport      {folder.report}", console)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column
 
 from fenchel.common.data.limits import ORDINARY, DataLimits
 from fenchel.common.errors import DataError, SettingsError
 from fenchel.deploy.cli.options import ClientsOption, JsonOption, MaxDataBytesOption, MaxFeaturesOption, SetOption
+from fenchel.deploy.cli.printing import plain_table, print_json, say
 
 app = typer.Typer(
     help="Data sets: list, fetch, import, and show how a run divides one; features of images.", no_args_is_help=True
@@ -42,15 +42,12 @@ def list_sets(as_json: JsonOption = False) -> None:
             }
         )
     if as_json:
-        print(json.dumps(rows, indent=2))  # noqa: T201
+        print_json(rows, indent=2)
         return
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    for title in ("name", "here", "train", "test", "features", "classes", "what"):
-        table.add_column(title, justify="right" if title in ("train", "test", "features", "classes") else "left")
+    counts = ("train", "test", "features", "classes")
+    table = plain_table("name", "here", *(Column(key, justify="right") for key in counts), "what")
     for row in rows:
-        numbers = [
-            f"{row[key]:,}" if isinstance(row[key], int) else "" for key in ("train", "test", "features", "classes")
-        ]
+        numbers = [f"{row[key]:,}" if isinstance(row[key], int) else "" for key in counts]
         table.add_row(str(row["name"]), "yes" if row["here"] else "", *numbers, str(row["title"]))
     Console(highlight=False).print(table)
 
@@ -65,9 +62,9 @@ def fetch(name: Annotated[str, typer.Argument(help="a named data set")]) -> None
     console = Console(highlight=False)
     entry = entry_of(name)
     if locate(name) is not None:
-        console.print(f"{name} is on this machine already")
+        say(f"{name} is on this machine already", console)
         return
-    console.print(f"{name} is in {download(entry, console)}", soft_wrap=True)
+    say(f"{name} is in {download(entry, console)}", console)
 
 
 @app.command("import")
@@ -82,7 +79,7 @@ def import_set(
     from fenchel.common.data.catalogue import import_files
 
     made = import_files(name, files, label=label, limits=DataLimits(max_features, max_data_bytes))
-    Console(highlight=False).print(f"{name} is in {made}", soft_wrap=True)
+    say(f"{name} is in {made}")
 
 
 @app.command()
@@ -110,7 +107,7 @@ def extract(
     ensure(chosen.data, console)
     source = DataSource.open(chosen.data, chosen.seed, chosen.positive)
     images = source.extract(threads or os.cpu_count() or 1)
-    console.print(f"the features of {images:,} images are in {feature_folder()}", soft_wrap=True)
+    say(f"the features of {images:,} images are in {feature_folder()}", console)
 
 
 @app.command()
@@ -137,8 +134,7 @@ def show(
     console = Console(highlight=False)
     ensure(chosen.data, console)
     table = partition_table(DataSource.open(chosen.data, chosen.seed, chosen.positive), chosen.clients)
-    shown = Table(title=table.title, box=None, header_style="dim", pad_edge=False)
-    shown.add_column("class")
+    shown = plain_table("class", title=table.title)
     number = min(chosen.clients, max(4, (console.width - 20) // _COLUMN_WIDTH))
     for client in range(number):
         shown.add_column(str(client), justify="right")
@@ -157,4 +153,4 @@ def show(
         console.print(f"... and {chosen.clients - number} more clients; --picture FILE.png draws all", style="dim")
     if picture is not None:
         draw(table, picture)
-        console.print(f"picture  {picture}", soft_wrap=True)
+        say(f"picture  {picture}", console)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import astuple
 from inspect import getdoc, getmembers, isfunction
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column
 from rich.text import Text
 
 from fenchel.deploy.cli.options import JsonOption
+from fenchel.deploy.cli.printing import plain_table, print_json, say
 
 
 def disclosures(
@@ -28,22 +28,17 @@ def disclosures(
 
     account = load_disclosures(run)
     if as_json:
-        print(json.dumps(account, indent=2))  # noqa: T201
+        print_json(account, indent=2)
         return
     console = Console(highlight=False)
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    for title in ("phase", "way", "name", "what", "form", "who could read it", "clients", "rounds"):
-        table.add_column(title)
-    table.add_column("times", justify="right")
+    headings = ("phase", "way", "name", "what", "form", "who could read it", "clients", "rounds")
+    table = plain_table(*headings, Column("times", justify="right"))
     for row in disclosure_rows(account):
         table.add_row(*(Text(plain(f"{cell:,}" if isinstance(cell, int) else cell)) for cell in astuple(row)))
     console.print(table)
     for sentence in noise_rows(account):
-        console.print(f"noise  {plain(sentence)}", soft_wrap=True, markup=False)
-    heads = Table(box=None, header_style="dim", pad_edge=False)
-    for title in ("head", "way", "fields that were ever set"):
-        heads.add_column(title)
-    heads.add_column("times", justify="right")
+        say(f"noise  {plain(sentence)}")
+    heads = plain_table("head", "way", "fields that were ever set", Column("times", justify="right"))
     for message, way, fields, times in head_rows(account):
         heads.add_row(Text(plain(message)), way, Text(plain(fields)), f"{times:,}")
     console.print("\nHeads of messages, always in clear between server and client:")
@@ -51,11 +46,11 @@ def disclosures(
     if exporters := exporter_rows(account):
         console.print("\nWhere else the run could be watched:")
         for sentence in exporters:
-            console.print(plain(sentence), soft_wrap=True, markup=False)
+            say(plain(sentence))
     if meanings := _meanings(run):
         console.print("\nWhat clients do in each phase:")
         for phase, meaning in meanings.items():
-            console.print(f"{phase:20} {meaning}", soft_wrap=True, markup=False)
+            say(f"{phase:20} {meaning}")
 
 
 def _meanings(run: Path) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import shutil
@@ -18,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fenchel.deploy.cli.options import DEFAULT_LISTEN, JsonOption
+from fenchel.deploy.cli.printing import print_json
 from fenchel.deploy.launch.launchers.choice import LAUNCHERS
 
 _PATIENCE = 10.0  # seconds for an answer of a program
@@ -36,7 +36,7 @@ def doctor(as_json: JsonOption = False) -> None:
     """Show what this machine offers for runs, what is missing, and what to do about that."""
     findings = [*_machine(), *_engines()]
     if as_json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))  # noqa: T201
+        print_json([asdict(finding) for finding in findings], indent=2)
         return
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for finding in findings:

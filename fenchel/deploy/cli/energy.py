@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -19,6 +18,7 @@ from rich.text import Text
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.section import yaml_value
 from fenchel.deploy.cli.options import JsonOption
+from fenchel.deploy.cli.printing import print_json, say
 
 if TYPE_CHECKING:
     from fenchel.report.energy.effort import Expense
@@ -94,15 +94,14 @@ def energy(
         picture = _drawn(measured, devices, channel, ratios, widths, picture)
     if as_json:
         described = [_described(each, cost) for each, cost in priced]
-        print(json.dumps({"runs": described, "choice": None if best is None else asdict(best)}))  # noqa: T201
+        print_json({"runs": described, "choice": None if best is None else asdict(best)})
         return
-    console = Console(highlight=False)
-    console.print(_table(priced, to_target=target is not None))
-    _say(console, "channel", f"{snr:g} dB, {bandwidth / 1e6:g} MHz: {channel.rate / 1e6:.4g} Mbit/s up")
+    Console(highlight=False).print(_table(priced, to_target=target is not None))
+    say(f"channel      {snr:g} dB, {bandwidth / 1e6:g} MHz: {channel.rate / 1e6:.4g} Mbit/s up")
     if best is not None:
-        _say_choice(console, best)
+        _say_choice(best)
     if picture is not None:
-        _say(console, "map", str(picture))
+        say(f"map          {picture}")
 
 
 def _drawn(
@@ -121,16 +120,12 @@ def _drawn(
     return draw_map(values, ratios, widths, title=title, path=path)
 
 
-def _say_choice(console: Console, best: LeastEnergy) -> None:
-    _say(console, "local steps", f"{best.best} take the least energy, of {_listed(best.rounds)}")
+def _say_choice(best: LeastEnergy) -> None:
+    say(f"local steps  {best.best} take the least energy, of {_listed(best.rounds)}")
     if best.fit is not None:
         fit = best.fit
         formula = f"{fit.a:.3g} + {fit.b:.3g} / local steps"
-        _say(console, "closed form", f"{fit.best:.3g}, if the rounds were {formula} (off by up to {fit.off:.2g})")
-
-
-def _say(console: Console, name: str, text: str) -> None:
-    console.print(f"{name:12} {text}", soft_wrap=True, markup=False)
+        say(f"closed form  {fit.best:.3g}, if the rounds were {formula} (off by up to {fit.off:.2g})")
 
 
 def _devices(words: Sequence[str]) -> Devices:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect as introspection
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,14 +13,13 @@ import typer
 from pydantic import BaseModel
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from fenchel.common.errors import FenchelError, Place, SettingsError
 from fenchel.common.settings.run import json_schema, load
-from fenchel.deploy.cli.options import InsecureOption, JsonOption, SetOption, warn_of
+from fenchel.deploy.cli.options import InsecureOption, JsonOption, SetOption
+from fenchel.deploy.cli.printing import plain_table, print_json, say, warn_of, wide
 
 _ANY_WIDTH = 1000  # columns: wider than any table, to measure what it would take
-_FILE_WIDTH = 160  # columns of a table in a file or a pipe
 
 
 def check(
@@ -34,7 +31,7 @@ def check(
 ) -> None:
     """Check a settings file: keys, values, combinations, data, partition. Starts nothing."""
     if schema:
-        print(json.dumps(json_schema(), indent=2))  # noqa: T201
+        print_json(json_schema(), indent=2)
         return
     if settings is None:
         raise SettingsError("which settings? Give a file, or --schema")
@@ -42,9 +39,9 @@ def check(
         try:
             _, cautions = _facts(settings, overrides or (), with_data, Console(stderr=True))
         except FenchelError as error:
-            print(json.dumps({"ok": False, "problems": _problems(error, settings), "warnings": []}))  # noqa: T201
+            print_json({"ok": False, "problems": _problems(error, settings), "warnings": []})
             raise typer.Exit(error.exit_code) from None
-        print(json.dumps({"ok": True, "problems": [], "warnings": list(cautions)}))  # noqa: T201
+        print_json({"ok": True, "problems": [], "warnings": list(cautions)})
         return
     console = Console(highlight=False)
     facts, cautions = _facts(settings, overrides or (), with_data, console)
@@ -113,16 +110,14 @@ def algorithms(as_json: JsonOption = False) -> None:
             },
         }
     if as_json:
-        print(json.dumps(found, indent=2, default=str))  # noqa: T201
+        print_json(found, indent=2)
         return
     console = Console(highlight=False)
     for name, about in found.items():
         console.print(f"[bold]{name}[/]  {about['summary']}")
         for source in about["source"]:
             console.print(" ".join(source.split()), style="dim")
-        table = Table(box=None, header_style="dim", pad_edge=False)
-        for title in ("setting", "default", "meaning"):
-            table.add_column(title)
+        table = plain_table("setting", "default", "meaning")
         for key, field in about["settings"].items():
             table.add_row(key, escape(str(field["default"])), field["description"])
         console.print(table)
@@ -176,14 +171,14 @@ def report(
 
         written += write_tables(found, csv, optima)
     if as_json:
-        print(json.dumps(described(found), indent=2))  # noqa: T201
+        print_json(described(found), indent=2)
         return
     console = wide(Console())
     show(found, console)
     page = found[0].path / "report.html" if len(found) == 1 else found[0].path.parent / "comparison.html"
     page = write_report(found, output or page, optima)
     for kind, path in [("page", page), *((path.suffix[1:], path) for path in written)]:
-        console.print(f"{kind:5} {path}", highlight=False, soft_wrap=True, markup=False)
+        say(f"{kind:5} {path}", console)
 
 
 def _run_paths(path: Path) -> list[Path]:
@@ -217,7 +212,7 @@ def probe(
     whom = whom or [(None, "probe")]
     results = [asyncio.run(measure(server, each, name, pings=pings)) for each, name in whom]
     if as_json:
-        print(json.dumps([asdict(result) for result in results], indent=2))  # noqa: T201
+        print_json([asdict(result) for result in results], indent=2)
         return
     _show_probes([result.cells() for result in results], Console(highlight=False))
 
@@ -225,7 +220,7 @@ def probe(
 def _show_probes(rows: Sequence[Sequence[str]], console: Console) -> None:
     """Print a row a client; of one client, or where they are too wide, a row a figure, so that no unit is cut."""
     titles = ("client", "p50", "p90", "p99", "jitter", "clock offset", "up", "down")
-    table = Table(box=None, header_style="dim", pad_edge=False)
+    table = plain_table()
     for title in titles:
         table.add_column(title, justify="left" if title == "client" else "right", no_wrap=True)
     for row in rows:
@@ -237,8 +232,3 @@ def _show_probes(rows: Sequence[Sequence[str]], console: Console) -> None:
     for row in rows:
         for title, cell in zip(titles, row, strict=True):
             console.print(f"{title:12}  {escape(cell)}", soft_wrap=True)
-
-
-def wide(console: Console) -> Console:
-    """Return a console with room for a table where there is no terminal, and COLUMNS is not set."""
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_FILE_WIDTH)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from fenchel.common.crypto.public_key import BITS_OF_SECURITY, Implementation, PublicKey
 from fenchel.common.crypto.residues.choice import backend_of
 from fenchel.common.errors import CredentialError, SettingsError
 from fenchel.deploy.certificates.keys import CLIENTS, SERVER, make_keys, read_public
 from fenchel.deploy.cli.options import JsonOption
+from fenchel.deploy.cli.printing import print_json, say
 
 _BITS = {str(security): bits for security, bits in BITS_OF_SECURITY.items()}
 
@@ -48,22 +47,22 @@ def keys(
 def _make(folder: Path, bits: int, implementation: Implementation, force: bool, as_json: bool) -> None:
     public = make_keys(folder, bits, implementation, force=force)
     if as_json:
-        _print_json({"folder": str(folder), **_facts(public)})
+        print_json({"folder": str(folder), **_facts(public)}, indent=2)
         return
-    _say(f"fingerprint    {public.fingerprint}")
-    _say(f"length         {public.bits} bits; computed with by the backend {backend_of('fenchel')} on this machine")
-    _say(f"{CLIENTS} goes to every client over a confidential channel; never to the server")
-    _say(f"{SERVER}  may go to the server, which then insists on this key")
-    _say(f"both are in {folder}")
+    say(f"fingerprint    {public.fingerprint}")
+    say(f"length         {public.bits} bits; computed with by the backend {backend_of('fenchel')} on this machine")
+    say(f"{CLIENTS} goes to every client over a confidential channel; never to the server")
+    say(f"{SERVER}  may go to the server, which then insists on this key")
+    say(f"both are in {folder}")
 
 
 def _show(file: Path, as_json: bool) -> None:
     about = _about(file)
     if as_json:
-        _print_json(about)
+        print_json(about, indent=2)
         return
     for key, value in about.items():
-        _say(f"{key:12} {value}")
+        say(f"{key:12} {value}")
 
 
 def _about(file: Path) -> dict[str, str | int]:
@@ -87,11 +86,3 @@ def _about(file: Path) -> dict[str, str | int]:
 
 def _facts(public: PublicKey) -> dict[str, str | int]:
     return {"bits": public.bits, "fingerprint": public.fingerprint, "backend": backend_of("fenchel")}
-
-
-def _say(words: str) -> None:
-    Console(highlight=False, markup=False, emoji=False).print(words, soft_wrap=True)
-
-
-def _print_json(content: dict[str, str | int]) -> None:
-    print(json.dumps(content, indent=2))  # noqa: T201

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 import typer
-from rich.console import Console
 
 from fenchel.deploy.launch.logs import log_to_terminal
 
@@ -99,14 +98,3 @@ LogLevelOption = Annotated[
         help="show records of the log from this level on; the log of the run folder has all from info on",
     ),
 ]
-
-
-def console_for(as_json: bool, quiet: bool) -> Console:
-    """Return the console for the progress and outcome of a run."""
-    # A live display of a silent console would keep what others write to the terminal, hence no terminal.
-    return Console(stderr=as_json, quiet=quiet, force_terminal=False if quiet else None)
-
-
-def warn_of(words: str) -> None:
-    """Show a warning that is no error."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold yellow]warning:[/] {words}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,6 +18,7 @@ from rich.text import Text
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.link import PRESETS, Link, parse_link
 from fenchel.deploy.cli.options import JsonOption
+from fenchel.deploy.cli.printing import print_json, say
 
 if TYPE_CHECKING:
     from fenchel.report.projection.projection import Projection
@@ -80,14 +80,13 @@ def project(
     if as_json:
         described = [_described(each) for each in found]
         values = {"id": course.run.id, "measured": _described(real), "projected": described, "notes": notes}
-        print(json.dumps(values))  # noqa: T201
+        print_json(values)
         return
-    console = Console(highlight=False)
-    console.print(_table(real, found))
+    Console(highlight=False).print(_table(real, found))
     for note in notes:
-        console.print(f"note     {note}", soft_wrap=True, markup=False)
+        say(f"note     {note}")
     if drawn is not None:
-        console.print(f"picture  {drawn}", soft_wrap=True, markup=False)
+        say(f"picture  {drawn}")
 
 
 def _links(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fenchel.deploy.cli.inspect import wide
 from fenchel.deploy.cli.options import JsonOption
+from fenchel.deploy.cli.printing import print_json, say, wide
 
 if TYPE_CHECKING:
     from fenchel.report.index import IndexEntry
@@ -32,7 +31,7 @@ def runs(
 
     entries = index(folder)
     if as_json:
-        print(json.dumps([asdict(entry) for entry in entries], indent=2))  # noqa: T201
+        print_json([asdict(entry) for entry in entries], indent=2)
         return
     _show(entries, wide(Console()))
 
@@ -73,4 +72,4 @@ def _show(entries: Sequence[IndexEntry], console: Console) -> None:
             reasons.append(f"damaged  {entry.path}: {entry.reason}")
     console.print(table)
     for reason in reasons:
-        console.print(plain(reason), highlight=False, markup=False, soft_wrap=True)
+        say(plain(reason), console)

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from fenchel.common.errors import FenchelError, SettingsError, TooManyFilesError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import write_text
 from fenchel.deploy.certificates.keys import PUBLIC_KEY_VARIABLE, read_public, refuse_private_keys
-from fenchel.deploy.cli.conduct import chosen_settings, conducted, interruptible, say_on, show_outcome, show_warnings
+from fenchel.deploy.cli.conduct import chosen_settings, conducted, interruptible, show_outcome, show_warnings
 from fenchel.deploy.cli.options import (
     DEFAULT_LISTEN,
     DEFAULT_LISTEN_INSECURE,
@@ -37,9 +36,8 @@ from fenchel.deploy.cli.options import (
     SetOption,
     SettingsArgument,
     TrackOption,
-    console_for,
-    warn_of,
 )
+from fenchel.deploy.cli.printing import console_for, say, warn_of
 from fenchel.deploy.launch.data import ensure
 
 if TYPE_CHECKING:
@@ -135,7 +133,7 @@ def server(
         write_text(folder.settings, chosen.to_yaml(), sync=chosen.checkpoint.sync)
         with (
             conducted(folder),
-            watching(folder, chosen, exporters, partial(say_on, console), warn_of) as watchers,
+            watching(folder, chosen, exporters, partial(say, console=console), warn_of) as watchers,
             Display(console, folder.id, chosen.rounds) as display,
         ):
             observer = Observers(display, watchers)
@@ -172,8 +170,8 @@ def _without_links(settings: RunSettings) -> RunSettings:
     """Return the settings without links, which only ``fenchel up`` emulates."""
     if settings.links is None:
         return settings
-    Console(stderr=True, soft_wrap=True, highlight=False).print(
-        "[bold yellow]warning:[/] links: left out, since only fenchel up imposes them; here the network is what it is. "
+    warn_of(
+        "links: left out, since only fenchel up imposes them; here the network is what it is. "
         "fenchel relay puts a link in front of clients on other machines (docs/network.md)"
     )
     return settings.model_copy(update={"links": None})

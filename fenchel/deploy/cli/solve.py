@@ -16,6 +16,7 @@ from fenchel.common.settings.algorithm import Weighting
 from fenchel.common.settings.data import GridPartition, RaggedPartition
 from fenchel.common.settings.run import RunSettings, load
 from fenchel.deploy.cli.options import JsonOption, SetOption
+from fenchel.deploy.cli.printing import print_json
 
 if TYPE_CHECKING:
     from fenchel.common.arrays import Vector
@@ -84,7 +85,7 @@ def solve(
         with output_at(output):
             output.write_text(json.dumps(figures, indent=2) + "\n")
     if as_json:
-        print(json.dumps(figures))  # noqa: T201
+        print_json(figures)
         return
     title = f"{loss.kind}, l2 {l2:g}, {training.samples:,} samples, {source.problem.features:,} features"
     console.print(f"{'problem':15} {title}", soft_wrap=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,8 +16,8 @@ from rich.status import Status
 from fenchel.common.errors import RunStoppedError, SettingsError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
-from fenchel.deploy.cli.conduct import conducted, interruptible, say_on, show_warnings
-from fenchel.deploy.cli.options import console_for, warn_of
+from fenchel.deploy.cli.conduct import conducted, interruptible, show_warnings
+from fenchel.deploy.cli.printing import console_for, print_json, say, warn_of
 from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.launchers.slurm import SlurmLauncher
 from fenchel.deploy.launch.sweep import (
@@ -95,13 +94,13 @@ class Sweep:
         try:
             for result in do_sweep(self.points, folder, lambda n, s: self._do(n, s, folder, exporters, console), done):
                 results.append(result)
-                say_on(console, f"{len(results)}/{len(self.points)}  {_line(result)}")
+                say(f"{len(results)}/{len(self.points)}  {_line(result)}", console)
         except (KeyboardInterrupt, asyncio.CancelledError):
             completed = sum(result.error is None for result in results)
-            say_on(
-                Console(stderr=True),
+            say(
                 f"{completed} of {len(self.points)} runs are completed; --skip-done with the same command leaves "
                 "them out",
+                Console(stderr=True),
             )
             raise
         _compare(results, folder, console, as_json=as_json, quiet=quiet)
@@ -115,7 +114,7 @@ class Sweep:
         folder = RunFolder.create(parent, settings.name)
         with (
             conducted(folder),
-            watching(folder, settings, exporters, partial(say_on, console), warn_of) as watchers,
+            watching(folder, settings, exporters, partial(say, console=console), warn_of) as watchers,
             console.status(label) as status,
         ):
             progress = _Progress(status, label, settings.rounds)
@@ -177,12 +176,12 @@ def _compare(results: Sequence[SweepResult], folder: Path, console: Console, *, 
         write_report(runs, page)
     if as_json:
         failures = [{"changes": dict(each.point.changes), "error": str(each.error)} for each in failed]
-        print(json.dumps(terminal.as_json(runs) | {"folder": str(folder), "failed": failures}))  # noqa: T201
+        print_json(terminal.as_json(runs) | {"folder": str(folder), "failed": failures})
     elif quiet:
         print(folder)  # noqa: T201
     elif runs:
         terminal.show(runs, console)
-        say_on(console, f"sweep folder  {folder}\ncomparison    {page}")
+        say(f"sweep folder  {folder}\ncomparison    {page}", console)
     if failed:
         reasons = "\n  ".join(f"{each.point.label}: {str(each.error).splitlines()[0]}" for each in failed)
         raise RunStoppedError(f"{len(failed)} of {len(results)} runs are not completed\n  {reasons}")

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from fenchel.deploy.cli.printing import say
 
 
 def trace(
@@ -26,4 +27,4 @@ def trace(
 
     path = output or run / "trace.json"
     number = write_trace(Run(run), path)
-    Console(highlight=False).print(f"trace  {path} ({number:,} events)", soft_wrap=True, markup=False)
+    say(f"trace  {path} ({number:,} events)")

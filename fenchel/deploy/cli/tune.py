@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ from rich.status import Status
 
 from fenchel.common.errors import SettingsError
 from fenchel.deploy.cli.options import InProcessOption, JsonOption, RunsOption
+from fenchel.deploy.cli.printing import print_json
 from fenchel.deploy.launch.logs import log_to_file
 from fenchel.report.formatting import number_text
 
@@ -70,7 +70,7 @@ def tune(
         console.print(f"to go on: fenchel tune --resume {folder.path}", soft_wrap=True)
         raise
     if as_json:
-        print(json.dumps(report.as_json(result) | {"folder": str(folder.path)}))  # noqa: T201
+        print_json(report.as_json(result) | {"folder": str(folder.path)})
         return
     report.show(result, console)
     paths = {"tuning folder": folder.path, "study": folder.study, "best settings": folder.best}

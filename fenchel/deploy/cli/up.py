@@ -19,7 +19,6 @@ from fenchel.deploy.cli.conduct import (
     chosen_values,
     conducted,
     interruptible,
-    say_on,
     show_outcome,
     show_warnings,
 )
@@ -41,9 +40,8 @@ from fenchel.deploy.cli.options import (
     SetOption,
     SettingsArgument,
     TrackOption,
-    console_for,
-    warn_of,
 )
+from fenchel.deploy.cli.printing import console_for, say, warn_of
 from fenchel.deploy.launch.data import ensure
 
 if TYPE_CHECKING:
@@ -186,9 +184,9 @@ def up(
         return
     chosen, folder = chosen_settings(settings, overrides, clients, resume, previous, own)
     if folder is not None and not (previous or dry_run) and (run := Run(folder.path)).has_ended:
-        say_on(
-            Console(stderr=True),
+        say(
             "the run is completed, and nothing is left to do; docs/python.md says how to train longer",
+            Console(stderr=True),
         )
         show_outcome(console_for(as_json, quiet), folder, Summary(**(run.summary or {})), as_json=as_json, quiet=quiet)
         return
@@ -217,7 +215,7 @@ def up(
     folder = folder or RunFolder.create(runs, chosen.name)
     with (
         conducted(folder),
-        watching(folder, chosen, exporters, partial(say_on, console), warn_of) as watchers,
+        watching(folder, chosen, exporters, partial(say, console=console), warn_of) as watchers,
         Display(console, folder.id, chosen.rounds) as display,
     ):
         observer = Observers(display, watchers)
@@ -264,7 +262,7 @@ def _words(options: Mapping[str, object]) -> list[str]:
 def _wait_for(job: SlurmJob, resumed: Path | None, as_json: bool, quiet: bool) -> None:
     """Do a run in a job, or go on with one, and show its log."""
     console = Console(stderr=as_json or quiet)  # a quiet job logs its errors
-    code, folder = interruptible(job.run(partial(say_on, console)))
+    code, folder = interruptible(job.run(partial(say, console=console)))
     if code:
         raise typer.Exit(code)
     if as_json or quiet:

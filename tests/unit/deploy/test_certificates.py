@@ -155,7 +155,7 @@ def test_nothing_is_overwritten_without_force_and_what_is_missing_can_be_added(t
         make_all(tmp_path, [], ["north"])
     with raises(SettingsError, file="authority.pem"):
         make_client(tmp_path / "authority", tmp_path / "north", "north")
-    make_all(tmp_path, [], ["north", "south"], keep=True)
+    make_client(tmp_path / "authority", tmp_path / "south", "south")
     assert {path: path.read_bytes() for path in before} == before
     check_pair(Credentials.load(tmp_path / "south"))
     make_client(tmp_path / "authority", tmp_path / "north", "north", force=True)

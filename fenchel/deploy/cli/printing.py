@@ -1,0 +1,43 @@
+"""Lines, warnings, tables and JSON objects as commands print them."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from rich.console import Console
+from rich.table import Column, Table
+
+_FILE_WIDTH = 160  # columns of a table in a file or a pipe
+
+
+def console_for(as_json: bool, quiet: bool) -> Console:
+    """Return the console for the progress and outcome of a run."""
+    # A live display of a silent console would keep what others write to the terminal, hence no terminal.
+    return Console(stderr=as_json, quiet=quiet, force_terminal=False if quiet else None)
+
+
+def wide(console: Console) -> Console:
+    """Return a console with room for a table where there is no terminal, and COLUMNS is not set."""
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_FILE_WIDTH)
+
+
+def say(words: str, console: Console | None = None) -> None:
+    """Print a line as it is; by default on standard output."""
+    (console or Console()).print(words, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def warn_of(words: str) -> None:
+    """Show a warning that is no error."""
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold yellow]warning:[/] {words}")
+
+
+def print_json(content: Any, *, indent: int | None = None) -> None:
+    """Print what ``--json`` asks for."""
+    print(json.dumps(content, indent=indent))  # noqa: T201
+
+
+def plain_table(*columns: str | Column, title: str | None = None) -> Table:
+    """Return a table without lines."""
+    return Table(*columns, title=title, box=None, header_style="dim", pad_edge=False)
