@@ -16,7 +16,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 # Tests start hundreds of processes, none of which should compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install torch engines trackers helm demo test fast slow test-all explore docs notebooks plotly fuzz lint format bench bench-peers bench-first-hour dist extras proto lock clean
+.PHONY: help install torch engines trackers helm demo test fast slow test-all explore tables site docs notebooks plotly fuzz lint format bench bench-peers bench-first-hour dist extras proto lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -72,8 +72,22 @@ explore: $(READY)  ## the tests of properties on examples that nobody has tried 
 fuzz: $(READY)  ## a million damaged inputs to everything that parses bytes (for the night); FUZZ="--seed 1"
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m tests.hostile.fuzz $(FUZZ)
 
-docs: $(READY)  ## write the tables of docs/settings.md anew
+tables: $(READY)  ## write the tables of docs/settings.md anew
 	$(BIN)/python -m docs.settings_tables
+
+SITE := third_party/site/static
+
+$(SITE): third_party/site/package.json third_party/site/collect.mjs
+	cd third_party/site && npm install --silent --no-audit --no-fund --no-package-lock && npm run --silent build
+	touch $@
+
+site: $(READY) $(SITE)  ## the site of the documentation, in build/site; needs npm
+	$(PIP) 'sphinx==9.0.4' 'myst-nb==1.4.0' 'numpydoc==1.11.0' 'pydata-sphinx-theme==0.24.0' 'sphinx-copybutton==0.5.2' \
+		'sphinxcontrib-katex==0.9.11' 'sphinxcontrib-mermaid==2.1.1' 'sphinxcontrib-typer==0.10.0'
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+
+docs: site  ## the site, served at http://localhost:8000
+	$(BIN)/python -m http.server --bind localhost --directory build/site 8000
 
 notebooks: torch  ## execute the notebooks of docs/notebooks anew, in place
 	$(PIP) 'nbclient==0.11.0' 'nbformat==5.11.1' 'ipykernel==7.4.0'

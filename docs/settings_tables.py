@@ -1,4 +1,4 @@
-"""The tables of ``docs/settings.md``, from the settings themselves; ``make docs`` writes them anew."""
+"""The tables of ``docs/settings.md``, from the settings themselves; ``make tables`` writes them anew."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Algorithm:
         return True
 
     def check(self, data: DataSource | None) -> None:
-        """Refuse what cannot work with these clients and data; by default nothing more than :meth:`__init__` refuses.
+        """Refuse what cannot work with these clients and data; by default nothing more than ``__init__`` refuses.
 
         ``fenchel check`` calls it, and ``fenchel up`` and ``fenchel server`` before a process is started or a
         client awaited: the half is built as in the run, ``fleet.members`` have described their data, and none

@@ -66,7 +66,7 @@ class FenchelError(Exception):
     problem
         What is wrong, with the values, and what to do; without the place.
     **details
-        Where it is wrong (:class:`Place`), and further attributes of the class.
+        Where it is wrong (``key``, ``source``), and further attributes of the class.
     """
 
     exit_code: ClassVar[int] = 1

@@ -187,7 +187,7 @@ class Fleet:
         Raises
         ------
         TooFewRepliesError
-            See :meth:`fenchel.fleet.cohort.Cohort.ask`.
+            See :meth:`fenchel.Cohort.ask`.
         LostStateError
             A client is lost, and ``participation.on_lost_state`` is ``stop``.
         SettingsError

@@ -118,11 +118,31 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
     assert not broken
 
 
-def test_the_index_of_the_documentation_names_every_page() -> None:
-    index = ROOT / "docs" / "README.md"
-    linked = {(index.parent / link.partition("#")[0]).resolve() for link in links(index)}
-    pages = {page for page in PAGES if page.is_relative_to(index.parent) and page != index}
-    assert pages <= linked
+def test_every_page_of_the_documentation_is_listed_by_one_page_that_links_to_it() -> None:
+    folder = ROOT / "docs"
+    listed: list[Path] = []
+    for page in PAGES:
+        for block in blocks(page):
+            if block.language == "{toctree}":
+                names = [line for line in block.text.splitlines() if line and not line.startswith(":")]
+                stems = [page.parent / name for name in names]
+                files = [
+                    stem.with_suffix(end)
+                    for stem in stems
+                    for end in (".md", ".ipynb")
+                    if stem.with_suffix(end).exists()
+                ]
+                linked = {(page.parent / link.partition("#")[0]).resolve() for link in links(page)}
+                assert linked.issuperset(files), f"{block}: not all are in the text"
+                listed += files
+    pages = {*(page for page in PAGES if page.is_relative_to(folder)), *folder.rglob("*.ipynb")}
+    assert sorted(listed) == sorted(pages - {folder / "index.md"})
+
+
+def test_the_reference_lists_every_public_name() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    words = set(re.findall(r"\w+", page))
+    assert words >= {*fenchel.__all__, *fenchel.testing.__all__}
 
 
 def sections(page: Path) -> set[str]:
@@ -326,7 +346,7 @@ def test_the_page_of_the_run_folder_lists_every_column_of_the_calls() -> None:
 
 def test_the_tables_of_the_settings_are_those_of_the_code() -> None:
     page = SETTINGS_PAGE.read_text()
-    assert page == with_tables(page), "run: make docs"
+    assert page == with_tables(page), "run: make tables"
 
 
 def test_the_page_of_settings_names_every_key() -> None:

@@ -48,7 +48,7 @@ class Objective(ABC):
     also :meth:`penalty`, one that knows its constants also :attr:`smoothness` and
     :attr:`strong_convexity`, and one whose samples can be clipped also :meth:`clipped_gradient`. No
     method changes its arguments; equal arguments give equal results, bit for bit, in one
-    computing environment (:mod:`fenchel.common.environment`).
+    computing environment (docs/concepts.md, "Between processors and versions").
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ class Objective(ABC):
         epochs, steps
             How long: passes over the samples, or number of batches. Exactly one must be given.
         batch_size
-            Samples in a batch. ``None``, or as many as there are samples: every batch is :attr:`all_rows`,
+            Samples in a batch. ``None``, or as many as there are samples: every batch is ``all_rows``,
             in order.
         draw
             ``passes``: each pass is a new random order of the samples, cut into pieces, of which the last may

@@ -318,7 +318,7 @@ class RunSettings(Section):
         return self.secrets.source == "sealed" and self.algorithm.key_bits is not None
 
     def to_json(self) -> str:
-        """Return the settings as JSON, defaults included; :func:`from_json` reads it back."""
+        """Return the settings as JSON, defaults included."""
         return json.dumps(self.model_dump(mode="json"))
 
     def to_yaml(self) -> str:

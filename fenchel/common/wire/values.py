@@ -64,7 +64,7 @@ class SparseVector:
     size
         Length of the vector.
     seed
-        Promises that ``indices`` are :func:`fenchel.common.wire.index_sets.seeded_support` of this seed,
+        Promises that ``indices`` are the seeded index set of this seed,
         ``size`` and k, so that 64 bits may travel in their place. Whoever receives indices as such finds
         ``None``.
     """

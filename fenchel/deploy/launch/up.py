@@ -36,7 +36,7 @@ _LOOK = 0.1  # seconds between two looks at whether a caller's task is cancelled
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Settings: TypeAlias = str | Path | Mapping[str, Any] | RunSettings
+GivenSettings: TypeAlias = str | Path | Mapping[str, Any] | RunSettings
 """Settings as programs give them: a file, a mapping of the same form, or validated settings."""
 
 
@@ -53,7 +53,7 @@ class _Work:
 
 
 async def up_async(
-    settings: Settings | None = None,
+    settings: GivenSettings | None = None,
     *,
     overrides: Sequence[str] = (),
     clients: int | None = None,
@@ -203,7 +203,7 @@ up = _blocking(up_async)
 
 
 def _begin(
-    settings: Settings | None,
+    settings: GivenSettings | None,
     overrides: Sequence[str],
     clients: int | None,
     given: PooledData | OwnData | None,
@@ -246,7 +246,7 @@ def _with_data(work: _Work) -> tuple[RunSettings, OwnFiles | Sequence[Shard] | N
     return work.settings, work.own if work.given is None else work.given.write(work.folder)
 
 
-def values_and_source(settings: Settings, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:
+def values_and_source(settings: GivenSettings, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:
     """Return settings as a mapping of its own, not validated, and their origin for errors."""
     if isinstance(settings, str | Path):
         path = shipped_or_own(Path(settings))

@@ -62,7 +62,7 @@ class TorchObjective(ObjectiveFactory):
     shape
         Shape of a sample as the module takes it, ``(1, 28, 28)`` for instance; ``None``: a vector of all features.
     transform
-        Function that is applied to each batch of training samples, shape (n, *shape), to augment them; ``None``: none.
+        Function that is applied to each batch of training samples, of ``shape`` each, to augment them; ``None``: none.
     device
         ``cpu``, ``cuda`` (the first GPU), or ``auto``, the GPU where there is one.
     optimizer
