@@ -2,7 +2,7 @@
 
 Every such error is a :class:`FenchelError`: its type says what kind of thing is wrong, its attributes say
 where, and its text is composed here, in :meth:`FenchelError.__str__`. The command line prints the text
-without a stack trace and exits with :attr:`FenchelError.exit_code` (``docs/exit-codes.md`` lists the codes).
+without a stack trace and exits with :attr:`FenchelError.exit_code` (``docs/errors.md`` lists the codes).
 Code and tests look at types and attributes, never at the text. Any other exception that escapes is a defect
 of Fenchel and keeps its stack trace.
 """

@@ -323,12 +323,15 @@ def error_classes(kind: type[errors.FenchelError] = errors.FenchelError) -> Iter
             yield from error_classes(each)
 
 
-def test_the_page_of_exit_codes_lists_every_class_with_its_code() -> None:
-    rows = table_rows((ROOT / "docs" / "exit-codes.md").read_text())[1:]
+def test_the_page_of_errors_lists_every_class_with_its_code() -> None:
+    page = (ROOT / "docs" / "errors.md").read_text()
+    rows = table_rows(page)[1:]
     listed = {(name, int(row[0])) for row in rows for name in re.findall(r"`(\w+Error)`", row[1])}
     assert listed == {(kind.__name__, kind.exit_code) for kind in error_classes()}
     codes = [int(row[0]) for row in rows]
     assert codes == sorted({0, 1, 2, errors.INTERRUPTED, *(kind.exit_code for kind in error_classes())})
+    headings = [int(code) for code in re.findall(r"^## (\d+):", page, re.MULTILINE)]
+    assert headings == codes[1:]
 
 
 # docs/run-folder.md

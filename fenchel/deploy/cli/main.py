@@ -1,7 +1,7 @@
 """The command line: ``fenchel``.
 
 Each command is a thin layer: it reads its words, calls what does the work, and prints. An error that a
-person can act on is one paragraph on standard error and an exit code (``docs/exit-codes.md``).
+person can act on is one paragraph on standard error and an exit code (``docs/errors.md``).
 """
 
 from __future__ import annotations
