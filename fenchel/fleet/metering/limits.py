@@ -1,6 +1,6 @@
 """What clients and strangers may use of the server at once, the same for every run.
 
-Two thousand clients can join at once without being slowed down (docs/security.md).
+Two thousand clients can join at once without being slowed down (docs/resource-limits.md).
 """
 
 from __future__ import annotations
