@@ -62,7 +62,7 @@ class Faults:
     kills : int, default 0
         Number of times that the server is killed and resumed, counted from the first checkpoint on.
     frames : int, default 20
-        Largest number of frames before a stream breaks or the server is killed.
+        Largest number of frames from the start of a stream, or of the server, to its fault.
     lag : int, default 0
         Largest delay of a frame, in turns of the event loop. It changes the order of replies.
     """
@@ -408,7 +408,8 @@ def check_algorithm(settings: RunSettings | Mapping[str, Any] | Path | str, fold
     Raises
     ------
     AssertionError
-        A guarantee is not kept. The text names it. Also raised if the run is too short for the faults.
+        A guarantee is not kept. The text names it. Also raised if the run is too short for the faults, or if its
+        model is not finite.
     SettingsError
         The settings are not valid.
     FenchelError

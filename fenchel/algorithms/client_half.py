@@ -126,8 +126,6 @@ class ClientAlgorithm:
         Digest of the current phase, its values and the state. Empty without differential privacy.
     largest : float
         Largest magnitude in the public floating-point arrays of the current phase. 0 without differential privacy.
-    Settings : type[AlgorithmSettings]
-        Class attribute: class of ``settings``. Default: :class:`fenchel.AlgorithmSettings`.
     """
 
     @dataclass

@@ -46,7 +46,8 @@ class Algorithm:
 
     A subclass implements :meth:`fenchel.Algorithm.round`. In it, a cohort of ``fleet`` answers phases of the client
     half (:class:`fenchel.ClientAlgorithm`), and the replies update ``model``. The runtime saves ``state`` in each
-    checkpoint and restores it when a run is resumed. Values of other attributes are not saved.
+    checkpoint and restores it when a run is resumed. Values of other attributes are not saved. If the algorithm has
+    settings of its own, the class attribute ``Settings`` is their class.
 
     Parameters
     ----------
@@ -58,15 +59,13 @@ class Algorithm:
     fleet : Fleet
         Clients of the run.
     settings : AlgorithmSettings
-        Validated section ``algorithm`` of the settings, an instance of ``Settings``.
+        Validated section ``algorithm`` of the settings.
     state : State
         Everything that must survive a restart.
     uplink : ServerUplink
         Server side of the section ``uplink``: sparsification, clipping, noise and dtype of what clients send.
     downlink : ServerDownlink
         Server side of the section ``downlink``: sparsification and dtype of the model that clients receive.
-    Settings : type[AlgorithmSettings]
-        Class attribute: class of ``settings``. Default: :class:`fenchel.AlgorithmSettings`.
     figures : tuple[str, ...]
         Class attribute: keys of :meth:`fenchel.Algorithm.metrics`, columns of ``metrics.parquet``. Default: none.
     client_figures : tuple[str, ...]
@@ -165,6 +164,7 @@ class Algorithm:
         ReceivedVector
             Vectors of shape (d,) in the model's dtype: the mean (``mean()``), the sum (``total``), the weight of the
             clients that sent each coordinate (``coverage``), and the mask ``covered`` of coordinates with any.
+            ``held(model)`` keeps the others as they were, unless ``uplink.sparsify.fill`` is ``zero``.
         """
         return self.uplink.received(replies, name, self.model, self.fleet.round, minus=minus)
 
@@ -233,8 +233,8 @@ class Algorithm:
         """Integrate late joiners into the state of the run. The default does nothing.
 
         It is called between two rounds, or between ``start`` and round 1, with ``participation.late_joiners: admit``.
-        An algorithm that overrides :meth:`fenchel.Algorithm.start` or adds fields to ``State`` must define it. Such
-        settings are rejected for it otherwise.
+        An algorithm that overrides :meth:`fenchel.Algorithm.start` or adds fields to ``State`` must define it to
+        accept late joiners.
 
         The late joiners are in the fleet already, in their initial state. Send requests first, so that an error is
         raised before ``state`` changes and before any ``tell``.

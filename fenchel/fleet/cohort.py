@@ -28,12 +28,7 @@ class Replies(Mapping[str, Mapping[str, Value]]):
     replies : Mapping[str, Values]
         Values of each reply, by client id.
     cohort : Cohort
-        Clients that replied.
-
-    Attributes
-    ----------
-    cohort : Cohort
-        Clients that replied, for the next request.
+        Clients that replied, kept as the attribute ``cohort`` for the next request.
     """
 
     def __init__(self, replies: Mapping[str, Mapping[str, Value]], cohort: Cohort) -> None:
@@ -183,6 +178,8 @@ class Cohort:
     and ``len`` are over client ids, each once. A client answers one request at a time: await a request before the next
     one.
 
+    A phase takes effect on each client exactly once or not at all, whatever processes are killed (docs/concepts.md).
+
     Parameters
     ----------
     fleet : Fleet
@@ -254,7 +251,7 @@ class Cohort:
             Seconds. Default: ``participation.deadline``. A deadline in ``participation.phases`` takes precedence.
         min_replies : int, optional
             Quorum, capped at the size of the cohort. 0 needs no reply. Default: ``participation.min_replies``.
-            ``participation.phases`` can raise it, but not lower it.
+            ``participation.phases`` can raise a given value, but not lower it.
         **values : Value or Each
             Values to send. An array above 64 MiB that is the same for all clients is sent without a copy and becomes
             read-only.
@@ -276,7 +273,7 @@ class Cohort:
         PayloadError
             A value cannot be sent, because its type or dtype is not supported.
         KeyError
-            An :class:`fenchel.Each` has no value for a client of the cohort.
+            A :class:`fenchel.Each` has no value for a client of the cohort.
         RuntimeError
             An earlier request to one of the clients is still open.
         """
@@ -442,7 +439,7 @@ class Cohort:
         PayloadError
             A value cannot be sent, because its type or dtype is not supported.
         KeyError
-            An :class:`fenchel.Each` has no value for a client of the cohort.
+            A :class:`fenchel.Each` has no value for a client of the cohort.
         """
         self.fleet.tell(phase, self.clients, values)
 

@@ -39,6 +39,9 @@ class Fleet:
     The runtime creates it, and a server half uses it as ``self.fleet``. Mostly :meth:`fenchel.Fleet.all` and
     :meth:`fenchel.Fleet.sample` are needed, and requests are then sent by :class:`fenchel.Cohort`.
 
+    A client is lost if its state cannot be restored, or if the instructions that it has not confirmed reach
+    ``network.promised_bytes``.
+
     Attributes
     ----------
     members : dict[str, ClientRecord]
