@@ -1,11 +1,6 @@
-"""Conformance checks for algorithms, and the federation of faults that they run on.
+"""Conformance checks for algorithms, and an in-process federation with injected faults.
 
-An algorithm of your own is as good as those of Fenchel when its settings pass :func:`check_algorithm`::
-
-    from fenchel.testing import check_algorithm
-
-    def test_feddual(tmp_path):
-        check_algorithm("feddual.yaml", tmp_path)
+An algorithm of your own keeps the guarantees of Fenchel if its settings pass :func:`fenchel.testing.check_algorithm`.
 """
 
 from __future__ import annotations
@@ -55,24 +50,41 @@ __all__ = ["Faults", "Federation", "check_algorithm", "load_model", "undisturbed
 
 @dataclass
 class Faults:
-    """What goes wrong in a federation, drawn from a seed."""
+    """Faults to inject into an in-process federation, drawn from a random generator.
+
+    Parameters
+    ----------
+    chance : random.Random
+        Source of all draws. Equal seeds give equal draws.
+    breaks : int, default 0
+        Number of times that the stream of each client breaks. After a break, the client process restarts with
+        probability 1/2.
+    kills : int, default 0
+        Number of times that the server is killed and resumed, counted from the first checkpoint on.
+    frames : int, default 20
+        Largest number of frames from the start of a stream, or of the server, to its fault.
+    lag : int, default 0
+        Largest delay of a frame, in turns of the event loop. It changes the order of replies.
+    """
 
     chance: random.Random
     breaks: int = 0
-    """How often each client's stream breaks; after every second break, on average, its process starts anew."""
     kills: int = 0
-    """How often the server is killed and resumed."""
     frames: int = 20
-    """A stream breaks, and the server dies, at most so many frames after it began."""
     lag: int = 0
-    """A frame waits for at most so many turns of the event loop, so that replies arrive in another order."""
 
     def moment(self) -> int:
-        """Draw the number of frames until the next fault."""
+        """Draw the number of frames until the next fault.
+
+        Returns
+        -------
+        int
+            Number within 1..frames.
+        """
         return self.chance.randint(1, self.frames)
 
     async def pause(self) -> None:
-        """Hold a frame back."""
+        """Delay a frame by up to ``lag`` turns of the event loop."""
         for _ in range(self.chance.randint(0, self.lag)):
             await asyncio.sleep(0)
 
@@ -120,30 +132,85 @@ class _Killed(Exception):
 
 @dataclass
 class Federation:
-    """A federation in one process whose connections break, whose clients restart and whose server is killed."""
+    """An in-process federation whose streams break, whose clients restart and whose server is killed.
+
+    It runs the server and clients of Fenchel without a network, with the faults given, to test that none changes the
+    model.
+
+    Parameters
+    ----------
+    settings : RunSettings
+        Settings of the run, with a number of clients.
+    folder : RunFolder
+        Run folder, which also holds the clients' journals.
+    faults : Faults, optional
+        Faults to inject. Default: none.
+    observer : Observer, optional
+        Observer of the run.
+    executor : Executor, optional
+        Executor of the clients' computations. Default: the event loop's thread.
+    session : callable, default Session
+        Class or function that creates the session of a client. A test can replace it to change replies.
+    secrets : Secrets, optional
+        Keys that the clients share. By default they are created if the algorithm encrypts.
+    shards : Sequence[Shard], optional
+        Shard of each client, for settings with ``data.name: own``.
+    journals : bool, default True
+        Whether clients keep their journals in files rather than in memory.
+
+    Attributes
+    ----------
+    workers : dict[str, Worker]
+        Running clients by id.
+    broken : int
+        Number of streams that have broken.
+    rebuilt : int
+        Number of client restarts.
+    killed : int
+        Number of times that the server was killed.
+    passed : int
+        Number of frames since the first checkpoint.
+    """
 
     settings: RunSettings
     folder: RunFolder
-    faults: Faults = field(default_factory=lambda: Faults(random.Random(0)))  # none
+    faults: Faults = field(default_factory=lambda: Faults(random.Random(0)))
     observer: Observer | None = None
-    executor: Executor | None = None  # where clients compute; None: on the event loop
+    executor: Executor | None = None
     session: Callable[..., Session] = Session
-    secrets: Secrets | None = None  # what the clients share; made where the algorithm encrypts
+    secrets: Secrets | None = None
     shards: Sequence[Shard] | None = None
-    """What each client holds, where the settings do not say it (``data.name: own``)."""
-    journals: bool = True  # whether clients keep journals in files, not in memory
+    journals: bool = True
     workers: dict[str, Worker] = field(default_factory=dict)
-    broken: int = 0  # streams so far
-    rebuilt: int = 0  # clients that were started anew
-    killed: int = 0  # servers
-    passed: int = 0  # frames since the first checkpoint
+    broken: int = 0
+    rebuilt: int = 0
+    killed: int = 0
+    passed: int = 0
     _breaks_left: dict[str, int] = field(default_factory=dict)
     _participants: dict[str, Participant] = field(default_factory=dict)
     _lines: dict[str, _Line] = field(default_factory=dict)
     _ticks_to_death: int | None = None
 
     def run(self, *, resume: bool = False) -> Vector:
-        """Return the final model of a new run, or of one that goes on from the checkpoint in its folder."""
+        """Run the federation to its end, with its faults.
+
+        Parameters
+        ----------
+        resume : bool, default False
+            Whether to continue from the checkpoint in ``folder`` instead of starting a new run.
+
+        Returns
+        -------
+        Vector, shape (d,)
+            Final model.
+
+        Raises
+        ------
+        AssertionError
+            The number of clients is not fixed in the settings.
+        FenchelError
+            The run stopped.
+        """
         assert isinstance(self.settings.clients, int)
         names = client_names(self.settings.clients)
         bits = self.settings.algorithm.key_bits
@@ -164,7 +231,20 @@ class Federation:
             return load_model(self.folder)
 
     def participant(self, name: str, local_data: DataProvider) -> Participant:
-        """Return what a client is started with."""
+        """Return the configuration of one client. A subclass can override it to change a client.
+
+        Parameters
+        ----------
+        name : str
+            Id of the client.
+        local_data : DataProvider
+            Source of the client's shard.
+
+        Returns
+        -------
+        Participant
+            Configuration: id, data, journal folder, trust limits that accept the settings, and secrets.
+        """
         return Participant(
             name=name,
             local_data=local_data,
@@ -259,41 +339,90 @@ class Federation:
 
 
 def load_model(folder: RunFolder) -> Vector:
-    """Return the final model of a run."""
+    """Load the final model of a completed run.
+
+    Parameters
+    ----------
+    folder : RunFolder
+        Folder of the run.
+
+    Returns
+    -------
+    Vector, shape (d,)
+        Final model.
+
+    Raises
+    ------
+    FileNotFoundError
+        The folder has no final model.
+    """
     with np.load(folder.model) as archive:
         model: Vector = archive["model"]
     return model
 
 
 def undisturbed(settings: RunSettings, parent: Path) -> Vector:
-    """Return the final model of a run in which nothing goes wrong."""
-    return Federation(settings, RunFolder.create(parent, "undisturbed")).run()
-
-
-def check_algorithm(settings: RunSettings | Mapping[str, Any] | Path | str, folder: Path, *, seeds: int = 2) -> None:
-    """Check that an algorithm keeps what Fenchel promises of every algorithm.
-
-    * Runs of the same settings give the same bits.
-    * Broken streams, restarted clients and killed servers change no bit, and neither does an instruction that is
-      handled twice.
-    * A run that stops because no client can answer goes on with ``--resume`` to the bits of an undisturbed run.
-    * Replies of another shape than was asked for, and replies that are not finite, do not enter the model.
-    * The states of both halves survive being written and read.
+    """Run a federation without faults, for comparison with disturbed runs.
 
     Parameters
     ----------
-    settings
-        Of a small run of the algorithm, with a number of clients: validated, as a mapping, or a file. Evaluation is
-        switched off, deadlines are set beyond all faults.
-    folder
-        Where run folders may be made.
-    seeds
-        How many different series of faults are tried.
+    settings : RunSettings
+        Settings of the run, with a number of clients.
+    parent : Path
+        Folder in which the run folder is created.
+
+    Returns
+    -------
+    Vector, shape (d,)
+        Final model.
 
     Raises
     ------
     AssertionError
-        The algorithm does not keep a promise; the text says which.
+        The number of clients is not fixed in the settings.
+    FenchelError
+        The run stopped.
+    """
+    return Federation(settings, RunFolder.create(parent, "undisturbed")).run()
+
+
+def check_algorithm(settings: RunSettings | Mapping[str, Any] | Path | str, folder: Path, *, seeds: int = 2) -> None:
+    """Check that an algorithm keeps the guarantees of Fenchel, by runs in this process with injected faults.
+
+    * Runs of the same settings give the same model, bit for bit.
+    * Broken streams, client restarts, server kills and repeated instructions do not change a bit of it.
+    * A run that stopped because all clients failed can be resumed, and ends with the same model.
+    * A reply of another shape than requested, or with values that are not finite, does not count.
+    * The state of each half can be written and read back.
+
+    Parameters
+    ----------
+    settings : RunSettings, Mapping, Path or str
+        Settings of a small run with a fixed number of clients: validated, as a mapping, or the path of a file.
+        Evaluation is switched off, and deadlines are longer than all faults.
+    folder : Path
+        Folder in which run folders are created.
+    seeds : int, default 2
+        Number of series of faults to try. Each takes three runs.
+
+    Raises
+    ------
+    AssertionError
+        A guarantee is not kept. The text names it. Also raised if the run is too short for the faults, or if its
+        model is not finite.
+    SettingsError
+        The settings are not valid.
+    FenchelError
+        A run stopped that should have completed.
+
+    Examples
+    --------
+    In a test for pytest::
+
+        from fenchel.testing import check_algorithm
+
+        def test_feddual(tmp_path):
+            check_algorithm("feddual.yaml", tmp_path)
     """
     case = _Case(_quiet(settings), folder)
     case.check_determinism()

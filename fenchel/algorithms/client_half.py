@@ -32,11 +32,32 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 def answers(phase: str) -> Callable[[Handler], Handler]:
-    """Mark a method as the one that answers a phase.
+    """Mark a method of a client half as the handler of a phase.
 
-    Its parameters name the values that the server sends; their annotations (``Vector``, ``Indices``,
-    ``int``, ``float``, ``bool``, ``str``, ``SparseVector``, ``Ciphertexts``) are checked before it is
-    called. Arrays come read-only: copy what is to be changed. It returns a mapping of values, or ``None``.
+    The parameters of the method name the values that the server sends. A parameter with a default is optional. Values
+    are checked against annotations before the call: ``Vector``, ``Indices``, ``SparseVector``, ``Ciphertexts``,
+    ``int``, ``float``, ``bool`` or ``str``. Arrays are read-only.
+
+    The method returns a mapping of named values, or ``None`` for an empty reply. ``participation.phases`` accepts the
+    phase only if the method has a return annotation other than ``None``.
+
+    Parameters
+    ----------
+    phase : str
+        Name of the phase in :meth:`fenchel.Cohort.ask`, :meth:`fenchel.Cohort.reduce` or :meth:`fenchel.Cohort.tell`.
+
+    Returns
+    -------
+    callable
+        Decorator that returns the method itself.
+
+    Examples
+    --------
+    >>> import fenchel
+    >>> class GradientClient(fenchel.ClientAlgorithm):
+    ...     @fenchel.answers("gradient")
+    ...     def gradient(self, model: fenchel.Vector) -> fenchel.Values:
+    ...         return {"gradient": self.objective.gradient(model), "samples": self.objective.samples}
     """
 
     def mark(method: Handler) -> Handler:
@@ -64,15 +85,55 @@ class ClientContext:
 
 
 class ClientAlgorithm:
-    """Base of the client half of every algorithm.
+    """Base class of the client half of an algorithm: the handlers of its phases, which compute on the client's shard.
 
-    What must survive a crash is kept in :class:`State` and nowhere else: the runtime restores it, so a
-    handler may be called again for the same round and must then do the same.
+    A subclass marks each handler with :func:`fenchel.answers`. The runtime writes ``state`` to the client's journal
+    before a reply is sent. It restores ``state`` after a restart, or if the reply did not count. The handler may then
+    run again for the same round and must return the same values. Values of other attributes are not restored.
+
+    Parameters
+    ----------
+    context : ClientContext
+        Id, settings, objective and shard of the client, passed by the runtime. An override of ``__init__`` passes it
+        on.
+
+    Attributes
+    ----------
+    client : str
+        Id of this client.
+    settings : AlgorithmSettings
+        Validated section ``algorithm`` of the settings.
+    objective : Objective
+        Objective of the client on its shard: value, gradient, batches, constants.
+    shard : Shard
+        Samples and features that the client holds.
+    state : State
+        Everything that the client keeps from phase to phase.
+    round : int
+        Number of the current round, 0 before the first phase.
+    seed : int
+        Seed of the run.
+    uplink : ClientUplink
+        Client side of the section ``uplink``, and of differential privacy. ``noisy`` is true if it adds noise, and
+        ``changes`` if it alters vectors at all.
+    secrets : Secrets or None
+        Keys that the clients share. ``None`` if the algorithm needs none (``key_bits``).
+    own_solver : Solver or None
+        Local solver of this client, in place of the run's. ``None`` to use the run's.
+    message_bytes : int
+        Size of the largest message of the run, in bytes.
+    occasion : bytes
+        Digest of the current phase, its values and the state. Empty without differential privacy.
+    largest : float
+        Largest magnitude in the public floating-point arrays of the current phase. 0 without differential privacy.
     """
 
     @dataclass
     class State:
-        """The client's state; a subclass lists its fields. Without fields nothing is ever stored."""
+        """State of the client half. A subclass adds fields. A state without fields is never stored.
+
+        Fields may hold arrays, numbers, texts, ``None``, lists, and dictionaries with texts as keys.
+        """
 
     Settings: ClassVar[type[AlgorithmSettings]] = AlgorithmSettings
 
@@ -93,7 +154,20 @@ class ClientAlgorithm:
         self._handlers = _handlers(self)
 
     def initial_state(self) -> Any:
-        """Return the state before the first round: by default zeros of the model's shape in every ``Vector``."""
+        """Return the state before the first phase.
+
+        Override it if ``State`` has a field that is not annotated as ``fenchel.Vector``.
+
+        Returns
+        -------
+        State
+            State with zeros of shape (d,) in every field, in the dtype of the objective.
+
+        Raises
+        ------
+        TypeError
+            A field of ``State`` is not annotated as a vector.
+        """
         zeros = np.zeros(self.objective.dimension, self.objective.dtype)
         hints = typing.get_type_hints(self.State)
         values = {}
@@ -107,42 +181,66 @@ class ClientAlgorithm:
 
     @classmethod
     def stateless(cls) -> bool:
-        """Whether this half keeps no state."""
+        """Return whether ``State`` has no fields.
+
+        Returns
+        -------
+        bool
+            True if the client keeps no state and writes no journal.
+        """
         return not fields(cls.State)
 
     @property
     def meter(self) -> CipherMeter | None:
-        """What this half has encrypted and decrypted so far, for the record; ``None``: nothing, ever."""
+        """Counts and times of encryption and decryption so far. ``None`` for an algorithm without encryption."""
         return None
 
     def generator(self, purpose: str) -> np.random.Generator:
-        """Return the random numbers of this client, in this round, for this purpose.
+        """Return a random generator for this client, round and purpose.
 
-        Under differential privacy nobody else can redo them, and they are others whenever the client is asked
-        something else, or from another state: what privacy rests on is never drawn twice for different work.
+        Equal arguments in the same round give the same numbers, also after a restart. Under differential privacy the
+        numbers are secret. They then depend on the phase, its values and the state, too, so no noise is reused.
+
+        Parameters
+        ----------
+        purpose : str
+            Name that separates the generators of one round, such as ``"batches"``.
+
+        Returns
+        -------
+        numpy.random.Generator
+            Generator at the start of its stream.
         """
         if self.uplink.protection is not None:
             return self.uplink.protection.randomness.generator(purpose, self.round, self.occasion)
         return generator(self.seed, self.client, self.round, purpose)
 
     def send(self, vector: Vector, *, around: Vector, minus: Vector | None = None, name: str = "model") -> Sent:
-        """Return what leaves of a vector through the uplink.
+        """Apply the uplink to a vector: sparsify, clip, add noise, convert to the dtype of the uplink.
 
         Parameters
         ----------
-        vector
-            Shape (d,).
-        around
-            The model that the round began with, shape (d,), which the server knows, too.
-        minus
-            What the server has of this vector already, shape (d,): only the difference travels.
-        name
-            Tells several vectors of one round apart.
+        vector : Vector, shape (d,)
+            Vector to send.
+        around : Vector, shape (d,)
+            Model at the start of the round, which the server knows. Clipping bounds the distance from it.
+        minus : Vector, shape (d,), optional
+            Vector that the server has already. It is subtracted after the noise was added, so only the difference is
+            sent.
+        name : str, default "model"
+            Name that distinguishes several vectors of one round.
+
+        Returns
+        -------
+        Sent
+            ``wire`` belongs in the reply. ``coordinates`` and ``values``, shape (k,), are those that the server
+            receives.
 
         Raises
         ------
         PrivacyBudgetError
-            The run is differentially private, and the budget is spent, or :meth:`sensitivity` is not known.
+            The run is differentially private, and the budget is spent or :meth:`fenchel.ClientAlgorithm.sensitivity`
+            returned ``None``.
         """
         return self.uplink.send(
             vector,
@@ -156,18 +254,41 @@ class ClientAlgorithm:
         )
 
     def sensitivity(self) -> float | None:
-        """Return how far one sample can move what this round sends; ``None``: it is not known."""
+        """Return the L2 sensitivity of this round's upload (docs/specifications/fedpdm.md, section 3).
+
+        Returns
+        -------
+        float or None
+            Largest distance of the uploads without noise if one sample is replaced. ``None`` if no bound is known, as
+            by default. Differential privacy then refuses to send.
+        """
         return None
 
     def answer(self, phase: str, t: int, values: Values, *, finite: bool = False) -> Values:
-        """Answer one phase of round ``t``; ``finite``: the arrays are known to be finite.
+        """Call the handler of a phase, as the runtime does for each instruction.
+
+        Parameters
+        ----------
+        phase : str
+            Name of the phase.
+        t : int
+            Number of the round.
+        values : Values
+            Values that the server sent.
+        finite : bool, default False
+            True if all entries of arrays are known to be finite, so that they are not checked.
+
+        Returns
+        -------
+        Values
+            Values of the reply.
 
         Raises
         ------
         PhaseError
-            No handler answers this phase, or it did not return values.
+            The phase has no handler, or the handler did not return a mapping.
         PayloadError
-            The values are not what the handler takes.
+            The names, types or shapes of the values are not those that the handler accepts.
         """
         handler = self._handlers.get(phase)
         if handler is None:

@@ -42,31 +42,56 @@ class ServerContext:
 
 
 class Algorithm:
-    """Base of the server half of every algorithm: the outer loop of its paper.
+    """Base class of the server half of an algorithm: the outer loop, which sends requests to the clients.
 
-    What must survive a crash is kept in :class:`State` and nowhere else: the runtime writes it to the
-    checkpoint after each round.
+    A subclass implements :meth:`fenchel.Algorithm.round`. In it, a cohort of ``fleet`` answers phases of the client
+    half (:class:`fenchel.ClientAlgorithm`), and the replies update ``model``. The runtime saves ``state`` in each
+    checkpoint and restores it when a run is resumed. Values of other attributes are not saved. If the algorithm has
+    settings of its own, the class attribute ``Settings`` is their class.
+
+    Parameters
+    ----------
+    context : ServerContext
+        Fleet, settings and initial model, passed by the runtime. An override of ``__init__`` passes it on.
+
+    Attributes
+    ----------
+    fleet : Fleet
+        Clients of the run.
+    settings : AlgorithmSettings
+        Validated section ``algorithm`` of the settings.
+    state : State
+        Everything that must survive a restart.
+    uplink : ServerUplink
+        Server side of the section ``uplink``: sparsification, clipping, noise and dtype of what clients send.
+    downlink : ServerDownlink
+        Server side of the section ``downlink``: sparsification and dtype of the model that clients receive.
+    figures : tuple[str, ...]
+        Class attribute: keys of :meth:`fenchel.Algorithm.metrics`, columns of ``metrics.parquet``. Default: none.
+    client_figures : tuple[str, ...]
+        Class attribute: keys of :meth:`fenchel.Algorithm.client_metrics` for each client, columns of the clients
+        table. Default: none.
+    fixed_fleet : str
+        Class attribute: reason why the algorithm does not support late joiners, a clause without a full stop. Settings
+        with ``participation.late_joiners: admit`` are then rejected. Default: empty, for support of late joiners.
     """
 
     @dataclass
     class State:
-        """The server's state; a subclass adds fields.
+        """State of the server half. A subclass adds fields and overrides :meth:`fenchel.Algorithm.initial_state`.
 
         Attributes
         ----------
-        model
-            The current global model, shape (d,).
+        model : Vector, shape (d,)
+            Global model.
         """
 
         model: Vector
 
     Settings: ClassVar[type[AlgorithmSettings]] = AlgorithmSettings
     figures: ClassVar[tuple[str, ...]] = ()
-    """Names of what :meth:`metrics` returns: columns of the metrics table."""
     client_figures: ClassVar[tuple[str, ...]] = ()
-    """Names of what :meth:`client_metrics` returns of each client: columns of the clients table."""
     fixed_fleet: ClassVar[str] = ""
-    """Why nobody can join once the run has begun; empty: somebody can, and :meth:`admit` takes them in."""
 
     def __init__(self, context: ServerContext) -> None:
         self.fleet = context.fleet
@@ -77,14 +102,28 @@ class Algorithm:
         self.state.model = self._known(self.state.model)
 
     def initial_state(self, model: Vector) -> Any:
-        """Return the state before the first round; override it if the state has more than the model."""
+        """Return the state before round 1.
+
+        Override it if ``State`` has other fields than ``model``.
+
+        Parameters
+        ----------
+        model : Vector, shape (d,)
+            Initial model, in the dtype of the objective.
+
+        Returns
+        -------
+        State
+            State with ``model`` as global model.
+        """
         return self.State(model)
 
     @property
     def model(self) -> Vector:
-        """The current global model, shape (d,), as clients will know it; it is what gets evaluated and saved.
+        """Global model, shape (d,), as the clients receive it. It is the one that is evaluated and saved.
 
-        Of a model that is assigned the downlink keeps what it sends in the next round; the rest becomes zero.
+        Assignment applies the downlink. Coordinates that the next round does not send become zero. The others are
+        rounded to the downlink's dtype.
         """
         model: Vector = self.state.model
         return model
@@ -99,107 +138,155 @@ class Algorithm:
 
     @property
     def broadcast(self) -> Vector | SparseVector:
-        """The model as it travels to the clients in this round, for ``ask`` and ``reduce``."""
+        """Global model as encoded by the downlink for this round, to be passed to ``ask`` or ``reduce``."""
         return self.downlink.wire(self.model, self.fleet.round)
 
     @property
     def upload(self) -> Expected:
-        """Expectation of a vector of the model's shape that a client sends through its uplink, for ``returns``."""
+        """Schema of a vector of shape (d,) that clients send through their uplinks, to be used in ``returns``."""
         return self.uplink.expected(self.model)
 
     def received(self, replies: Reduced, name: str, *, minus: Vector | float = 0.0) -> ReceivedVector:
-        """Return what came of a vector that clients sent through their uplinks in this round.
+        """Return sums and means of a vector that clients sent through their uplinks in this round.
 
         Parameters
         ----------
-        replies
-            To a phase that was asked with :attr:`broadcast`; the model has not been assigned since.
-        name
-            The vector's in each reply.
-        minus
-            What the clients subtracted before they sent, shape (d,).
+        replies : Reduced
+            Replies of a phase that received :attr:`fenchel.Algorithm.broadcast`. The model must not have been assigned
+            since then.
+        name : str
+            Name of the vector in each reply.
+        minus : Vector of shape (d,) or float, default 0.0
+            Vector that the clients subtracted before they sent the difference.
+
+        Returns
+        -------
+        ReceivedVector
+            Vectors of shape (d,) in the model's dtype: the mean (``mean()``), the sum (``total``), the weight of the
+            clients that sent each coordinate (``coverage``), and the mask ``covered`` of coordinates with any.
+            ``held(model)`` keeps the others as they were, unless ``uplink.sparsify.fill`` is ``zero``.
         """
         return self.uplink.received(replies, name, self.model, self.fleet.round, minus=minus)
 
     def sample(self) -> Cohort:
-        """Draw this round's cohort as the settings say."""
+        """Draw this round's cohort with ``participation.sampler``.
+
+        Returns
+        -------
+        Cohort
+            Clients drawn.
+
+        Raises
+        ------
+        RunStoppedError, SettingsError
+            See :meth:`fenchel.Fleet.sample`.
+        """
         return self.fleet.sample()
 
     @property
     def model_is_known(self) -> bool:
-        """Whether the server knows the current model, so that it can be evaluated."""
+        """True if the server knows the global model, so that it can be evaluated and saved after a round."""
         return True
 
     def check(self, data: DataSource | None) -> None:
-        """Refuse what cannot work with these clients and data; by default nothing more than ``__init__`` refuses.
+        """Reject clients or data that the algorithm does not support. The default accepts all.
 
-        ``fenchel check`` calls it, and ``fenchel up`` and ``fenchel server`` before a process is started or a
-        client awaited: the half is built as in the run, ``fleet.members`` have described their data, and none
-        is connected. Where each client brings its own data it is called again once all of them have joined.
+        ``fenchel check`` calls it, and so do ``fenchel up`` and ``fenchel server`` before any client process starts or
+        connects. ``fleet.members`` then describe the data of each client. If clients bring their own data, it is called
+        again after all clients have joined.
 
         Parameters
         ----------
-        data
-            The data set; ``None`` where each client brings its own.
+        data : DataSource or None
+            Data set of the run. ``None`` if clients bring their own data.
 
         Raises
         ------
         SettingsError
-            ``key`` names the setting to change.
+            The settings are not supported. ``key`` names the setting to change.
         DataError
-            No setting can help: the data are not such as the algorithm needs.
+            The data are not supported under any settings.
         """
 
     def cautions(self, smoothness: Callable[[], float]) -> tuple[str, ...]:
-        """Return what people should know before a run with these settings on these data; by default nothing.
+        """Return warnings about a run with these settings on these data.
 
-        ``fenchel check`` shows it, and the server logs it.
+        ``fenchel check`` prints them, and the server logs them.
 
         Parameters
         ----------
-        smoothness
-            Computes the smoothness of the objective on all training samples, which takes a pass over them.
+        smoothness : callable
+            Function without arguments that returns the smoothness constant of the objective on all training samples. A
+            call takes a pass over them.
+
+        Returns
+        -------
+        tuple[str, ...]
+            Warnings. The default is none.
         """
         return ()
 
     async def start(self) -> None:
-        """Set up, before round 1; by default nothing."""
+        """Prepare the run before round 1. The default does nothing."""
 
     async def admit(self, cohort: Cohort) -> None:
-        """Take in clients that have joined since the last round; by default nothing is needed.
+        """Integrate late joiners into the state of the run. The default does nothing.
 
-        A half with a :meth:`start` or fields of :class:`State` of its own must define it, or nobody is admitted.
+        It is called between two rounds, or between ``start`` and round 1, with ``participation.late_joiners: admit``.
+        An algorithm that overrides :meth:`fenchel.Algorithm.start` or adds fields to ``State`` must define it to
+        accept late joiners.
 
-        Called between two rounds, or between :meth:`start` and round 1, if ``participation.late_joiners`` is
-        ``admit``. The clients of the cohort are in the fleet already, in the state that their half begins
-        with. What can go wrong must go wrong before the state has changed and before anybody was told
-        anything: ask first.
+        The late joiners are in the fleet already, in their initial state. Send requests first, so that an error is
+        raised before ``state`` changes and before any ``tell``.
 
         Parameters
         ----------
-        cohort
-            The newcomers, of which there is one, as a rule.
+        cohort : Cohort
+            Late joiners, at present one at a time.
 
         Raises
         ------
         JoinRefusedError, TooFewRepliesError, WireError
-            They cannot be taken in. They leave the fleet again and hear why, and the run goes on without them.
+            The late joiners cannot be integrated. They leave the fleet and receive the reason, and the run continues.
         """
 
     async def round(self, t: int) -> None:
-        """Do round ``t``, counted from 1."""
+        """Run one round: send requests to a cohort, and update the state from the replies.
+
+        Parameters
+        ----------
+        t : int
+            Number of the round, from 1.
+
+        Raises
+        ------
+        TypeError
+            The subclass does not define this method.
+        """
         raise TypeError(f"{type(self).__name__} must define round(t)")
 
     async def finish(self) -> None:
-        """Finish, after the last round; by default nothing.
+        """Finish the run after the last round. The default does nothing.
 
-        What this leaves in the state is not saved: a run that is resumed does it again, as it was done before.
+        Changes of ``state`` are not saved. A resumed run calls this method again with the state after the last round.
         """
 
     def metrics(self) -> dict[str, float]:
-        """Return the figures that :attr:`figures` names, after a round; by default none."""
+        """Return the algorithm's own metrics after a round.
+
+        Returns
+        -------
+        dict[str, float]
+            Values by name. The names are those in ``figures``.
+        """
         return {}
 
     def client_metrics(self) -> dict[str, dict[str, float]]:
-        """Return the figures that :attr:`client_figures` names, by client id, after a round; by default none."""
+        """Return the algorithm's own metrics for each client after a round.
+
+        Returns
+        -------
+        dict[str, dict[str, float]]
+            Values by client id and name. The names are those in ``client_figures``.
+        """
         return {}

@@ -11,7 +11,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Each(Generic[T]):
-    """A different value for each client, by client id."""
+    """A value of a message that differs between clients.
+
+    It replaces a value that is sent to a cohort, or a schema in ``returns``. Any other value is the same for all
+    clients and is encoded once.
+
+    Parameters
+    ----------
+    values : Mapping[str, T]
+        Value for each client, by client id. Every client of the cohort needs one.
+
+    Examples
+    --------
+    >>> import fenchel
+    >>> step_size = fenchel.Each({"client-000": 0.1, "client-001": 0.05})
+    >>> step_size.values["client-001"]
+    0.05
+    """
 
     values: Mapping[str, T]
 

@@ -1,4 +1,4 @@
-"""The part of the fleet that a phase addresses: what it is asked and told, and how its replies come together."""
+"""Cohorts: the clients that a phase addresses, the requests to them, and their replies."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ from fenchel.proto import fenchel_pb2 as pb
 
 
 class Replies(Mapping[str, Mapping[str, Value]]):
-    """The replies to one question, by client id, in the order of ids.
+    """Replies to one request, a mapping from client ids to the values of each reply.
 
-    Attributes
+    :meth:`fenchel.Cohort.ask` returns it. Iteration, sums and means are in the order of client ids, so results do not
+    depend on the order of arrival.
+
+    Parameters
     ----------
-    cohort
-        The clients that answered.
+    replies : Mapping[str, Values]
+        Values of each reply, by client id.
+    cohort : Cohort
+        Clients that replied, kept as the attribute ``cohort`` for the next request.
     """
 
     def __init__(self, replies: Mapping[str, Mapping[str, Value]], cohort: Cohort) -> None:
@@ -40,14 +45,42 @@ class Replies(Mapping[str, Mapping[str, Value]]):
         return len(self._replies)
 
     def values_of(self, name: str) -> list[Value]:
-        """Return one value of every reply, in the order of client ids."""
-        return [reply[name] for reply in self._replies.values()]
+        """Return the value with one name from every reply.
 
-    def sum(self, name: str) -> Array:
-        """Return the sum of an array (or number) over the replies.
+        Parameters
+        ----------
+        name : str
+            Name of the value.
+
+        Returns
+        -------
+        list[Value]
+            Values in the order of client ids.
 
         Raises
         ------
+        KeyError
+            A reply has no value of this name.
+        """
+        return [reply[name] for reply in self._replies.values()]
+
+    def sum(self, name: str) -> Array:
+        """Return the sum of an array or number over the replies.
+
+        Parameters
+        ----------
+        name : str
+            Name of the value.
+
+        Returns
+        -------
+        Array
+            Sum in the dtype of the arrays, or float64 if they do not hold floating-point numbers.
+
+        Raises
+        ------
+        KeyError
+            A reply has no value of this name.
         TypeError
             The value is neither an array nor a number.
         ValueError
@@ -58,10 +91,22 @@ class Replies(Mapping[str, Mapping[str, Value]]):
         return self._total(name).sum()
 
     def mean(self, name: str) -> Array:
-        """Return the mean over the replies, each with the same weight.
+        """Return the mean of an array or number over the replies, with equal weights.
+
+        Parameters
+        ----------
+        name : str
+            Name of the value.
+
+        Returns
+        -------
+        Array
+            Mean, a new array of the dtype of the sum.
 
         Raises
         ------
+        KeyError
+            A reply has no value of this name.
         TypeError
             The value is neither an array nor a number.
         ZeroDivisionError
@@ -72,14 +117,28 @@ class Replies(Mapping[str, Mapping[str, Value]]):
         return self._total(name).mean()
 
     def weighted_mean(self, name: str, weight: str) -> Array:
-        """Return the mean over the replies, weighted by another of their values.
+        """Return the mean of an array or number over the replies, weighted by another of their values.
+
+        Parameters
+        ----------
+        name : str
+            Name of the value.
+        weight : str
+            Name of the number that weights each reply, such as the number of samples.
+
+        Returns
+        -------
+        Array
+            Weighted mean, a new array of the dtype of the sum.
 
         Raises
         ------
+        KeyError
+            A reply has no value of this name or weight.
         TypeError
-            The value is neither an array nor a number, or a weight is not a number.
+            The value is neither an array nor a number, or the weight is not a number.
         ZeroDivisionError
-            The weights add up to zero.
+            The weights add up to zero, or there are no replies.
         """
         try:
             return self._total(name, weight).mean()
@@ -94,12 +153,18 @@ class Replies(Mapping[str, Mapping[str, Value]]):
 
 
 class Reduced(SumCollector):
-    """Sums of replies that were folded as they arrived.
+    """Weighted sums of the replies to one request, without the replies themselves.
+
+    :meth:`fenchel.Cohort.reduce` returns it. ``sum(name)`` and ``mean(name)`` are over the replies, in the order of
+    client ids. ``coverage(name)`` is the weight of the replies that stored each entry of a
+    :class:`fenchel.SparseVector`.
 
     Attributes
     ----------
-    cohort
-        The clients that answered.
+    cohort : Cohort
+        Clients that replied.
+    weight : float
+        Sum of the weights of the replies, or their number if no weight was named.
     """
 
     cohort: Cohort
@@ -107,17 +172,23 @@ class Reduced(SumCollector):
 
 @dataclass(frozen=True)
 class Cohort:
-    """Some clients of the fleet, whom a phase addresses together.
+    """Clients of the fleet that a phase addresses together.
 
-    Attributes
+    :meth:`fenchel.Algorithm.sample`, :meth:`fenchel.Fleet.sample` and :meth:`fenchel.Fleet.all` return one. Iteration
+    and ``len`` are over client ids, each once. A client answers one request at a time: await a request before the next
+    one.
+
+    A phase takes effect on each client exactly once or not at all, whatever processes are killed (docs/concepts.md).
+
+    Parameters
     ----------
-    fleet
-        Carries questions to the clients.
-    draws
-        Client ids in order; one that was drawn twice (sampling with replacement) stands here twice but
-        is asked once.
-    waits
-        Whether the run waits for its quorum beyond a deadline, where the settings say so.
+    fleet : Fleet
+        Fleet that carries the requests.
+    draws : tuple[str, ...]
+        Client ids in order. An id that was drawn twice, in sampling with replacement, appears twice. The client
+        receives one request.
+    waits : bool, default True
+        Whether the run may wait for the quorum beyond the deadline (``participation.on_shortage: wait``).
     """
 
     fleet: Questioner
@@ -136,7 +207,18 @@ class Cohort:
         return len(self.clients)
 
     def only(self, clients: Callable[[str], bool]) -> Cohort:
-        """Return the part of the cohort for which ``clients`` holds."""
+        """Return the clients of the cohort that satisfy a condition.
+
+        Parameters
+        ----------
+        clients : callable
+            Function of a client id that returns a bool.
+
+        Returns
+        -------
+        Cohort
+            Cohort of the clients for which it is true.
+        """
         return replace(self, draws=tuple(client for client in self.draws if clients(client)))
 
     async def ask(
@@ -150,36 +232,50 @@ class Cohort:
         min_replies: int | None = None,
         **values: Value | Each[Value],
     ) -> Replies:
-        """Ask a phase and wait for the replies.
+        """Send a request for a phase, and wait for the replies until the deadline.
+
+        The effect of a phase on a client that misses the deadline is undone.
 
         Parameters
         ----------
-        phase
-            Which handler of the client half answers.
-        verify
-            Raises ``PayloadError`` for a client whose values, as expected one by one, cannot be true
-            together: it has failed in this phase.
-        returns
-            What each reply must hold; default: nothing. Anything else is refused.
-        deadline, min_replies
-            Default: from ``participation``. With ``min_replies=0`` nobody need answer. Where
-            ``participation.phases`` names the phase, its deadline comes first, and it may want more replies,
-            not fewer.
-        **values
-            Sent to each client; an :class:`Each` holds a different value for each. Arrays of more than
-            64 MiB for everybody are sent without a copy and become read-only.
+        phase : str
+            Phase, named as by :func:`fenchel.answers`.
+        verify : callable, optional
+            Function of a client id and its values that raises ``PayloadError`` if the values contradict each other. The
+            client has then failed in this phase. It is called after each value was checked against ``returns``.
+        returns : Mapping[str, Expected or Each], optional
+            Schema of a reply: for each name an array (same dtype and shape), ``int``, ``float``, ``bool``, ``str``,
+            :class:`fenchel.ArraySpec` or :class:`fenchel.NumberSpec`. Other replies are rejected. Default: empty
+            replies.
+        deadline : float, optional
+            Seconds. Default: ``participation.deadline``. A deadline in ``participation.phases`` takes precedence.
+        min_replies : int, optional
+            Quorum, capped at the size of the cohort. 0 needs no reply. Default: ``participation.min_replies``.
+            ``participation.phases`` can raise a given value, but not lower it.
+        **values : Value or Each
+            Values to send. An array above 64 MiB that is the same for all clients is sent without a copy and becomes
+            read-only.
+
+        Returns
+        -------
+        Replies
+            Replies that count, by client id.
 
         Raises
         ------
         TooFewRepliesError
-            Fewer than ``min_replies`` clients answered, and more no longer can, or did not in time while
+            Fewer than ``min_replies`` clients replied, and no more can. Also raised at the deadline if
             ``participation.on_shortage`` is ``stop``.
         LostStateError
-            A client is lost, and ``participation.on_lost_state`` is ``stop``.
+            A client has lost its state or is too far behind, and ``participation.on_lost_state`` is ``stop``.
         SettingsError
-            The replies that are held at once have more than ``network.in_flight_bytes``.
+            The replies to be held at once exceed ``network.in_flight_bytes``.
+        PayloadError
+            A value cannot be sent, because its type or dtype is not supported.
+        KeyError
+            A :class:`fenchel.Each` has no value for a client of the cohort.
         RuntimeError
-            Another question to one of the clients is still open.
+            An earlier request to one of the clients is still open.
         """
         question = self._question(
             phase, pb.ASK, values, returns or {}, verify, deadline=deadline, min_replies=min_replies
@@ -199,21 +295,38 @@ class Cohort:
         min_replies: int | None = None,
         **values: Value | Each[Value],
     ) -> Reduced:
-        """Ask a phase and fold the replies as they arrive: for sums and means of large models.
+        """Send a request for a phase, and add up the replies as they arrive.
+
+        The server's memory does not grow with the number of clients, which suits large models.
 
         Parameters
         ----------
-        weight
-            Name of the value in each reply that weighs the others; default: each reply weighs 1.
-        dtype
-            In which the sums are kept; default: that of the arrays.
+        phase : str
+            Phase, named as by :func:`fenchel.answers`.
+        returns : Mapping[str, Expected]
+            Schema of a reply, as for :meth:`fenchel.Cohort.ask`, with numbers and arrays of fixed shape only.
+        weight : str, optional
+            Name of the number in each reply that weights its other values. Default: weight 1 for each reply.
+        dtype : DTypeLike, optional
+            Dtype of the sums. Default: that of the arrays, or float64 if they do not hold floating-point numbers.
+        deadline : float, optional
+            Seconds, as for :meth:`fenchel.Cohort.ask`.
+        min_replies : int, optional
+            Quorum, as for :meth:`fenchel.Cohort.ask`.
+        **values : Value or Each
+            Values to send, as for :meth:`fenchel.Cohort.ask`.
+
+        Returns
+        -------
+        Reduced
+            Sums and means of the replies that count.
 
         Raises
         ------
         TypeError
-            Something in ``returns`` is neither a number nor an array of one shape for all clients.
-
-        Other parameters and errors as for :meth:`ask`.
+            A value in ``returns`` is neither a number nor an array of one shape for all clients.
+        TooFewRepliesError, LostStateError, SettingsError, PayloadError, KeyError, RuntimeError
+            See :meth:`fenchel.Cohort.ask`.
         """
         for name, expected in returns.items():
             if (
@@ -237,21 +350,34 @@ class Cohort:
         min_replies: int | None = None,
         **values: Value | Each[Value],
     ) -> Cohort:
-        """Ask a phase and look at each reply once, in the order of client ids, as they arrive.
+        """Send a request for a phase, and call a function with each reply in the order of client ids.
 
-        For sums that :meth:`reduce` does not know, without holding all replies at once.
+        It serves sums that :meth:`fenchel.Cohort.reduce` does not provide, without holding all replies at once.
 
         Parameters
         ----------
-        take
-            Called with each client's id and its reply; it must not keep the arrays.
+        phase : str
+            Phase, named as by :func:`fenchel.answers`.
+        take : callable
+            Function of a client id and the values of its reply. It must not keep references to arrays.
+        returns : Mapping[str, Expected or Each]
+            Schema of a reply, as for :meth:`fenchel.Cohort.ask`.
+        deadline : float, optional
+            Seconds, as for :meth:`fenchel.Cohort.ask`.
+        min_replies : int, optional
+            Quorum, as for :meth:`fenchel.Cohort.ask`.
+        **values : Value or Each
+            Values to send, as for :meth:`fenchel.Cohort.ask`.
 
         Returns
         -------
         Cohort
-            The clients that answered.
+            Clients that replied.
 
-        Other parameters and errors as for :meth:`ask`.
+        Raises
+        ------
+        TooFewRepliesError, LostStateError, SettingsError, PayloadError, KeyError, RuntimeError
+            See :meth:`fenchel.Cohort.ask`.
         """
         question = self._question(phase, pb.ASK, values, returns, deadline=deadline, min_replies=min_replies)
         return await self._put(question, VisitCollector(self.clients, self.fleet.network.reply_buffer_bytes, take))
@@ -265,19 +391,30 @@ class Cohort:
         returns: Expectation,
         **values: Value,
     ) -> Replies:
-        """Ask a phase of the runtime that changes no state (evaluation).
+        """Send a request for a phase of the runtime that changes no state, such as evaluation.
+
+        One reply is enough, unless ``participation.phases`` requires more for the phase.
 
         Parameters
         ----------
-        verify
-            Raises ``PayloadError`` for a client whose values, as expected one by one, cannot be true together.
+        phase : str
+            Phase of the runtime.
+        verify : callable, optional
+            Check of a reply, as for :meth:`fenchel.Cohort.ask`.
+        returns : Mapping[str, Expected]
+            Schema of a reply, as for :meth:`fenchel.Cohort.ask`.
+        **values : Value
+            Values to send.
+
+        Returns
+        -------
+        Replies
+            Replies that count, by client id.
 
         Raises
         ------
-        TooFewRepliesError
-            No client answered, or fewer than ``participation.phases`` wants for the phase; see :meth:`ask`.
-
-        Other errors as for :meth:`ask`.
+        TooFewRepliesError, LostStateError, SettingsError, PayloadError, RuntimeError
+            See :meth:`fenchel.Cohort.ask`.
         """
         question = self._question(phase, pb.INSPECT, values, returns, verify, min_replies=1)
         gathered = GatherCollector()
@@ -285,10 +422,24 @@ class Cohort:
         return Replies(gathered.replies, answered)
 
     async def tell(self, phase: str, **values: Value | Each[Value]) -> None:
-        """Tell each client to do something.
+        """Queue an instruction, which each client applies before any later request, also after a restart.
 
-        A promise: every client does it, before anything else that it is asked later, even if it is away
-        now. Returns at once. A client that has ``network.promised_bytes`` before it already is lost.
+        The call returns at once. The handler of the phase returns nothing. A client whose queue has reached
+        ``network.promised_bytes`` is lost.
+
+        Parameters
+        ----------
+        phase : str
+            Phase, named as by :func:`fenchel.answers`.
+        **values : Value or Each
+            Values to send, as for :meth:`fenchel.Cohort.ask`.
+
+        Raises
+        ------
+        PayloadError
+            A value cannot be sent, because its type or dtype is not supported.
+        KeyError
+            A :class:`fenchel.Each` has no value for a client of the cohort.
         """
         self.fleet.tell(phase, self.clients, values)
 

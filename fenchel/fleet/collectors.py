@@ -154,26 +154,68 @@ class SumCollector(OrderedCollector):
                 total.add(array if self._dtype is None else array.astype(self._dtype, copy=False), factor)
 
     def coverage(self, name: str) -> Array:
-        """Return, for a vector that came sparse, the weight of the replies that held each entry, shape (size,)."""
-        return self._sum_of(name).coverage
+        """Return the weight of the replies that stored each entry of a sparse vector.
 
-    def sum(self, name: str) -> Array:
-        """Return the (weighted) sum of an array over the replies; entries that none of them held are zero.
+        Parameters
+        ----------
+        name : str
+            Name of the vector in the replies.
+
+        Returns
+        -------
+        Array, shape (size,)
+            Sum of the weights of these replies, for each entry.
 
         Raises
         ------
+        KeyError
+            The replies have no value of this name.
+        ValueError
+            There are no replies.
+        """
+        return self._sum_of(name).coverage
+
+    def sum(self, name: str) -> Array:
+        """Return the weighted sum of an array or number over the replies.
+
+        Parameters
+        ----------
+        name : str
+            Name of the value in the replies.
+
+        Returns
+        -------
+        Array
+            Sum, zero in entries that no reply stored.
+
+        Raises
+        ------
+        KeyError
+            The replies have no value of this name.
         ValueError
             There are no replies.
         """
         return self._sum_of(name).sum()
 
     def mean(self, name: str) -> Array:
-        """Return the (weighted) mean of an array over the replies, a new array.
+        """Return the weighted mean of an array or number over the replies.
+
+        Parameters
+        ----------
+        name : str
+            Name of the value in the replies.
+
+        Returns
+        -------
+        Array
+            Mean, a new array. The divisor is the weight of all replies, also in entries that some did not store.
 
         Raises
         ------
+        KeyError
+            The replies have no value of this name.
         ZeroDivisionError
-            The weights add up to zero, as they do where there are no replies.
+            The weights add up to zero, or there are no replies.
         """
         if not self.weight:
             raise ZeroDivisionError(f"the weights of {name!r} add up to zero")

@@ -1,4 +1,4 @@
-"""The clients of a run: who takes part, which of them a cohort has, and what goes on with them."""
+"""The fleet: records of the clients of a run, cohorts of them, and the requests and promises that they receive."""
 
 from __future__ import annotations
 
@@ -34,36 +34,72 @@ log = logging.getLogger("fenchel.server")
 
 @dataclass(kw_only=True)
 class Fleet:
-    """The clients of a run, and the cohorts of them."""
+    """Clients of a run, from which an algorithm forms cohorts.
 
-    members: dict[str, ClientRecord]  # by client id, in order of ids
-    seed: int  # of the run
+    The runtime creates it, and a server half uses it as ``self.fleet``. Mostly :meth:`fenchel.Fleet.all` and
+    :meth:`fenchel.Fleet.sample` are needed, and requests are then sent by :class:`fenchel.Cohort`.
+
+    A client is lost if its state cannot be restored, or if the instructions that it has not confirmed reach
+    ``network.promised_bytes``.
+
+    Attributes
+    ----------
+    members : dict[str, ClientRecord]
+        Client records by client id, in the order of ids. ``shard`` of a record describes the client's data, and is
+        ``None`` before the client has joined.
+    seed : int
+        Seed of the run.
+    participation : Participation
+        Section ``participation`` of the settings.
+    network : Network
+        Section ``network`` of the settings.
+    memory_budget : MemoryBudget
+        Limit of the memory that replies take.
+    traced : callable
+        Function of a phase and its round that returns the trace context of its instructions. Default: empty context.
+    meanwhile : callable
+        Function without arguments that is called after a request was sent and before its replies are awaited. Default:
+        no effect.
+    round : int
+        Number of the current round, or of the last one between rounds.
+    shortfalls : Shortfalls
+        Phases that wait for their quorum.
+    calls : list[Call]
+        Every instruction since the end of the previous round.
+    """
+
+    members: dict[str, ClientRecord]
+    seed: int
     participation: Participation
     network: Network = field(default_factory=Network)
-    memory_budget: MemoryBudget = field(default_factory=MemoryBudget)  # what may be held of replies
+    memory_budget: MemoryBudget = field(default_factory=MemoryBudget)
     traced: Callable[[str, int], str] = lambda phase, t: ""
-    """Given a phase and its round, returns the trace context of its instructions; empty: there is none."""
     meanwhile: Callable[[], None] = lambda: None
-    """Called when the instructions of a request have been handed over, before its replies are awaited."""
-    round: int = 0  # the round that is going on, or was the last
-    shortfalls: Shortfalls = field(default_factory=Shortfalls)  # phases that wait for their quorum
-    calls: list[Call] = field(default_factory=list)  # every instruction since the end of the last round
+    round: int = 0
+    shortfalls: Shortfalls = field(default_factory=Shortfalls)
+    calls: list[Call] = field(default_factory=list)
     _shortage: SmallCohortWarning = field(default_factory=SmallCohortWarning)
 
     # Who takes part
 
     @property
     def present(self) -> list[ClientRecord]:
-        """Members that the run asks: not lost, and with a privacy budget left; in order of ids."""
+        """Records of the clients that take part, in the order of ids: neither lost nor without privacy budget."""
         return [member for member in self.members.values() if member.takes_part]
 
     @property
     def spent(self) -> list[str]:
-        """Ids of clients that have spent their privacy budgets."""
+        """Ids of the clients that have used up their privacy budgets."""
         return [member.name for member in self.members.values() if member.spent is not None]
 
     def exhausted(self) -> str:
-        """Return why no client can be asked any more, if their privacy budgets are spent; empty if one can."""
+        """Return the reason if no client is left because privacy budgets are used up.
+
+        Returns
+        -------
+        str
+            Reason. Empty if a client can still be asked, or if none has used up its budget.
+        """
         spent = self.spent
         if not spent or self.present:
             return ""
@@ -71,7 +107,7 @@ class Fleet:
 
     @property
     def is_short(self) -> bool:
-        """True if the next phase will have to wait: fewer clients are connected than the settings want replies."""
+        """True if the next phase will wait, because fewer clients are connected than the settings require replies."""
         if self.participation.on_shortage == "stop":
             return False
         present = self.present
@@ -79,7 +115,7 @@ class Fleet:
         return sum(member.connected for member in present) < min(needed, len(present))
 
     def check_lost(self) -> None:
-        """Stop the run if a client is lost and the settings do not say to go on without it.
+        """Stop the run if a client is lost, unless ``participation.on_lost_state`` is ``continue``.
 
         Raises
         ------
@@ -98,15 +134,29 @@ class Fleet:
                 )
 
     def admit(self, late_joiner: ClientRecord) -> Cohort:
-        """Take a client in, between two rounds; return the cohort of it alone.
+        """Add a late joiner to the fleet between two rounds.
 
-        The run does not wait for it beyond a deadline: it may come again.
+        Parameters
+        ----------
+        late_joiner : ClientRecord
+            Record of the client.
+
+        Returns
+        -------
+        Cohort
+            Cohort of this client alone. Requests to it do not wait beyond their deadline, as it can join again.
         """
         self._renew([*self.members.values(), late_joiner])
         return Cohort(self, (late_joiner.name,), waits=False)
 
     def dismiss(self, member: ClientRecord) -> None:
-        """Take a client out again that :meth:`admit` took in, before it got a promise."""
+        """Remove a late joiner that was admitted and has not received a promise.
+
+        Parameters
+        ----------
+        member : ClientRecord
+            Record of the client.
+        """
         self._renew([other for other in self.members.values() if other is not member])
 
     def _renew(self, members: Iterable[ClientRecord]) -> None:
@@ -120,7 +170,13 @@ class Fleet:
     # Cohorts
 
     def all(self) -> Cohort:
-        """Return the cohort of all clients."""
+        """Return the cohort of all clients that take part.
+
+        Returns
+        -------
+        Cohort
+            Clients that are neither lost nor without privacy budget.
+        """
         return Cohort(self, tuple(member.name for member in self.present))
 
     def sample(
@@ -128,22 +184,32 @@ class Fleet:
     ) -> Cohort:
         """Draw a cohort for this round.
 
+        The draw depends on the run's seed, the round and ``draw_name``, and on clients that are lost or were absent
+        for long.
+
         Parameters
         ----------
-        sampler
-            How; default ``participation.sampler``.
-        weights
-            Weight of each client, for a weighted sampler; default: its number of samples.
-        draw_name
-            Tells several draws of one round apart.
+        sampler : Sampler, optional
+            Sampler. Default: ``participation.sampler``.
+        weights : Mapping[str, float], optional
+            Non-negative weight of each client, for a weighted sampler. Default: the client's number of samples.
+        draw_name : str, default "cohort"
+            Name that distinguishes several draws of one round.
+
+        Returns
+        -------
+        Cohort
+            Clients drawn. With replacement, a client can be drawn more than once.
 
         Raises
         ------
         RunStoppedError
-            No client is left: all are lost, or have spent their privacy budgets.
+            No client is left: all are lost, or have used up their privacy budgets.
         SettingsError
-            The sampler wants more clients than the run has, or a weighted one has weights that are not finite, are
-            negative or are all zero.
+            The sampler requires more clients than the run has. Also raised if the weights of a weighted sampler are not
+            finite, negative or all zero.
+        KeyError
+            ``weights`` has no weight for a client.
         """
         present = self.present
         if not present:
@@ -166,13 +232,22 @@ class Fleet:
 
     @contextmanager
     def in_round(self, t: int, *, draws_follow: bool = True) -> Iterator[list[Call]]:
-        """Go through a round, to which all questions and promises of the block belong.
+        """Assign all requests and promises of a ``with`` block to a round.
 
-        Yields the instructions since the end of the round before, among them those of this round as they are made.
-        When the block is over, the fleet knows which clients have answered in the round. If the block raises, it learns
-        nothing, and the instructions stay for the next one.
+        At the end of the block, clients that missed the round are recorded. An exception in the block leaves these
+        records unchanged, and the instructions remain for the next block.
 
-        draws_follow: whether there may be a later round, whose draws depend on who has answered in this one.
+        Parameters
+        ----------
+        t : int
+            Number of the round, from 1.
+        draws_follow : bool, default True
+            Whether later rounds may draw cohorts, which depend on clients that missed this one.
+
+        Yields
+        ------
+        list[Call]
+            Instructions since the end of the previous round, extended by those of this round.
         """
         self.round = t
         calls = self.calls
@@ -182,18 +257,24 @@ class Fleet:
             self._note_absences(calls)
 
     async def exchange(self, question: Question, collector: Collector, /) -> list[str]:
-        """Put a question to its clients, and wait; return those whose replies count, in order of ids.
+        """Send a request to its clients and wait for the replies. Algorithms call :meth:`fenchel.Cohort.ask` instead.
+
+        Parameters
+        ----------
+        question : Question
+            Request: phase, clients, values and schema of the replies.
+        collector : Collector
+            Receiver of the replies.
+
+        Returns
+        -------
+        list[str]
+            Ids of the clients whose replies count, in order.
 
         Raises
         ------
-        TooFewRepliesError
+        TooFewRepliesError, LostStateError, SettingsError, PayloadError, KeyError, RuntimeError
             See :meth:`fenchel.Cohort.ask`.
-        LostStateError
-            A client is lost, and ``participation.on_lost_state`` is ``stop``.
-        SettingsError
-            The replies that are held at once have more than ``network.in_flight_bytes``.
-        RuntimeError
-            Another question to one of the clients is still open.
         """
         phase, t, participation = question.phase, self.round, self.participation
         terms = participation.phases.get(phase) or PhaseTerms()
@@ -240,9 +321,21 @@ class Fleet:
         self.shortfalls.note(request, shortfall, log=tell)
 
     def tell(self, phase: str, clients: Iterable[str], values: Mapping[str, Value | Each[Value]], /) -> None:
-        """Give clients an instruction that they will carry out whatever happens.
+        """Queue an instruction for clients. Algorithms call :meth:`fenchel.Cohort.tell` instead.
 
-        One that has ``network.promised_bytes`` before it already is lost.
+        Parameters
+        ----------
+        phase : str
+            Phase, named as by :func:`fenchel.answers`.
+        clients : Iterable[str]
+            Ids of the clients.
+        values : Mapping[str, Value or Each]
+            Values to send.
+
+        Raises
+        ------
+        PayloadError, KeyError
+            See :meth:`fenchel.Cohort.tell`.
         """
         trace = self.traced(phase, self.round)
         for client, body in bodies(clients, values):
@@ -254,7 +347,13 @@ class Fleet:
                 self.calls.append(member.post(phase, self.round, pb.TELL, body, traceparent=trace))
 
     async def kept_promises(self, patience: float) -> None:
-        """Wait until every client that is connected has kept its promises, or ``patience`` has passed."""
+        """Wait until all connected clients have confirmed their instructions.
+
+        Parameters
+        ----------
+        patience : float
+            Longest wait, in seconds.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 while any(member.connected and member.outstanding for member in self.members.values()):

@@ -19,97 +19,136 @@ SMALLEST_STEP = 2.0**-126
 
 
 class AlgorithmSettings(Section):
-    """Base of the settings of all algorithms; a subclass adds the parameters of its paper."""
+    """Base class of an algorithm's settings, the section ``algorithm``.
 
-    splits_features: ClassVar[bool] = False  # whether clients may hold different features of the same samples
-    uses_uplink: ClassVar[bool] = False  # whether vectors are sent through the uplink, the model through the downlink
-    treats_regularizer: ClassVar[bool] = False  # whether it minimises h too, the term ``objective.regularizer``
+    A subclass adds the algorithm's hyperparameters as pydantic fields. Its class attributes, properties and ``check_``
+    methods declare the settings that the algorithm supports. All others are rejected before a run starts.
+
+    Attributes
+    ----------
+    name : str
+        Name of the algorithm, or ``module:Class`` of its server half.
+    splits_features : bool
+        Class attribute: support for clients that hold different features of the same samples. Default: false.
+    uses_uplink : bool
+        Class attribute: support for the sections ``uplink``, ``downlink`` and ``differential_privacy``. Default: false.
+    treats_regularizer : bool
+        Class attribute: support for ``objective.regularizer``, a term h added to the objective. Default: false.
+    treats_nonconvex : bool
+        Class attribute: support for ``objective.nonconvex``, for algorithms that use only gradients. Default: false.
+    uses_optimizer : bool
+        Class attribute: support for local steps by the objective's own optimiser. Default: false.
+    phases : tuple[str, ...]
+        Class attribute: phases of the client half, for a client half that the server must not import, such as one that
+        decrypts. Default: empty, so that they are read from the client half.
+    other_problem : str
+        Class attribute: description of the problem that the algorithm minimises if
+        :meth:`fenchel.AlgorithmSettings.minimises` returns ``None``. Default: empty.
+    """
+
+    splits_features: ClassVar[bool] = False
+    uses_uplink: ClassVar[bool] = False
+    treats_regularizer: ClassVar[bool] = False
     treats_nonconvex: ClassVar[bool] = False
-    """Whether it takes nothing but gradients of the clients' objectives, which ``objective.nonconvex`` does no harm."""
     uses_optimizer: ClassVar[bool] = False
-    """True where local steps may be those of an optimiser that the objective brings."""
     phases: ClassVar[tuple[str, ...]] = ()
-    """Phases that the client half answers, where it cannot be asked: the halves of HyFDCA lie apart, because a server
-    must not import what decrypts."""
     other_problem: ClassVar[str] = ""
-    """What the algorithm minimises where :meth:`minimises` has no name for it; empty: it does not say."""
 
     name: str = Field(description="the algorithm")
 
     @property
     def key_bits(self) -> int | None:
-        """Length of the Paillier key that the clients must share; ``None``: the algorithm needs none."""
+        """Length in bits of the Paillier key that the clients share. ``None`` for an algorithm without encryption."""
         return None
 
     @property
     def encryption_implementation(self) -> Implementation:
-        """Maker of that key, which computes on ciphertexts, too."""
+        """Paillier implementation that creates the key and computes on ciphertexts: ``"fenchel"`` or ``"phe"``."""
         return "fenchel"
 
     @property
     def hides_model(self) -> bool:
-        """True if clients encrypt their contributions to the model, which the server then learns only at the end."""
+        """True if clients encrypt their contributions to the model, so that the server learns it only at the end."""
         return False
 
     @property
     def takes_subgradient(self) -> bool:
-        """Whether clients step along subgradients of h, so that h must have some: unless its prox is taken."""
+        """True if clients step along subgradients of the regulariser h, so that h must have subgradients."""
         return self.treats_regularizer and self.prox_penalty is None
 
     @property
     def prox_penalty(self) -> float | None:
-        """The smallest penalty rho with which the proximal operator of h is taken; ``None``: it never is."""
+        """Smallest penalty rho with which the proximal operator of h is evaluated. ``None`` if it is not used."""
         return None
 
     def minimises(self, sampler: Sampler) -> Weighting | None:
-        """Return how the clients' mean losses are weighted in the sum that the algorithm minimises.
+        """Return the weighting of the clients' mean losses in the sum that the algorithm minimises.
 
-        sampler: how cohorts are drawn: who is drawn more often may count for more.
+        Parameters
+        ----------
+        sampler : Sampler
+            Sampler of cohorts (``participation.sampler``), which can change the weights.
 
-        Returns: ``None``: it minimises something else, or does not say what.
+        Returns
+        -------
+        {"samples", "uniform"} or None
+            Equal weight of each sample, or of each client. ``None`` for another problem or an unknown one.
         """
         return None
 
     def check_link(self, uplink: Uplink, *, noisy: bool) -> None:
-        """Refuse changes of vectors on their way with which the algorithm does not work.
+        """Reject uplink settings that the algorithm does not support. The default accepts all.
 
         Parameters
         ----------
-        uplink
-            What is done to what clients send.
-        noisy
-            Whether noise is added, for differential privacy or not.
+        uplink : Uplink
+            Section ``uplink`` of the settings.
+        noisy : bool
+            True if clients add noise to what they send, for differential privacy or without it.
 
         Raises
         ------
         ValueError
-            The text names the setting of the algorithm, as ``algorithm: name: ...``, and what to change.
+            The settings are not supported. The text names the setting as ``algorithm: name: ...``, and the change to
+            make.
         """
 
     def check_participation(self, participation: Participation) -> None:
-        """Refuse cohorts of clients with which the algorithm does not work.
+        """Reject participation settings that the algorithm does not support. The default accepts all.
+
+        Parameters
+        ----------
+        participation : Participation
+            Section ``participation`` of the settings.
 
         Raises
         ------
         ValueError
-            The text names the setting to change.
+            The settings are not supported. The text names the setting to change.
         """
 
     def check_rounds(self, rounds: int, clients: int | None) -> None:
-        """Refuse more rounds than the algorithm can do; ``clients`` is ``None`` if not known.
+        """Reject a number of rounds that the algorithm does not support. The default accepts all.
+
+        Parameters
+        ----------
+        rounds : int
+            Number of rounds of the run.
+        clients : int or None
+            Number of clients. ``None`` if it is not known yet.
 
         Raises
         ------
         ValueError
-            The text names the setting to change.
+            The number is not supported. The text names the setting to change.
         """
 
     @property
     def mirrors_initial(self) -> bool:
-        """Whether clients, too, begin from the initial model, which they must then be able to make."""
+        """True if clients compute the initial model themselves, so that it cannot come from a file of the server."""
         return False
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What people should be told, loudly, before such a run."""
+        """Warnings to print prominently before a run with these settings."""
         return ()

@@ -61,22 +61,36 @@ class Spec(Protocol):
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """An array wanted by dtype and shape.
+    """Schema of an array in a reply, by dtype and shape.
 
-    Attributes
+    It is used in ``returns`` of :meth:`fenchel.Cohort.ask` if the shape is not fully known, or if a value is sparse. A
+    plain array in ``returns`` stands for an array of the same dtype and shape.
+
+    Parameters
     ----------
-    dtype
-        Exactly this one, or one below an abstract one such as ``np.floating``.
-    shape
-        ``None`` within it stands for any length, and in its place for any shape.
-    kinds
-        Types of the values in which it may come, such as :class:`fenchel.SparseVector`, and in which it is handed on.
-    count
-        How many of its entries must be given, where that is agreed; ``None``: any number.
-    form
-        In what form its entries come; it is not checked, and cannot be.
-    most
-        How large a length that ``shape`` leaves open may be; ``None``: as large as a message.
+    dtype : numpy.dtype or type[numpy.generic]
+        Exact dtype, or a scalar type such as ``np.int64`` or ``np.floating``, which includes its subtypes.
+    shape : tuple[int or None, ...] or None
+        Shape, with ``None`` for a side of any length. ``None`` accepts any shape.
+    kinds : tuple[type, ...], default (numpy.ndarray,)
+        Accepted encodings: ``numpy.ndarray``, :class:`fenchel.SparseVector`, or both. The value is not converted.
+    count : int, optional
+        Exact number of stored entries. Default: any number.
+    form : {"clear", "noisy", "pseudonyms", "sealed"}, default "clear"
+        Form of the entries for the disclosure record. It cannot be checked.
+    most : int, optional
+        Largest length of a side that ``shape`` leaves open. Default: bounded by the largest message only.
+
+    Examples
+    --------
+    >>> import fenchel
+    >>> import numpy as np
+    >>> schema = fenchel.ArraySpec(np.int64, (None,), most=1000)
+    >>> schema.check(np.arange(3), finite=True)
+    >>> schema.check(np.zeros(3), finite=True)
+    Traceback (most recent call last):
+        ...
+    fenchel.common.errors.PayloadError: has dtype float64, expected int64
     """
 
     dtype: np.dtype[Any] | type[np.generic]
@@ -87,7 +101,22 @@ class ArraySpec:
     most: int | None = None
 
     def check(self, value: Value, finite: bool) -> None:
-        """Refuse another kind, dtype or shape, and entries that are not finite."""
+        """Raise an error for a value that does not match.
+
+        Parameters
+        ----------
+        value : Value
+            Value received.
+        finite : bool
+            True if all entries of arrays are known to be finite, so that they are not checked.
+
+        Raises
+        ------
+        PayloadError
+            The encoding, dtype, shape or number of entries differs.
+        NotFiniteError
+            An entry is infinite or not a number.
+        """
         entries = entries_of(value) if isinstance(value, self.kinds) else None
         if entries is None:
             raise PayloadError(f"is {noun_of(value)}, expected {self._noun}")
@@ -112,7 +141,13 @@ class ArraySpec:
             raise PayloadError(f"has shape {shape}, expected at most {self.most} in an open length")
 
     def bounds(self) -> tuple[int, int | None]:
-        """Return the bounds over all kinds in which it may come."""
+        """Return the range of the number of bytes that such a value takes in the body of a message.
+
+        Returns
+        -------
+        tuple[int, int or None]
+            Smallest and largest number of bytes over all ``kinds``. ``None`` if there is no upper bound.
+        """
         if self.shape is None:
             return 0, None
         longest = [side for side in (self.most if side is None else side for side in self.shape) if side is not None]
@@ -164,16 +199,32 @@ class CipherSpec:
 
 @dataclass(frozen=True)
 class NumberSpec:
-    """A number wanted within bounds, both of them allowed.
+    """Schema of a number in a reply, within bounds.
 
-    Attributes
+    It is used in ``returns`` of :meth:`fenchel.Cohort.ask` and :meth:`fenchel.Cohort.reduce`. A client that sends
+    another value has failed in this phase. ``int`` or ``float`` in ``returns`` stands for a finite number without
+    bounds.
+
+    Parameters
     ----------
-    kind
-        ``int`` or ``float``.
-    minimum, maximum
-        An infinite one is no bound.
-    hint
-        For people, what to do where a number lies outside: a part of a sentence.
+    kind : type, default float
+        ``int`` or ``float``. ``float`` accepts integers, too.
+    minimum : float, default -inf
+        Smallest number accepted.
+    maximum : float, default inf
+        Largest number accepted.
+    hint : str, default ""
+        Advice for the error message of a number out of bounds, a clause without a full stop.
+
+    Examples
+    --------
+    >>> import fenchel
+    >>> schema = fenchel.NumberSpec(int, minimum=1)
+    >>> schema.check(153, finite=True)
+    >>> schema.check(0, finite=True)
+    Traceback (most recent call last):
+        ...
+    fenchel.common.errors.PayloadError: is 0, expected at least 1
     """
 
     kind: type[int] | type[float] = float
@@ -183,7 +234,22 @@ class NumberSpec:
     form: ClassVar[Form] = "clear"
 
     def check(self, value: Value, finite: bool) -> None:
-        """Refuse another type, and what is not finite or outside."""
+        """Raise an error for a value that does not match.
+
+        Parameters
+        ----------
+        value : Value
+            Value received.
+        finite : bool
+            Ignored: a number is always checked.
+
+        Raises
+        ------
+        PayloadError
+            The type differs, or the number is out of bounds.
+        NotFiniteError
+            The number is infinite or not a number.
+        """
         TypeSpec(self.kind).check(value, finite)
         assert isinstance(value, int | float)
         if not self.minimum <= value <= self.maximum:
@@ -193,7 +259,13 @@ class NumberSpec:
             raise PayloadError(f"is {_digits(value)}, expected {bound}{hint}")
 
     def bounds(self) -> tuple[int, int]:
-        """Return zeros: a number is part of the descriptor."""
+        """Return the range of the number of bytes that such a value takes in the body of a message.
+
+        Returns
+        -------
+        tuple[int, int]
+            Zero and zero, as numbers are sent in the head of a message.
+        """
         return 0, 0
 
 

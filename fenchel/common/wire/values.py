@@ -51,22 +51,31 @@ class Entries(NamedTuple):
 
 @dataclass(frozen=True)
 class SparseVector:
-    """A vector of which some entries are given; the others are zero.
+    """A vector that stores some of its entries. All others are zero.
 
-    An entry that is given may be zero, too: which ones are given is said by the indices alone.
+    It saves bytes in messages. A stored entry may be zero, too: ``indices`` alone determine the entries that are
+    stored.
 
-    Attributes
+    Parameters
     ----------
-    indices
-        Shape (k,), int64, strictly increasing, within 0..size-1.
-    values
-        Shape (k,), any payload dtype.
-    size
+    indices : Indices, shape (k,)
+        Positions of the stored entries, int64, strictly increasing, within 0..size-1.
+    values : Array, shape (k,)
+        Stored entries, of dtype float64, float32, float16, int64, uint8 or bool.
+    size : int
         Length of the vector.
-    seed
-        Promises that ``indices`` are the seeded index set of this seed,
-        ``size`` and k, so that 64 bits may travel in their place. Whoever receives indices as such finds
-        ``None``.
+    seed : int, optional
+        Seed within 0..2^64-1 that ``indices`` follow from, given ``size`` and k (docs/specifications/fedpdm.md, section
+        2.5). It is sent in place of the indices, in 8 bytes. The caller must ensure that they agree. ``None`` (the
+        default) sends the indices themselves.
+
+    Examples
+    --------
+    >>> import fenchel
+    >>> import numpy as np
+    >>> gradient = fenchel.SparseVector(np.array([1, 3]), np.array([0.5, -2.0]), size=5)
+    >>> gradient.dense()
+    array([ 0. ,  0.5,  0. , -2. ,  0. ])
     """
 
     indices: Indices
@@ -75,9 +84,16 @@ class SparseVector:
     seed: int | None = None
 
     def dense(self) -> Array:
-        """Return the vector with its zeros, shape (size,)."""
+        """Return the vector with its zeros.
+
+        Returns
+        -------
+        Array, shape (size,)
+            New array, in the dtype of ``values``.
+        """
         return Entries(self.values, (self.size,), self.indices).dense()
 
 
 Value: TypeAlias = Array | SparseVector | Ciphertexts | Scalar
 Values: TypeAlias = Mapping[str, Value]
+"""Content of a message: arrays, sparse vectors, encrypted vectors, numbers and texts by name."""
