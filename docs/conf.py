@@ -34,12 +34,14 @@ nb_execution_mode = "off"  # `make notebooks` executes them; what they print is 
 autosummary_generate = True
 autodoc_mock_imports = ["torch"]  # several hundred MB, of which no page needs any
 autodoc_type_aliases = {
-    name: name for name in ("Array", "Dense", "Expected", "Indices", "Matrix", "Value", "Values", "Vector")
+    name: name
+    for name in ("Array", "Dense", "DTypeLike", "Expected", "Indices", "Matrix", "Sampler", "Value", "Values", "Vector")
 }
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
-autodoc_default_options = {"exclude-members": "set_fit_request, set_score_request"}  # made by scikit-learn
+# What scikit-learn and pydantic make.
+autodoc_default_options = {"exclude-members": "model_config, set_fit_request, set_score_request"}
 numpydoc_show_class_members = False  # each class has its page
 templates_path = ["_templates"]
 

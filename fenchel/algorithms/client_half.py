@@ -39,7 +39,7 @@ def answers(phase: str) -> Callable[[Handler], Handler]:
     ``int``, ``float``, ``bool`` or ``str``. Arrays are read-only.
 
     The method returns a mapping of named values, or ``None`` for an empty reply. ``participation.phases`` accepts the
-    phase only if the method has a return annotation other than ``None``.
+    phase unless the method is annotated to return ``None``.
 
     Parameters
     ----------

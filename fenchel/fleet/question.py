@@ -109,8 +109,15 @@ class Questioner(Protocol):
 
 
 def bodies(clients: Iterable[str], values: Mapping[str, Value | Each[Value]]) -> Iterator[tuple[str, Body]]:
-    """Yield the body of each client's instruction; what is the same for all is encoded once."""
-    if any(isinstance(value, Each) for value in values.values()):
+    """Yield the body of each client's instruction; what is the same for all is encoded once.
+
+    A KeyError for a client without a value comes before the first body: no instruction is then on its way.
+    """
+    if each := {name: value.values for name, value in values.items() if isinstance(value, Each)}:
+        clients = tuple(clients)
+        for name, held in each.items():
+            if missing := next((client for client in clients if client not in held), None):
+                raise KeyError(f"{name!r} has no value for {missing}")
         for client in clients:
             yield client, _encoded(for_client(values, client))
     else:

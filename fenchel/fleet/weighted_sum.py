@@ -101,10 +101,11 @@ class WeightedSum:
         """Add a term of which only some entries are not zero.
 
         which: where they are; each index comes once.
-        shape, dtype: of the sum; default dtype: that of the entries.
+        shape, dtype: of the sum; default dtype: that of the entries, and float64 for counts, whose sums must not wrap.
         """
         if self._coverage is None:
-            self._total = np.zeros(shape, dtype or entries.dtype) if self._total is None else self.sum()
+            kept = dtype or (entries.dtype if entries.dtype.kind == "f" else np.float64)
+            self._total = np.zeros(shape, kept) if self._total is None else self.sum()
             self._coverage = np.full(shape, self.weight)  # others may have held every entry
         total = self._added
         total[which] += total.dtype.type(weight) * entries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import importlib
 import json
 import re
@@ -143,6 +144,12 @@ def test_the_reference_lists_every_public_name() -> None:
     page = (ROOT / "docs" / "api.md").read_text()
     words = set(re.findall(r"\w+", page))
     assert words >= {*fenchel.__all__, *fenchel.testing.__all__}
+
+
+@pytest.mark.parametrize("name", [name for name in fenchel.__all__ if isinstance(getattr(fenchel, name, None), type)])
+def test_the_examples_of_a_public_name_print_what_they_say(name: str) -> None:
+    for example in doctest.DocTestFinder(exclude_empty=True).find(getattr(fenchel, name), name):
+        assert doctest.DocTestRunner().run(example).failed == 0, example.name
 
 
 def sections(page: Path) -> set[str]:

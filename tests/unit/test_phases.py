@@ -6,8 +6,12 @@ import inspect
 
 import pytest
 
+from fenchel.algorithms.client_half import ClientAlgorithm, answers
 from fenchel.algorithms.registry import client_half
+from fenchel.common.arrays import Vector
 from fenchel.common.errors import SettingsError
+from fenchel.common.settings import registry
+from fenchel.common.settings.algorithm import AlgorithmSettings
 from fenchel.common.settings.registry import algorithm_settings, asked_phases, builtin_settings, keeps_no_state
 from fenchel.common.settings.run import validate
 from tests.algorithms.balance import NAME as BALANCE
@@ -34,6 +38,19 @@ def test_whether_clients_keep_a_state_is_known_without_their_word(name: str) -> 
 def test_the_phases_of_an_algorithm_from_outside_are_those_of_its_client_half() -> None:
     settings = validate(GOOD | {"algorithm": {"name": BALANCE}})
     assert asked_phases(settings.algorithm) == ("propose", "show")
+
+
+def test_a_handler_without_annotation_may_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Client(ClientAlgorithm):
+        @answers("solve")
+        def solve(self, model):  # type: ignore[no-untyped-def]
+            return {"model": model}
+
+        @answers("keep")
+        def keep(self, model: Vector) -> None: ...
+
+    monkeypatch.setattr(registry, "half", lambda name, side: Client)
+    assert asked_phases(AlgorithmSettings.model_construct(name="own:Own")) == ("solve",)
 
 
 @pytest.mark.parametrize(

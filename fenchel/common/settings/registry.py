@@ -85,12 +85,12 @@ def builtin_settings() -> dict[str, type[AlgorithmSettings]]:
 
 
 def asked_phases(settings: AlgorithmSettings) -> tuple[str, ...]:
-    """Return the phases that an algorithm asks, in alphabetical order: those whose handler returns something."""
+    """Return the phases that an algorithm asks, in alphabetical order: those whose handler may return something."""
     if settings.phases:
         return settings.phases
     found = half(settings.name, "client")
     handlers = [each for _, each in inspect.getmembers(found) if hasattr(each, "answers_phase")]
-    returning = [each for each in handlers if each.__annotations__.get("return") not in (None, "None")]
+    returning = [each for each in handlers if each.__annotations__.get("return", Any) not in (None, "None")]
     return tuple(sorted(each.answers_phase for each in returning))
 
 

@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fenchel.common.wire.values import SparseVector, Value
+from fenchel.fleet.addressing import Each
 from fenchel.fleet.cohort import Cohort, Reduced, Replies
 from fenchel.fleet.collectors import GatherCollector
+from fenchel.fleet.question import bodies
 from fenchel.fleet.weighted_sum import WeightedSum, accumulate
 from tests.rooms import InRoom, roomy
 
@@ -353,3 +355,17 @@ def test_a_sum_of_no_replies_is_refused_by_name() -> None:
         collector.sum("x")
     with pytest.raises(ZeroDivisionError, match="'x'"):
         collector.mean("x")
+
+
+def test_sparse_counts_are_summed_like_dense_ones() -> None:
+    counts = SparseVector(np.array([1, 3]), np.array([3, 5]), 4)
+    collector = Reduced(["a"], "weight", 1)
+    room = InRoom(collector, roomy("a", 1))
+    room.add("a", {"x": counts, "weight": 0.5})
+    np.testing.assert_array_equal(collector.sum("x"), [0, 1.5, 0, 2.5])
+    np.testing.assert_array_equal(collector.mean("x"), [0, 3, 0, 5])
+
+
+def test_a_value_that_a_client_lacks_is_noticed_before_the_first_instruction() -> None:
+    with pytest.raises(KeyError, match="'step' has no value for b"):
+        next(bodies(["a", "b"], {"step": Each({"a": 0.1})}))
