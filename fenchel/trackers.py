@@ -27,12 +27,27 @@ _CHARACTERS = 6000  # the most that MLflow takes for a parameter
 
 
 class TensorBoard(Observer):
-    """Event files for TensorBoard, written without TensorFlow or PyTorch.
+    """Observer that writes event files for TensorBoard, without TensorFlow or PyTorch.
+
+    It writes the settings as hyperparameters and the figures of each round as scalars, with the round as the step.
 
     Parameters
     ----------
-    folder
-        Folder in which each run has one with its id; by default ``tensorboard`` in the run folder.
+    folder : str or pathlib.Path, optional
+        Folder in which each run has a folder with its id. By default ``tensorboard`` in the run folder.
+
+    Raises
+    ------
+    MissingDependencyError
+        The package ``tensorboard`` is not installed.
+
+    Examples
+    --------
+    Event files in the run folder::
+
+        import fenchel
+
+        fenchel.up("quickstart", observer=fenchel.trackers.TensorBoard())
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -79,17 +94,22 @@ class TensorBoard(Observer):
 
 
 class MLflow(Observer):
-    """Run of MLflow with the settings as parameters and the figures as metrics.
+    """Observer that records a run in MLflow, with the settings as parameters and the figures as metrics.
 
-    Metrics are sent in a thread of MLflow, so that a slow server does not delay rounds.
+    Metrics are sent by a thread of MLflow, so a slow tracking server does not delay rounds.
 
     Parameters
     ----------
-    experiment
+    experiment : str, default "fenchel"
         Name of the experiment, which is created if it does not exist.
-    uri
-        Tracking server or local store; by default the environment variable ``MLFLOW_TRACKING_URI``, or MLflow's own
-        default.
+    uri : str, optional
+        Tracking server or local store. By default that of MLflow, such as the environment variable
+        ``MLFLOW_TRACKING_URI``.
+
+    Raises
+    ------
+    MissingDependencyError
+        The package ``mlflow`` is not installed.
     """
 
     def __init__(self, experiment: str = "fenchel", uri: str | None = None) -> None:
@@ -129,15 +149,19 @@ class MLflow(Observer):
 
 
 class WandB(Observer):
-    """Run of Weights & Biases with the settings as its configuration.
+    """Observer that records a run in Weights & Biases, with the settings as its configuration.
 
     Parameters
     ----------
-    project
+    project : str, default "fenchel"
         Name of the project.
-    mode
-        ``offline``: everything is kept in the run folder, for ``wandb sync``; ``online``: it is sent while the run
-        goes on.
+    mode : {"offline", "online"}, default "offline"
+        ``offline`` keeps everything in the run folder, for ``wandb sync``. ``online`` sends it while the run goes on.
+
+    Raises
+    ------
+    MissingDependencyError
+        The package ``wandb`` is not installed.
     """
 
     def __init__(self, project: str = "fenchel", mode: str = "offline") -> None:
