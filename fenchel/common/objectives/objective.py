@@ -42,7 +42,7 @@ class ObjectiveFactory(ABC):
 
 
 class Objective(ABC):
-    """Smooth part of a client's objective, as a function of a flat model vector.
+    """Objective function of one client, defined on flat model vectors.
 
     It is ``value(w) = loss(w) + penalty(w)``: the mean loss of the client's samples and a penalty that does not depend
     on data. A subclass defines ``loss``, ``batch_gradient`` and ``evaluate``, and whatever else its algorithms need
@@ -63,7 +63,30 @@ class Objective(ABC):
     all_rows : numpy.ndarray of int64, shape (n,)
         Positions of all samples, read-only.
     regularizer : Regularizer
-        Non-smooth term h of the global problem. It is no part of the value and the gradient.
+        Term h of the global problem, which may be non-smooth. It is no part of the value and the gradient.
+
+    Examples
+    --------
+    The mean squared distance to the samples, which the mean of the samples minimises:
+
+    >>> import fenchel
+    >>> import numpy as np
+    >>> class Centre(fenchel.Objective):
+    ...     def __init__(self, points):
+    ...         super().__init__(dimension=points.shape[1], samples=len(points))
+    ...         self.points = points
+    ...
+    ...     def loss(self, w):
+    ...         return float(((w - self.points) ** 2).sum(axis=1).mean() / 2)
+    ...
+    ...     def batch_gradient(self, w, rows):
+    ...         return w - self.points[rows].mean(axis=0)
+    ...
+    ...     def evaluate(self, w, shard=None):
+    ...         return fenchel.Metrics(self.loss(w) * self.samples, None, self.samples)
+    >>> objective = Centre(np.array([[0.0, 2.0], [2.0, 0.0]]))
+    >>> objective.gradient(objective.initial(seed=0)).tolist()
+    [-1.0, -1.0]
     """
 
     def __init__(self, *, dimension: int, samples: int, dtype: DTypeLike = np.float64) -> None:

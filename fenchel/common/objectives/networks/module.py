@@ -69,6 +69,18 @@ class TorchObjective(ObjectiveFactory):
     ------
     TypeError
         ``optimizer`` is not callable.
+
+    Examples
+    --------
+    A linear classifier, in a module that the settings name::
+
+        import fenchel
+        from torch import nn
+
+        def classifier(features, classes):
+            return nn.Linear(features, classes)
+
+        linear = fenchel.TorchObjective(classifier, nn.CrossEntropyLoss())
     """
 
     def __init__(
