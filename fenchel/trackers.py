@@ -59,7 +59,13 @@ class TensorBoard(Observer):
         self._writer: Any = None
 
     def begun(self, run: OngoingRun) -> None:
-        """Open an event file and write the settings as hyperparameters."""
+        """Open an event file and write the settings as hyperparameters.
+
+        Parameters
+        ----------
+        run : OngoingRun
+            The run that starts.
+        """
         folder = run.folder.path / "tensorboard" if self._folder is None else Path(self._folder, run.folder.id)
         self._writer = self._writer_type(str(folder), flush_secs=_FLUSH_SECONDS)
         plugin = self._hparams.plugin_data_pb2.HParamsPluginData()
@@ -78,11 +84,23 @@ class TensorBoard(Observer):
         self._write([start], 0, time.time())
 
     def round_ended(self, row: Row) -> None:
-        """Write the figures of a round."""
+        """Write the figures of a round.
+
+        Parameters
+        ----------
+        row : mapping of str to float
+            Figures by name, with the number of the round as ``row["round"]``.
+        """
         self._write(self._scalars(row), int(row["round"]), row["unix"])
 
     def ended(self, summary: Summary) -> None:
-        """Write the final figures as ``final/NAME`` and close the event file."""
+        """Write the final figures as ``final/NAME`` and close the event file.
+
+        Parameters
+        ----------
+        summary : Summary
+            Outcome of the run.
+        """
         self._write(self._scalars(summary.figures, "final/"), summary.rounds, time.time())
         self._writer.close()
 
@@ -123,7 +141,13 @@ class MLflow(Observer):
         self._wait: Callable[[], object] = lambda: None
 
     def begun(self, run: OngoingRun) -> None:
-        """Create a run with the settings as its parameters."""
+        """Create a run with the settings as its parameters.
+
+        Parameters
+        ----------
+        run : OngoingRun
+            The run that starts.
+        """
         run.disclosures.shown(Exporter("tracker", self._address))
         self._run = self._client.create_run(self._experiment, run_name=run.folder.id).info.run_id
         settings = _parameters(run.settings.model_dump(mode="json"))
@@ -132,11 +156,23 @@ class MLflow(Observer):
             self._client.log_batch(self._run, params=parameters[start : start + _PARAMETERS])
 
     def round_ended(self, row: Row) -> None:
-        """Log the figures of a round."""
+        """Log the figures of a round.
+
+        Parameters
+        ----------
+        row : mapping of str to float
+            Figures by name, with the number of the round as ``row["round"]``.
+        """
         self._log(row, int(row["round"]), row["unix"])
 
     def ended(self, summary: Summary) -> None:
-        """Log the final figures as ``final.NAME``, wait until all is sent, and end the run."""
+        """Log the final figures as ``final.NAME``, wait until all is sent, and end the run.
+
+        Parameters
+        ----------
+        summary : Summary
+            Outcome of the run.
+        """
         try:
             self._log({f"final.{name}": value for name, value in summary.figures.items()}, summary.rounds, time.time())
             self._wait()
@@ -171,7 +207,13 @@ class WandB(Observer):
         self._run: Any = None
 
     def begun(self, run: OngoingRun) -> None:
-        """Create a run with the settings as its configuration."""
+        """Create a run with the settings as its configuration.
+
+        Parameters
+        ----------
+        run : OngoingRun
+            The run that starts.
+        """
         if self._mode == "online":
             run.disclosures.shown(Exporter("tracker", "Weights & Biases"))
         self._run = self._library.init(
@@ -185,11 +227,23 @@ class WandB(Observer):
         )
 
     def round_ended(self, row: Row) -> None:
-        """Log the figures of a round."""
+        """Log the figures of a round.
+
+        Parameters
+        ----------
+        row : mapping of str to float
+            Figures by name, with the number of the round as ``row["round"]``.
+        """
         self._run.log(_finite(row), step=int(row["round"]))
 
     def ended(self, summary: Summary) -> None:
-        """Write the final figures into the summary as ``final.NAME``, and finish the run."""
+        """Write the final figures into the summary as ``final.NAME``, and finish the run.
+
+        Parameters
+        ----------
+        summary : Summary
+            Outcome of the run.
+        """
         self._run.summary.update({f"final.{name}": value for name, value in _finite(summary.figures).items()})
         self._run.finish(exit_code=0 if summary.completed else 1)
 
