@@ -65,7 +65,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters, also those of sections, such as ``algorithm__step_size``; returns the estimator itself."""
+        """Set parameters, also keys of sections such as ``algorithm__step_size``, and return the estimator itself."""
         changes: dict[str, dict[str, Any]] = {}
         for key in [key for key in params if key.partition("__")[0] in _SECTIONS and "__" in key]:
             section, _, name = key.partition("__")
@@ -127,66 +127,74 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
 
 class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
-    """A classifier that clients train together, each on the samples that it holds.
+    """Classifier of scikit-learn that clients train together, each on its own samples.
 
-    ``fit`` does a run as :func:`fenchel.up` does.
+    :meth:`fenchel.FederatedClassifier.fit` runs a federation as :func:`fenchel.up` does. Searches and
+    ``set_params`` reach keys of sections, such as ``algorithm__step_size``.
 
     Parameters
     ----------
-    algorithm
-        Section ``algorithm`` of the settings, or a name. Without a name: FedAvg, by default with five local epochs,
-        batches of 8 and steps of 0.1. ``algorithm__step_size`` is a parameter of searches.
-    objective
-        Section ``objective``; by default of kind logistic for two classes and softmax for more, with ``l2`` 1e-4.
-    clients
+    algorithm : mapping or str, optional
+        Section ``algorithm`` of the settings, or the name of an algorithm. Keys without a name change the default:
+        FedAvg with five local epochs, batches of 8 and steps of 0.1.
+    objective : mapping, optional
+        Section ``objective``. By default ``logistic`` for two classes and ``softmax`` for more, with ``l2: 1e-4``.
+    clients : int, default 4
         Number of clients, at most one for each sample.
-    rounds
+    rounds : int, default 20
         Number of rounds.
-    scale
-        Preparation of the features (``data.scale``); by default ``standard``, and ``unit-rows`` of sparse ones.
-    bias
-        Constant feature in place of an intercept; ``None``: none.
-    partition
-        Section ``data.partition``: which client holds what; by default random parts of equal size.
-    settings
-        Further settings of the run, such as ``participation`` or ``differential_privacy``.
-    in_process
-        Everything in this process; ``False``: client processes and TLS.
-    runs
-        Folder in which the run folder is kept; ``None``: it is removed.
-    random_state
-        Seed of the run.
+    scale : str or tuple of str, optional
+        Preparation of the features (``data.scale``). By default ``unit-rows`` for sparse features, else ``standard``.
+    bias : float or None, default 1.0
+        Constant feature that serves as an intercept. ``None`` for none.
+    partition : mapping, optional
+        Section ``data.partition``. By default random parts of equal size.
+    settings : mapping, optional
+        Further sections of the settings, such as ``participation`` or ``differential_privacy``.
+    in_process : bool, default True
+        Simulate the clients in this process. With ``False`` they are processes, connected by TLS.
+    runs : str or pathlib.Path, optional
+        Folder in which the run folder is kept. By default it is removed.
+    random_state : int, numpy.random.RandomState or None, default None
+        Source of the seed of the run.
 
     Attributes
     ----------
-    classes_
-        The classes, shape (classes,).
-    predictor_
-        The model with its preparation.
-    run_
-        The run; ``None`` where its folder was removed.
-    n_features_in_
+    classes_ : numpy.ndarray, shape (classes,)
+        Class labels.
+    predictor_ : Predictor
+        Final model with the preparation of samples.
+    run_ : Run or None
+        The run. ``None`` if its folder was removed.
+    n_features_in_ : int
         Number of features.
     """
 
     classes_: NDArray[Any]
 
     def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
-        """Train.
+        """Train the classifier.
 
         Parameters
         ----------
-        X
-            Shape (n, features), dense or sparse.
-        y
-            Classes, shape (n,).
-        groups
-            Name or number of the client that holds each sample, shape (n,), in place of a partition.
+        X : array or sparse matrix, shape (n, features)
+            Training samples.
+        y : array, shape (n,)
+            Classes.
+        groups : array, shape (n,), optional
+            Name or number of the client that holds each sample, in place of ``clients`` and ``partition``.
 
         Returns
         -------
         FederatedClassifier
-            Itself.
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            ``y`` has fewer than two classes, or the samples are not valid.
+        FenchelError
+            The parameters are not valid, or the run stopped early.
         """
         features, labels = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(labels)
@@ -198,32 +206,126 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         return self
 
     def decision_function(self, X: Any) -> NDArray[Any]:
-        """Return scores, shape (n,), above 0 for the second of two classes; of more classes shape (n, classes)."""
+        """Return the scores of samples.
+
+        Parameters
+        ----------
+        X : array or sparse matrix, shape (n, features)
+            Samples.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n,) or (n, classes)
+            One score, above 0 for the second of two classes, or one for each of more classes.
+        """
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if scores.ndim == 2 and len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the class of each sample, shape (n,)."""
+        """Predict the class of samples.
+
+        Parameters
+        ----------
+        X : array or sparse matrix, shape (n, features)
+            Samples.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n,)
+            Predicted classes.
+        """
         scores = self.decision_function(X)
         predicted: NDArray[Any] = self.classes_[scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(int)]
         return predicted
 
     def predict_proba(self, X: Any) -> NDArray[Any]:
-        """Return the probability of each class, shape (n, classes), where the objective gives some."""
+        """Predict the probability of each class.
+
+        Parameters
+        ----------
+        X : array or sparse matrix, shape (n, features)
+            Samples.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, classes)
+            Probabilities, in the order of ``classes_``.
+
+        Raises
+        ------
+        SettingsError
+            The objective offers no probabilities, as for hinge losses.
+        """
         check_is_fitted(self)
         features = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         return self.predictor_.predict_proba(features)
 
 
 class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
-    """A linear regression that clients train together, each on the samples that it holds.
+    """Linear regressor of scikit-learn that clients train together, each on its own samples.
 
-    Targets are centred and scaled for the run. Parameters and attributes are those of :class:`FederatedClassifier`;
-    ``objective`` is of kind ``squared`` by default, and there are no classes.
+    Targets are centred and scaled for the run, with statistics of all clients' targets together.
+
+    Parameters
+    ----------
+    algorithm : mapping or str, optional
+        Section ``algorithm`` of the settings, or the name of an algorithm. Keys without a name change the default:
+        FedAvg with five local epochs, batches of 8 and steps of 0.1.
+    objective : mapping, optional
+        Section ``objective``. By default ``squared``, with ``l2: 1e-4``.
+    clients : int, default 4
+        Number of clients, at most one for each sample.
+    rounds : int, default 20
+        Number of rounds.
+    scale : str or tuple of str, optional
+        Preparation of the features (``data.scale``). By default ``unit-rows`` for sparse features, else ``standard``.
+    bias : float or None, default 1.0
+        Constant feature that serves as an intercept. ``None`` for none.
+    partition : mapping, optional
+        Section ``data.partition``. By default random parts of equal size.
+    settings : mapping, optional
+        Further sections of the settings, such as ``participation`` or ``differential_privacy``.
+    in_process : bool, default True
+        Simulate the clients in this process. With ``False`` they are processes, connected by TLS.
+    runs : str or pathlib.Path, optional
+        Folder in which the run folder is kept. By default it is removed.
+    random_state : int, numpy.random.RandomState or None, default None
+        Source of the seed of the run.
+
+    Attributes
+    ----------
+    predictor_ : Predictor
+        Final model with the preparation of samples.
+    run_ : Run or None
+        The run. ``None`` if its folder was removed.
+    n_features_in_ : int
+        Number of features.
     """
 
     def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
-        """Train; arguments as those of :meth:`FederatedClassifier.fit`, but y holds numbers."""
+        """Train the regressor.
+
+        Parameters
+        ----------
+        X : array or sparse matrix, shape (n, features)
+            Training samples.
+        y : array, shape (n,)
+            Target values.
+        groups : array, shape (n,), optional
+            Name or number of the client that holds each sample, in place of ``clients`` and ``partition``.
+
+        Returns
+        -------
+        FederatedRegressor
+            The estimator itself.
+
+        Raises
+        ------
+        ValueError
+            The samples are not valid.
+        FenchelError
+            The parameters are not valid, or the run stopped early.
+        """
         features, targets = validate_data(
             self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True, ensure_min_samples=2
         )
@@ -233,5 +335,16 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the number of each sample, shape (n,)."""
+        """Predict the target of samples.
+
+        Parameters
+        ----------
+        X : array or sparse matrix, shape (n, features)
+            Samples.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n,)
+            Predicted targets.
+        """
         return self._scores(X) * self._spread + self._centre

@@ -27,12 +27,27 @@ _CHARACTERS = 6000  # the most that MLflow takes for a parameter
 
 
 class TensorBoard(Observer):
-    """Event files for TensorBoard, written without TensorFlow or PyTorch.
+    """Observer that writes event files for TensorBoard, without TensorFlow or PyTorch.
+
+    It writes the settings as hyperparameters and the figures of each round as scalars, with the round as the step.
 
     Parameters
     ----------
-    folder
-        Folder in which each run has one with its id; by default ``tensorboard`` in the run folder.
+    folder : str or pathlib.Path, optional
+        Folder in which each run has a folder with its id. By default ``tensorboard`` in the run folder.
+
+    Raises
+    ------
+    MissingDependencyError
+        The package ``tensorboard`` is not installed.
+
+    Examples
+    --------
+    Event files in the run folder::
+
+        import fenchel
+
+        fenchel.up("quickstart", observer=fenchel.trackers.TensorBoard())
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -44,7 +59,13 @@ class TensorBoard(Observer):
         self._writer: Any = None
 
     def begun(self, run: OngoingRun) -> None:
-        """Open an event file and write the settings as hyperparameters."""
+        """Open an event file and write the settings as hyperparameters.
+
+        Parameters
+        ----------
+        run : OngoingRun
+            The run that starts.
+        """
         folder = run.folder.path / "tensorboard" if self._folder is None else Path(self._folder, run.folder.id)
         self._writer = self._writer_type(str(folder), flush_secs=_FLUSH_SECONDS)
         plugin = self._hparams.plugin_data_pb2.HParamsPluginData()
@@ -63,11 +84,23 @@ class TensorBoard(Observer):
         self._write([start], 0, time.time())
 
     def round_ended(self, row: Row) -> None:
-        """Write the figures of a round."""
+        """Write the figures of a round.
+
+        Parameters
+        ----------
+        row : mapping of str to float
+            Figures by name, with the number of the round as ``row["round"]``.
+        """
         self._write(self._scalars(row), int(row["round"]), row["unix"])
 
     def ended(self, summary: Summary) -> None:
-        """Write the final figures as ``final/NAME`` and close the event file."""
+        """Write the final figures as ``final/NAME`` and close the event file.
+
+        Parameters
+        ----------
+        summary : Summary
+            Outcome of the run.
+        """
         self._write(self._scalars(summary.figures, "final/"), summary.rounds, time.time())
         self._writer.close()
 
@@ -79,17 +112,22 @@ class TensorBoard(Observer):
 
 
 class MLflow(Observer):
-    """Run of MLflow with the settings as parameters and the figures as metrics.
+    """Observer that records a run in MLflow, with the settings as parameters and the figures as metrics.
 
-    Metrics are sent in a thread of MLflow, so that a slow server does not delay rounds.
+    Metrics are sent by a thread of MLflow, so a slow tracking server does not delay rounds.
 
     Parameters
     ----------
-    experiment
+    experiment : str, default "fenchel"
         Name of the experiment, which is created if it does not exist.
-    uri
-        Tracking server or local store; by default the environment variable ``MLFLOW_TRACKING_URI``, or MLflow's own
-        default.
+    uri : str, optional
+        Tracking server or local store. By default that of MLflow, such as the environment variable
+        ``MLFLOW_TRACKING_URI``.
+
+    Raises
+    ------
+    MissingDependencyError
+        The package ``mlflow`` is not installed.
     """
 
     def __init__(self, experiment: str = "fenchel", uri: str | None = None) -> None:
@@ -103,7 +141,13 @@ class MLflow(Observer):
         self._wait: Callable[[], object] = lambda: None
 
     def begun(self, run: OngoingRun) -> None:
-        """Create a run with the settings as its parameters."""
+        """Create a run with the settings as its parameters.
+
+        Parameters
+        ----------
+        run : OngoingRun
+            The run that starts.
+        """
         run.disclosures.shown(Exporter("tracker", self._address))
         self._run = self._client.create_run(self._experiment, run_name=run.folder.id).info.run_id
         settings = _parameters(run.settings.model_dump(mode="json"))
@@ -112,11 +156,23 @@ class MLflow(Observer):
             self._client.log_batch(self._run, params=parameters[start : start + _PARAMETERS])
 
     def round_ended(self, row: Row) -> None:
-        """Log the figures of a round."""
+        """Log the figures of a round.
+
+        Parameters
+        ----------
+        row : mapping of str to float
+            Figures by name, with the number of the round as ``row["round"]``.
+        """
         self._log(row, int(row["round"]), row["unix"])
 
     def ended(self, summary: Summary) -> None:
-        """Log the final figures as ``final.NAME``, wait until all is sent, and end the run."""
+        """Log the final figures as ``final.NAME``, wait until all is sent, and end the run.
+
+        Parameters
+        ----------
+        summary : Summary
+            Outcome of the run.
+        """
         try:
             self._log({f"final.{name}": value for name, value in summary.figures.items()}, summary.rounds, time.time())
             self._wait()
@@ -129,15 +185,19 @@ class MLflow(Observer):
 
 
 class WandB(Observer):
-    """Run of Weights & Biases with the settings as its configuration.
+    """Observer that records a run in Weights & Biases, with the settings as its configuration.
 
     Parameters
     ----------
-    project
+    project : str, default "fenchel"
         Name of the project.
-    mode
-        ``offline``: everything is kept in the run folder, for ``wandb sync``; ``online``: it is sent while the run
-        goes on.
+    mode : {"offline", "online"}, default "offline"
+        ``offline`` keeps everything in the run folder, for ``wandb sync``. ``online`` sends it while the run goes on.
+
+    Raises
+    ------
+    MissingDependencyError
+        The package ``wandb`` is not installed.
     """
 
     def __init__(self, project: str = "fenchel", mode: str = "offline") -> None:
@@ -147,7 +207,13 @@ class WandB(Observer):
         self._run: Any = None
 
     def begun(self, run: OngoingRun) -> None:
-        """Create a run with the settings as its configuration."""
+        """Create a run with the settings as its configuration.
+
+        Parameters
+        ----------
+        run : OngoingRun
+            The run that starts.
+        """
         if self._mode == "online":
             run.disclosures.shown(Exporter("tracker", "Weights & Biases"))
         self._run = self._library.init(
@@ -161,11 +227,23 @@ class WandB(Observer):
         )
 
     def round_ended(self, row: Row) -> None:
-        """Log the figures of a round."""
+        """Log the figures of a round.
+
+        Parameters
+        ----------
+        row : mapping of str to float
+            Figures by name, with the number of the round as ``row["round"]``.
+        """
         self._run.log(_finite(row), step=int(row["round"]))
 
     def ended(self, summary: Summary) -> None:
-        """Write the final figures into the summary as ``final.NAME``, and finish the run."""
+        """Write the final figures into the summary as ``final.NAME``, and finish the run.
+
+        Parameters
+        ----------
+        summary : Summary
+            Outcome of the run.
+        """
         self._run.summary.update({f"final.{name}": value for name, value in _finite(summary.figures).items()})
         self._run.finish(exit_code=0 if summary.completed else 1)
 

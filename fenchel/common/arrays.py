@@ -15,16 +15,16 @@ Array: TypeAlias = NDArray[Any]
 """An array of any shape and dtype."""
 
 Vector: TypeAlias = NDArray[np.floating[Any]]
-"""A flat vector of real numbers, shape (d,): a model, a dual variable, a gradient."""
+"""Flat vector of floating-point numbers, shape (d,): a model, a gradient or a dual variable."""
 
 Indices: TypeAlias = NDArray[np.int64]
-"""Positions, shape (n,), int64."""
+"""Positions of samples or coordinates, counted from 0: int64, shape (n,)."""
 
 Dense: TypeAlias = NDArray[np.floating[Any]]
 """Samples by features, shape (n, features)."""
 
 Matrix: TypeAlias = "Dense | sp.csr_array"
-"""Samples by features, shape (n, features), dense or in compressed sparse rows."""
+"""Feature matrix with one sample a row, shape (n, features): a NumPy array, or compressed sparse rows of SciPy."""
 
 
 def is_finite(array: Array) -> bool:

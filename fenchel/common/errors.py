@@ -59,19 +59,55 @@ _PLACES = (
 
 
 class FenchelError(Exception):
-    """Base of all errors that Fenchel raises on purpose.
+    """Base class of all errors that Fenchel raises on purpose.
+
+    The class says what kind of thing is wrong, and the attributes say where. Programs should examine these, as the text
+    of an error may change with any version. ``docs/exit-codes.md`` lists all classes.
 
     Parameters
     ----------
-    problem
-        What is wrong, with the values, and what to do; without the place.
+    problem : str, default ""
+        Description of the problem and its remedy, without the location.
     **details
-        Where it is wrong (``key``, ``source``), and further attributes of the class.
+        Values of the attributes below and of further attributes of a derived class.
+
+    Attributes
+    ----------
+    problem : str
+        The description, without the location.
+    exit_code : int
+        Exit code of a command that ends with this error, from 1 to 255.
+    diverged : bool
+        True if numbers are not finite, as a rule because the run has diverged.
+    source : str
+        File, URL or other origin of the problem. Each part of the location is empty or ``None`` if it is not known.
+    row : int or None
+        Row of a table, or line of a text, counted from 1.
+    column : str
+        Name of a column.
+    key : str
+        Dotted key of a setting, field of a file, or option of a command.
+    round : int or None
+        Round, counted from 1.
+    phase : str
+        Name of a phase of the algorithm.
+    client : str
+        Name of a client.
+    array : str
+        Name of an array in a message or a file.
+
+    Examples
+    --------
+    >>> import fenchel
+    >>> error = fenchel.DataError("-3 is not an age", source="ages.csv", row=3)
+    >>> print(error)
+    ages.csv, row 3: -3 is not an age
+    >>> error.exit_code
+    3
     """
 
     exit_code: ClassVar[int] = 1
     diverged: bool = False
-    """True if the error is about numbers that are not finite: as a rule the run has diverged."""
 
     source: str = ""
     row: int | None = None
@@ -91,7 +127,7 @@ class FenchelError(Exception):
 
     @property
     def place(self) -> str:
-        """Where it is wrong, in words: "ages.csv, row 3", or "settings.yaml: participation.deadline"."""
+        """Location of the problem as text, such as ``ages.csv, row 3``. Empty if it is not known."""
         named = self.__dict__
         groups = (
             ", ".join(form.format(named[name]) for name, form in group if named.get(name) not in (None, ""))
@@ -100,7 +136,18 @@ class FenchelError(Exception):
         return ": ".join(filter(None, groups))
 
     def at(self, **place: Unpack[Place]) -> Self:
-        """Add to the place, where it is known; returns the error itself, to be raised again."""
+        """Add to the location of the error.
+
+        Parameters
+        ----------
+        **place
+            Parts, by name: ``source``, ``row``, ``column``, ``key``, ``round``, ``phase``, ``client``, ``array``.
+
+        Returns
+        -------
+        FenchelError
+            The error itself, to be raised again.
+        """
         self.__dict__.update(place)
         return self
 
@@ -111,11 +158,16 @@ class FenchelError(Exception):
 
 
 class SettingsError(FenchelError):
-    """The settings, or the options of a command line, cannot be accepted."""
+    """Error in settings, in options of a command line or in arguments of a function.
+
+    Attributes
+    ----------
+    problems : tuple of (str, str)
+        Dotted key and description of each problem, if several are reported at once. Empty by default.
+    """
 
     exit_code = 2
     problems: tuple[tuple[str, str], ...] = ()
-    """Dotted key and description of each problem, where several are reported at once."""
 
 
 class DivergedError(SettingsError):
@@ -129,7 +181,7 @@ class MissingDependencyError(SettingsError):
 
 
 class DataError(FenchelError):
-    """A data file, a data set or a partition cannot be used."""
+    """Error in a data file, a data set or its partition over the clients."""
 
     exit_code = 3
 

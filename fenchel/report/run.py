@@ -52,20 +52,35 @@ class _Summary(BaseModel):
 
 
 class Run:
-    """A finished, running or killed run.
+    """Results of a federated run, read from its folder.
 
-    Each part is read when it is first asked for and then kept. To see the newer rows of a run that still
-    goes on, make another ``Run`` of the same folder.
+    The run may be completed, still going on, or killed, and the folder may come from another machine. Files are read at
+    first access and then cached: create a new ``Run`` of the same folder to see newer rounds. Reading a damaged file
+    raises ``CheckpointError``, a subclass of :class:`fenchel.FenchelError`.
 
     Parameters
     ----------
-    path
-        The run's folder.
+    path : str or os.PathLike
+        The run folder (``docs/run-folder.md``).
+
+    Attributes
+    ----------
+    path : pathlib.Path
+        Absolute path of the run folder.
 
     Raises
     ------
     CheckpointError
-        The folder is not one of a run.
+        The path is not a run folder.
+
+    Examples
+    --------
+    The test accuracy of the rounds of the run in a folder::
+
+        import fenchel
+
+        run = fenchel.Run("runs/20261127-101500-quickstart")
+        print(run.state, run.metrics["test_accuracy"])
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -82,23 +97,23 @@ class Run:
 
     @property
     def id(self) -> str:
-        """The run's id: the name of its folder."""
+        """Identifier of the run: the name of its folder."""
         return self._folder.id
 
     @cached_property
     def settings(self) -> RunSettings:
-        """The validated settings. An algorithm from outside Fenchel must be importable here.
+        """Validated settings. An algorithm from outside Fenchel must be importable.
 
         Raises
         ------
         SettingsError
-            Another version of Fenchel, or a hand, wrote what this one does not accept.
+            This version of Fenchel does not accept the settings.
         """
         return load(self._folder.settings)
 
     @cached_property
     def settings_text(self) -> str:
-        """The settings as YAML, defaults included, as they are in the folder."""
+        """Settings as YAML, defaults included, as they are in the folder."""
         try:
             return self._folder.settings.read_text()
         except (OSError, UnicodeDecodeError) as error:
@@ -106,12 +121,12 @@ class Run:
 
     @cached_property
     def settings_values(self) -> dict[str, Any]:
-        """The settings as plain values, not validated: enough to show them, and no foreign code is imported."""
+        """Settings as a mapping that is not validated, so that no code from outside Fenchel is imported."""
         return values_of(self.settings_text, self._folder.settings)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """Missing files, differing environments, and the algorithm's warnings, without importing foreign code."""
+        """Missing files, differences between environments, and warnings of the algorithm, as texts."""
         found = (*self.missing, *self.environments.warnings)
         if outside_code(self.settings_values):
             return found
@@ -122,7 +137,7 @@ class Run:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What is not known because a file is not there that must be, judged by the other files of the run."""
+        """Descriptions of missing files and of the information that is lost with them."""
         return tuple(self._missing.values())
 
     @cached_property
@@ -147,7 +162,7 @@ class Run:
 
     @property
     def why_empty(self) -> str:
-        """Why there is no round to look at, as a sentence: a table is missing, or no round is done yet."""
+        """Reason, as a sentence, that there are no rounds: a missing table, or no completed round."""
         for path in (self._folder.metrics, self._folder.calls):
             if path in self._missing:
                 return f"run {self.id}: {path} is missing; copy the whole run folder again"
@@ -155,7 +170,7 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:
-        """How the run ended; ``None`` while it goes on, and for ever after it was killed."""
+        """Content of ``summary.json``, or ``None`` for a run that goes on or was killed."""
         try:
             values = json.loads(self._folder.summary.read_text())
         except FileNotFoundError:
@@ -174,66 +189,69 @@ class Run:
 
     @cached_property
     def environments(self) -> EnvironmentRecord:
-        """What the server and the clients computed with; empty for a run of an older version.
-
-        Raises
-        ------
-        CheckpointError
-            The file is damaged.
-        """
+        """Computing environments of the server and the clients. Empty for a run of an older version."""
         return EnvironmentRecord.load(self._folder.environments)
 
     @property
     def completed(self) -> bool:
-        """Whether all rounds were done."""
+        """True if the run was completed: all rounds were done, or it ended early as intended."""
         return self.summary is not None and self.summary.get("completed") is True
 
     @property
     def has_ended(self) -> bool:
-        """True if nothing is left to go on with: all rounds are done, or the run is completed and its keys are gone."""
+        """True if the run cannot be continued: all rounds are done, or it is completed and its keys are removed."""
         keyed = self.completed and self.settings.algorithm.key_bits is not None
         return keyed or (self.completed and self.rounds >= self.settings.rounds)
 
     @property
     def state(self) -> State:
-        """Whether the run is completed, has stopped early, or is unfinished (it goes on, or was killed)."""
+        """State of the run: ``completed``, ``stopped`` early, or ``unfinished`` (it goes on, or was killed)."""
         if self.summary is None:
             return "unfinished"
         return "completed" if self.completed else "stopped"
 
     @property
     def reason(self) -> str:
-        """Why the run stopped early; empty if it did not, or could not say."""
+        """Reason why the run ended before its last round. Empty if there is none, or none is known."""
         return "" if self.summary is None else str(self.summary.get("reason") or "")
 
     @property
     def rounds(self) -> int:
-        """Rounds that are done and in the tables."""
+        """Number of completed rounds."""
         return int(self.metrics_table.num_rows)
 
     @cached_property
     def metrics_table(self) -> pa.Table:
-        """A row a round, as an Arrow table; ``docs/run-folder.md`` explains the columns."""
+        """Figures of the rounds as an Arrow table with a row for each round.
+
+        ``docs/run-folder.md`` describes the columns. Times are in seconds, traffic in bytes.
+        """
         return _table(self._folder.metrics)
 
     @cached_property
     def calls_table(self) -> pa.Table:
-        """A row an instruction, as an Arrow table; ``docs/run-folder.md`` explains the columns."""
+        """Timings of the instructions as an Arrow table with a row for each instruction to a client.
+
+        ``docs/run-folder.md`` describes the columns. Times are in seconds, messages in bytes.
+        """
         return _table(self._folder.calls)
 
     @cached_property
     def clients_table(self) -> pa.Table | None:
-        """A row a client and round, of the algorithm's figures of each client; ``None`` where it has none."""
+        """Algorithm's figures of each client as an Arrow table with a row for each client and round.
+
+        ``None`` if the algorithm has no such figures.
+        """
         return _table(self._folder.clients) if tables.exists(self._folder.clients) else None
 
     @cached_property
     def steady(self) -> Steady:
-        """Both tables without the time in which clients came back to a server that was started again."""
+        """Both tables without the time that clients needed to reconnect to a restarted server."""
         return steady(self.metrics_table, self.calls_table)
 
     @cached_property
     def begun(self) -> tuple[float, ...]:
-        """When each server process of the run began to conduct it (seconds since 1970), as far as the log says."""
+        """Start times of the server processes of the run, in seconds since 1970, as far as the log has them."""
         try:
             lines = self._folder.log.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
@@ -249,27 +267,33 @@ class Run:
 
     @cached_property
     def metrics(self) -> Any:
-        """A row a round: a pandas ``DataFrame`` where pandas is installed, else :attr:`metrics_table`."""
+        """Pandas ``DataFrame`` with a row for each round.
+
+        Without pandas it is :attr:`fenchel.Run.metrics_table`.
+        """
         return _frame(self.metrics_table)
 
     @cached_property
     def calls(self) -> Any:
-        """A row an instruction: a pandas ``DataFrame`` where pandas is installed, else :attr:`calls_table`."""
+        """Pandas ``DataFrame`` with a row for each instruction to a client.
+
+        Without pandas it is :attr:`fenchel.Run.calls_table`.
+        """
         return _frame(self.calls_table)
 
     @cached_property
     def clients(self) -> Any:
-        """A row a client and round: a pandas ``DataFrame`` where pandas is installed, else :attr:`clients_table`.
+        """Pandas ``DataFrame`` with a row for each client and round.
 
-        ``None`` where the algorithm has no figures of each client.
+        ``None`` if the algorithm has no figures of clients. Without pandas it is :attr:`fenchel.Run.clients_table`.
         """
         return None if self.clients_table is None else _frame(self.clients_table)
 
     @cached_property
     def figures(self) -> dict[str, float]:
-        """The last evaluation, and the last of the algorithm's own figures; what is not known is left out.
+        """Last finite value of each figure of the evaluation and the algorithm, by name.
 
-        Those that the run's end adds to the last round's (an algorithm may measure its final model) count.
+        For a completed run, figures of the final model take precedence over those of the last round.
         """
         last = {}
         for name in columns.figures(self.metrics_table):
@@ -282,12 +306,12 @@ class Run:
 
     @cached_property
     def shards(self) -> dict[str, pb.ShardDescription]:
-        """The shape of each client's data, as the client told the server: samples, features, classes.
+        """Shape of each client's data, by client: numbers of samples and features, and classes.
 
         Raises
         ------
         CheckpointError
-            The run has no checkpoint, or one of another version.
+            The run has no checkpoint of this version.
         """
         path = self._folder.checkpoint
         try:
@@ -298,27 +322,37 @@ class Run:
 
     @cached_property
     def model(self) -> Vector:
-        """The final model.
+        """Final model, shape (d,).
 
         Raises
         ------
         CheckpointError
-            The run has none yet, or its file is damaged.
+            The run has no final model yet, or its file is damaged.
         """
         return self._archive["model"]
 
     @property
     def kept_rounds(self) -> tuple[int, ...]:
-        """The rounds whose models are kept (``keep_models``), in order."""
+        """Rounds whose models are kept (setting ``keep_models``), in increasing order."""
         return tuple(sorted(int(path.stem.rpartition("-")[2]) for path in self._folder.models.glob("round-*.npz")))
 
     def model_of(self, t: int) -> Vector:
-        """Return the model after round ``t``, shape (d,).
+        """Return the model after a round.
+
+        Parameters
+        ----------
+        t : int
+            One of :attr:`fenchel.Run.kept_rounds`.
+
+        Returns
+        -------
+        numpy.ndarray, shape (d,)
+            The model.
 
         Raises
         ------
         CheckpointError
-            It was not kept, or its file is damaged.
+            The model was not kept, or its file is damaged.
         """
         if t not in self.kept_rounds:
             raise CheckpointError(
@@ -350,7 +384,13 @@ class Run:
 
     @cached_property
     def predictor(self) -> Predictor:
-        """The final model with all that is done to samples before it sees them; errors as :attr:`model`."""
+        """Final model together with the preparation of samples that it was trained with.
+
+        Raises
+        ------
+        CheckpointError
+            The run has no final model yet, or its file is damaged.
+        """
         from fenchel.report.predictor import Predictor
 
         try:
@@ -360,71 +400,103 @@ class Run:
         return Predictor(self.settings, self.model, preparation)
 
     def predict(self, data: Any) -> NDArray[Any]:
-        """Return what the final model says of samples.
+        """Predict the class or the target of samples with the final model.
 
         Parameters
         ----------
-        data
-            Samples as the run was given them, without labels: an array or tensor of shape (n, features), images, a
-            sparse matrix, or a table with the columns that the run was trained on; others are left out. Scaling, bias
-            and features of a frozen network are the run's.
+        data : array, tensor, sparse matrix or table, shape (n, features)
+            Samples in the form in which they were given to the run, without labels. Images are allowed. Columns of
+            a table that the model was not trained on are left out. Scaling, bias and extracted features are applied
+            as in the run.
 
         Returns
         -------
-        numpy.ndarray
-            Shape (n,): classes, as integers where all their names are and else as text; in regression numbers.
+        numpy.ndarray, shape (n,)
+            Predicted classes: integers if all class names are integers, else texts. Predicted targets in regression.
 
         Raises
         ------
         DataError
             The samples do not fit the model.
         CheckpointError
-            The run has no model yet, or its file is damaged.
+            The run has no final model yet, or its file is damaged.
+        SettingsError
+            The objective does not offer predictions.
         """
         return self.predictor.predict(data)
 
     def predict_proba(self, data: Any) -> NDArray[Any]:
-        """Return the probability of each class, shape (n, classes), in the order of ``predictor.classes``.
+        """Predict the probability of each class with the final model.
 
         Parameters
         ----------
-        data
-            As for :meth:`predict`.
+        data : array, tensor, sparse matrix or table, shape (n, features)
+            Samples, as for :meth:`fenchel.Run.predict`.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, classes)
+            Probabilities, with the classes in the order of ``predictor.classes``.
 
         Raises
         ------
         SettingsError
-            The run's objective gives no probabilities: the hinge, regression, or a model for the area under the ROC
-            curve.
+            There are no probabilities: in regression, for hinge losses, or if the area under the ROC curve was
+            maximised.
+        DataError
+            The samples do not fit the model.
+        CheckpointError
+            The run has no final model yet, or its file is damaged.
         """
         return self.predictor.predict_proba(data)
 
     def decision_function(self, data: Any) -> NDArray[Any]:
-        """Return the model's scores: shape (n,), above 0 for the second of two classes, or (n, classes).
+        """Return the scores that the final model gives to samples.
 
         Parameters
         ----------
-        data
-            As for :meth:`predict`.
+        data : array, tensor, sparse matrix or table, shape (n, features)
+            Samples, as for :meth:`fenchel.Run.predict`.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n,) or (n, classes)
+            One score, above 0 for the second of two classes, or one for each class. Predicted targets in regression.
+
+        Raises
+        ------
+        SettingsError
+            The objective does not offer scores.
+        DataError
+            The samples do not fit the model.
+        CheckpointError
+            The run has no final model yet, or its file is damaged.
         """
         return self.predictor.decision_function(data)
 
     def model_for(self, library: Literal["sklearn", "torch", "onnx"]) -> Any:
-        """Return the final model as an object of another library, preparation of the samples included.
+        """Return the final model, with the preparation of samples, as an object of another library.
 
         Parameters
         ----------
-        library
-            ``sklearn``: a fitted ``Pipeline`` of a linear model. ``torch``: a module that maps samples, shape
-            (n, features), to scores. ``onnx``: an ``onnx.ModelProto`` that does so, with the input ``samples`` and the
+        library : {"sklearn", "torch", "onnx"}
+            Library of the result.
+
+        Returns
+        -------
+        sklearn.pipeline.Pipeline, torch.nn.Module or onnx.ModelProto
+            For ``sklearn`` a fitted pipeline of a linear model. For ``torch`` a module that maps samples, shape
+            (n, features), to scores. For ``onnx`` the same as a graph with the input ``samples`` and the
             output ``scores``.
 
         Raises
         ------
         SettingsError
-            The library has no form for the model.
+            The library is unknown or cannot represent the model.
         MissingDependencyError
             The library is not installed.
+        CheckpointError
+            The run has no final model yet, or its file is damaged.
         """
         return self.predictor.model_for(library)
 

@@ -26,29 +26,71 @@ def digest_of(names: Sequence[str]) -> bytes:
 
 @dataclass(frozen=True)
 class Shard:
-    """Some samples, some features of a data set."""
+    """Samples and features of a data set that one client holds.
 
-    features: Matrix  # shape (n, m), dense or CSR, in the floating dtype of the settings
-    labels: NDArray[np.generic]  # shape (n,): int64 class indices 0..classes-1, or floats for regression
-    classes: int  # number of classes of the whole problem; 0 for regression
-    total_features: int  # number of features of the whole problem; equals m unless the features are split
-    samples_held: Indices  # global positions of the samples, shape (n,); names samples for algorithms that align them
-    features_held: Indices | None = None  # global positions of the features, shape (m,); ``None``: all of them
+    An objective is built from a shard. A list of shards is one form of ``data`` of :func:`fenchel.up`.
+
+    Attributes
+    ----------
+    features : numpy.ndarray or scipy.sparse.csr_array, shape (n, m)
+        Features in the floating-point type of the settings.
+    labels : numpy.ndarray, shape (n,)
+        Classes as int64 from 0 to ``classes - 1``, or floats in regression.
+    classes : int
+        Number of classes of the whole problem, 0 in regression.
+    total_features : int
+        Number of features of the whole problem. It equals m unless features are split over clients.
+    samples_held : numpy.ndarray of int64, shape (n,)
+        Global positions of the samples. Algorithms that align samples identify them by these.
+    features_held : numpy.ndarray of int64, shape (m,), optional
+        Global positions of the features. ``None``, the default, for all features.
+    class_names : tuple of str, default ()
+        Names of the classes, if the client's own file has them. All clients of a run need the same.
+    column_names : tuple of str, default ()
+        Names of the features without the bias, if only the client's own file has them. All clients of a run need the
+        same, in the same order.
+    sample_ids : tuple of str, optional
+        Identifiers of the samples, if the client's own file has them. They leave the shard only as keyed pseudonyms.
+
+    Examples
+    --------
+    >>> import fenchel
+    >>> import numpy as np
+    >>> shard = fenchel.Shard(
+    ...     features=np.eye(3), labels=np.array([0, 1, 1]), classes=2, total_features=3, samples_held=np.arange(3)
+    ... )
+    >>> shard.samples, shard.take(np.array([2, 0])).labels.tolist()
+    (3, [1, 0])
+    """
+
+    features: Matrix
+    labels: NDArray[np.generic]
+    classes: int
+    total_features: int
+    samples_held: Indices
+    features_held: Indices | None = None
     class_names: tuple[str, ...] = ()
-    """Names of the classes, where a client's own file gave them; all clients of a run need the same."""
     column_names: tuple[str, ...] = ()
-    """Names of the features without the bias, shape (m,), where a client's own file gave them and the settings do not;
-    all clients of a run need the same, in the same order."""
     sample_ids: tuple[str, ...] | None = None
-    """Identifiers of the samples, where a client's own file gave them. They leave it as keyed pseudonyms only."""
 
     @property
     def samples(self) -> int:
-        """Number of samples, n."""
+        """Number n of samples."""
         return int(self.labels.shape[0])
 
     def take(self, rows: Indices) -> Shard:
-        """Return the samples at ``rows``, shape (k,), in that order."""
+        """Return the shard of some samples.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray of int64, shape (k,)
+            Positions of the samples in this shard.
+
+        Returns
+        -------
+        Shard
+            The samples in the order of ``rows``.
+        """
         ids = None if self.sample_ids is None else tuple(self.sample_ids[row] for row in rows.tolist())
         return replace(
             self,
@@ -60,8 +102,8 @@ class Shard:
 
     @property
     def identifiers(self) -> tuple[str, ...]:
-        """What the samples are called when clients find those that they have in common, one for each row.
+        """Identifiers by which clients find the samples that they have in common, one for each sample.
 
-        The file's identifiers; without them, the global positions as text.
+        These are ``sample_ids`` if there are any, and the global positions as text if not.
         """
         return tuple(map(str, self.samples_held.tolist())) if self.sample_ids is None else self.sample_ids

@@ -33,16 +33,26 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Metrics:
-    """Sums over samples. The sum of two metrics is the metrics of both sets of samples together.
+    """Loss and number of correct predictions of a model, summed over samples.
+
+    Sums add up over clients: the sum of two ``Metrics`` is that of both sets of samples together.
+    :meth:`fenchel.Objective.evaluate` returns one.
 
     Attributes
     ----------
-    loss_sum
-        Sum of the samples' losses, without regularisation.
-    correct
-        Number of samples whose class is predicted rightly; ``None`` in regression.
-    samples
+    loss_sum : float
+        Sum of the losses of the samples, without regularisation.
+    correct : int or None
+        Number of samples whose class is predicted correctly. ``None`` in regression.
+    samples : int
         Number of samples.
+
+    Examples
+    --------
+    >>> import fenchel
+    >>> both = fenchel.Metrics(loss_sum=3.0, correct=5, samples=6) + fenchel.Metrics(loss_sum=1.0, correct=1, samples=2)
+    >>> both.loss, both.accuracy
+    (0.5, 0.75)
     """
 
     loss_sum: float
@@ -51,12 +61,12 @@ class Metrics:
 
     @property
     def loss(self) -> float:
-        """Mean loss; nan without samples."""
+        """Mean loss of a sample, not-a-number if there are no samples."""
         return self.loss_sum / self.samples if self.samples else math.nan
 
     @property
     def accuracy(self) -> float | None:
-        """Fraction of samples predicted rightly; ``None`` in regression or without samples."""
+        """Fraction of samples predicted correctly, or ``None`` in regression and without samples."""
         return None if self.correct is None or not self.samples else self.correct / self.samples
 
     def __add__(self, other: Metrics) -> Metrics:
@@ -67,7 +77,17 @@ class Metrics:
     def total(cls, parts: Iterable[Metrics]) -> Metrics:
         """Return the metrics of all parts together.
 
-        Counts are exact, and so is the loss up to one rounding: the order of the parts does not matter.
+        The result does not depend on the order of the parts: losses are summed with a single rounding.
+
+        Parameters
+        ----------
+        parts : iterable of Metrics
+            Metrics of disjoint sets of samples, such as those of the clients.
+
+        Returns
+        -------
+        Metrics
+            Sums over all parts. ``correct`` is ``None`` if it is ``None`` in any part.
         """
         every = list(parts)
         counts = [part.correct for part in every if part.correct is not None]

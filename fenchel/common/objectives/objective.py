@@ -42,28 +42,51 @@ class ObjectiveFactory(ABC):
 
 
 class Objective(ABC):
-    """A function of a flat model vector, and what is known about it.
+    """Objective function of one client, defined on flat model vectors.
 
-    A subclass defines :meth:`loss`, :meth:`batch_gradient` and :meth:`evaluate`; one that regularises
-    also :meth:`penalty`, one that knows its constants also :attr:`smoothness` and
-    :attr:`strong_convexity`, and one whose samples can be clipped also :meth:`clipped_gradient`. No
-    method changes its arguments; equal arguments give equal results, bit for bit, in one
-    computing environment (docs/concepts.md, "Between processors and versions").
+    It is ``value(w) = loss(w) + penalty(w)``: the mean loss of the client's samples and a penalty that does not depend
+    on data. A subclass defines ``loss``, ``batch_gradient`` and ``evaluate``, and whatever else its algorithms need
+    (``docs/objectives.md``). Methods change no arguments. Equal arguments give equal results, bit for bit, in one
+    computing environment (``docs/concepts.md``).
 
     Parameters
     ----------
-    dimension
+    dimension : int
         Length d of a model.
-    samples
-        Number n of samples. 0 is allowed: such an objective has a dimension and an initial model, and
-        evaluates other shards.
-    dtype
+    samples : int
+        Number n of samples. An objective without samples has an initial model and evaluates other shards.
+    dtype : numpy.dtype or str, default numpy.float64
         Floating-point type of models and gradients.
 
     Attributes
     ----------
-    regularizer
-        h; no part of :meth:`value` and :meth:`gradient`.
+    all_rows : numpy.ndarray of int64, shape (n,)
+        Positions of all samples, read-only.
+    regularizer : Regularizer
+        Term h of the global problem, which may be non-smooth. It is no part of the value and the gradient.
+
+    Examples
+    --------
+    The mean squared distance to the samples, which the mean of the samples minimises:
+
+    >>> import fenchel
+    >>> import numpy as np
+    >>> class Centre(fenchel.Objective):
+    ...     def __init__(self, points):
+    ...         super().__init__(dimension=points.shape[1], samples=len(points))
+    ...         self.points = points
+    ...
+    ...     def loss(self, w):
+    ...         return float(((w - self.points) ** 2).sum(axis=1).mean() / 2)
+    ...
+    ...     def batch_gradient(self, w, rows):
+    ...         return w - self.points[rows].mean(axis=0)
+    ...
+    ...     def evaluate(self, w, shard=None):
+    ...         return fenchel.Metrics(self.loss(w) * self.samples, None, self.samples)
+    >>> objective = Centre(np.array([[0.0, 2.0], [2.0, 0.0]]))
+    >>> objective.gradient(objective.initial(seed=0)).tolist()
+    [-1.0, -1.0]
     """
 
     def __init__(self, *, dimension: int, samples: int, dtype: DTypeLike = np.float64) -> None:
@@ -76,26 +99,72 @@ class Objective(ABC):
 
     @property
     def trained(self) -> slice:
-        """The part of a model that is trained; what is left are statistics of batches."""
+        """Slice of a model that is trained. The rest are statistics of batches."""
         return slice(None)
 
     def initial(self, seed: int) -> Vector:
-        """Return the model that a run starts from, shape (d,); zeros unless a subclass draws one.
+        """Return the model that a run starts from: zeros unless a subclass overrides this.
 
-        Every process gets the same model for the same ``seed``, that of the run.
+        Parameters
+        ----------
+        seed : int
+            Seed of the run. Equal seeds give equal models in every process.
+
+        Returns
+        -------
+        Vector, shape (d,)
+            The initial model.
         """
         return np.zeros(self.dimension, self.dtype)
 
     @abstractmethod
     def loss(self, w: Vector) -> float:
-        """Return the mean loss of all samples at ``w``, shape (d,), without the penalty; DataError without samples."""
+        """Return the mean loss of all samples, without the penalty.
+
+        Parameters
+        ----------
+        w : Vector, shape (d,)
+            Model.
+
+        Returns
+        -------
+        float
+            The mean loss.
+
+        Raises
+        ------
+        DataError
+            There are no samples.
+        """
 
     def penalty(self, w: Vector) -> float:
-        """Return the regularisation term at ``w``, shape (d,); 0 unless a subclass has one."""
+        """Return the penalty: 0 unless a subclass overrides this.
+
+        Parameters
+        ----------
+        w : Vector, shape (d,)
+            Model.
+
+        Returns
+        -------
+        float
+            The penalty.
+        """
         return 0.0
 
     def value(self, w: Vector) -> float:
-        """Return ``loss(w) + penalty(w)``, without h."""
+        """Return the mean loss plus the penalty.
+
+        Parameters
+        ----------
+        w : Vector, shape (d,)
+            Model.
+
+        Returns
+        -------
+        float
+            ``loss(w) + penalty(w)``.
+        """
         return self.loss(w) + self.penalty(w)
 
     @abstractmethod
@@ -104,16 +173,15 @@ class Objective(ABC):
 
         Parameters
         ----------
-        w
-            Shape (d,).
-        rows
-            Positions of the samples in the shard, shape (b,); a position may occur more than once.
+        w : Vector, shape (d,)
+            Model.
+        rows : Indices, shape (b,)
+            Positions of the samples in the shard. Positions may be repeated.
 
         Returns
         -------
-        Vector
-            Shape (d,), of the objective's dtype; the caller owns it. A subgradient where the loss has a
-            corner.
+        Vector, shape (d,)
+            New array of the objective's dtype. A subgradient if the loss is not differentiable at ``w``.
 
         Raises
         ------
@@ -122,21 +190,66 @@ class Objective(ABC):
         """
 
     def batch_loss(self, w: Vector, rows: Indices) -> float:
-        """Return the mean loss of some samples at ``w``, shape (d,), without the penalty, where it is offered."""
+        """Return the mean loss of some samples, without the penalty.
+
+        Parameters
+        ----------
+        w : Vector, shape (d,)
+            Model.
+        rows : Indices, shape (b,)
+            Positions of the samples in the shard.
+
+        Returns
+        -------
+        float
+            The mean loss.
+
+        Raises
+        ------
+        NotImplementedError
+            The subclass does not offer it.
+        """
         raise NotImplementedError(f"{type(self).__name__} offers no loss of single batches")
 
     def gradient(self, w: Vector) -> Vector:
-        """Return the gradient of :meth:`value` at ``w``, shape (d,)."""
+        """Return the gradient of :meth:`fenchel.Objective.value`.
+
+        Parameters
+        ----------
+        w : Vector, shape (d,)
+            Model.
+
+        Returns
+        -------
+        Vector, shape (d,)
+            The gradient.
+        """
         return self.batch_gradient(w, self.all_rows)
 
     def clipped_gradient(self, w: Vector, rows: Indices, bound: float) -> Vector:
-        """Return the mean over samples of their clipped loss gradients, plus the gradient of the penalty.
+        """Return the mean of the clipped loss gradients of some samples, plus the gradient of the penalty.
 
-        A sample's gradient v is clipped to ``v min(1, G / ||v||)``; the penalty knows no samples and is not
-        clipped (docs/specifications/fedpdm.md, section 2.2).
+        A sample's gradient v becomes ``v min(1, G / ||v||)``. The penalty's gradient is not clipped
+        (docs/specifications/fedpdm.md, section 2.2).
 
-        Arguments, result and errors are those of :meth:`batch_gradient`, with the bound G > 0. An objective that offers
-        no gradients of single samples raises NotImplementedError.
+        Parameters
+        ----------
+        w : Vector, shape (d,)
+            Model.
+        rows : Indices, shape (b,)
+            Positions of the samples in the shard.
+        bound : float
+            Largest Euclidean norm G of a sample's gradient, above 0.
+
+        Returns
+        -------
+        Vector, shape (d,)
+            The gradient.
+
+        Raises
+        ------
+        NotImplementedError
+            The subclass does not offer gradients of single samples.
         """
         raise NotImplementedError(
             f"{type(self).__name__} offers no gradients of single samples, which clipping needs: define "
@@ -145,13 +258,25 @@ class Objective(ABC):
 
     @property
     def has_optimizer(self) -> bool:
-        """True where :meth:`local_step` is anything else than gradient descent."""
+        """True if local steps are not those of gradient descent."""
         return False
 
     def local_step(self, start: Vector, step_size: float) -> LocalStep:
-        """Return a client's steps in one round, from ``start`` on: ``w - step_size g`` unless a subclass has others.
+        """Return the function that takes a client's local steps in one round.
 
-        What a step keeps for the next ones, such as a momentum, lasts as long as what is returned: a round.
+        The default is gradient descent, ``w - step_size g``. State such as a momentum is discarded after the round.
+
+        Parameters
+        ----------
+        start : Vector, shape (d,)
+            Model at the start of the round.
+        step_size : float
+            Step size of the algorithm.
+
+        Returns
+        -------
+        callable
+            Maps a model and a gradient, both of shape (d,), to the next model. It may overwrite the gradient.
         """
 
         def descend(w: Vector, g: Vector) -> Vector:
@@ -161,55 +286,127 @@ class Objective(ABC):
         return descend
 
     def hessian_vector(self, w: Vector, v: Vector) -> Vector:
-        """Return the Hessian of :meth:`value` at ``w`` times ``v``, shape (d,); NotImplementedError if not offered."""
+        """Return the product of a vector with the Hessian of :meth:`fenchel.Objective.value`.
+
+        Parameters
+        ----------
+        w : Vector, shape (d,)
+            Model.
+        v : Vector, shape (d,)
+            Vector.
+
+        Returns
+        -------
+        Vector, shape (d,)
+            The product.
+
+        Raises
+        ------
+        NotImplementedError
+            The subclass does not offer second derivatives.
+        """
         raise NotImplementedError(f"{type(self).__name__} offers no second derivatives")
 
     @abstractmethod
     def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
-        """Return how well ``w`` does on ``shard``, or on the objective's own samples."""
+        """Evaluate a model on a shard.
+
+        Parameters
+        ----------
+        w : Vector, shape (d,)
+            Model.
+        shard : Shard, optional
+            Samples. By default the objective's own.
+
+        Returns
+        -------
+        Metrics
+            Sums of losses and correct predictions.
+        """
 
     def decision_function(self, w: Vector, features: Matrix) -> Dense:
-        """Return what the model ``w``, shape (d,), makes of prepared features, shape (n, m).
+        """Return the scores of prepared samples, or their predicted targets in regression.
 
-        In regression the predictions, shape (n,). Of two classes one score, shape (n,), above 0 for the second one;
-        else a score for each class, shape (n, classes). NotImplementedError where it is not offered.
+        Parameters
+        ----------
+        w : Vector, shape (d,)
+            Model.
+        features : Matrix, shape (n, m)
+            Features after scaling and with the bias.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n,) or (n, classes)
+            One score, above 0 for the second of two classes, or one for each class. Targets in regression.
+
+        Raises
+        ------
+        NotImplementedError
+            The subclass does not offer scores.
         """
         raise NotImplementedError(
             f"{type(self).__name__} cannot be applied to new samples: define decision_function(w, features)"
         )
 
     def probabilities(self, w: Vector, features: Matrix) -> Dense:
-        """Return the probability of each class, shape (n, classes), for prepared features, shape (n, m).
+        """Return the class probabilities of prepared samples.
 
-        NotImplementedError for a loss that is of no probability, or where it is not offered.
+        Parameters
+        ----------
+        w : Vector, shape (d,)
+            Model.
+        features : Matrix, shape (n, m)
+            Features after scaling and with the bias.
+
+        Returns
+        -------
+        numpy.ndarray, shape (n, classes)
+            The probabilities.
+
+        Raises
+        ------
+        NotImplementedError
+            The loss is no likelihood, or the subclass does not offer probabilities.
         """
         raise NotImplementedError(f"{type(self).__name__} gives no probabilities")
 
     @property
     def ranks(self) -> bool:
-        """Whether the objective tells two classes apart by one score: whether :meth:`judge` gives a ranking."""
+        """True if one score separates two classes, so that :meth:`fenchel.Objective.judge` returns a ranking."""
         return False
 
     def judge(self, w: Vector, shard: Shard | None = None) -> tuple[Metrics, Ranking | None]:
-        """Return :meth:`evaluate` and, where the objective :attr:`ranks`, the samples with their scores: in one pass.
+        """Evaluate a model on a shard and rank the samples, in one pass.
 
-        Scores of different shards at the same ``w`` can be compared. An objective that ranks overrides both.
+        Parameters
+        ----------
+        w : Vector, shape (d,)
+            Model.
+        shard : Shard, optional
+            Samples. By default the objective's own.
+
+        Returns
+        -------
+        metrics : Metrics
+            Sums of losses and correct predictions.
+        ranking : Ranking or None
+            Scores of the samples, comparable between shards. ``None`` unless :attr:`fenchel.Objective.ranks`.
         """
         return self.evaluate(w, shard), None
 
     @property
     def least_loss(self) -> float:
-        """A lower bound of :meth:`loss` and :meth:`batch_loss`, whatever the model; -infinity if none is known."""
+        """Lower bound of the loss of any batch at any model, -infinity if none is known."""
         return -math.inf
 
     @property
     def smoothness(self) -> float:
-        """An upper bound L on the Lipschitz constant of the gradient; infinity if none is known."""
+        """Upper bound L on the Lipschitz constant of the gradient, infinity if none is known."""
         return math.inf
 
     @property
     def strong_convexity(self) -> float:
-        """A lower bound m such that ``value - (m/2) ||w||^2`` is convex; -infinity if none is known."""
+        """Lower bound m such that ``value(w) - (m/2) ||w||^2`` is convex, -infinity if none is known."""
         return -math.inf
 
     def batches(
@@ -225,22 +422,23 @@ class Objective(ABC):
 
         Parameters
         ----------
-        generator
-            Source of the random orders; not used for full batches.
-        epochs, steps
-            How long: passes over the samples, or number of batches. Exactly one must be given.
-        batch_size
-            Samples in a batch. ``None``, or as many as there are samples: every batch is ``all_rows``,
-            in order.
-        draw
-            ``passes``: each pass is a new random order of the samples, cut into pieces, of which the last may
-            be shorter. ``epoch``: pieces of one random order, each sample at most once. ``independent``:
-            distinct samples, drawn anew for each batch (docs/specifications/fedpdm.md, section 2.2).
+        generator : numpy.random.Generator
+            Source of random orders. Not used for full batches.
+        epochs : int, optional
+            Number of passes over the samples. Exactly one of ``epochs`` and ``steps`` is required.
+        steps : int, optional
+            Number of batches.
+        batch_size : int, optional
+            Samples in a batch. By default all, in order.
+        draw : {"passes", "epoch", "independent"}, default "passes"
+            ``passes``: each pass is a new random order, cut into batches, the last of which may be smaller. ``epoch``:
+            batches of one random order, each sample at most once. ``independent``: a new random subset for each batch
+            (docs/specifications/fedpdm.md, section 2.2).
 
-        Yields
-        ------
-        Indices
-            Rows for :meth:`batch_gradient`.
+        Returns
+        -------
+        iterator of Indices
+            Positions of the samples of each batch.
 
         Raises
         ------
@@ -279,7 +477,18 @@ class Objective(ABC):
 
     @staticmethod
     def require(samples: int) -> None:
-        """Raise DataError where there is nothing to average over."""
+        """Raise an error if there are no samples.
+
+        Parameters
+        ----------
+        samples : int
+            Number of samples.
+
+        Raises
+        ------
+        DataError
+            ``samples`` is 0.
+        """
         if not samples:
             raise DataError(
                 "an objective without samples has neither a loss nor a gradient; give every client that "

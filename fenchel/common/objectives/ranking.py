@@ -22,16 +22,26 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Ranking:
-    """Samples of two classes with their scores; a positive sample should have a high one.
+    """Scores of the samples of two classes, and the quality of the order in which they put the samples.
 
-    All figures are nan where a class is missing, or a score is not a number.
+    Positive samples should have high scores. All figures are not-a-number if a class is missing or a score is
+    not-a-number. They belong to all samples together: a mean of the figures of clients is another quantity
+    (docs/specifications/codasca.md, section 9.2, item 13).
 
     Attributes
     ----------
-    scores
-        Shape (n,). Only their order counts.
-    positive
-        Which samples are positive, shape (n,).
+    scores : numpy.ndarray of float, shape (n,)
+        Score of each sample. Only their order counts.
+    positive : numpy.ndarray of bool, shape (n,)
+        True for the samples of the positive class.
+
+    Examples
+    --------
+    >>> import fenchel
+    >>> import numpy as np
+    >>> ranking = fenchel.Ranking(np.array([0.1, 0.4, 0.35, 0.8]), np.array([False, False, True, True]))
+    >>> ranking.auc
+    0.75
     """
 
     scores: Vector
@@ -56,9 +66,10 @@ class Ranking:
 
     @property
     def auc(self) -> float:
-        """The share of pairs of a positive and a negative sample in which the positive one has the higher score.
+        """Area under the ROC curve.
 
-        Equal scores count half (Mann and Whitney). It is the area under the ROC curve.
+        It is the fraction of pairs of a positive and a negative sample in which the positive one has the higher score.
+        Equal scores count half (Mann and Whitney 1947).
         """
         if not self._exists:
             return math.nan
@@ -67,15 +78,20 @@ class Ranking:
         return twice / (2 * int(positives[-1]) * int(negatives[-1]))
 
     def partial_auc(self, max_fpr: float) -> float:
-        """Return the area under the ROC curve up to a false-positive rate, standardised.
+        """Return the standardised area under the ROC curve up to a false-positive rate.
 
-        Standardised as scikit-learn's ``roc_auc_score(max_fpr=...)`` is (McClish 1989): 1 is the best, and
-        1/2 is what random scores get, whatever the range.
+        The value 1 is the best, and random scores get 1/2 (McClish 1989), as with ``max_fpr`` of scikit-learn's
+        ``roc_auc_score``.
 
         Parameters
         ----------
-        max_fpr
-            Where the range ends, above 0; 1 gives :attr:`auc`.
+        max_fpr : float
+            Largest false-positive rate, above 0 and at most 1. With 1 the result is :attr:`fenchel.Ranking.auc`.
+
+        Returns
+        -------
+        float
+            Standardised partial area.
         """
         if not self._exists:
             return math.nan
@@ -89,9 +105,9 @@ class Ranking:
 
     @property
     def average_precision(self) -> float:
-        """The mean over positive samples of the precision among all samples that score at least as high.
+        """Area under the steps of the precision-recall curve, without interpolation.
 
-        The area under the steps of the precision-recall curve, without interpolation.
+        It is the mean over the positive samples of the precision among all samples that score at least as high.
         """
         if not self._exists:
             return math.nan

@@ -124,7 +124,62 @@ class SecretSource(Section):
 
 
 class RunSettings(Section):
-    """One training job."""
+    """Validated settings of one training run.
+
+    A settings file has the same form. Create one with ``RunSettings.model_validate(mapping)``, which raises pydantic's
+    ``ValidationError`` for settings that are invalid or contradict each other. ``docs/settings.md`` describes every key
+    of the sections.
+
+    Attributes
+    ----------
+    name : str, default "run"
+        Part of the name of the run folder.
+    seed : int, default 0
+        Seed of all random numbers but those that privacy rests on.
+    rounds : int
+        Number of rounds.
+    clients : int or "auto"
+        Number of clients.
+    data : section
+        Data set and its partition.
+    objective : section
+        Model, loss and regulariser.
+    algorithm : AlgorithmSettings
+        Algorithm and its hyperparameters.
+    uplink, downlink : section
+        Compression and noise of vectors on their way to and from the server.
+    differential_privacy : section, optional
+        Privacy mechanism of the clients.
+    participation : section
+        Sampling of clients, deadlines and quorum.
+    evaluation : section
+        Evaluation of the model.
+    checkpoint : section
+        Checkpoints of the server.
+    keep_models : section, optional
+        Rounds whose models are kept.
+    network : section
+        Transport limits.
+    links : section, optional
+        Emulated network conditions.
+    secrets : section
+        Origin of the secrets that clients share.
+
+    Examples
+    --------
+    >>> import fenchel
+    >>> settings = fenchel.RunSettings.model_validate(
+    ...     {
+    ...         "rounds": 10,
+    ...         "clients": 4,
+    ...         "data": {"name": "digits"},
+    ...         "objective": {"kind": "softmax", "l2": 0.01},
+    ...         "algorithm": {"name": "fedavg", "local_epochs": 1, "step_size": 0.1},
+    ...     }
+    ... )
+    >>> settings.objective.l2
+    0.01
+    """
 
     name: str = Field("run", pattern=RUN_NAME, description="a name for the run folder")
     seed: int = Field(0, ge=0, lt=1 << 63, description="seed of every random number that privacy does not rest on")
@@ -293,28 +348,28 @@ class RunSettings(Section):
 
     @property
     def claims_privacy(self) -> bool:
-        """Whether the run promises differential privacy, which the paper's own formulas do not."""
+        """True if the run promises differential privacy. ``mechanism: paper`` promises none."""
         return self.differential_privacy is not None and self.differential_privacy.mechanism != "paper"
 
     @property
     def clients_evaluate(self) -> bool:
-        """Whether clients tell how good the model is on their samples."""
+        """True if clients report the quality of the model on their samples."""
         return not self.claims_privacy if self.evaluation.clients is None else self.evaluation.clients
 
     @property
     def own_data(self) -> bool:
-        """Whether each client brings a data file of its own (``data.name: own``)."""
+        """True if each client brings a data set of its own (``data.name: own``)."""
         return self.data.name == "own"
 
     @property
     def positive(self) -> tuple[int, ...] | None:
-        """The classes that count as positive, by number; ``None`` where no objective says so: the second of two."""
+        """Numbers of the positive classes, or ``None`` for the second of two if the objective has no such setting."""
         chosen = getattr(self.objective, "positive", None)
         return None if chosen is None else tuple(chosen)
 
     @property
     def seals_secrets(self) -> bool:
-        """Whether the clients exchange secrets in sealed boxes before the algorithm starts."""
+        """True if clients exchange secrets in sealed boxes before the algorithm starts."""
         return self.secrets.source == "sealed" and self.algorithm.key_bits is not None
 
     def to_json(self) -> str:

@@ -223,33 +223,47 @@ def sweep(
     runs: str | Path = "runs",
     **options: Any,
 ) -> list[Run]:
-    """Do the runs of all combinations of seeds and other values, as ``fenchel up --seeds --grid`` does.
+    """Run all combinations of seeds and other settings, one after another.
+
+    The command ``fenchel up --seeds --grid`` does the same. A run that fails does not stop the others.
 
     Parameters
     ----------
-    settings
-        A YAML file, a mapping of the same form, or validated settings.
-    seeds
-        Seeds of the runs; by default the settings'.
-    grid
+    settings : str, pathlib.Path, mapping or RunSettings
+        A YAML file, the name of a shipped experiment, a mapping of the same form, or validated settings.
+    seeds : sequence of int, default ()
+        Seeds of the runs. By default the seed in the settings.
+    grid : mapping of str to sequence, optional
         Values by dotted key, such as ``{"algorithm.step_size": [0.1, 0.3]}``.
-    overrides
-        ``key=value`` pairs of a settings file, as ``--set`` takes them.
-    runs
+    overrides : sequence of str, default ()
+        Changes of a settings file, as for :func:`fenchel.up`.
+    runs : str or pathlib.Path, default "runs"
         Folder in which the folder of the sweep is created.
     **options
-        As :func:`fenchel.up` takes them.
+        Further keyword arguments of :func:`fenchel.up`. ``progress`` is ``False`` by default.
 
     Returns
     -------
-    list of fenchel.Run
-        The runs that have begun, in order; ``state`` and ``reason`` tell those that stopped early. Refused runs are
-        logged as warnings.
+    list of Run
+        The runs that have begun, in order. :attr:`fenchel.Run.state` and :attr:`fenchel.Run.reason` describe those that
+        stopped early. Combinations with invalid settings are logged as warnings.
 
     Raises
     ------
+    SettingsError
+        A value occurs twice, there are more than 10,000 combinations or none, or the settings of all are invalid.
     FenchelError
-        The settings of all runs are refused, or a run folder cannot be written.
+        A folder cannot be written.
+
+    Examples
+    --------
+    Six runs, and the final objective of each::
+
+        import fenchel
+
+        runs = fenchel.sweep("quickstart", seeds=[1, 2, 3], grid={"algorithm.step_size": [0.1, 0.3]})
+        for run in runs:
+            print(run.settings.seed, run.settings.algorithm.step_size, run.figures["objective"])
     """
     for key, given in {"seeds": seeds, **(grid or {})}.items():
         if isinstance(given, str) or not isinstance(given, Iterable):

@@ -72,65 +72,79 @@ async def up_async(
     observer: Observer | None = None,
     progress: bool = True,
 ) -> Run:
-    """Do a run with the server in this process, as the command ``fenchel up`` does, and return it.
+    """Run a federation and return the completed run.
 
-    ``fenchel.up(...)`` waits for it, also in a notebook. ``await fenchel.up_async(...)``, with the same arguments, does
-    it on the event loop of the caller: cancel the task to stop it. A run that is stopped is saved.
+    The server is in this process. The clients are processes of their own, connected by TLS, as with the command
+    ``fenchel up``. :func:`fenchel.up` blocks until the run ends, also in a notebook. :func:`fenchel.up_async` is a
+    coroutine with the same arguments for the event loop of the caller. A run that is interrupted or cancelled is saved
+    up to its last checkpoint.
 
     Parameters
     ----------
-    settings
-        A YAML file, a mapping of the same form, or validated settings.
-    overrides
-        ``key=value`` pairs, for a file.
-    clients
-        Number of clients, in place of the settings'.
-    data
-        Samples in place of those that the settings name: a path; ``(X, y)`` of NumPy arrays, SciPy matrices or
-        tensors, X of shape (n, features) or (n, rows, columns[, channels]), y of shape (n,); a mapping of arrays, such
-        as ``X``, ``y``, ``X_test`` and ``y_test``; a DataFrame; a torch ``Dataset`` or ``DataLoader``; a Hugging Face
-        ``Dataset`` or ``DatasetDict``. They are divided among the clients as ``data.partition`` says. A list of any of
-        these has what each client brings itself (``data.name: own``); in one process also a list of
+    settings : str, pathlib.Path, mapping or RunSettings, optional
+        A YAML file, the name of a shipped experiment such as ``quickstart``, a mapping of the same form, or validated
+        settings. Required unless ``resume`` is given.
+    overrides : sequence of str, default ()
+        Changes of a settings file, such as ``"participation.deadline=30"``: dotted keys, values in YAML.
+    clients : int, optional
+        Number of clients, in place of that in the settings. Required if the settings have ``clients: auto``.
+    data : optional
+        Samples, in place of those that the settings name. One data set is divided among the clients by
+        ``data.partition``: a path; a pair ``(X, y)`` of arrays, SciPy matrices or tensors; a mapping of arrays such as
+        ``X``, ``y``, ``X_test`` and ``y_test``; a DataFrame; a torch ``Dataset`` or ``DataLoader``; a Hugging Face
+        ``Dataset`` or ``DatasetDict``. X is of shape (n, features) or (n, rows, columns[, channels]), y of (n,).
+        A list has one data set for each client, in any of these forms. With ``in_process`` it may be a list of
         :class:`fenchel.Shard`.
-    label
-        Column of the label, where columns have names; by default ``label``, else the last one.
-    identifier
-        Where clients bring data themselves: column, or array, of the sample identifiers.
-    processes
-        Client processes; by default one for each client, at most 16.
-    on
-        Engine that starts the clients: ``local``, ``ssh``, ``ray``, ``docker``, ``kubernetes`` or, in an allocation,
-        ``slurm``.
-    hosts
-        Hosts of ``ssh``.
-    engine
+    label : str, optional
+        Name of the label column. By default ``label``, or the last column if none has that name.
+    identifier : str, optional
+        Column or array of the sample identifiers, if ``data`` is a list.
+    processes : int, optional
+        Number of client processes. By default one for each client, at most 16.
+    on : {"local", "ssh", "ray", "docker", "kubernetes", "slurm"}, default "local"
+        Engine that starts the client processes. ``slurm`` needs an allocation.
+    hosts : str or sequence of str, optional
+        Hosts of the engine ``ssh``: a list, a text with commas or blanks, or a file with such a text.
+    engine : str, pathlib.Path or mapping, optional
         Settings of the engine: a YAML file, or a mapping.
-    cpus
-        Processors for each client process, where the engine reserves them.
-    gpus
-        GPUs for each client process, where the engine reserves them.
-    runs
+    cpus : float, optional
+        Processors reserved for each client process, if the engine reserves them.
+    gpus : float, optional
+        GPUs reserved for each client process, if the engine reserves them.
+    runs : str or pathlib.Path, default "runs"
         Folder in which the run folder is created.
-    in_process
-        Everything in this process and without a network: the same model, sooner; no real latency.
-    resume
-        Run, or its folder, to go on with from its last checkpoint, in place of settings. Data that were given as
-        Python objects are still in its folder; other data of clients' own are given again. A run with all its rounds
-        is returned as it is.
-    observer
-        Called while the run goes on; several: :class:`fenchel.Observers`.
-    progress
-        Whether a notebook, or a terminal, shows how far the run is.
+    in_process : bool, default False
+        Simulate the clients in this process, without a network. The model is the same, but latencies are not measured.
+    resume : str, pathlib.Path or Run, optional
+        Run to continue from its last checkpoint, in place of ``settings``. Data given as Python objects are in its
+        folder. Other data of clients' own must be given again. A run with all rounds done is returned unchanged.
+    observer : Observer, optional
+        Receiver of the events of the run. :class:`fenchel.Observers` combines several.
+    progress : bool, default True
+        Show the progress in a notebook or on a terminal.
 
     Returns
     -------
-    fenchel.Run
-        The finished run.
+    Run
+        The completed run.
 
     Raises
     ------
+    SettingsError
+        The settings or arguments are not valid, or a required package is not installed.
+    DataError
+        The data cannot be read or used.
     FenchelError
-        The settings cannot be accepted, or the run stopped early.
+        The run stopped early, for instance because too few clients replied. A note of the error says how to resume it.
+
+    Examples
+    --------
+    A run of five rounds, whose final test accuracy is printed::
+
+        import fenchel
+
+        run = fenchel.up("quickstart", overrides=["rounds=5"])
+        print(run.figures["test_accuracy"])
     """
     from fenchel.report.run import Run
 

@@ -39,47 +39,61 @@ class OngoingRun(Protocol):
 
 
 class StopRun(Exception):
-    """Raised by an observer, ends a run after the round that goes on, as if that were the last one.
+    """Exception that an observer raises to end a run after the current round.
 
-    The final model is evaluated and saved, and the run is complete; its summary has the text as the reason. Resumed, it
-    goes on with the rounds that are left, unless it is encrypted.
+    That round counts as the last one: the final model is evaluated and saved, and the run is complete. The text of the
+    exception is the reason in its summary. A resumed run continues with the remaining rounds, unless it is encrypted.
     """
 
 
 class Observer:
-    """Base class of observers of a run; its methods do nothing.
+    """Base class of receivers of the events of a run, with methods that do nothing.
 
-    Derive from it, override the methods of interest, and pass an object to :func:`fenchel.up`.
+    Derive a class, override the methods of interest, and pass an object to :func:`fenchel.up`. An observer cannot
+    change the model.
 
-    All methods but :meth:`ended` are called on the event loop of the server.
-    A method that blocks delays the run, so slow work belongs in a thread of the observer.
-    Nothing that an observer does changes the model.
+    All methods but ``ended`` are called on the event loop of the server. A method that blocks delays the run, so slow
+    work belongs in a thread of the observer.
 
-    An observer that fails does not stop the run: its first exception is logged as a warning, further ones are
-    ignored, and its methods are still called.
-    To end the run on purpose, raise :class:`StopRun`. A :class:`fenchel.FenchelError` stops it as a failure does.
+    The first exception of an observer is logged as a warning and later ones are ignored. The run goes on, and the
+    methods are still called. :class:`fenchel.StopRun` ends the run as completed, and a :class:`fenchel.FenchelError` as
+    failed.
+
+    Examples
+    --------
+    An observer that ends the run at a test accuracy of 95 per cent::
+
+        import fenchel
+
+        class GoodEnough(fenchel.Observer):
+            def round_ended(self, row):
+                if row["test_accuracy"] >= 0.95:
+                    raise fenchel.StopRun("the test accuracy is 95 per cent")
+
+        fenchel.up("quickstart", observer=GoodEnough())
     """
 
     def begun(self, run: OngoingRun) -> None:
         """Handle the start of the run, before clients are admitted.
 
-        Called exactly once by each process that conducts the run: a resumed run begins again.
+        Called once in each server process of the run: a resumed run begins again.
 
         Parameters
         ----------
-        run
-            The run: its settings and its folder.
+        run : OngoingRun
+            The run, with ``settings`` (:class:`fenchel.RunSettings`), ``folder.id`` (str) and ``folder.path``
+            (pathlib.Path), into which the observer may write files.
         """
 
     def joined(self, present: int, expected: int | None) -> None:
-        """Handle the arrival of a client.
+        """Handle the registration of a client.
 
         Parameters
         ----------
-        present
-            Clients that have described their data so far.
-        expected
-            Clients that the run waits for; ``None`` if their number is open.
+        present : int
+            Number of clients that have described their data so far.
+        expected : int or None
+            Number of clients that the run waits for. ``None`` if it is open.
         """
 
     def stream_opened(self, client: str, traceparent: str) -> None:
@@ -87,10 +101,10 @@ class Observer:
 
         Parameters
         ----------
-        client
+        client : str
             Id of the client.
-        traceparent
-            W3C trace context that the client sent, as it came; empty if it sent none.
+        traceparent : str
+            W3C trace context as the client sent it. Empty if it sent none.
         """
 
     def round_begun(self, t: int) -> None:
@@ -98,7 +112,7 @@ class Observer:
 
         Parameters
         ----------
-        t
+        t : int
             Number of the round, from 1. A resumed run begins with the round after its checkpoint.
         """
 
@@ -107,9 +121,9 @@ class Observer:
 
         Parameters
         ----------
-        phase
+        phase : str
             Name of the phase, about to be sent to its clients.
-        t
+        t : int
             Number of the round.
 
         Returns
@@ -120,24 +134,24 @@ class Observer:
         return ""
 
     def calls(self, calls: Sequence[Call]) -> None:
-        """Handle the instructions of a round after it has ended, and at last those that belong to none.
+        """Handle the instructions of a round after its end, and those outside rounds at the end of the run.
 
         Parameters
         ----------
-        calls
-            One for each instruction: a row of ``calls.parquet``.
+        calls : sequence of Call
+            One for each instruction to a client: a row of ``calls.parquet``.
         """
 
     def round_ended(self, row: Row) -> None:
-        """Handle the figures of a round, after :meth:`calls`.
+        """Handle the figures of a round, after its calls.
 
         Called within 20 ms of the end of a round, or while clients work on the next one, whichever is sooner.
 
         Parameters
         ----------
-        row
-            Figures of the round by name: a row of ``metrics.parquet``, with ``row["round"]`` the number of the round.
-            Not-a-number where the round has no such figure, as for an evaluation that was not due.
+        row : mapping of str to float
+            Figures by name: a row of ``metrics.parquet``, with the number of the round as ``row["round"]``.
+            Not-a-number if the round has no such figure, as for an evaluation that was not due.
         """
 
     def waiting(self, reason: str) -> None:
@@ -145,29 +159,37 @@ class Observer:
 
         Parameters
         ----------
-        reason
-            What the run waits for; empty when it goes on.
+        reason : str
+            Reason for the wait. Empty when the run goes on.
         """
 
     def ended(self, summary: Summary) -> None:
-        """Handle the end of the run, be it completed, failed or interrupted.
+        """Handle the end of the run, whether it is completed, failed or interrupted.
 
-        Called exactly once after :meth:`begun`, as the last method, in a thread: it may wait until everything is sent.
+        Called once after ``begun``, as the last method, in a thread. It may block until everything is sent.
 
         Parameters
         ----------
-        summary
-            Outcome: ``completed``, ``reason``, ``rounds``, ``seconds`` and the final ``figures`` by name.
+        summary : Summary
+            Outcome: ``completed`` (bool), ``reason`` (str), ``rounds`` (int), ``seconds`` (float) and the final
+            ``figures`` by name.
         """
 
 
 class Observers(Observer):
-    """Several observers as one: calls all of them in order, and keeps their exceptions from the run.
+    """Observer that forwards all events to several observers, in order.
+
+    An exception of one does not keep events from the others.
 
     Parameters
     ----------
-    *observers
-        Observers, also other ``Observers``. The first trace context that one returns is used.
+    *observers : Observer
+        Observers, also other ``Observers``.
+
+    Attributes
+    ----------
+    observers : tuple of Observer
+        The observers.
     """
 
     def __init__(self, *observers: Observer) -> None:
@@ -177,45 +199,45 @@ class Observers(Observer):
 
     @property
     def stopped(self) -> str:
-        """Reason of the first :class:`StopRun`; empty as long as there is none."""
+        """Reason of the first :class:`fenchel.StopRun`. Empty if there is none."""
         inner = (each.stopped for each in self.observers if isinstance(each, Observers))
         return self._stopped or next(filter(None, inner), "")
 
     def begun(self, run: OngoingRun) -> None:
-        """Call all observers."""
+        """Forward :meth:`fenchel.Observer.begun`."""
         self._stopped = ""  # of a run before this one
         self._call("begun", run)
 
     def joined(self, present: int, expected: int | None) -> None:
-        """Call all observers."""
+        """Forward :meth:`fenchel.Observer.joined`."""
         self._call("joined", present, expected)
 
     def stream_opened(self, client: str, traceparent: str) -> None:
-        """Call all observers."""
+        """Forward :meth:`fenchel.Observer.stream_opened`."""
         self._call("stream_opened", client, traceparent)
 
     def round_begun(self, t: int) -> None:
-        """Call all observers."""
+        """Forward :meth:`fenchel.Observer.round_begun`."""
         self._call("round_begun", t)
 
     def trace_context(self, phase: str, t: int) -> str:
-        """Call all observers; return the first trace context."""
+        """Forward :meth:`fenchel.Observer.trace_context` and return the first trace context that is not empty."""
         return next(filter(None, self._call("trace_context", phase, t)), "")
 
     def calls(self, calls: Sequence[Call]) -> None:
-        """Call all observers."""
+        """Forward :meth:`fenchel.Observer.calls`."""
         self._call("calls", calls)
 
     def round_ended(self, row: Row) -> None:
-        """Call all observers."""
+        """Forward :meth:`fenchel.Observer.round_ended`."""
         self._call("round_ended", row)
 
     def waiting(self, reason: str) -> None:
-        """Call all observers."""
+        """Forward :meth:`fenchel.Observer.waiting`."""
         self._call("waiting", reason)
 
     def ended(self, summary: Summary) -> None:
-        """Call all observers."""
+        """Forward :meth:`fenchel.Observer.ended`."""
         self._call("ended", summary)
 
     def _call(self, method: str, *arguments: Any) -> list[Any]:

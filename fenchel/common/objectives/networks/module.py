@@ -35,40 +35,52 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 class TorchObjective(ObjectiveFactory):
-    """An objective of any ``torch.nn.Module``, for the settings to name (``objective.kind: own``).
+    """Objective of a PyTorch module and a loss, named by the settings (``objective.kind: own``).
 
-    A model is one flat vector: the parameters that are trained, in the order of the module, then its buffers of
-    floating-point numbers, such as the running statistics of batch normalisation. Frozen parameters and other buffers
-    stay as the module makes them.
+    A model is one flat vector: the trained parameters in the order of the module, then its floating-point buffers, such
+    as running statistics. Frozen parameters and other buffers keep the values that the module gives them.
 
-    Buffers are averaged and sent as parameters are. The gradient in a buffer b that becomes b' in a pass is b - b';
-    batch normalisation has momentum 1 there, so that b' is the statistic of the batch. A step of size s along it is
-    then the moving average with momentum s, for every gradient method. The ridge leaves buffers out.
+    Buffers are sent and averaged like parameters, but are not penalised. The gradient in a buffer b that a pass changes
+    to b' is b - b', and batch normalisation uses momentum 1 there. A step of size s is then a moving average with
+    momentum s. A batch of one sample is normalised by the running statistics.
 
-    A batch of one sample, whose statistics batch normalisation refuses, is normalised by the running ones, which stay.
-
-    Dropout and ``transform`` draw from a generator that follows from the model and the samples of the batch: equal
-    arguments give equal gradients, also after a crash, and nothing is kept between calls. Losses are evaluated without
-    either (``module.eval()``).
+    Random numbers of dropout and ``transform`` depend only on the model and the samples of the batch, so gradients are
+    reproducible. Losses are evaluated without either.
 
     Parameters
     ----------
-    module
-        A module, whose layers are reset under the run's seed; or a function that makes one, which may take the numbers
-        of ``features`` and ``classes`` by these names, and is called under that seed: what it loads stays.
-    loss
-        Mean loss of a batch: a function of outputs, shape (n, outputs) or (n,), and targets, shape (n,): classes as
-        int64, or floats where there is one output. ``torch.nn.CrossEntropyLoss()``, for instance.
-    shape
-        Shape of a sample as the module takes it, ``(1, 28, 28)`` for instance; ``None``: a vector of all features.
-    transform
-        Function that is applied to each batch of training samples, of ``shape`` each, to augment them; ``None``: none.
-    device
-        ``cpu``, ``cuda`` (the first GPU), or ``auto``, the GPU where there is one.
-    optimizer
-        What takes a client's local steps: a class of ``torch.optim``, or a function that is called with the parameters
-        and ``lr``, the algorithm's step size, and returns an optimiser of torch. Each round a client begins with a new
-        one. Buffers then follow their layer's own momentum. ``None``: gradient descent.
+    module : torch.nn.Module or callable
+        A module, whose layers are reset under the run's seed. Or a function that returns one and is called under that
+        seed, with those of the arguments ``features`` and ``classes`` (numbers) that it takes.
+    loss : callable
+        Mean loss of a batch, such as ``torch.nn.CrossEntropyLoss()``. It takes outputs, shape (n, outputs) or (n,), and
+        targets, shape (n,): int64 classes, or floats for one output and in regression.
+    shape : tuple of int, optional
+        Shape of a sample, such as ``(1, 28, 28)``. By default a vector of all features.
+    transform : callable, optional
+        Augmentation of a batch of training samples, which are of ``shape`` each.
+    device : {"cpu", "cuda", "auto"}, default "cpu"
+        ``cuda`` is the first GPU. ``auto`` uses it if there is one.
+    optimizer : callable, optional
+        Class of ``torch.optim``, or a function of the parameters and ``lr`` that returns an optimiser. Each client
+        begins every round with a new one. By default gradient descent.
+
+    Raises
+    ------
+    TypeError
+        ``optimizer`` is not callable.
+
+    Examples
+    --------
+    A linear classifier, in a module that the settings name::
+
+        import fenchel
+        from torch import nn
+
+        def classifier(features, classes):
+            return nn.Linear(features, classes)
+
+        linear = fenchel.TorchObjective(classifier, nn.CrossEntropyLoss())
     """
 
     def __init__(
@@ -94,7 +106,22 @@ class TorchObjective(ObjectiveFactory):
         return ModuleObjective(self, shard, l2=l2, dtype=dtype)
 
     def made(self, features: int, classes: int, seed: int) -> nn.Module:
-        """Return a new module with the values that a run of this seed begins with."""
+        """Return a new module with the initial values of a run.
+
+        Parameters
+        ----------
+        features : int
+            Number of features of a sample.
+        classes : int
+            Number of classes, 0 in regression.
+        seed : int
+            Seed of the run.
+
+        Returns
+        -------
+        torch.nn.Module
+            The module.
+        """
         with seeded(public_seed(seed, "initial module")):
             if isinstance(self.module, nn.Module):
                 module = copy.deepcopy(self.module)
