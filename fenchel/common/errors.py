@@ -62,7 +62,7 @@ class FenchelError(Exception):
     """Base class of all errors that Fenchel raises on purpose.
 
     The class says what kind of thing is wrong, and the attributes say where. Programs should examine these, as the text
-    of an error may change with any version. ``docs/exit-codes.md`` lists all classes.
+    of an error may change with any version. ``docs/errors.md`` lists all classes.
 
     Parameters
     ----------

@@ -92,7 +92,14 @@ class Ranking:
         -------
         float
             Standardised partial area.
+
+        Raises
+        ------
+        ValueError
+            ``max_fpr`` is not above 0 and at most 1.
         """
+        if not 0 < max_fpr <= 1:
+            raise ValueError(f"max_fpr must be above 0 and at most 1, not {max_fpr}")
         if not self._exists:
             return math.nan
         positives, negatives = self._found

@@ -480,6 +480,7 @@ def _override(values: dict[str, Any], override: str) -> None:
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of the settings, for editors; the built-in algorithms are spelled out."""
     schema = RunSettings.model_json_schema()
+    schema["description"] = schema["description"].partition("\n")[0]  # the rest is about Python
     variants = []
     for name, section in builtin_settings().items():
         variant = section.model_json_schema(ref_template="#/$defs/{model}")
