@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fenchel.report.grey_relational import Floats, choose, grades, normalised
+from fenchel.report.columns import Floats
+from fenchel.report.grey_relational import choose, grades, normalised
 
 # Few different values, so that ties and constant criteria are common.
 COSTS = arrays.arrays(
