@@ -18,6 +18,9 @@ from fenchel.deploy.cli.new import new
 
 ROOT = Path(__file__).parents[3]
 NAME = "my_momentum_of_tests"
+PATIENCE = 840  # seconds; what takes six may take minutes on a machine that stands still in between
+
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture
@@ -35,7 +38,7 @@ def ran(folder: Path, *words: str) -> str:
     pipe = subprocess.PIPE
     with subprocess.Popen(words, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
         try:
-            said, complaints = process.communicate(timeout=240)
+            said, complaints = process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGABRT)  # it says where it hangs
             said, complaints = process.communicate()
@@ -71,7 +74,7 @@ def test_it_learns_the_same_in_one_process_and_in_several(folder: Path, monkeypa
 
 @pytest.mark.cluster
 def test_its_own_test_passes(folder: Path) -> None:
-    assert "2 passed" in ran(folder, "pytest")
+    assert "2 passed" in ran(folder, "pytest", "--durations=0", "-o", "faulthandler_timeout=60")
 
 
 @pytest.mark.parametrize(
