@@ -88,7 +88,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _run(self, features: Any, targets: NDArray[Any], kind: str, groups: Any) -> None:
         """Do the run and keep what predicts.
 
-        kind: the kind of objective, unless the parameters name one.
+        Parameters
+        ----------
+        kind
+            The kind of objective, unless the parameters name one.
         """
         objective = dict(self.objective or {})
         objective = objective if "kind" in objective else {"kind": kind, "l2": 1e-4} | objective

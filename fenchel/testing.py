@@ -448,12 +448,18 @@ def _quiet(settings: RunSettings | Mapping[str, Any] | Path | str) -> RunSetting
 
 @dataclass
 class _Case:
-    """One algorithm that is checked, and the model and length of its undisturbed run."""
+    """One algorithm that is checked, and the model and length of its undisturbed run.
+
+    Attributes
+    ----------
+    frames
+        Since the first checkpoint.
+    """
 
     settings: RunSettings
     parent: Path
     model: Vector = field(init=False)
-    frames: int = field(init=False)  # since the first checkpoint
+    frames: int = field(init=False)
 
     def __post_init__(self) -> None:
         undisturbed = self.federation("undisturbed")

@@ -69,19 +69,40 @@ def answers(phase: str) -> Callable[[Handler], Handler]:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientContext:
-    """Where a client half works."""
+    """Where a client half works.
 
-    client: str  # its id
-    seed: int  # ``settings.seed``
-    settings: AlgorithmSettings  # of the algorithm
-    objective: Objective  # what can be computed on the client's shard
-    shard: Shard  # the data themselves, for algorithms that align samples and features
+    Attributes
+    ----------
+    client
+        Its id.
+    seed
+        ``settings.seed``.
+    settings
+        Of the algorithm.
+    objective
+        What can be computed on the client's shard.
+    shard
+        The data themselves, for algorithms that align samples and features.
+    secrets
+        The :class:`~fenchel.keys.shared.Secrets` of the federation, if the algorithm needs a key (``key_bits``). The
+        type is not named here: the server imports this module, and never what decrypts.
+    solver
+        The local solver that suits this client, in place of the run's.
+    uplink
+        What becomes of vectors on their way to the server; ``None``: nothing.
+    message_bytes
+        The largest message of the run, which the client's trust limits bound.
+    """
+
+    client: str
+    seed: int
+    settings: AlgorithmSettings
+    objective: Objective
+    shard: Shard
     secrets: Any = None
-    """The :class:`~fenchel.keys.shared.Secrets` of the federation, if the algorithm needs a key
-    (``key_bits``). The type is not named here: the server imports this module, and never what decrypts."""
-    solver: Solver | None = None  # the local solver that suits this client, in place of the run's
-    uplink: ClientUplink | None = None  # what becomes of vectors on their way to the server; ``None``: nothing
-    message_bytes: int = 8 << 30  # the largest message of the run, which the client's trust limits bound
+    solver: Solver | None = None
+    uplink: ClientUplink | None = None
+    message_bytes: int = 8 << 30
 
 
 class ClientAlgorithm:

@@ -247,8 +247,12 @@ class LocalTraining(ClientAlgorithm):
 
         Where the settings ask for one, it includes a subgradient of h.
 
-        w: shape (d,).
-        batch: rows of the shard.
+        Parameters
+        ----------
+        w
+            Shape (d,).
+        batch
+            Rows of the shard.
         """
         f, h = self.objective, self.objective.regularizer
         g = f.batch_gradient(w, batch) if self.clip is None else f.clipped_gradient(w, batch, self.clip)

@@ -68,10 +68,15 @@ class FedDyn(Algorithm):
 
     @dataclass
     class State(Algorithm.State):
-        """The global model x, and the correction."""
+        """The global model x, and the correction.
+
+        Attributes
+        ----------
+        mean_dual
+            h of the paper, shape (d,): after each round the mean of lambda_i over all clients, whoever took part.
+        """
 
         mean_dual: Vector
-        """h of the paper, shape (d,): after each round the mean of lambda_i over all clients, whoever took part."""
 
     Settings = FedDynSettings
     settings: FedDynSettings
@@ -116,9 +121,15 @@ class FedDynClient(LocalTraining):
 
     @dataclass
     class State:
-        """The linear term."""
+        """The linear term.
 
-        dual: Vector  # lambda_i, shape (d,): the gradient of p_i f_i where this client's last solve ended; zeros before
+        Attributes
+        ----------
+        dual
+            lambda_i, shape (d,): the gradient of p_i f_i where this client's last solve ended; zeros before.
+        """
+
+        dual: Vector
 
     settings: FedDynSettings
 
@@ -126,8 +137,12 @@ class FedDynClient(LocalTraining):
     def train(self, model: Vector, mean_samples: float) -> Values:
         """Start at w = x; repeat w <- w - eta ( g_i(w) - lambda_i + alpha (w - x) ); renew lambda_i; return w.
 
-        model: x, shape (d,).
-        mean_samples: n / N, of which the weight p_i is made.
+        Parameters
+        ----------
+        model
+            x, shape (d,).
+        mean_samples
+            n / N, of which the weight p_i is made.
         """
         x, w, alpha = model, model.copy(), self.settings.alpha
         eta = self.settings.step_size_at(self.round)

@@ -46,10 +46,18 @@ class FedOpt(FedAvg):
 
     @dataclass
     class State(Algorithm.State):
-        """The server's state."""
+        """The server's state.
 
-        momentum: Vector  # m_t, the decaying mean of changes, shape (d,)
-        squares: Vector  # v_t, that of squared changes, or for adagrad their sum, shape (d,)
+        Attributes
+        ----------
+        momentum
+            m_t, the decaying mean of changes, shape (d,).
+        squares
+            v_t, that of squared changes, or for adagrad their sum, shape (d,).
+        """
+
+        momentum: Vector
+        squares: Vector
 
     Settings = FedOptSettings
     settings: FedOptSettings

@@ -54,9 +54,15 @@ class FedPD(Algorithm):
 
     @dataclass
     class State(Algorithm.State):
-        """The global model x: the mean of all z_i of the last round with communication."""
+        """The global model x: the mean of all z_i of the last round with communication.
 
-        agreed: bool = True  # whether that was the last round, so that the clients must be told the model
+        Attributes
+        ----------
+        agreed
+            Whether that was the last round, so that the clients must be told the model.
+        """
+
+        agreed: bool = True
 
     Settings = FedPDSettings
     settings: FedPDSettings
@@ -97,10 +103,18 @@ class FedPDClient(LocalTraining):
 
     @dataclass
     class State:
-        """What a client keeps."""
+        """What a client keeps.
 
-        dual: Vector  # mu_i, shape (d,): at a solution minus the gradient of p_i f_i; zeros in the beginning
-        anchor: Vector  # x_i (``x_{0,i}`` in the paper), shape (d,): what this client takes for the global model
+        Attributes
+        ----------
+        dual
+            mu_i, shape (d,): at a solution minus the gradient of p_i f_i; zeros in the beginning.
+        anchor
+            x_i (``x_{0,i}`` in the paper), shape (d,): what this client takes for the global model.
+        """
+
+        dual: Vector
+        anchor: Vector
 
     settings: FedPDSettings
 
@@ -113,9 +127,14 @@ class FedPDClient(LocalTraining):
     def train(self, mean_samples: float, talks: bool, model: Vector | None = None) -> Values:
         """Descend from x_i; mu_i <- mu_i + (w - x_i) / eta; return z_i = w + eta mu_i, or go on from it.
 
-        mean_samples: n / N, of which the weight p_i is made.
-        talks: whether this round ends with communication; if not, x_i <- z_i.
-        model: x, the mean of all z_i, shape (d,), if the last round ended with communication: then x_i <- x.
+        Parameters
+        ----------
+        mean_samples
+            n / N, of which the weight p_i is made.
+        talks
+            Whether this round ends with communication; if not, x_i <- z_i.
+        model
+            x, the mean of all z_i, shape (d,), if the last round ended with communication: then x_i <- x.
         """
         state, eta = self.state, self.settings.proximal_step
         x = state.anchor if model is None else model

@@ -153,14 +153,22 @@ class FedPDM(Algorithm):
 
     @dataclass
     class State(Algorithm.State):
-        """The server's state; ``model`` is x0 as the clients know it."""
+        """The server's state; ``model`` is x0 as the clients know it.
+
+        Attributes
+        ----------
+        mean_upload
+            Aggregator ``stale``: the mean over all N clients of what each sent last, shape (d,), of which the initial
+            model stands for those that sent nothing yet.
+        mean_dual
+            Aggregator ``hybrid``: the mean of all N dual variables, shape (d,).
+        replicas
+            Aggregator ``sampled`` with error feedback: what has come together of each client's upload, shape (d,).
+        """
 
         mean_upload: Vector
-        """Aggregator ``stale``: the mean over all N clients of what each sent last, shape (d,), of which the initial
-        model stands for those that sent nothing yet."""
-        mean_dual: Vector  # aggregator ``hybrid``: the mean of all N dual variables, shape (d,)
+        mean_dual: Vector
         replicas: dict[str, Vector] = field(default_factory=dict)
-        """Aggregator ``sampled`` with error feedback: what has come together of each client's upload, shape (d,)."""
 
     Settings = FedPDMSettings
     settings: FedPDMSettings
@@ -232,13 +240,22 @@ class FedPDMClient(LocalTraining):
 
     @dataclass
     class State:
-        """What a client keeps."""
+        """What a client keeps.
 
-        dual: Vector  # lambda_i, shape (d,); at a solution the gradient of f_i
-        mirrored: Vector  # what the server has of this client's upload, shape (d,), where it keeps that; else empty
+        Attributes
+        ----------
+        dual
+            lambda_i, shape (d,); at a solution the gradient of f_i.
+        mirrored
+            What the server has of this client's upload, shape (d,), where it keeps that; else empty.
+        difference
+            By how much the dual variable may differ, in norm, were one sample another one: what the sensitivity of a
+            private dual variable grows from (docs/specifications/fedpdm.md, section 3.3, item 1).
+        """
+
+        dual: Vector
+        mirrored: Vector
         difference: float
-        """By how much the dual variable may differ, in norm, were one sample another one: what the sensitivity of a
-        private dual variable grows from (docs/specifications/fedpdm.md, section 3.3, item 1)."""
 
     settings: FedPDMSettings
 
@@ -267,7 +284,10 @@ class FedPDMClient(LocalTraining):
     def solve(self, model: Vector) -> Values:
         """Descend from x0 on f_i(x) - <lambda_i, x> + (rho/2) ||x - x0||^2; renew lambda_i; send y_i.
 
-        model: x0, as everybody knows it, shape (d,).
+        Parameters
+        ----------
+        model
+            x0, as everybody knows it, shape (d,).
         """
         x0, state, rho = model, self.state, self.settings.penalty
         x, steps = self._local(x0)

@@ -18,9 +18,15 @@ class FixedFleet(Algorithm):
 
     @dataclass
     class State(Algorithm.State):
-        """The global model, and which clients are out of the run."""
+        """The global model, and which clients are out of the run.
 
-        lost: NDArray[np.bool_]  # who has no part in any of this any more, shape (N,), in the order of client ids
+        Attributes
+        ----------
+        lost
+            Who has no part in any of this any more, shape (N,), in the order of client ids.
+        """
+
+        lost: NDArray[np.bool_]
 
     state: Any
 

@@ -54,8 +54,12 @@ class MiniBatchSGDClient(LocalTraining):
     def mean_gradient(self, model: Vector, mean_samples: float) -> Values:
         """Return the mean of K stochastic gradients of p_i f_i at x, shape (d,).
 
-        model: x, shape (d,).
-        mean_samples: n / N, of which the weight p_i is made.
+        Parameters
+        ----------
+        model
+            x, shape (d,).
+        mean_samples
+            n / N, of which the weight p_i is made.
         """
         total, steps = np.zeros_like(model), 0
         for batch in self.batches():

@@ -27,7 +27,10 @@ _OF_ONE_SCORE = ("logistic", "one-sided-logistic", "squared", "smoothed-hinge", 
 def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -> PrivacyFacts:
     """Return what everybody may know of a client with so many samples.
 
-    objective: what is minimised; its data are not looked at. ``None``: its loss is not known, and so no bound on its
+    Parameters
+    ----------
+    objective
+        What is minimised; its data are not looked at. ``None``: its loss is not known, and so no bound on its
         curvature.
     """
     algorithm, privacy = settings.algorithm, settings.differential_privacy
@@ -137,7 +140,10 @@ def check_noise(settings: RunSettings, facts: PrivacyFacts, noise_multiplier: fl
 def check_uploads(settings: RunSettings, objective: Objective, samples: Collection[int]) -> None:
     """Refuse settings with which a client could not send a single upload, once the sizes of shards are known.
 
-    objective: what is minimised; its data are not looked at.
+    Parameters
+    ----------
+    objective
+        What is minimised; its data are not looked at.
     """
     privacy = settings.differential_privacy
     assert privacy is not None

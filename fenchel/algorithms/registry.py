@@ -27,8 +27,12 @@ def builtin() -> dict[str, type[Algorithm]]:
 def client_half(name: str, allowed: Collection[str] = ()) -> type[ClientAlgorithm]:
     """Return the client half of an algorithm.
 
-    name: as in the settings, which come from the server.
-    allowed: algorithms from outside Fenchel that the person who started this client agreed to run.
+    Parameters
+    ----------
+    name
+        As in the settings, which come from the server.
+    allowed
+        Algorithms from outside Fenchel that the person who started this client agreed to run.
     """
     if is_outside(name):
         require_allowed(name, allowed)

@@ -113,10 +113,17 @@ class RobustAggregationClient(FedAvgClient):
 def aggregate(models: NDArray[np.floating[Any]], rule: str, faulty: int) -> Vector:
     """Return what a rule makes of models.
 
-    models: shape (m, d).
-    rule, faulty: as in :class:`RobustAggregationSettings`; m is as large as the rule needs.
+    Parameters
+    ----------
+    models
+        Shape (m, d).
+    rule, faulty
+        As in :class:`RobustAggregationSettings`; m is as large as the rule needs.
 
-    Returns: Shape (d,), dtype of the models.
+    Returns
+    -------
+    Vector
+        Shape (d,), dtype of the models.
     """
     found: Vector
     match rule:
@@ -133,9 +140,15 @@ def aggregate(models: NDArray[np.floating[Any]], rule: str, faulty: int) -> Vect
 def krum_scores(models: NDArray[np.floating[Any]], faulty: int) -> Vector:
     """Return, for each model, the sum of its squared distances to the m - f - 2 others that are nearest.
 
-    models: shape (m, d).
+    Parameters
+    ----------
+    models
+        Shape (m, d).
 
-    Returns: Shape (m,), float64.
+    Returns
+    -------
+    Vector
+        Shape (m,), float64.
     """
     distances = squareform(pdist(models, "sqeuclidean"))
     nearest = np.sort(distances, axis=1)[:, 1 : len(models) - faulty - 1]  # without that to itself, 0

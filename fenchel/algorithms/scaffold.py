@@ -71,9 +71,15 @@ class Scaffold(Algorithm):
 
     @dataclass
     class State(Algorithm.State):
-        """The global model x, and the control variate."""
+        """The global model x, and the control variate.
 
-        control: Vector  # c, shape (d,): after each round the mean of c_i over all clients, whoever took part
+        Attributes
+        ----------
+        control
+            c, shape (d,): after each round the mean of c_i over all clients, whoever took part.
+        """
+
+        control: Vector
 
     Settings = ScaffoldSettings
     settings: ScaffoldSettings
@@ -139,9 +145,15 @@ class ScaffoldClient(LocalTraining):
 
     @dataclass
     class State:
-        """The control variate."""
+        """The control variate.
 
-        control: Vector  # c_i, shape (d,): the gradient of p_i f_i, as this client last saw it; zeros before
+        Attributes
+        ----------
+        control
+            c_i, shape (d,): the gradient of p_i f_i, as this client last saw it; zeros before.
+        """
+
+        control: Vector
 
     settings: ScaffoldSettings
 
@@ -149,9 +161,14 @@ class ScaffoldClient(LocalTraining):
     def train(self, model: Vector, mean_samples: float, control: Vector | None = None) -> Values:
         """Start at w = x; repeat w <- w - eta ( g_i(w) - c_i + c ); renew c_i; return what changed.
 
-        model: x, shape (d,).
-        mean_samples: n / N, of which the weight p_i is made.
-        control: c, shape (d,); absent if the correction is ``none``.
+        Parameters
+        ----------
+        model
+            x, shape (d,).
+        mean_samples
+            n / N, of which the weight p_i is made.
+        control
+            c, shape (d,); absent if the correction is ``none``.
         """
         x, w, state = model, model.copy(), self.state
         eta, steps = self.settings.step_size_at(self.round), 0

@@ -23,17 +23,30 @@ from fenchel.fleet.uplink import ReceivedVector, ServerUplink
 
 @dataclass(frozen=True, kw_only=True)
 class ServerContext:
-    """What a server half works with."""
+    """What a server half works with.
 
-    fleet: Fleet  # the clients
+    Attributes
+    ----------
+    fleet
+        The clients.
+    initial_model
+        The model before the first round, shape (d,), dtype of the objective.
+    objective
+        What is minimised, without any data: its loss, its weight of the ridge.
+    public_key
+        The public key that the clients must use; ``None``: the algorithm learns it from them.
+    privacy
+        What the clients claim of differential privacy, if anything.
+    """
+
+    fleet: Fleet
     settings: AlgorithmSettings
-    initial_model: Vector  # the model before the first round, shape (d,), dtype of the objective
-    objective: Objective  # what is minimised, without any data: its loss, its weight of the ridge
+    initial_model: Vector
+    objective: Objective
     public_key: PublicKey | None = None
-    """The public key that the clients must use; ``None``: the algorithm learns it from them."""
     uplink: Uplink = field(default_factory=Uplink)
     downlink: Downlink = field(default_factory=Downlink)
-    privacy: DifferentialPrivacy | None = None  # what the clients claim of differential privacy, if anything
+    privacy: DifferentialPrivacy | None = None
 
     @property
     def noisy(self) -> bool:

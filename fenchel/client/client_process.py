@@ -29,10 +29,17 @@ async def host(
 ) -> list[pb.Farewell]:
     """Take part in a run with several clients at once, until it is over.
 
-    threads: how many of them compute at the same time.
-    lifeline: descriptor of a pipe at whose end these clients end, with :class:`LifelineError`.
+    Parameters
+    ----------
+    threads
+        How many of them compute at the same time.
+    lifeline
+        Descriptor of a pipe at whose end these clients end, with :class:`LifelineError`.
 
-    Returns: What the server said at the end to each.
+    Returns
+    -------
+    list[pb.Farewell]
+        What the server said at the end to each.
     """
     from threadpoolctl import threadpool_limits  # its import changes the environment of the process
 

@@ -45,9 +45,15 @@ _FULL = "Concurrent RPC limit exceeded"
 
 @dataclass
 class Backoff:
-    """Exponential back-off with full jitter: clients that lost the same server do not return together."""
+    """Exponential back-off with full jitter: clients that lost the same server do not return together.
 
-    first: float = 0.1  # first, longest: seconds: the upper bound of the first wait, and of any wait
+    Attributes
+    ----------
+    first, longest
+        Seconds: the upper bound of the first wait, and of any wait.
+    """
+
+    first: float = 0.1
     longest: float = 5.0
     _attempts: int = 0
 
@@ -65,10 +71,16 @@ class Backoff:
 
 @dataclass
 class _ClientStream:
-    """The client's side of a Work call, as frames."""
+    """The client's side of a Work call, as frames.
+
+    Attributes
+    ----------
+    answered
+        Whether the server has sent anything.
+    """
 
     call: grpc.aio.StreamStreamCall[Any, Any]
-    answered: bool = False  # whether the server has sent anything
+    answered: bool = False
 
     async def read(self) -> bytes | None:
         frame = await self.call.read()
@@ -83,8 +95,12 @@ class _ClientStream:
 class Connection:
     """Takes part in a run until it is over.
 
-    executor: where computation runs.
-    on_event: told in words what happens (connected, waiting, lost the server).
+    Attributes
+    ----------
+    executor
+        Where computation runs.
+    on_event
+        Told in words what happens (connected, waiting, lost the server).
     """
 
     participant: Participant

@@ -31,26 +31,37 @@ class DiskQuota:
     The journal of an honest run reaches over the server's last two checkpoints. Between them lie
     ``checkpoint.every`` rounds, and as many as are done in twenty times the time that a checkpoint takes. How many
     entries that is does not depend on their size; how many bytes, does. So does the limit that nobody chose.
+
+    Attributes
+    ----------
+    most
+        Bytes, for this client alone: others on the same disk have as much. ``None``: :data:`ENTRIES` times the largest
+        entry or :data:`LEAST_BYTES`, whichever is more, but not the last of the space on the disk (:data:`SPARED`). In
+        memory only the number of entries bounds it: who keeps a journal there takes part for as long as a process
+        lives.
     """
 
     most: int | None = None
-    """Bytes, for this client alone: others on the same disk have as much. ``None``: :data:`ENTRIES` times the largest
-    entry or :data:`LEAST_BYTES`, whichever is more, but not the last of the space on the disk (:data:`SPARED`). In
-    memory only the number of entries bounds it: who keeps a journal there takes part for as long as a process lives."""
     _taken: dict[Path | None, int] = field(default_factory=dict)  # by each journal
     _largest: int = 0
 
     def open(self, folder: Path | None) -> None:
         """Begin to count what is in a journal.
 
-        folder: of the journal; ``None``: it is in memory only.
+        Parameters
+        ----------
+        folder
+            Of the journal; ``None``: it is in memory only.
         """
         self._taken[folder] = 0
 
     def admit(self, folder: Path | None, size: int) -> None:
         """Raise unless there is room for one more entry.
 
-        size: bytes of the entry.
+        Parameters
+        ----------
+        size
+            Bytes of the entry.
         """
         taken = sum(self._taken.values())
         wanted = taken + _on_disk(size)

@@ -54,7 +54,10 @@ def most_evaluations(settings: RunSettings) -> int:
 class AnsweredEvaluations:
     """The evaluations that a client has answered in a run, up to the most that it answers.
 
-    path: where their number is kept, so that a new start does not begin again; ``None`` keeps it in memory.
+    Parameters
+    ----------
+    path
+        Where their number is kept, so that a new start does not begin again; ``None`` keeps it in memory.
     """
 
     def __init__(self, most: int, path: Path | None) -> None:
@@ -81,12 +84,24 @@ class AnsweredEvaluations:
 
 @dataclass(frozen=True)
 class ClientEvaluation:
-    """What a client evaluates models on."""
+    """What a client evaluates models on.
 
-    objective: Objective  # on the samples that it trains on
-    holdout: Objective | None  # on those that it only evaluates on, if any
-    least: int | None  # samples that share a range of scores at least; ``None``: the server hears of no scores
-    answered: AnsweredEvaluations  # how many models it has evaluated
+    Attributes
+    ----------
+    objective
+        On the samples that it trains on.
+    holdout
+        On those that it only evaluates on, if any.
+    least
+        Samples that share a range of scores at least; ``None``: the server hears of no scores.
+    answered
+        How many models it has evaluated.
+    """
+
+    objective: Objective
+    holdout: Objective | None
+    least: int | None
+    answered: AnsweredEvaluations
 
     def sums(self, values: Values) -> Values:
         """Return the sums that the server asks for, of the model in ``values``, and count them."""

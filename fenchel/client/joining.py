@@ -31,25 +31,53 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Participant:
-    """Identity, data and limits that a client is started with."""
+    """Identity, data and limits that a client is started with.
 
-    name: str  # its id
-    local_data: DataProvider  # where its data comes from
-    server: str = ""  # ``host:port``, where it dials one
-    retry_for: float = 600.0  # seconds that it goes on trying to reach a server that does not answer
-    credentials: Credentials | None = None  # its certificate and key; ``None``: no TLS
-    state_folder: Path | None = None  # below it journals are kept, by run and client; ``None``: in memory only
-    trust_limits: TrustLimits = field(default_factory=TrustLimits)  # what the server may have it run, read and use
-    secrets: Secrets | None = None  # what it was given of what all clients share, if anything
+    Attributes
+    ----------
+    name
+        Its id.
+    local_data
+        Where its data comes from.
+    server
+        ``host:port``, where it dials one.
+    retry_for
+        Seconds that it goes on trying to reach a server that does not answer.
+    credentials
+        Its certificate and key; ``None``: no TLS.
+    state_folder
+        Below it journals are kept, by run and client; ``None``: in memory only.
+    trust_limits
+        What the server may have it run, read and use.
+    secrets
+        What it was given of what all clients share, if anything.
+    peers
+        Clients with which it may exchange secrets in sealed boxes; ``None``: every client of its authority.
+    solver
+        The local solver that suits it, in place of the run's.
+    policy
+        What it insists on before it sends anything, if anything.
+    """
+
+    name: str
+    local_data: DataProvider
+    server: str = ""
+    retry_for: float = 600.0
+    credentials: Credentials | None = None
+    state_folder: Path | None = None
+    trust_limits: TrustLimits = field(default_factory=TrustLimits)
+    secrets: Secrets | None = None
     peers: Collection[str] | None = None
-    """Clients with which it may exchange secrets in sealed boxes; ``None``: every client of its authority."""
-    solver: Solver | None = None  # the local solver that suits it, in place of the run's
-    policy: Policy | None = None  # what it insists on before it sends anything, if anything
+    solver: Solver | None = None
+    policy: Policy | None = None
 
     def request(self, instance: bytes) -> pb.JoinRequest:
         """Return the request to join.
 
-        instance: what tells this process from others with the same name.
+        Parameters
+        ----------
+        instance
+            What tells this process from others with the same name.
         """
         return pb.JoinRequest(
             protocol=PROTOCOL,
@@ -73,12 +101,17 @@ def session_of(
 ) -> Session:
     """Return the session of a client in the run that the server has admitted it to.
 
-    reply: the server's answer, with the client's place in the run.
-    quota: what the client's journals of all runs may take; ``None``: this is its only run.
-    make: the class of the session.
-
     Raises :class:`fenchel.common.errors.FenchelError` where the settings of the run go beyond what the client agrees
     to, or do not suit its data or secrets.
+
+    Parameters
+    ----------
+    reply
+        The server's answer, with the client's place in the run.
+    quota
+        What the client's journals of all runs may take; ``None``: this is its only run.
+    make
+        The class of the session.
     """
     settings = _agreed_settings(who, reply)
     data = who.local_data.of(settings, reply.assignment.index, reply.assignment.clients)

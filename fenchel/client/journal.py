@@ -37,9 +37,14 @@ class _Entry:
 class Journal:
     """Snapshots and replies of one client in one run.
 
-    initial: the state before the first instruction. It is never changed.
-    folder: where entries are written; ``None`` keeps them in memory only (no state, or a test).
-    quota: how much it may take.
+    Parameters
+    ----------
+    initial
+        The state before the first instruction. It is never changed.
+    folder
+        Where entries are written; ``None`` keeps them in memory only (no state, or a test).
+    quota
+        How much it may take.
     """
 
     def __init__(

@@ -82,14 +82,25 @@ def _data_key(settings: RunSettings) -> str:
 
 @dataclass(frozen=True)
 class OwnFile:
-    """A data file that belongs to one client."""
+    """A data file that belongs to one client.
 
-    path: Path  # LIBSVM, CSV, Parquet or NPZ
-    label: str | None = None  # column of the label; ``None``: the usual one
+    Attributes
+    ----------
+    path
+        LIBSVM, CSV, Parquet or NPZ.
+    label
+        Column of the label; ``None``: the usual one.
+    identifier
+        Place of the sample identifiers, as ``--id`` names it: a column, an array or a file. ``None``: there are none,
+        so samples are known by their row.
+    limits
+        Of what is read.
+    """
+
+    path: Path
+    label: str | None = None
     identifier: str | None = None
-    """Place of the sample identifiers, as ``--id`` names it: a column, an array or a file. ``None``: there are none, so
-    samples are known by their row."""
-    limits: DataLimits = ORDINARY  # of what is read
+    limits: DataLimits = ORDINARY
     _loaded: dict[str, Shard] = field(default_factory=dict, repr=False, compare=False)  # not asked for yet
 
     @property

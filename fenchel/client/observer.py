@@ -10,15 +10,24 @@ from fenchel.proto import fenchel_pb2 as pb
 
 @dataclass(frozen=True)
 class ClientObserver:
-    """Told on the event loop what happens; each call begins with the client's id."""
+    """Told on the event loop what happens; each call begins with the client's id.
+
+    Attributes
+    ----------
+    opening
+        Called before each stream to the server; returns the trace context that is named in its metadata, or nothing.
+    closed
+        Called when a stream has ended.
+    answered
+        Called with each instruction, its reply and the bytes of the reply's body, once that is on its way.
+    round_trip
+        Called with seconds, several times a minute; ``None``: round trips are not measured.
+    """
 
     opening: Callable[[str], str] = lambda client: ""
-    """Called before each stream to the server; returns the trace context that is named in its metadata, or nothing."""
-    closed: Callable[[str], None] = lambda client: None  # called when a stream has ended
+    closed: Callable[[str], None] = lambda client: None
     answered: Callable[[str, pb.Instruction, pb.Reply, int], None] = lambda client, told, reply, size: None
-    """Called with each instruction, its reply and the bytes of the reply's body, once that is on its way."""
     round_trip: Callable[[str, float], None] | None = None
-    """Called with seconds, several times a minute; ``None``: round trips are not measured."""
 
     def beside(self, other: ClientObserver) -> ClientObserver:
         """Return an observer that tells this one and then another; only one of them can trace."""

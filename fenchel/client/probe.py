@@ -29,18 +29,36 @@ _QUICKEST = 0.1  # share of the pings that the clock offset is read from
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What a probe measured. Times are in seconds, rates in payload bytes per second."""
+    """What a probe measured. Times are in seconds, rates in payload bytes per second.
 
-    client: str  # client, server: who probed whom
+    Attributes
+    ----------
+    client, server
+        Who probed whom.
+    pings
+        Number of round trips.
+    rtt_p50, rtt_p90, rtt_p99
+        Percentiles of the round-trip time.
+    jitter
+        Mean absolute difference of consecutive round-trip times.
+    clock_offset
+        What must be added to the client's clock to get the server's.
+    clock_uncertainty
+        The offset is wrong by so much at most.
+    upload, download
+        Rates from the client to the server and back.
+    """
+
+    client: str
     server: str
-    pings: int  # number of round trips
-    rtt_p50: float  # rtt_p50, rtt_p90, rtt_p99: percentiles of the round-trip time
+    pings: int
+    rtt_p50: float
     rtt_p90: float
     rtt_p99: float
-    jitter: float  # mean absolute difference of consecutive round-trip times
-    clock_offset: float  # what must be added to the client's clock to get the server's
-    clock_uncertainty: float  # the offset is wrong by so much at most
-    upload: float  # upload, download: rates from the client to the server and back
+    jitter: float
+    clock_offset: float
+    clock_uncertainty: float
+    upload: float
     download: float
 
     def cells(self) -> tuple[str, ...]:
@@ -58,12 +76,21 @@ class ProbeResult:
 
 @dataclass(frozen=True)
 class _Ping:
-    """One round trip."""
+    """One round trip.
 
-    rtt: float  # from the client's request to the server's answer
-    delay: float  # the part of it that was spent on the way
+    Attributes
+    ----------
+    rtt
+        From the client's request to the server's answer.
+    delay
+        The part of it that was spent on the way.
+    offset
+        The server's clock minus the client's, if both ways took equally long; wrong by half the delay at most.
+    """
+
+    rtt: float
+    delay: float
     offset: float
-    """The server's clock minus the client's, if both ways took equally long; wrong by half the delay at most."""
 
 
 async def probe(
@@ -77,8 +104,12 @@ async def probe(
 ) -> ProbeResult:
     """Measure the way to a server and back.
 
-    credentials: the client's; ``None``: no TLS.
-    payload_bytes: size of a payload when throughput is measured; 1 MiB at most.
+    Parameters
+    ----------
+    credentials
+        The client's; ``None``: no TLS.
+    payload_bytes
+        Size of a payload when throughput is measured; 1 MiB at most.
     """
     if credentials is None:
         channel = grpc.aio.insecure_channel(server, options=options(_KEEPALIVE))

@@ -69,10 +69,18 @@ _TOLD = (WireError, SettingsError, CredentialError, LostStateError, EncryptionEr
 
 @dataclass(frozen=True)
 class ClientData:
-    """The data that a client brings to a run."""
+    """The data that a client brings to a run.
 
-    shard: Shard  # what it trains on
-    holdout: Shard | None = None  # samples of its own that it only evaluates on, if any
+    Attributes
+    ----------
+    shard
+        What it trains on.
+    holdout
+        Samples of its own that it only evaluates on, if any.
+    """
+
+    shard: Shard
+    holdout: Shard | None = None
 
     def description(self) -> pb.ShardDescription:
         """Return what the server may know of the data: its shape, and names of classes and columns."""
@@ -99,16 +107,26 @@ class Answer:
 class Session:
     """One client in one run.
 
-    journal_folder: where this client keeps its journal of this run; ``None`` keeps it in memory.
-    allowed: algorithms from outside the project that may be run here.
-    secrets: what this client was given of what the clients share, if anything.
-    secret_exchange: this client's part in the sealed exchange, where the secrets come by it. Until then there is no
-        algorithm here.
-    solver: the local solver that suits this client, in place of the run's.
-    policy: what this client insists on before it takes part, if anything.
-    quota: how much the journal may take.
-    account: where all runs of a client with a policy are counted.
-    shows_errors: whether the log gets the text of an unexpected error, which may hold data.
+    Parameters
+    ----------
+    journal_folder
+        Where this client keeps its journal of this run; ``None`` keeps it in memory.
+    allowed
+        Algorithms from outside the project that may be run here.
+    secrets
+        What this client was given of what the clients share, if anything.
+    secret_exchange
+        This client's part in the sealed exchange, where the secrets come by it. Until then there is no algorithm here.
+    solver
+        The local solver that suits this client, in place of the run's.
+    policy
+        What this client insists on before it takes part, if anything.
+    quota
+        How much the journal may take.
+    account
+        Where all runs of a client with a policy are counted.
+    shows_errors
+        Whether the log gets the text of an unexpected error, which may hold data.
     """
 
     def __init__(

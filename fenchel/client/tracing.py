@@ -22,7 +22,10 @@ _PARTS = tuple(stage.timing for stage in CLIENT_STAGES)
 class ClientTraces:
     """Makes the spans of the clients of a process, for the duration of a ``with`` block.
 
-    tracing: where they go.
+    Parameters
+    ----------
+    tracing
+        Where they go.
     """
 
     def __init__(self, tracing: Tracing) -> None:

@@ -41,20 +41,39 @@ _EXTRACTOR_FILE = "data.extractor.file"
 
 @dataclass(frozen=True)
 class TrustLimits:
-    """What the person who started a client agreed to."""
+    """What the person who started a client agreed to.
 
-    code: Collection[str] = ()  # classes from outside the project that may be run, as ``package.module:Class``
-    files: Collection[Path] = field(default=())  # files of this machine that settings may name
-    data: Collection[str] | None = None  # data sets of this machine that may be used; ``None``: those that are public
-    message_bytes: int = MESSAGE_BYTES  # the largest messages that a run may have, and the largest model
-    least_group: int = LEAST_GROUP  # how many samples must share a group at least, where scores are told in groups
+    Attributes
+    ----------
+    code
+        Classes from outside the project that may be run, as ``package.module:Class``.
+    files
+        Files of this machine that settings may name.
+    data
+        Data sets of this machine that may be used; ``None``: those that are public.
+    message_bytes
+        The largest messages that a run may have, and the largest model.
+    least_group
+        How many samples must share a group at least, where scores are told in groups.
+    journal_bytes
+        How many bytes a journal may take; ``None``: as :class:`fenchel.client.disk_quota.DiskQuota` says.
+    plaintext
+        Whether a client that was given secrets, or peers to share them with, takes part where nothing is encrypted.
+    error_texts
+        Whether the client's log gets the text of an error in code from outside the project, which may hold data.
+    any_run
+        Whether a client goes on with whatever run the server has, after it has taken part in one.
+    """
+
+    code: Collection[str] = ()
+    files: Collection[Path] = field(default=())
+    data: Collection[str] | None = None
+    message_bytes: int = MESSAGE_BYTES
+    least_group: int = LEAST_GROUP
     journal_bytes: int | None = None
-    """How many bytes a journal may take; ``None``: as :class:`fenchel.client.disk_quota.DiskQuota` says."""
     plaintext: bool = False
-    """Whether a client that was given secrets, or peers to share them with, takes part where nothing is encrypted."""
     error_texts: bool = False
-    """Whether the client's log gets the text of an error in code from outside the project, which may hold data."""
-    any_run: bool = False  # whether a client goes on with whatever run the server has, after it has taken part in one
+    any_run: bool = False
 
     @classmethod
     def agreeing_to(cls, settings: RunSettings) -> Self:
@@ -74,7 +93,10 @@ class TrustLimits:
     def settings(self, text: str, own: str | None) -> RunSettings:
         """Return the settings that a server sent, if nothing in them goes beyond these limits.
 
-        own: the data that the client was started with, in words, if any.
+        Parameters
+        ----------
+        own
+            The data that the client was started with, in words, if any.
         """
         # Before the settings are validated, which imports the code that they name.
         for name in outside_code(raw(text)):
@@ -104,7 +126,10 @@ class TrustLimits:
 
         The length of a key in a file of secrets is its maker's choice, that of a sealed key the server's.
 
-        given: what says that this client expects encryption, ``--secrets`` or ``--peer``; ``None``: nothing does.
+        Parameters
+        ----------
+        given
+            What says that this client expects encryption, ``--secrets`` or ``--peer``; ``None``: nothing does.
         """
         bits = settings.algorithm.key_bits
         if given is None or self.plaintext or (bits is not None and (given != "--peer" or bits >= SAFE_BITS)):
@@ -122,7 +147,10 @@ class TrustLimits:
     def check_same(self, joined: str, shown: str, client: str) -> None:
         """Refuse another run than the one that a client has taken part in.
 
-        joined, shown: ids of the run that the client has taken part in, and of the one that the server shows now.
+        Parameters
+        ----------
+        joined, shown
+            Ids of the run that the client has taken part in, and of the one that the server shows now.
         """
         if shown == joined or self.any_run:
             return

@@ -51,11 +51,17 @@ class _Instruction:
 class Worker:
     """Runs one session over one stream after another.
 
-    executor: where it is done, so that the event loop stays free; ``None``: on the event loop (an in-process fleet).
-    short_here: do phases that have been short so far on the event loop all the same: the hop would take longer than
-        they do. For a process whose event loop serves nobody but clients.
-    on_instruction: called with each instruction before it is handled (progress for people).
-    on_answer: called with each instruction, its reply and the bytes of the reply's body, once that is on its way.
+    Attributes
+    ----------
+    executor
+        Where it is done, so that the event loop stays free; ``None``: on the event loop (an in-process fleet).
+    short_here
+        Do phases that have been short so far on the event loop all the same: the hop would take longer than they do.
+        For a process whose event loop serves nobody but clients.
+    on_instruction
+        Called with each instruction before it is handled (progress for people).
+    on_answer
+        Called with each instruction, its reply and the bytes of the reply's body, once that is on its way.
     """
 
     session: Session

@@ -11,7 +11,10 @@ from types import TracebackType
 def described(error: BaseException, *, text: bool = False) -> str:
     """Return the type of an error and the lines of code that led to it, and of those before it that it came from.
 
-    text: whether to add the texts of the errors. ``could not convert string to float: ...`` shows what is in a file;
+    Parameters
+    ----------
+    text
+        Whether to add the texts of the errors. ``could not convert string to float: ...`` shows what is in a file;
         lines of code show nothing of it.
     """
     lines: list[str] = []

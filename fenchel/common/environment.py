@@ -32,19 +32,39 @@ Differences: TypeAlias = dict[str, dict[str, list[str]]]
 
 @dataclass(frozen=True)
 class Environment:
-    """What a process computes with. Empty values are not known."""
+    """What a process computes with. Empty values are not known.
 
-    fenchel: str = ""  # fenchel, python, numpy, scipy: versions
+    Attributes
+    ----------
+    fenchel, python, numpy, scipy
+        Versions.
+    torch
+        Version of PyTorch; empty where it is not loaded.
+    blas
+        Libraries of linear algebra with their versions: NumPy and SciPy each bring one.
+    kernel
+        The implementation that these libraries chose for this processor, such as ``Haswell``.
+    simd
+        Instruction sets that NumPy's own loops use beyond its baseline, such as ``X86_V3, X86_V4``.
+    machine
+        Kind of processor, such as ``x86_64``.
+    threads
+        Largest number of threads that a numerical library may use; 0: not known.
+    paillier
+        Backend of Paillier that ``auto`` stands for here: ``gmp`` or ``ifma``.
+    """
+
+    fenchel: str = ""
     python: str = ""
     numpy: str = ""
     scipy: str = ""
-    torch: str = ""  # version of PyTorch; empty where it is not loaded
-    blas: str = ""  # libraries of linear algebra with their versions: NumPy and SciPy each bring one
-    kernel: str = ""  # the implementation that these libraries chose for this processor, such as ``Haswell``
-    simd: str = ""  # instruction sets that NumPy's own loops use beyond its baseline, such as ``X86_V3, X86_V4``
-    machine: str = ""  # kind of processor, such as ``x86_64``
-    threads: int = 0  # largest number of threads that a numerical library may use; 0: not known
-    paillier: str = ""  # backend of Paillier that ``auto`` stands for here: ``gmp`` or ``ifma``
+    torch: str = ""
+    blas: str = ""
+    kernel: str = ""
+    simd: str = ""
+    machine: str = ""
+    threads: int = 0
+    paillier: str = ""
 
     @classmethod
     def current(cls) -> Environment:
@@ -93,10 +113,17 @@ def _listed(values: Iterable[str]) -> str:
 def differences(environments: Mapping[str, Environment], ignored: Collection[str] = INDIFFERENT) -> Differences:
     """Return the attributes in which environments differ.
 
-    environments: by participant: the id of a client, or ``SERVER``.
-    ignored: attributes that are not compared.
+    Parameters
+    ----------
+    environments
+        By participant: the id of a client, or ``SERVER``.
+    ignored
+        Attributes that are not compared.
 
-    Returns: For each such attribute, the participants by value, the server first.
+    Returns
+    -------
+    Differences
+        For each such attribute, the participants by value, the server first.
     """
     found: Differences = {}
     for participant, environment in sorted(environments.items()):

@@ -21,16 +21,36 @@ INTERRUPTED = 130
 
 
 class Place(TypedDict, total=False):
-    """Location of an error; each part is optional and becomes an attribute of the error."""
+    """Location of an error; each part is optional and becomes an attribute of the error.
 
-    source: str | PathLike[str]  # file, URL or other origin of what is wrong
-    row: int  # of a table, or line of a text, counted from 1
-    column: str  # name of a column
-    key: str  # dotted key of a setting, a field of a file, or an option of a command line
-    round: int  # counted from 1
-    phase: str  # name of a phase
-    client: str  # name of a client
-    array: str  # name of an array in a message or a file
+    Attributes
+    ----------
+    source
+        File, URL or other origin of what is wrong.
+    row
+        Of a table, or line of a text, counted from 1.
+    column
+        Name of a column.
+    key
+        Dotted key of a setting, a field of a file, or an option of a command line.
+    round
+        Counted from 1.
+    phase
+        Name of a phase.
+    client
+        Name of a client.
+    array
+        Name of an array in a message or a file.
+    """
+
+    source: str | PathLike[str]
+    row: int
+    column: str
+    key: str
+    round: int
+    phase: str
+    client: str
+    array: str
 
 
 class Details(Place, total=False):
@@ -187,21 +207,36 @@ class DataError(FenchelError):
 
 
 class ContradictingLabelsError(DataError):
-    """Clients that hold the same samples have different labels for them."""
+    """Clients that hold the same samples have different labels for them.
+
+    Attributes
+    ----------
+    contradictions
+        How many samples have more than one label.
+    clients
+        Two clients that contradict each other.
+    rows
+        In which row of its data, counted from 1, each of them has one of these samples.
+    """
 
     contradictions: int = 0
-    """How many samples have more than one label."""
     clients: tuple[str, ...] = ()
-    """Two clients that contradict each other."""
     rows: tuple[int, ...] = ()
-    """In which row of its data, counted from 1, each of them has one of these samples."""
 
 
 class ChecksumError(DataError):
-    """A file is not the one that was published, or that the settings name."""
+    """A file is not the one that was published, or that the settings name.
 
-    found: str = ""  # SHA-256 of the file
-    expected: str = ""  # what it should be
+    Attributes
+    ----------
+    found
+        SHA-256 of the file.
+    expected
+        What it should be.
+    """
+
+    found: str = ""
+    expected: str = ""
 
 
 class CredentialError(FenchelError):
@@ -217,10 +252,18 @@ class JoinRefusedError(FenchelError):
 
 
 class AnotherRunError(JoinRefusedError):
-    """The server shows a client another run than the one that it has taken part in."""
+    """The server shows a client another run than the one that it has taken part in.
 
-    joined: str = ""  # id of the run that the client has taken part in
-    shown: str = ""  # id of the run that the server has now
+    Attributes
+    ----------
+    joined
+        Id of the run that the client has taken part in.
+    shown
+        Id of the run that the server has now.
+    """
+
+    joined: str = ""
+    shown: str = ""
 
 
 class IdentityInUseError(JoinRefusedError):
@@ -243,10 +286,14 @@ class TooFewRepliesError(RunStoppedError):
     """Fewer clients than ``participation.min_replies`` answered a phase in time.
 
     ``diverged`` is true if the accounts of those that could not look as if the run had diverged.
+
+    Attributes
+    ----------
+    failures
+        Accounts of the clients that could not answer, by client id.
     """
 
     failures: Mapping[str, str] = MappingProxyType({})
-    """Accounts of the clients that could not answer, by client id."""
 
 
 class LostStateError(RunStoppedError):
@@ -308,12 +355,18 @@ class PrivacyBudgetError(FenchelError):
 
 
 class BudgetSpentError(PrivacyBudgetError):
-    """A client sends no more: the next upload would cost more privacy than is left of its budget."""
+    """A client sends no more: the next upload would cost more privacy than is left of its budget.
+
+    Attributes
+    ----------
+    epsilon
+        Of all uploads, with the one that is not sent.
+    allowed
+        Largest epsilon of all uploads.
+    """
 
     epsilon: float = math.nan
-    """Of all uploads, with the one that is not sent."""
     allowed: float = math.nan
-    """Largest epsilon of all uploads."""
 
 
 def too_many_files(error: BaseException) -> bool:

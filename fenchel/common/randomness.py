@@ -15,11 +15,17 @@ import numpy as np
 def generator(seed: int, *key: str | int) -> np.random.Generator:
     """Return the generator for one purpose.
 
-    seed: ``settings.seed``.
-    key: what the numbers are for, from the general to the particular: ``generator(seed, "client-3", round,
-        "batches")``.
+    Parameters
+    ----------
+    seed
+        ``settings.seed``.
+    key
+        What the numbers are for, from the general to the particular: ``generator(seed, "client-3", round, "batches")``.
 
-    Returns: Philox with a 128-bit key; the same arguments give the same stream on every machine.
+    Returns
+    -------
+    np.random.Generator
+        Philox with a 128-bit key; the same arguments give the same stream on every machine.
     """
     text = "\x1f".join([str(seed), *(f"{type(part).__name__}:{part}" for part in key)])
     digest = hashlib.sha256(text.encode()).digest()

@@ -21,10 +21,18 @@ def everywhere(dial: str) -> str:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server is, or where to listen."""
+    """Where a server is, or where to listen.
 
-    host: str  # a name or an IP address
-    port: int  # where to listen, 0 takes a free one
+    Attributes
+    ----------
+    host
+        A name or an IP address.
+    port
+        Where to listen, 0 takes a free one.
+    """
+
+    host: str
+    port: int
 
     @classmethod
     def parse(cls, words: str, option: str) -> Self:

@@ -25,11 +25,21 @@ _CHRONIC_FACTOR = 3  # times the patience
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Rounds in a row in which a client was asked, and no answer of it counted."""
+    """Rounds in a row in which a client was asked, and no answer of it counted.
 
-    missed: int = 0  # how many
-    since: int = 0  # the first of them
-    back: int = 0  # the round from which on it may be drawn again
+    Attributes
+    ----------
+    missed
+        How many.
+    since
+        The first of them.
+    back
+        The round from which on it may be drawn again.
+    """
+
+    missed: int = 0
+    since: int = 0
+    back: int = 0
 
     def after(self, t: int, patience: int | None) -> Absence:
         """Return the absence after one more missed round ``t``.
@@ -39,7 +49,10 @@ class Absence:
         place of another for ever fewer rounds, and one that is there again has waited for a quarter of its absence at
         most until it may be drawn.
 
-        patience: ``participation.patience``; ``None``: no client is left out.
+        Parameters
+        ----------
+        patience
+            ``participation.patience``; ``None``: no client is left out.
         """
         missed, since = self.missed + 1, self.since if self.missed else t
         if patience is None or missed < patience:
@@ -60,17 +73,27 @@ class Availability:
     Who stalls now and then never misses many in a row, and would cost a deadline each time. So all misses are
     counted, too, until the client has been waited for, without one, for twenty times its last deadline. After
     three times the patience nothing but another chance speaks for it any more.
+
+    Attributes
+    ----------
+    client
+        Its id.
+    missed
+        Deadlines missed in a row, by phase, and of :data:`ALL_PHASES`; since the client came back, where that spoke for
+        it. Under :data:`CHRONIC`, while it is suspected for that, all of them.
+    suspected
+        Phases that do not wait for the client; :data:`ALL_PHASES`, :data:`CHRONIC`: none does.
+    absence
+        The rounds that it has missed lately, from which draws follow; kept in checkpoints.
+    stream
+        On which the client was seen last, by number.
     """
 
-    client: str = ""  # its id
+    client: str = ""
     missed: dict[str, int] = field(default_factory=dict)
-    """Deadlines missed in a row, by phase, and of :data:`ALL_PHASES`; since the client came back, where that spoke for
-    it. Under :data:`CHRONIC`, while it is suspected for that, all of them."""
     suspected: set[str] = field(default_factory=set)
-    """Phases that do not wait for the client; :data:`ALL_PHASES`, :data:`CHRONIC`: none does."""
     absence: Absence = field(default_factory=Absence)
-    """The rounds that it has missed lately, from which draws follow; kept in checkpoints."""
-    stream: int = 0  # on which the client was seen last, by number
+    stream: int = 0
     _trusted: set[str] = field(default_factory=set)  # where coming back spoke for it since its last answer in time
     _chance_from: float = 0.0
     _spell: float = 0.0  # seconds from the last miss until then
@@ -79,8 +102,12 @@ class Availability:
     def record_miss(self, phase: str, stream: int, patience: int | None, deadline: float) -> list[str]:
         """Note a deadline that was missed; return which phases do not wait from now on, for misses in a row.
 
-        patience: how many it may miss in a row; ``None``: any number.
-        deadline: seconds that were waited.
+        Parameters
+        ----------
+        patience
+            How many it may miss in a row; ``None``: any number.
+        deadline
+            Seconds that were waited.
         """
         self.returned(stream)
         news = []
@@ -141,7 +168,10 @@ class Availability:
     def missed_round(self, t: int, patience: int | None) -> bool:
         """Note a round in which the client was asked and did not answer; return whether its patience has just run out.
 
-        patience: rounds that it may miss in a row; ``None``: any number.
+        Parameters
+        ----------
+        patience
+            Rounds that it may miss in a row; ``None``: any number.
         """
         self.absence = self.absence.after(t, patience)
         return self.absence.missed == patience

@@ -20,14 +20,25 @@ Outcome = Literal["counted", "late", "failed", "unanswered", "promised", "told"]
 
 
 class ReplySink(Protocol):
-    """A request as the calls that belong to it see it; ``fenchel/fleet/request.py`` has the implementation."""
+    """A request as the calls that belong to it see it; ``fenchel/fleet/request.py`` has the implementation.
 
-    forms: Mapping[str, Form]  # declared form of each value of the replies, by name
-    room: Reservation  # for its replies
-    values: int | None  # number of values of each reply; ``None``: any number
+    Attributes
+    ----------
+    forms
+        Declared form of each value of the replies, by name.
+    room
+        For its replies.
+    values
+        Number of values of each reply; ``None``: any number.
+    started_ns
+        started_ns, posted_ns, ended_ns: by the performance counter: when it was made, when all clients had been asked,
+        when it was over; 0: not yet.
+    """
+
+    forms: Mapping[str, Form]
+    room: Reservation
+    values: int | None
     started_ns: int
-    """started_ns, posted_ns, ended_ns: by the performance counter: when it was made, when all clients had been asked,
-    when it was over; 0: not yet."""
     posted_ns: int
     ended_ns: int
 
@@ -63,6 +74,27 @@ class Call:
     Times ending in ``_ns`` are of this process's performance counter; 0 means not yet. Durations are
     ``held_ns`` (the reply was left on the wire, because there was no room for it), ``away_ns`` and
     ``broken_ns`` (the client had no stream open: before the first byte was sent to it, and after that).
+
+    Attributes
+    ----------
+    taken_ns
+        When the reply had been checked and had entered the result.
+    interrupted
+        Whether a stream broke before the answer was here. ``first_sent_ns`` is of the first time that it was sent.
+    opening_down, opening_up
+        Bytes of the first frame of the instruction and of its reply.
+    offset
+        Between the two clocks, as far as it was known when the reply came.
+    serialisation
+        Seconds in which the bytes of both messages passed.
+    crossed
+        What crossed the client's connection for it; ``None``: nobody knows.
+    kept_out
+        Whether the reply could not come for want of room on the server, which is not the client's doing.
+    recorded
+        Whether its row has been written: a promise may be kept later than that.
+    traceparent
+        W3C trace context of the question; empty: nobody traces.
     """
 
     client: str
@@ -83,23 +115,21 @@ class Call:
     away_ns: int = 0
     broken_ns: int = 0
     decoded_ns: int = 0
-    taken_ns: int = 0  # when the reply had been checked and had entered the result
+    taken_ns: int = 0
     interrupted: bool = False
-    """Whether a stream broke before the answer was here. ``first_sent_ns`` is of the first time that it was sent."""
-    opening_down: int = 0  # opening_down, opening_up: bytes of the first frame of the instruction and of its reply
+    opening_down: int = 0
     opening_up: int = 0
     body_bytes: int = 0
     reply_bytes: int = 0
     wire_down: int = 0
     wire_up: int = 0
     timing: pb.Timing | None = None
-    offset: Offset | None = None  # between the two clocks, as far as it was known when the reply came
-    serialisation: float = 0.0  # seconds in which the bytes of both messages passed
-    crossed: SocketBytes | None = None  # what crossed the client's connection for it; ``None``: nobody knows
+    offset: Offset | None = None
+    serialisation: float = 0.0
+    crossed: SocketBytes | None = None
     kept_out: bool = False
-    """Whether the reply could not come for want of room on the server, which is not the client's doing."""
-    recorded: bool = False  # whether its row has been written: a promise may be kept later than that
-    traceparent: str = ""  # W3C trace context of the question; empty: nobody traces
+    recorded: bool = False
+    traceparent: str = ""
     outcome: Outcome = "unanswered"
 
     def __post_init__(self) -> None:

@@ -33,47 +33,77 @@ EPOCH_BITS = 32
 
 @dataclass
 class ClientRecord:
-    """One client of the run."""
+    """One client of the run.
 
-    name: str  # the client's id
-    index: int  # its place among all clients, by order of ids
-    shard: pb.ShardDescription | None = None  # what it said of its data; ``None`` until it has come
-    base: int = 0  # the last instruction whose effect counts; 0: none
+    Attributes
+    ----------
+    name
+        The client's id.
+    index
+        Its place among all clients, by order of ids.
+    shard
+        What it said of its data; ``None`` until it has come.
+    base
+        The last instruction whose effect counts; 0: none.
+    low_water_mark
+        The base in the older of the two checkpoints that are on disk: no run can go back behind it.
+    lost
+        Why this client is out of the run, or ``None``.
+    spent
+        How it said that its privacy budget is spent, or ``None``: it is asked for nothing more in this run.
+    owed_bytes
+        What the promises take that it has not confirmed yet.
+    streams
+        How often the client has come.
+    changed_unix
+        When it last came or went away.
+    queue
+        Feeds the stream that is open now, with numbers of instructions: of what is settled before it could be sent,
+        nothing is kept. ``None`` while the client is away.
+    farewell
+        What ends the client's part, once that is said.
+    serving
+        Converses on the client's latest stream.
+    overdue
+        Questions whose deadline has passed, until the next one is asked.
+    availability
+        How it keeps deadlines, and which rounds it has missed lately.
+    partial
+        The beginning of a reply that is arriving, or whose stream broke.
+    clock
+        How far the client's clock is from this process's.
+    unsolicited
+        Rate limits of what it sends unasked; ``None`` until it has come.
+    most_values
+        The largest number of values that a question to it asked for.
+    carried
+        What crossed the client's connections and belongs to calls that are not answered yet.
+    """
+
+    name: str
+    index: int
+    shard: pb.ShardDescription | None = None
+    base: int = 0
     low_water_mark: int = 0
-    """The base in the older of the two checkpoints that are on disk: no run can go back behind it."""
     next_sequence: int = 1
-    lost: str | None = None  # why this client is out of the run, or ``None``
+    lost: str | None = None
     spent: str | None = None
-    """How it said that its privacy budget is spent, or ``None``: it is asked for nothing more in this run."""
     outstanding: dict[int, Call] = field(default_factory=dict)
-    owed_bytes: int = 0  # what the promises take that it has not confirmed yet
+    owed_bytes: int = 0
     streams: int = 0
-    """How often the client has come."""
     changed_unix: float = field(default_factory=time.time)
-    """When it last came or went away."""
     queue: asyncio.Queue[int | pb.Farewell] | None = None
-    """Feeds the stream that is open now, with numbers of instructions: of what is settled before it could be sent,
-    nothing is kept. ``None`` while the client is away."""
     farewell: pb.Farewell | None = None
-    """What ends the client's part, once that is said."""
     serving: asyncio.Task[None] | None = None
-    """Converses on the client's latest stream."""
     overdue: dict[int, Call] = field(default_factory=dict)
-    """Questions whose deadline has passed, until the next one is asked."""
     availability: Availability = field(default_factory=Availability)
-    """How it keeps deadlines, and which rounds it has missed lately."""
     partial: IncomingMessage[pb.Reply] | None = None
-    """The beginning of a reply that is arriving, or whose stream broke."""
     clock: Clock = field(default_factory=Clock)
-    """How far the client's clock is from this process's."""
     throughput_down: Throughput = field(default_factory=Throughput)
     throughput_up: Throughput = field(default_factory=Throughput)
     unsolicited: UnsolicitedReplyLimiter | None = None
-    """Rate limits of what it sends unasked; ``None`` until it has come."""
     most_values: int = 0
-    """The largest number of values that a question to it asked for."""
     carried: SocketBytes = NOTHING
-    """What crossed the client's connections and belongs to calls that are not answered yet."""
     _left_ns: int = 0
 
     def __post_init__(self) -> None:

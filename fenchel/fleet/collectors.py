@@ -17,9 +17,15 @@ from fenchel.fleet.weighted_sum import WeightedSum
 
 
 class Collector(Protocol):
-    """Takes the replies of a request: a reply is added, and taken when it is due."""
+    """Takes the replies of a request: a reply is added, and taken when it is due.
 
-    buffer_bytes: int | None  # for replies that come before their turn; ``None``: all are held until the last has come
+    Attributes
+    ----------
+    buffer_bytes
+        For replies that come before their turn; ``None``: all are held until the last has come.
+    """
+
+    buffer_bytes: int | None
 
     @property
     def due(self) -> str | None:
@@ -80,7 +86,10 @@ class GatherCollector:
 class OrderedCollector(ABC):
     """Takes replies in the order of client ids as they arrive; those that come before their turn are kept.
 
-    order: client ids in order.
+    Parameters
+    ----------
+    order
+        Client ids in order.
     """
 
     def __init__(self, order: Sequence[str], buffer_bytes: int) -> None:

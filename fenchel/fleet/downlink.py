@@ -20,10 +20,18 @@ from fenchel.common.wire.values import SparseVector
 
 @dataclass(frozen=True)
 class ServerDownlink:
-    """The way down."""
+    """The way down.
 
-    settings: Downlink  # what is done to the model
-    seed: int  # of the run
+    Attributes
+    ----------
+    settings
+        What is done to the model.
+    seed
+        Of the run.
+    """
+
+    settings: Downlink
+    seed: int
 
     def kept(self, model: Vector, t: int) -> Vector:
         """Return what clients will know of the model in round ``t``, shape (d,): the other coordinates are zero."""

@@ -42,10 +42,16 @@ class Reservation:
     Where replies are taken in order, one that comes before its turn needs room in a buffer of bounded size; when that
     is full, the others are left on the wire. So the server's memory does not grow with the number of clients.
 
-    sizes: of the replies, by client, in the order in which they are taken.
-    wanted: bytes that it may come to hold.
-    buffer: of these, what replies may take that come before their turn; ``None``: all are held until the last has come.
-    allowed: bytes of a client's reply, where the limit leaves less than was asked for.
+    Parameters
+    ----------
+    sizes
+        Of the replies, by client, in the order in which they are taken.
+    wanted
+        Bytes that it may come to hold.
+    buffer
+        Of these, what replies may take that come before their turn; ``None``: all are held until the last has come.
+    allowed
+        Bytes of a client's reply, where the limit leaves less than was asked for.
     """
 
     def __init__(
@@ -166,8 +172,12 @@ class Reservation:
 class MemoryBudget:
     """All rooms of a run.
 
-    limit: bytes of all rooms together; ``None``: half of the memory.
-    largest_message: bytes that a reply can have where nobody said less.
+    Parameters
+    ----------
+    limit
+        Bytes of all rooms together; ``None``: half of the memory.
+    largest_message
+        Bytes that a reply can have where nobody said less.
     """
 
     def __init__(self, limit: int | None = None, largest_message: int = 8 << 30) -> None:
@@ -194,8 +204,12 @@ class MemoryBudget:
     def room(self, phase: str, sizes: Mapping[str, Size], buffer: int | None = None) -> Reservation:
         """Return the room of a phase.
 
-        sizes: of the replies, by client.
-        buffer: bytes for replies that come before their turn; ``None``: all are held until the last has come.
+        Parameters
+        ----------
+        sizes
+            Of the replies, by client.
+        buffer
+            Bytes for replies that come before their turn; ``None``: all are held until the last has come.
         """
         if buffer is None:
             return self._together(phase, sizes)

@@ -70,7 +70,10 @@ class Question:
     def check(self, t: int, client: str, reply: Values, finite: bool) -> None:
         """Raise a ``PayloadError`` unless a reply in round ``t`` is what was asked for.
 
-        finite: True if the arrays are known to be finite.
+        Parameters
+        ----------
+        finite
+            True if the arrays are known to be finite.
         """
         wanted: Expectation | None = self._shared_returns
         if wanted is None:

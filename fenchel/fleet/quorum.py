@@ -19,16 +19,30 @@ _NAMED = 5  # clients
 
 @dataclass(frozen=True)
 class Shortfall:
-    """How far a phase is from its quorum."""
+    """How far a phase is from its quorum.
 
-    phase: str  # phase, round: what was asked, in which round
+    Attributes
+    ----------
+    phase, round
+        What was asked, in which round.
+    answered, asked, needed
+        Numbers of clients.
+    setting
+        Which key, or who, says how many are needed.
+    missing
+        Those who could still answer.
+    seconds
+        Since they were asked.
+    """
+
+    phase: str
     round: int
-    answered: int  # answered, asked, needed: numbers of clients
+    answered: int
     asked: int
     needed: int
-    setting: str  # which key, or who, says how many are needed
-    missing: Sequence[ClientRecord]  # those who could still answer
-    seconds: float  # since they were asked
+    setting: str
+    missing: Sequence[ClientRecord]
+    seconds: float
 
     @property
     def status(self) -> str:
@@ -41,7 +55,10 @@ class Shortfall:
     def warning(self, saved: int | None) -> str:
         """Say what is missing, what the run does now, and what can be done.
 
-        saved: the round after which the last checkpoint was written; ``None``: there is none yet.
+        Parameters
+        ----------
+        saved
+            The round after which the last checkpoint was written; ``None``: there is none yet.
         """
         stop = "Ctrl-C or SIGTERM stops it, and nothing is saved yet"
         if saved is not None:
@@ -83,8 +100,12 @@ class Shortfalls:
     async def watch(self, waits: Callable[[str], None], secure: Callable[[], Awaitable[int | None]]) -> None:
         """Report shortfalls until cancelled.
 
-        waits: called with what the run waits for in a few words, whenever that changes; empty: nothing any more.
-        secure: saves the run before the log says that it waits; returns the last round that is saved.
+        Parameters
+        ----------
+        waits
+            Called with what the run waits for in a few words, whenever that changes; empty: nothing any more.
+        secure
+            Saves the run before the log says that it waits; returns the last round that is saved.
         """
         logging_now: set[asyncio.Task[None]] = set()
         try:
@@ -119,7 +140,10 @@ def _seconds(duration: float) -> str:
 def nobody_left(t: int, clients: int, exhausted: str = "") -> RunStoppedError:
     """Return what stops a run whose clients are all lost, or have spent their privacy budgets.
 
-    exhausted: says how many have spent their privacy budgets, if that is the reason.
+    Parameters
+    ----------
+    exhausted
+        Says how many have spent their privacy budgets, if that is the reason.
     """
     if exhausted:
         return RunStoppedError(

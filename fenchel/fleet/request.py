@@ -44,19 +44,29 @@ def _now() -> float:
 class Request:
     """Waits for the replies to one question.
 
-    collector: where the replies go.
-    check: raises ``PayloadError`` for a reply that is not what was asked for; told the client, its values, and
-        whether they are known to be finite.
-    deadline: seconds, as of :class:`fenchel.fleet.request_state.RequestState`.
-    room: memory that its replies may take.
-    forms: in which each value of the replies is declared to come, by name.
-    values: how many values each reply has; ``None``: any number.
-    patience: deadlines that a client may miss in a row before it is no longer waited for; ``None``: any number.
-    lacks: told, when the deadline has passed without enough replies and they can still come, this exchange, how far
-        it is, and whether it is time to tell people; then again whenever that changes. ``None``: nobody waits for
-        them.
     started_ns, posted_ns, ended_ns: by the performance counter: when it was made, when everybody had been asked, when
         it was over; 0: not yet.
+
+    Parameters
+    ----------
+    collector
+        Where the replies go.
+    check
+        Raises ``PayloadError`` for a reply that is not what was asked for; told the client, its values, and whether
+        they are known to be finite.
+    deadline
+        Seconds, as of :class:`fenchel.fleet.request_state.RequestState`.
+    room
+        Memory that its replies may take.
+    forms
+        In which each value of the replies is declared to come, by name.
+    values
+        How many values each reply has; ``None``: any number.
+    patience
+        Deadlines that a client may miss in a row before it is no longer waited for; ``None``: any number.
+    lacks
+        Told, when the deadline has passed without enough replies and they can still come, this exchange, how far it is,
+        and whether it is time to tell people; then again whenever that changes. ``None``: nobody waits for them.
     """
 
     def __init__(
@@ -182,7 +192,10 @@ class Request:
     async def finish(self, min_replies: int, setting: str = "participation.min_replies") -> Sequence[str]:
         """Wait until everybody has answered, or the deadline has passed and enough have; return who did, in order.
 
-        min_replies: how many are enough, if so many were asked; 0 is content with nobody.
+        Parameters
+        ----------
+        min_replies
+            How many are enough, if so many were asked; 0 is content with nobody.
         """
         state, asked = self._state, len(self._asked)
         state.begin(_now(), max(min(min_replies, asked), 1) if min_replies else 0)

@@ -12,23 +12,47 @@ SAID_EVERY = 3600.0
 
 
 class Awaited(Enum):
-    """A stage of a request, by what it waits for."""
+    """A stage of a request, by what it waits for.
 
-    ALL = auto()  # until the deadline
-    QUORUM = auto()  # beyond it, however long
-    ARRIVING = auto()  # replies that have begun to arrive
+    Attributes
+    ----------
+    ALL
+        Until the deadline.
+    QUORUM
+        Beyond it, however long.
+    ARRIVING
+        Replies that have begun to arrive.
+    """
+
+    ALL = auto()
+    QUORUM = auto()
+    ARRIVING = auto()
     NOTHING = auto()
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The clients of which nothing more is expected, by reason, and how people hear of the rest."""
+    """The clients of which nothing more is expected, by reason, and how people hear of the rest.
 
-    late: tuple[str, ...] = ()  # their time is over
-    suspected: tuple[str, ...] = ()  # not waited for by themselves, and all others have answered or begun to
-    kept_out: tuple[str, ...] = ()  # no room came for their replies, which is not their doing
-    is_short: bool = False  # the quorum is missing, and can still come
-    tell: bool = False  # ... and it is time to tell people
+    Attributes
+    ----------
+    late
+        Their time is over.
+    suspected
+        Not waited for by themselves, and all others have answered or begun to.
+    kept_out
+        No room came for their replies, which is not their doing.
+    is_short
+        The quorum is missing, and can still come.
+    tell
+        ... and it is time to tell people.
+    """
+
+    late: tuple[str, ...] = ()
+    suspected: tuple[str, ...] = ()
+    kept_out: tuple[str, ...] = ()
+    is_short: bool = False
+    tell: bool = False
 
 
 @dataclass(kw_only=True)
@@ -37,15 +61,25 @@ class RequestState:
 
     After each event :meth:`decide` is due if :attr:`needs_decision`, and without one at :meth:`next_wakeup`. Times are
     seconds of any one clock.
+
+    Attributes
+    ----------
+    deadline
+        Seconds for a reply, from when all were asked. One that has begun to arrive by then has as much time again, from
+        when there is room for it: holding it back was the server's own doing.
+    waits
+        For its quorum, however long it takes.
+    needed
+        Replies.
+    answered
+        In the order in which they came.
     """
 
     deadline: float
-    """Seconds for a reply, from when all were asked. One that has begun to arrive by then has as much time again, from
-    when there is room for it: holding it back was the server's own doing."""
-    waits: bool = False  # for its quorum, however long it takes
-    needed: int = 0  # replies
+    waits: bool = False
+    needed: int = 0
     awaited: Awaited = Awaited.ALL
-    answered: list[str] = field(default_factory=list)  # in the order in which they came
+    answered: list[str] = field(default_factory=list)
     waiting: set[str] = field(default_factory=set)
     _suspected: set[str] = field(default_factory=set)
     _arriving: set[str] = field(default_factory=set)
@@ -122,7 +156,10 @@ class RequestState:
     def decide(self, now: float, *, holds_back: bool = False) -> Decision:
         """Go on as far as can be; return what is to be done.
 
-        holds_back: whether replies wait for room until others have been taken.
+        Parameters
+        ----------
+        holds_back
+            Whether replies wait for room until others have been taken.
         """
         suspected = () if self.awaited is Awaited.QUORUM else self._drop_suspected(holds_back)
         late: tuple[str, ...] = ()

@@ -37,13 +37,22 @@ def draw(
     Where clients compete for places (:class:`FixedSize`, :class:`Fraction`, :class:`Weighted`), those that
     are absent get the places that the others leave. Elsewhere they take nobody's.
 
-    weights: shape (n,), one non-negative weight for each client that is left; only :class:`Weighted` uses them.
-    t: the round, from 1; only :class:`Cyclic` uses it.
-    lost: how many other clients the run had before they were lost (``participation.on_lost_state: continue``), or had
+    Parameters
+    ----------
+    weights
+        Shape (n,), one non-negative weight for each client that is left; only :class:`Weighted` uses them.
+    t
+        The round, from 1; only :class:`Cyclic` uses it.
+    lost
+        How many other clients the run had before they were lost (``participation.on_lost_state: continue``), or had
         spent their privacy budgets.
-    absent: positions of those that have not answered for long.
+    absent
+        Positions of those that have not answered for long.
 
-    Returns: Increasing positions within 0..n-1; with replacement a position may repeat.
+    Returns
+    -------
+    Sequence[int]
+        Increasing positions within 0..n-1; with replacement a position may repeat.
     """
     n = len(weights)
     if isinstance(sampler, AllClients):
@@ -78,9 +87,15 @@ def fraction_size(sampler: Fraction, n: int) -> int:
 
 @dataclass
 class SmallCohortWarning:
-    """Tells people, once after each loss, that fewer clients are left than the settings want."""
+    """Tells people, once after each loss, that fewer clients are left than the settings want.
 
-    left: int | None = None  # how many there were when it was last told
+    Attributes
+    ----------
+    left
+        How many there were when it was last told.
+    """
+
+    left: int | None = None
 
     def tell(self, sampler: Sampler, left: int, lost: int, t: int) -> None:
         """Log that cohorts (or the number of groups) are smaller from round ``t`` on, unless that was told."""

@@ -80,7 +80,10 @@ class ReceivedVector:
     def mean(self, uncovered: Vector | None = None) -> Vector:
         """Return the mean over those that sent a coordinate, shape (d,).
 
-        uncovered: shape (d,), where no client did. Default: what the settings say (``uplink.sparsify.fill``).
+        Parameters
+        ----------
+        uncovered
+            Shape (d,), where no client did. Default: what the settings say (``uplink.sparsify.fill``).
         """
         if self.is_whole:
             return self._placed(self.replies.mean(self.name))
@@ -95,11 +98,21 @@ class ReceivedVector:
 
 @dataclass(frozen=True)
 class ServerUplink:
-    """The way up, seen from the server."""
+    """The way up, seen from the server.
 
-    settings: Uplink  # what clients do to their vectors
-    seed: int  # of the run
-    noisy: bool = False  # whether what clients send carries noise
+    Attributes
+    ----------
+    settings
+        What clients do to their vectors.
+    seed
+        Of the run.
+    noisy
+        Whether what clients send carries noise.
+    """
+
+    settings: Uplink
+    seed: int
+    noisy: bool = False
 
     @property
     def is_plain(self) -> bool:

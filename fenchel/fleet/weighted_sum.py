@@ -100,8 +100,12 @@ class WeightedSum:
     ) -> None:
         """Add a term of which only some entries are not zero.
 
-        which: where they are; each index comes once.
-        shape, dtype: of the sum; default dtype: that of the entries, and float64 for counts, whose sums must not wrap.
+        Parameters
+        ----------
+        which
+            Where they are; each index comes once.
+        shape, dtype
+            Of the sum; default dtype: that of the entries, and float64 for counts, whose sums must not wrap.
         """
         if self._coverage is None:
             kept = dtype or (entries.dtype if entries.dtype.kind == "f" else np.float64)

@@ -34,10 +34,18 @@ def statement(purpose: str, *parts: str | bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Identity:
-    """A client among others."""
+    """A client among others.
 
-    name: str  # its id, the common name of its certificate
-    credentials: Credentials  # its certificate, the key of it, and the authority that it trusts
+    Attributes
+    ----------
+    name
+        Its id, the common name of its certificate.
+    credentials
+        Its certificate, the key of it, and the authority that it trusts.
+    """
+
+    name: str
+    credentials: Credentials
 
     @property
     def certificate(self) -> str:

@@ -26,10 +26,17 @@ CELL_BYTES = 16
 def pseudonyms(key: bytes, identifiers: Sequence[str]) -> NDArray[np.uint8]:
     """Return a pseudonym for each sample: HMAC-SHA256 of its identifier (docs/specifications/hyfdca.md, step S1).
 
-    key: the alignment key that all clients of the federation share; so for all functions here.
-    identifiers: those of the client's samples, in the order of its rows; compared to the letter.
+    Parameters
+    ----------
+    key
+        The alignment key that all clients of the federation share; so for all functions here.
+    identifiers
+        Those of the client's samples, in the order of its rows; compared to the letter.
 
-    Returns: Shape (n, 32), one row for each identifier.
+    Returns
+    -------
+    NDArray[np.uint8]
+        Shape (n, 32), one row for each identifier.
     """
     seen: dict[str, int] = {}
     for row, identifier in enumerate(identifiers, start=1):
@@ -48,7 +55,10 @@ def label_pseudonyms(key: bytes, identifiers: Sequence[str], targets: Vector) ->
     By these the server can tell whether the holders of a sample agree on its label. As the identifier is in the
     message, labels of different samples cannot be compared.
 
-    targets: what the scores should be, shape (n,), float64; compared exactly.
+    Parameters
+    ----------
+    targets
+        What the scores should be, shape (n,), float64; compared exactly.
     """
     # The label's fixed width comes first, so no two pairs have the same message. 0 and -0 are one number.
     labels = (np.asarray(targets, "<f8") + 0.0).tobytes()
@@ -64,8 +74,12 @@ def cell_pseudonyms(
     With ragged data two clients may have samples and features in common; by these pseudonyms the server can tell
     whether they have a value in common, which would count twice (docs/specifications/hyfdca.md, E11).
 
-    features: global positions of the client's features, shape (m,).
-    rows, columns: where the cells lie in the client's matrix, shape (cells,) each.
+    Parameters
+    ----------
+    features
+        Global positions of the client's features, shape (m,).
+    rows, columns
+        Where the cells lie in the client's matrix, shape (cells,) each.
     """
     # The feature's fixed width comes first, so no two cells have the same message.
     prefixes = [b"cell\0" + feature.to_bytes(8, "little") for feature in features.tolist()]

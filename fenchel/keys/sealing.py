@@ -29,8 +29,12 @@ _NONCE = bytes(12)  # each key seals one message, so the nonce need not differ
 def seal(message: bytes, recipient: bytes, context: bytes) -> bytes:
     """Seal a message for the owner of a public key.
 
-    recipient: its X25519 public key, 32 bytes.
-    context: what the box belongs to; it opens only in the same context.
+    Parameters
+    ----------
+    recipient
+        Its X25519 public key, 32 bytes.
+    context
+        What the box belongs to; it opens only in the same context.
     """
     ephemeral = X25519PrivateKey.generate()
     public = ephemeral.public_key().public_bytes_raw()

@@ -38,11 +38,18 @@ _SECRETS = "clients.secret"
 class SecretExchange:
     """One client's part in the exchange of one run.
 
-    bits: length of the Paillier key, if this client is to make it.
-    designated: who makes the secrets; ``None``: whoever the server chooses.
-    peers: with whom secrets may be shared; ``None``: with every client of the authority.
-    folder: where the X25519 key and the secrets are kept, readable by their owner only; ``None``: in memory.
-    implementation: what makes that key.
+    Parameters
+    ----------
+    bits
+        Length of the Paillier key, if this client is to make it.
+    designated
+        Who makes the secrets; ``None``: whoever the server chooses.
+    peers
+        With whom secrets may be shared; ``None``: with every client of the authority.
+    folder
+        Where the X25519 key and the secrets are kept, readable by their owner only; ``None``: in memory.
+    implementation
+        What makes that key.
     """
 
     def __init__(

@@ -39,7 +39,10 @@ _FINGERPRINT_PREFIX = b"fenchel client secrets\x00"
 class Secrets:
     """The secrets of one federation.
 
-    alignment_key: 32 random bytes: names of samples cross the wire as HMACs under this key only.
+    Attributes
+    ----------
+    alignment_key
+        32 random bytes: names of samples cross the wire as HMACs under this key only.
     """
 
     private_key: PrivateKey
@@ -88,7 +91,10 @@ class Secrets:
     def from_text(cls, text: str, source: str = "secrets") -> Secrets:
         """Read what :meth:`to_text` wrote.
 
-        source: where it comes from, for errors.
+        Parameters
+        ----------
+        source
+            Where it comes from, for errors.
         """
         fields = parse_fields(text, SECRETS_KIND, _FIELDS, source)
         digits = fields["alignment_key"]

@@ -43,7 +43,10 @@ def grouped(table: pa.Table, name: str) -> tuple[list[str], NDArray[np.int64]]:
 def sums_by(values: Floats, group: NDArray[np.int64], groups: int) -> Floats:
     """Return the sums of the known values of each group, shape (groups,); nan where none is known.
 
-    group: number of each value's group.
+    Parameters
+    ----------
+    group
+        Number of each value's group.
     """
     known = np.isfinite(values)
     sums = np.bincount(group[known], weights=values[known], minlength=groups)

@@ -40,18 +40,30 @@ _QUALITY = ("test_accuracy", "train_accuracy", "test_loss", "train_loss")
 
 @dataclass(frozen=True)
 class Curves:
-    """The rounds of a run; m of them."""
+    """The rounds of a run; m of them.
+
+    Attributes
+    ----------
+    costs
+        By the names of :data:`AXES`, those that are known of every round: what all rounds so far cost, shape (m,).
+    epsilon
+        The column that ``costs["epsilon"]`` is; empty if there is none.
+    figures
+        Those that some round knows, shape (m,), nan where one does not.
+    """
 
     costs: dict[str, Floats]
-    """By the names of :data:`AXES`, those that are known of every round: what all rounds so far cost, shape (m,)."""
-    epsilon: str  # the column that ``costs["epsilon"]`` is; empty if there is none
-    figures: dict[str, Floats]  # those that some round knows, shape (m,), nan where one does not
+    epsilon: str
+    figures: dict[str, Floats]
 
 
 def curves_of(run: Run, optimum: float | None = None) -> Curves:
     """Return the figures of a run's rounds and their costs.
 
-    optimum: of the run's objective, such as ``fenchel solve`` finds; adds the figure ``optimality_gap``.
+    Parameters
+    ----------
+    optimum
+        Of the run's objective, such as ``fenchel solve`` finds; adds the figure ``optimality_gap``.
     """
     metrics = run.steady.metrics
     wire = columns.column(metrics, "wire_down") + columns.column(metrics, "wire_up")

@@ -93,17 +93,33 @@ class _Account(_Part):
 
 @dataclass(frozen=True)
 class DisclosureRow:
-    """One kind of array or number that crossed, in words."""
+    """One kind of array or number that crossed, in words.
 
-    phase: str  # phase, way, name: in which message, from whom to whom, called what
+    Attributes
+    ----------
+    phase, way, name
+        In which message, from whom to whom, called what.
+    what
+        Its type and size, with the smallest and largest where they differ.
+    form
+        In clear, or as what else.
+    readers
+        Who could read it.
+    clients, rounds
+        Whom it was from or for, and when.
+    times
+        How often it crossed.
+    """
+
+    phase: str
     way: str
     name: str
-    what: str  # its type and size, with the smallest and largest where they differ
-    form: str  # in clear, or as what else
-    readers: str  # who could read it
-    clients: str  # clients, rounds: whom it was from or for, and when
+    what: str
+    form: str
+    readers: str
+    clients: str
     rounds: str
-    times: int  # how often it crossed
+    times: int
 
 
 def load_disclosures(run: Path) -> dict[str, Any]:

@@ -16,7 +16,10 @@ ZETA = 0.5
 def choose(costs: Floats, zeta: float = ZETA) -> int:
     """Return the index of the largest grade; of equal ones the first.
 
-    costs: criteria of the trials on the front, smaller is better, finite, shape (n, m).
+    Parameters
+    ----------
+    costs
+        Criteria of the trials on the front, smaller is better, finite, shape (n, m).
     """
     return int(np.argmax(grades(normalised(costs), zeta)))
 
@@ -36,7 +39,10 @@ def grades(goodness: Floats, zeta: float = ZETA) -> Floats:
     ``d = 1 - goodness`` is the distance to an ideal trial; ``d_min`` and ``d_max`` are the smallest and the largest of
     all.
 
-    goodness: normalised criteria, shape (n, m).
+    Parameters
+    ----------
+    goodness
+        Normalised criteria, shape (n, m).
     """
     distance = 1.0 - goodness
     nearest, farthest = distance.min(), distance.max()

@@ -27,11 +27,19 @@ _SHORT = 24  # letters of a setting's value in a name
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean of a figure over independent seeds."""
+    """The mean of a figure over independent seeds.
+
+    Attributes
+    ----------
+    half_width
+        Of the confidence interval; nan with fewer than two seeds.
+    seeds
+        Seeds that the mean is of.
+    """
 
     mean: float
-    half_width: float  # of the confidence interval; nan with fewer than two seeds
-    seeds: int  # seeds that the mean is of
+    half_width: float
+    seeds: int
 
     @property
     def low(self) -> float:
@@ -58,11 +66,21 @@ class Estimate:
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """Runs that differ only in their seed."""
+    """Runs that differ only in their seed.
 
-    name: str  # what tells it from the other groups
-    runs: tuple[Run, ...]  # all of them
-    counted: tuple[Run, ...]  # runs that means are of: completed, and one for each seed
+    Attributes
+    ----------
+    name
+        What tells it from the other groups.
+    runs
+        All of them.
+    counted
+        Runs that means are of: completed, and one for each seed.
+    """
+
+    name: str
+    runs: tuple[Run, ...]
+    counted: tuple[Run, ...]
 
     def estimate(self, figure: str) -> Estimate:
         """Return the mean of a final figure over the seeds that know it."""
@@ -78,10 +96,18 @@ class SeedGroup:
 
 @dataclass(frozen=True)
 class Band:
-    """The curves of a group."""
+    """The curves of a group.
 
-    curves: Curves  # means over the seeds, against mean costs
-    low: Mapping[str, Floats]  # low, high: ends of the intervals by figure; empty with fewer than two seeds
+    Attributes
+    ----------
+    curves
+        Means over the seeds, against mean costs.
+    low, high
+        Ends of the intervals by figure; empty with fewer than two seeds.
+    """
+
+    curves: Curves
+    low: Mapping[str, Floats]
     high: Mapping[str, Floats]
 
 

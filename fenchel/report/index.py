@@ -30,21 +30,43 @@ _OBJECTIVE = ("objective", "primal_objective")
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """A run of the index. Fields that are not known are ``None``."""
+    """A run of the index. Fields that are not known are ``None``.
 
-    id: str  # name of the folder
-    path: str  # the folder
-    state: str  # completed, stopped, unfinished or damaged
-    started: float  # seconds since 1970
-    reason: str = ""  # of a damaged folder, or of a run that stopped early
-    name: str | None = None  # name, algorithm, data, clients, seed: from the settings
+    Attributes
+    ----------
+    id
+        Name of the folder.
+    path
+        The folder.
+    state
+        Completed, stopped, unfinished or damaged.
+    started
+        Seconds since 1970.
+    reason
+        Of a damaged folder, or of a run that stopped early.
+    name, algorithm, data, clients, seed
+        From the settings.
+    rounds
+        Rounds done.
+    planned
+        Rounds of the settings.
+    objective, accuracy
+        The last known.
+    """
+
+    id: str
+    path: str
+    state: str
+    started: float
+    reason: str = ""
+    name: str | None = None
     algorithm: str | None = None
     data: str | None = None
     clients: int | str | None = None
     seed: int | None = None
-    rounds: int | None = None  # rounds done
-    planned: int | None = None  # rounds of the settings
-    objective: float | None = None  # objective, accuracy: the last known
+    rounds: int | None = None
+    planned: int | None = None
+    objective: float | None = None
     accuracy: float | None = None
 
 

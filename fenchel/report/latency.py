@@ -20,13 +20,27 @@ _PER_DECADE = 10
 
 @dataclass(frozen=True)
 class Histogram:
-    """The latencies of one phase; k bins."""
+    """The latencies of one phase; k bins.
 
-    phase: str  # of the calls
-    what: What  # ``total``: from queued to the reply decoded; ``network``: on the way, there and back
-    edges: Floats  # seconds, shape (k + 1,); of equal ratio, ten a decade
-    counts: NDArray[np.int64]  # answered calls in each bin, shape (k,), int64
-    p50: float  # p50, p90, p99: quantiles of the calls themselves, in seconds
+    Attributes
+    ----------
+    phase
+        Of the calls.
+    what
+        ``total``: from queued to the reply decoded; ``network``: on the way, there and back.
+    edges
+        Seconds, shape (k + 1,); of equal ratio, ten a decade.
+    counts
+        Answered calls in each bin, shape (k,), int64.
+    p50, p90, p99
+        Quantiles of the calls themselves, in seconds.
+    """
+
+    phase: str
+    what: What
+    edges: Floats
+    counts: NDArray[np.int64]
+    p50: float
     p90: float
     p99: float
 
@@ -34,7 +48,10 @@ class Histogram:
 def histograms(calls: pa.Table) -> list[Histogram]:
     """Return the histograms of each phase that has an answered call, in order of the phases' first calls.
 
-    calls: rows of ``calls.parquet``.
+    Parameters
+    ----------
+    calls
+        Rows of ``calls.parquet``.
     """
     if not calls.num_rows or "phase" not in calls.column_names:
         return []

@@ -17,8 +17,11 @@ _NO_MATTER = ("objective.dtype", "objective.device", "objective.initial", "data.
 def optima_of(runs: Sequence[Run], given: Sequence[float]) -> list[float | None]:
     """Return the optimum of each run's objective; ``None`` if none was given.
 
-    given: one for each run, in their order; or one for all, which must minimise the same objective on the same
-        samples; or none.
+    Parameters
+    ----------
+    given
+        One for each run, in their order; or one for all, which must minimise the same objective on the same samples; or
+        none.
     """
     if not given:
         return [None] * len(runs)

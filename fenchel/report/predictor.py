@@ -24,10 +24,18 @@ from fenchel.common.settings.run import RunSettings
 
 @dataclass(frozen=True)
 class Predictor:
-    """A model with all that is done to samples before it sees them."""
+    """A model with all that is done to samples before it sees them.
 
-    settings: RunSettings  # of the run
-    model: Vector  # shape (d,)
+    Attributes
+    ----------
+    settings
+        Of the run.
+    model
+        Shape (d,).
+    """
+
+    settings: RunSettings
+    model: Vector
     preparation: Preparation
 
     @cached_property
@@ -81,16 +89,22 @@ class Predictor:
     def decision_function(self, data: Any) -> Dense:
         """Return the model's scores; arguments and errors as those of :meth:`predict`.
 
-        Returns: In regression the predictions, shape (n,); of two classes one score, shape (n,), as a rule, above 0
-        for the second one; else a score for each class, shape (n, classes).
+        Returns
+        -------
+        Dense
+            In regression the predictions, shape (n,); of two classes one score, shape (n,), as a rule, above 0 for the
+            second one; else a score for each class, shape (n, classes).
         """
         return self._offered(self.objective.decision_function, data)
 
     def predict(self, data: Any) -> NDArray[Any]:
         """Return the class of each sample, or in regression its number; shape (n,).
 
-        data: shape (n, features): an array, a sparse matrix, a tensor, images, or a table with the columns that the
-            run was trained on (others are left out).
+        Parameters
+        ----------
+        data
+            Shape (n, features): an array, a sparse matrix, a tensor, images, or a table with the columns that the run
+            was trained on (others are left out).
         """
         scores = self.decision_function(data)
         if self.classes is None:

@@ -26,16 +26,24 @@ _NEEDED = (
 
 @dataclass(frozen=True)
 class Steady:
-    """The tables of a run as if, after each start of the server, all clients had been there when they were asked."""
+    """The tables of a run as if, after each start of the server, all clients had been there when they were asked.
+
+    Attributes
+    ----------
+    metrics
+        Metrics, calls: m and k rows, with the columns of ``metrics.parquet`` and ``calls.parquet``. A round begins, and
+        an instruction is queued, later by what was taken out.
+    away
+        Seconds of each instruction until its client was back, shape (k,).
+    rounds
+        Rounds, evaluations: seconds that were taken out of each round and of the evaluation after it, shape (m,): of
+        the answers that they waited for.
+    """
 
     metrics: pa.Table
-    """metrics, calls: m and k rows, with the columns of ``metrics.parquet`` and ``calls.parquet``. A round begins, and
-    an instruction is queued, later by what was taken out."""
     calls: pa.Table
-    away: Floats  # seconds of each instruction until its client was back, shape (k,)
+    away: Floats
     rounds: Floats
-    """rounds, evaluations: seconds that were taken out of each round and of the evaluation after it, shape (m,): of the
-    answers that they waited for."""
     evaluations: Floats
 
     @property

@@ -13,8 +13,12 @@ _WIDTH, _HEIGHT, _EDGE = 240.0, 90.0, 6.0
 def sparkline(title: str, x: NDArray[np.float64], y: NDArray[np.float64], *, logarithmic: bool, last: str) -> str:
     """Return a curve with its title and last value; empty with fewer than two finite points.
 
-    x, y: shape (n,); points whose y is not finite (on a logarithmic axis: not positive) are left out.
-    last: the last value, as text.
+    Parameters
+    ----------
+    x, y
+        Shape (n,); points whose y is not finite (on a logarithmic axis: not positive) are left out.
+    last
+        The last value, as text.
     """
     known = np.isfinite(y) & (y > 0 if logarithmic else True)
     if known.sum() < 2:

@@ -14,13 +14,25 @@ from fenchel.report import columns
 
 @dataclass(frozen=True)
 class Stages:
-    """Mean seconds of the calls of one client in one phase that were answered."""
+    """Mean seconds of the calls of one client in one phase that were answered.
 
-    client: str  # client, phase: whose calls
+    Attributes
+    ----------
+    client, phase
+        Whose calls.
+    answered
+        How many.
+    seconds
+        By the columns of ``STAGES``; nan where the run's table does not have one.
+    whole
+        From queued until the exchange was over.
+    """
+
+    client: str
     phase: str
-    answered: int  # how many
-    seconds: dict[str, float]  # by the columns of ``STAGES``; nan where the run's table does not have one
-    whole: float  # from queued until the exchange was over
+    answered: int
+    seconds: dict[str, float]
+    whole: float
 
     @property
     def remainder(self) -> float:
@@ -31,7 +43,10 @@ class Stages:
 def stages_of(calls: pa.Table) -> list[Stages]:
     """Return the mean stages of each client and phase, sorted by both.
 
-    calls: rows of ``calls.parquet``.
+    Parameters
+    ----------
+    calls
+        Rows of ``calls.parquet``.
     """
     if not calls.num_rows or "outcome" not in calls.column_names:
         return []

@@ -34,32 +34,55 @@ client."""
 
 @dataclass(frozen=True)
 class RunTraffic:
-    """Bytes of the rounds; evaluation is not counted."""
+    """Bytes of the rounds; evaluation is not counted.
 
-    payload_down: float  # payload_down, payload_up: of the arrays themselves, from the server and to it
+    Attributes
+    ----------
+    payload_down, payload_up
+        Of the arrays themselves, from the server and to it.
+    wire_down, wire_up
+        Of the frames that carried them.
+    socket_down
+        socket_down, socket_up: of the connections, by the operating system's account: with HTTP/2 and TLS. Nan where it
+        does not say.
+    """
+
+    payload_down: float
     payload_up: float
-    wire_down: float  # wire_down, wire_up: of the frames that carried them
+    wire_down: float
     wire_up: float
     socket_down: float = math.nan
-    """socket_down, socket_up: of the connections, by the operating system's account: with HTTP/2 and TLS. Nan where it
-    does not say."""
     socket_up: float = math.nan
 
 
 @dataclass(frozen=True)
 class CallCosts:
-    """What the calls of one phase, or of one client, cost. Times are nan where nothing was answered."""
+    """What the calls of one phase, or of one client, cost. Times are nan where nothing was answered.
 
-    name: str  # of the phase or client
-    kind: str  # ``ask``, ``tell`` or ``inspect``; empty where they are mixed
-    calls: int  # calls, answered, late, failed, unanswered: number of calls, and what became of them
+    Attributes
+    ----------
+    name
+        Of the phase or client.
+    kind
+        ``ask``, ``tell`` or ``inspect``; empty where they are mixed.
+    calls, answered, late, failed, unanswered
+        Number of calls, and what became of them.
+    total_p50
+        total_p50, total_p90, compute_p50, compute_p90, encryption_p50, encryption_p90, network_p50, network_p90:
+        quantiles of seconds, of the calls that were answered.
+    mean
+        Mean seconds of the calls that were answered, from when they were queued until the slowest client's reply had
+        been taken, too.
+    """
+
+    name: str
+    kind: str
+    calls: int
     answered: int
     late: int
     failed: int
     unanswered: int
     total_p50: float
-    """total_p50, total_p90, compute_p50, compute_p90, encryption_p50, encryption_p90, network_p50, network_p90:
-    quantiles of seconds, of the calls that were answered."""
     total_p90: float
     compute_p50: float
     compute_p90: float
@@ -68,8 +91,6 @@ class CallCosts:
     network_p50: float
     network_p90: float
     mean: Shares
-    """Mean seconds of the calls that were answered, from when they were queued until the slowest client's reply had
-    been taken, too."""
 
     @property
     def busy(self) -> float:
@@ -144,7 +165,10 @@ def own_calls(calls: pa.Table) -> pa.Table:
 def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
     """Return the costs of the calls for each value of a text column, the slowest first.
 
-    calls: rows of ``calls.parquet``.
+    Parameters
+    ----------
+    calls
+        Rows of ``calls.parquet``.
     """
     if not calls.num_rows or key not in calls.column_names:
         return []

@@ -36,36 +36,72 @@ _METRICS = ("round", "seconds", "evaluation_s", "started_unix")
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction to one client, and its answer."""
+    """One instruction to one client, and its answer.
 
-    client: str  # its id
-    queued: float  # when it was queued: seconds since the first instruction of the run
-    down: float  # down, up: bytes of the frames of both messages; 0 for an answer that never came
+    Attributes
+    ----------
+    client
+        Its id.
+    queued
+        When it was queued: seconds since the first instruction of the run.
+    down, up
+        Bytes of the frames of both messages; 0 for an answer that never came.
+    away
+        Seconds for which the client was not there.
+    server_queue
+        Seconds from queued, or from when the client was there, until the server began to send.
+    client_queue
+        Seconds on the client, from when it was there and the one before was done, until it was taken up.
+    compute, encryption, coding
+        Seconds of the client's work; coding with its journal.
+    other
+        Seconds of the client that no other part accounts for, with the handover of the reply.
+    decode, take
+        Seconds of the server with the reply.
+    answered
+        Whether the server got an answer in time, be it a failure.
+    """
+
+    client: str
+    queued: float
+    down: float
     up: float
-    away: float  # seconds for which the client was not there
-    server_queue: float  # seconds from queued, or from when the client was there, until the server began to send
+    away: float
+    server_queue: float
     client_queue: float
-    """Seconds on the client, from when it was there and the one before was done, until it was taken up."""
-    compute: float  # compute, encryption, coding: seconds of the client's work; coding with its journal
+    compute: float
     encryption: float
     coding: float
-    other: float  # seconds of the client that no other part accounts for, with the handover of the reply
-    decode: float  # decode, take: seconds of the server with the reply
+    other: float
+    decode: float
     take: float
-    answered: bool  # whether the server got an answer in time, be it a failure
+    answered: bool
 
 
 @dataclass(frozen=True)
 class Step:
-    """The same instruction to several clients."""
+    """The same instruction to several clients.
 
-    phase: str  # phase, kind: as in ``calls.parquet``
+    Attributes
+    ----------
+    phase, kind
+        As in ``calls.parquet``.
+    instructions
+        In the order in which they were queued.
+    ended
+        When the server went on: seconds since the first instruction of the run. For a ``tell``, when all were queued.
+    rest
+        Seconds from the last answer that was taken until then.
+    overdue
+        Whether somebody did not answer in time, so that a deadline may have ended the step.
+    """
+
+    phase: str
     kind: str
-    instructions: tuple[Instruction, ...]  # in the order in which they were queued
+    instructions: tuple[Instruction, ...]
     ended: float
-    """When the server went on: seconds since the first instruction of the run. For a ``tell``, when all were queued."""
-    rest: float  # seconds from the last answer that was taken until then
-    overdue: bool  # whether somebody did not answer in time, so that a deadline may have ended the step
+    rest: float
+    overdue: bool
 
     @property
     def started(self) -> float:
@@ -95,22 +131,42 @@ class Step:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of the run: a round, its evaluation, or what was before the first round."""
+    """A part of the run: a round, its evaluation, or what was before the first round.
 
-    started: float  # started, ended: seconds since the first instruction of the run
+    Attributes
+    ----------
+    started, ended
+        Seconds since the first instruction of the run.
+    steps
+        In the order in which they began.
+    """
+
+    started: float
     ended: float
-    steps: tuple[Step, ...]  # in the order in which they began
+    steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """What happened in a run."""
+    """What happened in a run.
 
-    run: Run  # whose course it is
-    setup: Stretch  # before the first round
-    rounds: tuple[Stretch, ...]  # rounds, evaluations: of each round
+    Attributes
+    ----------
+    run
+        Whose course it is.
+    setup
+        Before the first round.
+    rounds, evaluations
+        Of each round.
+    overdue
+        Number of instructions that were not answered in time.
+    """
+
+    run: Run
+    setup: Stretch
+    rounds: tuple[Stretch, ...]
     evaluations: tuple[Stretch, ...]
-    overdue: int  # number of instructions that were not answered in time
+    overdue: int
 
     @property
     def largest_message(self) -> float:

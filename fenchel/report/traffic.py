@@ -21,18 +21,31 @@ LAYERS: dict[Layer, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class TrafficRow:
-    """The bytes of one phase, or of one client; evaluation is a phase, too."""
+    """The bytes of one phase, or of one client; evaluation is a phase, too.
 
-    name: str  # of the phase or client
-    calls: int  # number of instructions
-    down: dict[Layer, float]  # down, up: bytes to clients and from clients, by layer; nan where a layer was not counted
+    Attributes
+    ----------
+    name
+        Of the phase or client.
+    calls
+        Number of instructions.
+    down, up
+        Bytes to clients and from clients, by layer; nan where a layer was not counted.
+    """
+
+    name: str
+    calls: int
+    down: dict[Layer, float]
     up: dict[Layer, float]
 
 
 def carried_by(calls: pa.Table, key: str) -> list[TrafficRow]:
     """Return the bytes of the calls for each value of a text column, in order of their first calls.
 
-    calls: rows of ``calls.parquet``.
+    Parameters
+    ----------
+    calls
+        Rows of ``calls.parquet``.
     """
     if not calls.num_rows or key not in calls.column_names:
         return []

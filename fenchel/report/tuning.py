@@ -38,11 +38,19 @@ _WIDE = 20.0  # values that span more than this factor are drawn on a logarithmi
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Trials of a search."""
+    """Trials of a search.
 
-    objectives: Mapping[str, str]  # name, direction
+    Attributes
+    ----------
+    objectives
+        Name, direction.
+    front
+        Numbers of the best trials: one, or with several objectives the Pareto front.
+    """
+
+    objectives: Mapping[str, str]
     trials: tuple[FrozenTrial, ...]
-    front: tuple[int, ...]  # numbers of the best trials: one, or with several objectives the Pareto front
+    front: tuple[int, ...]
 
     @property
     def chosen(self) -> int:

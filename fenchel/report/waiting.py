@@ -22,23 +22,38 @@ Number = TypeVar("Number", np.float64, np.int64)
 
 @dataclass(frozen=True)
 class Waiting:
-    """A map of c clients by m rounds, or of groups of either."""
+    """A map of c clients by m rounds, or of groups of either.
 
-    clients: list[str]  # names of the c rows; those that take longest come first
-    rounds: list[str]  # names of the m columns
+    Attributes
+    ----------
+    clients
+        Names of the c rows; those that take longest come first.
+    rounds
+        Names of the m columns.
+    took
+        Seconds until the client's answers were taken, summed over the exchanges of the round, shape (c, m); of a group
+        the mean. Nan where it was not asked, or did not answer.
+    waited
+        Seconds from then until the exchanges were over, shape (c, m): how long it waited for slower clients. Nan also
+        where the run's table does not say.
+    missed
+        Instructions without an answer that counted, shape (c, m), int64.
+    """
+
+    clients: list[str]
+    rounds: list[str]
     took: Floats
-    """Seconds until the client's answers were taken, summed over the exchanges of the round, shape (c, m); of a group
-    the mean. Nan where it was not asked, or did not answer."""
     waited: Floats
-    """Seconds from then until the exchanges were over, shape (c, m): how long it waited for slower clients. Nan also
-    where the run's table does not say."""
-    missed: NDArray[np.int64]  # instructions without an answer that counted, shape (c, m), int64
+    missed: NDArray[np.int64]
 
 
 def waiting_of(calls: pa.Table) -> Waiting:
     """Return the map of all clients and rounds.
 
-    calls: rows of ``calls.parquet``. Only exchanges that were waited for count: no promises, no evaluation.
+    Parameters
+    ----------
+    calls
+        Rows of ``calls.parquet``. Only exchanges that were waited for count: no promises, no evaluation.
     """
     if "kind" in calls.column_names:
         calls = calls.filter(pc.equal(calls["kind"], "ask"))
@@ -69,7 +84,10 @@ def waiting_of(calls: pa.Table) -> Waiting:
 def thinned(full: Waiting, clients: int, rounds: int) -> Waiting:
     """Return a smaller map, in which neighbours are grouped: clients that are about equally slow, rounds in a row.
 
-    clients, rounds: at most as many rows and columns.
+    Parameters
+    ----------
+    clients, rounds
+        At most as many rows and columns.
     """
     rows, columns = (neighbours(size, most) for size, most in zip(full.took.shape, (clients, rounds), strict=True))
     return Waiting(

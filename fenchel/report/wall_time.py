@@ -17,17 +17,27 @@ class WallTime:
     """Seconds of a run by the server's clock, from when it began to wait for clients until the model was saved.
 
     Of a run that is not over, or was killed, until its last round that is recorded.
+
+    Attributes
+    ----------
+    setup
+        Before the first round: clients join, the algorithm is set up. After a resumption again, with the time until the
+        clients were back. If nothing says when a resumed run began, from its first instruction on.
+    rounds
+        Of all rounds.
+    evaluation
+        After rounds.
+    rest
+        Between rounds and after the last one: tables, checkpoints that were waited for, how the algorithm finishes.
+    paused
+        Before each resumption, since the last round that was kept: nobody conducted the run, or it did what was lost.
     """
 
     setup: float
-    """Before the first round: clients join, the algorithm is set up. After a resumption again, with the time until the
-    clients were back. If nothing says when a resumed run began, from its first instruction on."""
-    rounds: float  # of all rounds
-    evaluation: float  # after rounds
+    rounds: float
+    evaluation: float
     rest: float
-    """Between rounds and after the last one: tables, checkpoints that were waited for, how the algorithm finishes."""
     paused: float
-    """Before each resumption, since the last round that was kept: nobody conducted the run, or it did what was lost."""
 
     @property
     def total(self) -> float:

@@ -53,15 +53,30 @@ class _Promise:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The run after some round."""
+    """The run after some round.
 
-    run: str  # the run's id
-    round: int  # the last round that is done; 0: the algorithm has been set up
-    epoch: int  # how often the run has been resumed
+    Attributes
+    ----------
+    run
+        The run's id.
+    round
+        The last round that is done; 0: the algorithm has been set up.
+    epoch
+        How often the run has been resumed.
+    values
+        The algorithm's state (:func:`fenchel.common.storage.state.freeze`), and the bodies of unconfirmed promises.
+    members
+        What is kept of each client, by id.
+    promises
+        Unconfirmed ``tell`` instructions, in order.
+    """
+
+    run: str
+    round: int
+    epoch: int
     values: dict[str, Value]
-    """The algorithm's state (:func:`fenchel.common.storage.state.freeze`), and the bodies of unconfirmed promises."""
-    members: dict[str, dict[str, Any]]  # what is kept of each client, by id
-    promises: tuple[_Promise, ...]  # unconfirmed ``tell`` instructions, in order
+    members: dict[str, dict[str, Any]]
+    promises: tuple[_Promise, ...]
 
     @property
     def is_large(self) -> bool:
@@ -114,13 +129,23 @@ class RoundSnapshot:
     """The run between two rounds, when no question is open: what a checkpoint is made of, held in memory.
 
     Taking one costs little more than a copy of the state: everything else is referred to, as it never changes.
+
+    Attributes
+    ----------
+    round
+        The last round that is done.
+    values
+        The algorithm's state (:func:`fenchel.common.storage.state.freeze`).
+    members
+        What is kept of each client: its id, base, why it is lost or spent, its shard, and how it has answered.
+    promises
+        Unconfirmed ``tell`` instructions, in order, and their bodies.
     """
 
-    round: int  # the last round that is done
-    values: dict[str, Value]  # the algorithm's state (:func:`fenchel.common.storage.state.freeze`)
+    round: int
+    values: dict[str, Value]
     members: tuple[tuple[str, int, str | None, str | None, pb.ShardDescription | None, Absence], ...]
-    """What is kept of each client: its id, base, why it is lost or spent, its shard, and how it has answered."""
-    promises: tuple[tuple[Call, Body], ...]  # unconfirmed ``tell`` instructions, in order, and their bodies
+    promises: tuple[tuple[Call, Body], ...]
 
     @classmethod
     def of(

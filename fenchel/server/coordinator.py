@@ -52,9 +52,14 @@ _COME_BACK = "start this client again when the server is back"
 class Coordinator:
     """One run on the server.
 
-    public_key: the key that the clients must use; ``None``: the algorithm learns it from them.
-    limits: what clients and strangers may use of the server; by default those of every run.
-    keeps_clients: whether clients of an interrupted run learn nothing, and so wait for the server that resumes it.
+    Parameters
+    ----------
+    public_key
+        The key that the clients must use; ``None``: the algorithm learns it from them.
+    limits
+        What clients and strangers may use of the server; by default those of every run.
+    keeps_clients
+        Whether clients of an interrupted run learn nothing, and so wait for the server that resumes it.
     """
 
     def __init__(
@@ -120,7 +125,10 @@ class Coordinator:
     async def conduct(self, revoked: Callable[[bytes], str] = lambda certificate: "") -> Summary:
         """Do the run; return what is also written to the run folder.
 
-        revoked: says why a certificate (PEM) was revoked; empty if it was not.
+        Parameters
+        ----------
+        revoked
+            Says why a certificate (PEM) was revoked; empty if it was not.
         """
         self.folder.summary.unlink(missing_ok=True)  # a resumed run has not ended
         for warning in self.settings.algorithm.warnings:
@@ -292,7 +300,10 @@ class Coordinator:
 def open_resumed(folder: RunFolder, *, previous: bool = False) -> Checkpoint:
     """Return the checkpoint that a run is to be resumed from.
 
-    previous: whether it is to be the one before the last, whatever the last one is like.
+    Parameters
+    ----------
+    previous
+        Whether it is to be the one before the last, whatever the last one is like.
     """
     found = checkpoints.before_last(folder) if previous else checkpoints.newest(folder)
     if found.run != folder.id:

@@ -55,19 +55,36 @@ _CLOSE = 0.02  # an error of the AUC that is not worth another look
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates models."""
+    """Evaluates models.
 
-    settings: RunSettings  # of the run
-    fleet: Fleet  # whose data the training objective is made of
-    objective: Objective  # of the whole problem; holds the server's test samples, if there are any
-    source: DataSource | None  # the data set, where the server computes the training objective itself; else ``None``
-    asks_clients: bool  # whether the clients evaluate the model on their data
+    Attributes
+    ----------
+    settings
+        Of the run.
+    fleet
+        Whose data the training objective is made of.
+    objective
+        Of the whole problem; holds the server's test samples, if there are any.
+    source
+        The data set, where the server computes the training objective itself; else ``None``.
+    asks_clients
+        Whether the clients evaluate the model on their data.
+    """
+
+    settings: RunSettings
+    fleet: Fleet
+    objective: Objective
+    source: DataSource | None
+    asks_clients: bool
 
     @classmethod
     def build(cls, settings: RunSettings, fleet: Fleet, test: Shard, source: DataSource | None) -> Evaluator:
         """Return the evaluator of a run.
 
-        source: the data set, if the server can load it.
+        Parameters
+        ----------
+        source
+            The data set, if the server can load it.
         """
         shards = [member.shard for member in fleet.members.values() if member.shard is not None]
         whole = not settings.data.is_ragged and all(shard.features_held == shard.features for shard in shards)
@@ -207,12 +224,19 @@ def check_training(settings: RunSettings, source: DataSource | None) -> None:
 def over_clients(shards: Iterable[Metrics], holdouts: Iterable[Metrics]) -> dict[str, float]:
     """Return how evenly a model serves the clients, each of which counts the same however large it is.
 
-    shards: of each client, on the samples that it trains on.
-    holdouts: of each client, on the samples that it only tests on; clients without such samples are left out.
+    Parameters
+    ----------
+    shards
+        Of each client, on the samples that it trains on.
+    holdouts
+        Of each client, on the samples that it only tests on; clients without such samples are left out.
 
-    Returns: ``worst_client_loss``, the largest of the clients' mean losses, for which robust algorithms are made; and
-    mean, smallest and (population) standard deviation of the clients' accuracies, and the mean of the smallest tenth,
-    rounded up to whole clients (docs/specifications/drdm.md, sections 5.1 and 9). nan where nobody can tell.
+    Returns
+    -------
+    dict[str, float]
+        ``worst_client_loss``, the largest of the clients' mean losses, for which robust algorithms are made; and mean,
+        smallest and (population) standard deviation of the clients' accuracies, and the mean of the smallest tenth,
+        rounded up to whole clients (docs/specifications/drdm.md, sections 5.1 and 9). nan where nobody can tell.
     """
     losses = [metrics.loss for metrics in shards if metrics.samples]
     accuracies = np.sort([metrics.accuracy for metrics in holdouts if metrics.accuracy is not None])

@@ -38,8 +38,12 @@ def check_run(settings: RunSettings, source: DataSource | None, clients: int | N
     whatever a half refuses when it is built, or in :meth:`fenchel.algorithms.server_half.Algorithm.check`, is
     refused here.
 
-    source: its data set; ``None``: each client brings its own, or the data are not to be looked at.
-    clients: how many take part; ``None``: not known yet, and then nothing is checked that depends on their number.
+    Parameters
+    ----------
+    source
+        Its data set; ``None``: each client brings its own, or the data are not to be looked at.
+    clients
+        How many take part; ``None``: not known yet, and then nothing is checked that depends on their number.
     """
     if settings.differential_privacy is not None:
         require_library()
@@ -80,7 +84,10 @@ def build_half(
 ) -> Algorithm:
     """Build the server half of a run's algorithm; SettingsError if it could not use the objective's optimiser.
 
-    public_key: the key that the clients must use, if the server was given one.
+    Parameters
+    ----------
+    public_key
+        The key that the clients must use, if the server was given one.
     """
     objective = build_objective(settings.objective, no_samples(*shape))
     model = initial_model(settings.objective, *shape, settings.seed)

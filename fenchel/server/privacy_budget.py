@@ -28,13 +28,29 @@ from fenchel.proto import fenchel_pb2 as pb
 
 @dataclass
 class PrivacyBudget:
-    """Uploads of every client, and what they amount to."""
+    """Uploads of every client, and what they amount to.
 
-    settings: RunSettings  # of the run, which is under differential privacy
-    objective: Objective  # what is minimised, without data
-    facts: dict[str, PrivacyFacts] = field(default_factory=dict)  # of each client, by id
-    releases: dict[str, Release] = field(default_factory=dict)  # noise and sampling of each client's uploads
-    uploads: Counter[str] = field(default_factory=Counter)  # how often each client was asked for one
+    Attributes
+    ----------
+    settings
+        Of the run, which is under differential privacy.
+    objective
+        What is minimised, without data.
+    facts
+        Of each client, by id.
+    releases
+        Noise and sampling of each client's uploads.
+    uploads
+        How often each client was asked for one.
+    names
+        Columns of the metrics table; each the largest of any client.
+    """
+
+    settings: RunSettings
+    objective: Objective
+    facts: dict[str, PrivacyFacts] = field(default_factory=dict)
+    releases: dict[str, Release] = field(default_factory=dict)
+    uploads: Counter[str] = field(default_factory=Counter)
     _accountants: dict[str, Accountant] = field(default_factory=dict)
     _epsilons: dict[str, dict[tuple[Release, int], float]] = field(default_factory=dict)
 
@@ -45,7 +61,6 @@ class PrivacyBudget:
         "epsilon_pld",
         "epsilon_rdp",
     )
-    """Columns of the metrics table; each the largest of any client."""
 
     @property
     def privacy(self) -> DifferentialPrivacy:

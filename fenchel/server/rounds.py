@@ -43,7 +43,31 @@ _ZIP64_BYTES = 1 << 30  # above, the archive needs a wider format, whose bytes d
 
 @dataclass(kw_only=True)
 class Rounds:
-    """Goes through the rounds of a run."""
+    """Goes through the rounds of a run.
+
+    Attributes
+    ----------
+    preparation
+        Saved with the model.
+    note
+        What the fleet sees to while clients work.
+    done
+        The last round that is done.
+    admission
+        Takes clients that have joined meanwhile into the fleet, between two rounds; returns whether it has grown.
+    disclosures
+        The account of what crossed, written now and then.
+    begins
+        Called with the number of each round that begins.
+    privacy_budget
+        Under differential privacy.
+    epoch
+        How often the run has been resumed.
+    ended
+        Why the run was complete before its last round; empty if it was not.
+    figures
+        The last evaluation; at the end also the algorithm's own figures.
+    """
 
     settings: RunSettings
     folder: RunFolder
@@ -51,21 +75,19 @@ class Rounds:
     algorithm: Algorithm
     evaluator: Evaluator
     recorder: Recorder
-    preparation: Preparation  # saved with the model
-    note: DeferredNote  # what the fleet sees to while clients work
-    done: int  # the last round that is done
+    preparation: Preparation
+    note: DeferredNote
+    done: int
     admission: Callable[[Fleet, Algorithm], Awaitable[bool]]
-    """Takes clients that have joined meanwhile into the fleet, between two rounds; returns whether it has grown."""
-    disclosures: DisclosureRecord  # the account of what crossed, written now and then
-    begins: Callable[[int], None] = lambda t: None  # called with the number of each round that begins
+    disclosures: DisclosureRecord
+    begins: Callable[[int], None] = lambda t: None
     observer: Observers = field(default_factory=Observers)
     throttled_log: ThrottledLog = field(default_factory=ThrottledLog)
-    privacy_budget: PrivacyBudget | None = None  # under differential privacy
+    privacy_budget: PrivacyBudget | None = None
     growth: ObjectiveGrowth = field(default_factory=ObjectiveGrowth)
-    epoch: InitVar[int] = 0  # how often the run has been resumed
-    ended: str = ""  # why the run was complete before its last round; empty if it was not
+    epoch: InitVar[int] = 0
+    ended: str = ""
     figures: dict[str, float] = field(default_factory=dict)
-    """The last evaluation; at the end also the algorithm's own figures."""
     saving: Saving = field(init=False)
     _evaluated: int = -1  # the last round after which the model was evaluated
 
@@ -244,8 +266,12 @@ def _digest(model: Vector) -> bytes:
 def save_model(path: Path, arrays: Mapping[str, NDArray[Any]], *, private: bool) -> None:
     """Write a model as NPZ, atomically; the same model gives the same bytes (no time of day in the archive).
 
-    arrays: the model, and what new samples need to be prepared for it, by their names in the archive.
-    private: whether only the owner of the file can read it.
+    Parameters
+    ----------
+    arrays
+        The model, and what new samples need to be prepared for it, by their names in the archive.
+    private
+        Whether only the owner of the file can read it.
     """
     with store.writing(path), store.replacing(path, private=private) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():

@@ -35,8 +35,12 @@ async def until_written(what: str, write: Callable[[], Awaitable[None] | None], 
 
     Connections of strangers end by themselves, and another program may close its files.
 
-    what: what is written, for the log.
-    write: leaves nothing half done where it fails.
+    Parameters
+    ----------
+    what
+        What is written, for the log.
+    write
+        Leaves nothing half done where it fails.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -67,17 +71,34 @@ class Saving:
     A round is passed over when saving would take more than a twentieth of the time: what a crash then loses is
     done again in as little time. What is passed over is kept in memory, as far as that takes no more than a
     hundredth of the time, and written as soon as the run has to wait for replies.
+
+    Attributes
+    ----------
+    members
+        Of the run, by id.
+    epoch
+        How often the run has been resumed.
+    prepare
+        Writes whatever a checkpoint must not be ahead of.
+    took
+        Called with the seconds that each save has taken.
+    throttled_log
+        Where it says that a save has to wait.
+    saved
+        The round after which the last checkpoint was written; ``None``: there is none yet.
+    covered
+        The last round after which the run was saved or kept.
     """
 
     settings: RunSettings
     folder: RunFolder
-    members: Mapping[str, ClientRecord]  # of the run, by id
-    epoch: int  # how often the run has been resumed
-    prepare: Callable[[], None]  # writes whatever a checkpoint must not be ahead of
-    took: Callable[[float], None]  # called with the seconds that each save has taken
-    throttled_log: ThrottledLog = field(default_factory=ThrottledLog)  # where it says that a save has to wait
-    saved: int | None = None  # the round after which the last checkpoint was written; ``None``: there is none yet
-    covered: int = -1  # the last round after which the run was saved or kept
+    members: Mapping[str, ClientRecord]
+    epoch: int
+    prepare: Callable[[], None]
+    took: Callable[[float], None]
+    throttled_log: ThrottledLog = field(default_factory=ThrottledLog)
+    saved: int | None = None
+    covered: int = -1
     _task: asyncio.Task[None] | None = None
     _bases: dict[str, int] = field(default_factory=dict)  # of each client, in the last checkpoint
     _save_from: float = 0.0  # before this moment another save would take too large a share of the time
@@ -93,8 +114,12 @@ class Saving:
     async def save(self, done: int, state: DataclassInstance, *, wait: bool, again: bool = False) -> None:
         """Write the tables and a checkpoint after round ``done``.
 
-        wait: until it is written; else it goes on in the background, unless that would take too much of the time.
-        again: it is the checkpoint that the run was resumed from, with its new epoch.
+        Parameters
+        ----------
+        wait
+            Until it is written; else it goes on in the background, unless that would take too much of the time.
+        again
+            It is the checkpoint that the run was resumed from, with its new epoch.
         """
         if not wait and (not self.may_save or self._is_saving()):
             return

@@ -99,12 +99,21 @@ class CodaPlusClient(StagedClient):
 
     @dataclass
     class State:
-        """What a client keeps within a stage."""
+        """What a client keeps within a stage.
 
-        centre: Vector  # v_0, where the stage began, shape (n,); its last entry is not used
+        Attributes
+        ----------
+        centre
+            v_0, where the stage began, shape (n,); its last entry is not used.
+        iterates
+            Sum of the local iterates of the stage, shape (n,), float64; shape (0,) where it is not wanted.
+        counted
+            How many they are.
+        """
+
+        centre: Vector
         iterates: Vector
-        """Sum of the local iterates of the stage, shape (n,), float64; shape (0,) where it is not wanted."""
-        counted: int  # how many they are
+        counted: int
 
     settings: AveragingSettings
     state: State
@@ -125,11 +134,18 @@ class CodaPlusClient(StagedClient):
     def train(self, prior: float, steps: int, step_size: float, begins: bool, ends: bool, point: Vector) -> Values:
         """Start at u = u_{r-1}; I times u <- u - eta g(u), descent in v and ascent in alpha.
 
-        begins, ends: whether a stage begins here, whose centre is then the point, and whether it ends.
-        point: u_{r-1}, shape (n,).
+        Parameters
+        ----------
+        begins, ends
+            Whether a stage begins here, whose centre is then the point, and whether it ends.
+        point
+            u_{r-1}, shape (n,).
 
-        Returns: ``change``, u - u_{r-1}, and ``value``, the mean of F along the way; where a stage ends whose average
-        is wanted, ``average`` of this client's iterates.
+        Returns
+        -------
+        Values
+            ``change``, u - u_{r-1}, and ``value``, the mean of F along the way; where a stage ends whose average is
+            wanted, ``average`` of this client's iterates.
         """
         if begins:
             self.begin_stage(point)

@@ -90,14 +90,20 @@ class Codasca(Staged):
 
     @dataclass
     class State(Staged.State):
-        """The global point, and the control variate."""
+        """The global point, and the control variate.
+
+        Attributes
+        ----------
+        control
+            c, shape (n,), float64: after each round sum_k lambda_k c^k over all clients, whoever took part. It travels
+            in the dtype of the model.
+        moved
+            With the compact wire, eta_g I eta_l of the last round, times c what the point moved by; ``None``: the
+            clients have no point yet.
+        """
 
         control: NDArray[np.float64]
-        """c, shape (n,), float64: after each round sum_k lambda_k c^k over all clients, whoever took part. It travels
-        in the dtype of the model."""
         moved: float | None
-        """With the compact wire, eta_g I eta_l of the last round, times c what the point moved by; ``None``: the
-        clients have no point yet."""
 
     Settings = CodascaSettings
     settings: CodascaSettings
@@ -208,13 +214,22 @@ class CodascaClient(StagedClient):
 
     @dataclass
     class State:
-        """What a client keeps; all of shape (n,), for points u = (w, a, b, alpha)."""
+        """What a client keeps; all of shape (n,), for points u = (w, a, b, alpha).
 
-        centre: Vector  # v_0, where the stage began; its last entry is not used
+        Attributes
+        ----------
+        centre
+            v_0, where the stage began; its last entry is not used.
+        control
+            c^k, the mean direction of this client's last round. With the paper's wire in float64: the sum of the
+            changes that were sent, of which the server keeps the weighted sum over all clients.
+        point
+            u_{r-1}, with the compact wire, over which it does not travel; otherwise of shape (0,).
+        """
+
+        centre: Vector
         control: Vector
-        """c^k, the mean direction of this client's last round. With the paper's wire in float64: the sum of the changes
-        that were sent, of which the server keeps the weighted sum over all clients."""
-        point: Vector  # u_{r-1}, with the compact wire, over which it does not travel; otherwise of shape (0,)
+        point: Vector
 
     settings: CodascaSettings
     state: State
@@ -268,14 +283,23 @@ class CodascaClient(StagedClient):
     ) -> Values:
         """Start at u = u_{r-1}; I times u <- u - eta ( g(u) - c^k + c ); renew c^k; return what changed.
 
-        begins: whether a stage begins here: then the point is its centre.
-        point: u_{r-1}, shape (n,). With the compact wire only in the first round; later it follows from what this
-            client has and ``control``.
-        control: c, shape (n,); absent where it is 0.
-        moved: with the compact wire, eta_g I eta_l of the round before: u_{r-1} = u_{r-2} - moved c.
+        Parameters
+        ----------
+        begins
+            Whether a stage begins here: then the point is its centre.
+        point
+            u_{r-1}, shape (n,). With the compact wire only in the first round; later it follows from what this client
+            has and ``control``.
+        control
+            c, shape (n,); absent where it is 0.
+        moved
+            With the compact wire, eta_g I eta_l of the round before: u_{r-1} = u_{r-2} - moved c.
 
-        Returns: ``change``, u - u_{r-1}, and ``control_change``, that of c^k; with the compact wire only ``control``,
-        c^k, from which both follow. ``value``: the mean of F along the way.
+        Returns
+        -------
+        Values
+            ``change``, u - u_{r-1}, and ``control_change``, that of c^k; with the compact wire only ``control``, c^k,
+            from which both follow. ``value``: the mean of F along the way.
         """
         start = self._point(point, control, moved)
         if begins:

@@ -53,9 +53,15 @@ class NaiveParallel(Staged):
 
     @dataclass
     class State(Staged.State):
-        """The global point, and those of the stage."""
+        """The global point, and those of the stage.
 
-        iterates: NDArray[np.float64]  # sum of the points of the stage, shape (n,), float64
+        Attributes
+        ----------
+        iterates
+            Sum of the points of the stage, shape (n,), float64.
+        """
+
+        iterates: NDArray[np.float64]
 
     Settings = NaiveParallelSettings
     settings: NaiveParallelSettings

@@ -36,22 +36,41 @@ class Staged(FixedFleet):
 
     @dataclass
     class State(FixedFleet.State):
-        """The global point, and where in which stage the run is."""
+        """The global point, and where in which stage the run is.
 
-        auxiliary: Vector  # (a, b, alpha), shape (3,)
-        centre: Vector  # v_0, where the stage began, shape (n,); its last entry is not used
+        Attributes
+        ----------
+        auxiliary
+            (a, b, alpha), shape (3,).
+        centre
+            v_0, where the stage began, shape (n,); its last entry is not used.
+        samples
+            Samples, positives: n_k and n_k^+ of every client, shape (N,), in the order of client ids.
+        prior
+            p, frozen after the set-up, unless a client is lost.
+        share
+            q, the share of positive samples among those that are drawn, over all clients with their lambda_k; p, unless
+            the settings say another p.
+        weights
+            lambda_k of every client, shape (N,), float64, in the order of client ids; they add up to 1.
+        stage
+            s, counted from 1; 0 before the first.
+        done
+            Rounds done in the stage; 0 also after its last.
+        value
+            Mean of F along the local steps of the last round, over the clients.
+        """
+
+        auxiliary: Vector
+        centre: Vector
         samples: NDArray[np.int64]
-        """samples, positives: n_k and n_k^+ of every client, shape (N,), in the order of client ids."""
         positives: NDArray[np.int64]
-        prior: float  # p, frozen after the set-up, unless a client is lost
+        prior: float
         share: float
-        """q, the share of positive samples among those that are drawn, over all clients with their lambda_k; p, unless
-        the settings say another p."""
         weights: NDArray[np.float64]
-        """lambda_k of every client, shape (N,), float64, in the order of client ids; they add up to 1."""
-        stage: int  # s, counted from 1; 0 before the first
-        done: int  # rounds done in the stage; 0 also after its last
-        value: float  # mean of F along the local steps of the last round, over the clients
+        stage: int
+        done: int
+        value: float
 
     settings: StagedSettings
     state: State
@@ -199,7 +218,10 @@ class Staged(FixedFleet):
     async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:
         """Do one round of communication.
 
-        begins, ends: whether it is the first, and the last round of the stage.
+        Parameters
+        ----------
+        begins, ends
+            Whether it is the first, and the last round of the stage.
         """
 
     async def visit(
@@ -207,7 +229,10 @@ class Staged(FixedFleet):
     ) -> tuple[WeightedSums, Cohort]:
         """Ask a phase; return the sum of the replies, each times lambda_k, and who answered.
 
-        everybody: whether the run stops if somebody in the fleet does not answer.
+        Parameters
+        ----------
+        everybody
+            Whether the run stops if somebody in the fleet does not answer.
         """
         missing = sorted(self.fleet.members.keys() - set(cohort.clients))
         if everybody and missing:

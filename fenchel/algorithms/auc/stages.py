@@ -16,11 +16,21 @@ from fenchel.common.settings.section import Section
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of a run."""
+    """A stage of a run.
 
-    step_size: float  # eta, of the local steps
-    local_steps: int  # I, in a round
-    rounds: int  # R: I R = T local steps in the stage
+    Attributes
+    ----------
+    step_size
+        Eta, of the local steps.
+    local_steps
+        I, in a round.
+    rounds
+        R: I R = T local steps in the stage.
+    """
+
+    step_size: float
+    local_steps: int
+    rounds: int
 
 
 class PracticeSchedule(Section):
@@ -105,9 +115,14 @@ class TheorySchedule(Section):
     ) -> Stage:
         """Return stage ``number`` of CODA+ (Theorem 1).
 
-        number: s, counted from 1.
-        step_size: eta_0; ``None``: the largest.
-        local_steps: I, where it is given (1 for NPA).
+        Parameters
+        ----------
+        number
+            s, counted from 1.
+        step_size
+            eta_0; ``None``: the largest.
+        local_steps
+            I, where it is given (1 for NPA).
         """
         first = self.longest_step(prior) if step_size is None else step_size
         grown = math.exp((number - 1) * self.rate)
@@ -120,8 +135,12 @@ class TheorySchedule(Section):
     def controlled_stage(self, number: int, round_length: float | None, prior: float, server_step_size: float) -> Stage:
         """Return stage ``number`` of CODASCA (Theorem 2): eta_l eta_g I and R are those of every stage.
 
-        number: s, counted from 1.
-        round_length: eta_l eta_g I; ``None``: the largest.
+        Parameters
+        ----------
+        number
+            s, counted from 1.
+        round_length
+            eta_l eta_g I; ``None``: the largest.
         """
         length = self.longest_round(prior) if round_length is None else round_length
         local_steps = max(1, round(self.window * math.exp(self.growth * (number - 1))))

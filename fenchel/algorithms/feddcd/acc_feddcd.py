@@ -65,9 +65,15 @@ class AccFedDCDSettings(DualAscentSettings):
 
 @dataclass(frozen=True)
 class Acceleration:
-    """The scalars of AccFedDCD, the same for all clients: otherwise the duals would not sum to zero."""
+    """The scalars of AccFedDCD, the same for all clients: otherwise the duals would not sum to zero.
 
-    a: float  # a, b, theta: as in the paper's Algorithm 2 (specification, section 2.3)
+    Attributes
+    ----------
+    a, b, theta
+        As in the paper's Algorithm 2 (specification, section 2.3).
+    """
+
+    a: float
     b: float
     theta: float
 
@@ -90,8 +96,12 @@ def effective_participation(cohort: float, scales: Sequence[float]) -> float:
 
     For unequal scales there is no proof that the accelerated method converges with it; it does in practice.
 
-    cohort: tau, the (mean) number of clients in a round.
-    scales: 1 / lambda_i of all clients.
+    Parameters
+    ----------
+    cohort
+        Tau, the (mean) number of clients in a round.
+    scales
+        1 / lambda_i of all clients.
     """
     n, a = len(scales), np.sort(np.asarray(scales, np.float64))
     if n < 2 or cohort >= n:
@@ -120,16 +130,30 @@ class AccFedDCD(DualAscent):
 
     @dataclass
     class State(DualAscent.State):
-        """The server's state."""
+        """The server's state.
 
-        spreads: list[float] = field(default_factory=list)  # the clients' spread in the latest rounds
+        Attributes
+        ----------
+        spreads
+            The clients' spread in the latest rounds.
+        errors
+            Bounds on how far inexact solves moved the dual steps of these rounds, in the unit of the spread.
+        lowest
+            The lowest mean spread of a window so far.
+        smallest
+            The smallest spread above 0 so far.
+        restarts
+            Numbers of committed rounds after which the acceleration began anew, shape (restarts,).
+        accuracy
+            Delta that the local solves keep at least.
+        """
+
+        spreads: list[float] = field(default_factory=list)
         errors: list[float] = field(default_factory=list)
-        """Bounds on how far inexact solves moved the dual steps of these rounds, in the unit of the spread."""
-        lowest: float = float("inf")  # the lowest mean spread of a window so far
-        smallest: float = float("inf")  # the smallest spread above 0 so far
+        lowest: float = float("inf")
+        smallest: float = float("inf")
         restarts: Indices = field(default_factory=lambda: np.empty(0, np.int64))
-        """Numbers of committed rounds after which the acceleration began anew, shape (restarts,)."""
-        accuracy: float = 0.25  # delta that the local solves keep at least
+        accuracy: float = 0.25
 
     Settings = AccFedDCDSettings
     settings: AccFedDCDSettings
@@ -282,13 +306,27 @@ class AccFedDCDClient(DualAscentClient):
 
     @dataclass
     class State(DualAscentClient.State):
-        """What a client keeps; ``dual`` is y_i."""
+        """What a client keeps; ``dual`` is y_i.
 
-        momentum: Vector  # z_i, shape (d,)
-        committed: int  # after which committed round y_i and z_i are
-        solved_in: int  # the committed round before which ``minimizer`` was computed; -1: never
-        error: float  # bound on the squared distance of ``minimizer`` to the exact one
-        a: float  # a, b, theta: the scalars of acceleration, the same for all clients
+        Attributes
+        ----------
+        momentum
+            z_i, shape (d,).
+        committed
+            After which committed round y_i and z_i are.
+        solved_in
+            The committed round before which ``minimizer`` was computed; -1: never.
+        error
+            Bound on the squared distance of ``minimizer`` to the exact one.
+        a, b, theta
+            The scalars of acceleration, the same for all clients.
+        """
+
+        momentum: Vector
+        committed: int
+        solved_in: int
+        error: float
+        a: float
         b: float
         theta: float
 

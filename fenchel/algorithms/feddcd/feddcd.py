@@ -109,19 +109,32 @@ class DualAscent(Algorithm):
 
     @dataclass
     class State(Algorithm.State):
-        """The server's state."""
+        """The server's state.
+
+        Attributes
+        ----------
+        strong_convexity
+            strong_convexity, smoothness: alpha_i and beta_i of each client's objective, before weighting, by client id;
+            beta 0: not known.
+        samples
+            n_i.
+        rounding
+            Rounding, second_rounding: what rounding the averages (of the first and the second cohort) to their dtype
+            has left out of the sum of the duals so far, shape (d,): it is added to the next average (specification,
+            5.20).
+        committed
+            Rounds whose average was told to the clients.
+        figures
+            The latest figures.
+        """
 
         strong_convexity: dict[str, float] = field(default_factory=dict)
-        """strong_convexity, smoothness: alpha_i and beta_i of each client's objective, before weighting, by client id;
-        beta 0: not known."""
         smoothness: dict[str, float] = field(default_factory=dict)
-        samples: dict[str, int] = field(default_factory=dict)  # n_i
+        samples: dict[str, int] = field(default_factory=dict)
         rounding: Vector = field(default_factory=lambda: np.empty(0))
-        """rounding, second_rounding: what rounding the averages (of the first and the second cohort) to their dtype has
-        left out of the sum of the duals so far, shape (d,): it is added to the next average (specification, 5.20)."""
         second_rounding: Vector = field(default_factory=lambda: np.empty(0))
-        committed: int = 0  # rounds whose average was told to the clients
-        figures: dict[str, float] = field(default_factory=dict)  # the latest figures
+        committed: int = 0
+        figures: dict[str, float] = field(default_factory=dict)
 
     settings: DualAscentSettings
     objective: Objective
@@ -370,12 +383,24 @@ class DualAscentClient(ClientAlgorithm):
 
     @dataclass
     class State:
-        """What a client keeps."""
+        """What a client keeps.
 
-        dual: Vector  # y_i, shape (d,), float64 whatever the model's dtype: the duals of all clients sum to zero
-        minimizer: Vector  # w_i, the last model that this client computed: where the next solve starts, shape (d,)
-        weight: float  # p_i, its weight in the objective
-        solves: int  # how often it has solved
+        Attributes
+        ----------
+        dual
+            y_i, shape (d,), float64 whatever the model's dtype: the duals of all clients sum to zero.
+        minimizer
+            w_i, the last model that this client computed: where the next solve starts, shape (d,).
+        weight
+            p_i, its weight in the objective.
+        solves
+            How often it has solved.
+        """
+
+        dual: Vector
+        minimizer: Vector
+        weight: float
+        solves: int
 
     def initial_state(self) -> Any:
         """y_i = w_i = 0."""

@@ -64,10 +64,15 @@ class HybridFedAvg(Algorithm):
 
     @dataclass
     class State(Algorithm.State):
-        """The global model, and who holds which part of it."""
+        """The global model, and who holds which part of it.
+
+        Attributes
+        ----------
+        features_held
+            M_k, the positions of each client's features in the model, by client id.
+        """
 
         features_held: dict[str, Indices] = field(default_factory=dict)
-        """M_k, the positions of each client's features in the model, by client id."""
 
     Settings: ClassVar[type[AlgorithmSettings]] = HybridFedAvgSettings
     settings: LocalDescentSettings
@@ -107,11 +112,18 @@ class HybridFedAvg(Algorithm):
 def averaged_by_feature(model: Vector, parts: Iterable[tuple[Indices, Vector, float]]) -> Vector:
     """Return the model with the weight of each feature averaged over the parts that have it.
 
-    model: shape (m,); a feature that no part has keeps its weight from here.
-    parts: of each client: positions in the model, strictly increasing; the values there, of the same shape; and how
-        much they weigh, above 0.
+    Parameters
+    ----------
+    model
+        Shape (m,); a feature that no part has keeps its weight from here.
+    parts
+        Of each client: positions in the model, strictly increasing; the values there, of the same shape; and how much
+        they weigh, above 0.
 
-    Returns: Shape (m,), a new array.
+    Returns
+    -------
+    Vector
+        Shape (m,), a new array.
     """
     total = np.zeros_like(model)
     weight = np.zeros(model.shape)

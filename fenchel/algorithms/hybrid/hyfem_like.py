@@ -38,9 +38,15 @@ class HyFEMLikeClient(HybridFedAvgClient):
 
     @dataclass
     class State:
-        """The local model."""
+        """The local model.
 
-        local: Vector  # v_k, shape (m,); zeros before the first round
+        Attributes
+        ----------
+        local
+            v_k, shape (m,); zeros before the first round.
+        """
+
+        local: Vector
 
     settings: HyFEMLikeSettings
 

@@ -28,10 +28,18 @@ Stored: TypeAlias = Vector | CipherVector | Ciphertexts
 
 @dataclass(frozen=True)
 class Vectors:
-    """How the aligned vectors of one kind are computed with. Shares are added in the order of client ids."""
+    """How the aligned vectors of one kind are computed with. Shares are added in the order of client ids.
 
-    arrangement: Arrangement  # who holds which entries
-    cipher: tuple[PublicKey, Layout] | None = None  # under which each block is one ciphertext; ``None``: numbers
+    Attributes
+    ----------
+    arrangement
+        Who holds which entries.
+    cipher
+        Under which each block is one ciphertext; ``None``: numbers.
+    """
+
+    arrangement: Arrangement
+    cipher: tuple[PublicKey, Layout] | None = None
 
     def zeros(self) -> Stored:
         """Return the vector of zeros, which everybody can tell from encrypted ones."""

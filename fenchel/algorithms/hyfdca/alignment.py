@@ -33,17 +33,33 @@ LABEL_BYTES = 16
 
 @dataclass(frozen=True)
 class HeldEntries:
-    """What a client says that it holds."""
+    """What a client says that it holds.
 
-    samples: NDArray[np.uint8]  # pseudonyms of its samples, shape (N_k, 32), uint8, in the order of its rows
-    features: Indices  # global positions of its features, shape (M_k,), strictly increasing
+    Attributes
+    ----------
+    samples
+        Pseudonyms of its samples, shape (N_k, 32), uint8, in the order of its rows.
+    features
+        Global positions of its features, shape (M_k,), strictly increasing.
+    """
+
+    samples: NDArray[np.uint8]
+    features: Indices
 
 
 class Group(NamedTuple):
-    """Items with the same holders."""
+    """Items with the same holders.
 
-    clients: tuple[str, ...]  # their holders, in the order of ids
-    blocks: Indices  # numbers of the group's blocks: a range, shape (blocks of the group,)
+    Attributes
+    ----------
+    clients
+        Their holders, in the order of ids.
+    blocks
+        Numbers of the group's blocks: a range, shape (blocks of the group,).
+    """
+
+    clients: tuple[str, ...]
+    blocks: Indices
 
 
 @dataclass(frozen=True)
@@ -52,25 +68,54 @@ class Slice:
 
     With ``local`` an array over the client's own rows, ``aligned[slice.positions]`` corresponds to
     ``local[slice.order]``, block after block.
+
+    Attributes
+    ----------
+    order
+        Positions among the client's own rows (or columns), in aligned order, shape (N_k,).
+    positions
+        Places in the aligned vector, in that order: strictly increasing, shape (N_k,).
+    blocks
+        Numbers of the blocks that the client holds, increasing, shape (B_k,).
+    sizes
+        Items in each of these blocks, shape (B_k,); their sum is N_k.
+    holders
+        Number of clients that hold each item, ``|B_n|``, in that order, shape (N_k,).
+    group
+        Number of the group of each block, shape (B_k,).
     """
 
-    order: Indices  # positions among the client's own rows (or columns), in aligned order, shape (N_k,)
-    positions: Indices  # places in the aligned vector, in that order: strictly increasing, shape (N_k,)
-    blocks: Indices  # numbers of the blocks that the client holds, increasing, shape (B_k,)
-    sizes: Indices  # items in each of these blocks, shape (B_k,); their sum is N_k
-    holders: Indices  # number of clients that hold each item, ``|B_n|``, in that order, shape (N_k,)
-    group: Indices  # number of the group of each block, shape (B_k,)
+    order: Indices
+    positions: Indices
+    blocks: Indices
+    sizes: Indices
+    holders: Indices
+    group: Indices
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Items (samples or features) in one vector: group after group, block after block."""
+    """Items (samples or features) in one vector: group after group, block after block.
 
-    items: int  # length of the aligned vector: how many items somebody holds
-    block_sizes: Indices  # items in each block, shape (blocks,). All but the last block of a group are full.
-    item_holders: Indices  # number of clients that hold each item, in aligned order, shape (items,)
-    groups: tuple[Group, ...]  # the groups, ordered by their holders
-    slices: Mapping[str, Slice]  # for each client, where its items lie
+    Attributes
+    ----------
+    items
+        Length of the aligned vector: how many items somebody holds.
+    block_sizes
+        Items in each block, shape (blocks,). All but the last block of a group are full.
+    item_holders
+        Number of clients that hold each item, in aligned order, shape (items,).
+    groups
+        The groups, ordered by their holders.
+    slices
+        For each client, where its items lie.
+    """
+
+    items: int
+    block_sizes: Indices
+    item_holders: Indices
+    groups: tuple[Group, ...]
+    slices: Mapping[str, Slice]
 
     @property
     def blocks(self) -> int:
@@ -80,10 +125,18 @@ class Arrangement:
 
 @dataclass(frozen=True)
 class Alignment(Arrangement):
-    """The samples of a run in one vector, and what is known of its features."""
+    """The samples of a run in one vector, and what is known of its features.
 
-    feature_holders: Indices  # number of clients that hold each feature, ``|K_m|``, shape (M,); 0 where nobody does
-    warnings: tuple[str, ...]  # what a person should know before the run begins
+    Attributes
+    ----------
+    feature_holders
+        Number of clients that hold each feature, ``|K_m|``, shape (M,); 0 where nobody does.
+    warnings
+        What a person should know before the run begins.
+    """
+
+    feature_holders: Indices
+    warnings: tuple[str, ...]
 
     @property
     def samples(self) -> int:
@@ -105,13 +158,18 @@ def align(
     order does not depend on the pseudonyms, and data of the same sample groups have the same order however their
     features are split.
 
-    local_data: what each client holds, by client id.
-    ragged: whether a client may lack cells (a sample's value of a feature) within its samples and features, so that
-        two clients may have samples and features in common without having a cell in common. :func:`check_cells` finds
-        common cells then; otherwise they are refused here.
-    random: where the order comes from.
-
     HyFDCA, setup step S2. A cell that two clients hold would count twice in both of the method's sums.
+
+    Parameters
+    ----------
+    local_data
+        What each client holds, by client id.
+    ragged
+        Whether a client may lack cells (a sample's value of a feature) within its samples and features, so that two
+        clients may have samples and features in common without having a cell in common. :func:`check_cells` finds
+        common cells then; otherwise they are refused here.
+    random
+        Where the order comes from.
     """
     clients = sorted(local_data)
     for client in clients:
@@ -135,7 +193,10 @@ def align(
 def align_features(local_data: Mapping[str, HeldEntries], *, features: int, block: int) -> Arrangement:
     """Lay the features that somebody holds out in one vector; within a group they keep their order.
 
-    local_data: what each client holds, by client id, as :func:`align` has checked it.
+    Parameters
+    ----------
+    local_data
+        What each client holds, by client id, as :func:`align` has checked it.
     """
     clients = sorted(local_data)
     return _arrange(clients, [local_data[client].features for client in clients], features, block, None)
@@ -144,9 +205,12 @@ def align_features(local_data: Mapping[str, HeldEntries], *, features: int, bloc
 def check_cells(cells: Mapping[str, NDArray[np.uint8]]) -> None:
     """Refuse a cell that is held twice.
 
-    cells: for each client, pseudonyms of its non-zero cells, shape (cells, 16), uint8.
-
     docs/specifications/hyfdca.md, E11.
+
+    Parameters
+    ----------
+    cells
+        For each client, pseudonyms of its non-zero cells, shape (cells, 16), uint8.
     """
     clients = sorted(cells)
     numbers = np.concatenate([np.empty(0, np.int64), *_numbered([cells[client] for client in clients])])
@@ -166,10 +230,13 @@ def check_cells(cells: Mapping[str, NDArray[np.uint8]]) -> None:
 def check_labels(alignment: Alignment, labels: Mapping[str, NDArray[np.uint8]]) -> None:
     """Refuse samples whose holders have different labels for them.
 
-    labels: for each client, pseudonyms of its labels in the order of its rows, shape (N_k, 16), uint8: equal for two
-        clients if their labels of one sample are equal.
-
     A sample with two labels has a different dual step at each holder, so that the method converges to no optimum.
+
+    Parameters
+    ----------
+    labels
+        For each client, pseudonyms of its labels in the order of its rows, shape (N_k, 16), uint8: equal for two
+        clients if their labels of one sample are equal.
     """
     first_label = np.zeros((alignment.samples, LABEL_BYTES), np.uint8)
     first_holder = np.full(alignment.samples, -1)
@@ -255,8 +322,12 @@ def _arrange(
 ) -> Arrangement:
     """Group the items by their holders, order them, and cut the groups into blocks.
 
-    held: for each client, the different items that it holds, numbers below ``items``, in its own order.
-    random: puts the items of a group in random order; ``None`` leaves them in the order of their numbers.
+    Parameters
+    ----------
+    held
+        For each client, the different items that it holds, numbers below ``items``, in its own order.
+    random
+        Puts the items of a group in random order; ``None`` leaves them in the order of their numbers.
     """
     if block < 1:
         raise ValueError(f"blocks of {block} items; expected at least 1")
@@ -308,8 +379,11 @@ def _arrange(
 def _groups(held: Sequence[Indices], items: int) -> tuple[Indices, list[tuple[int, ...]]]:
     """Group items by equal sets of holders.
 
-    Returns: Number of each item's group, shape (items,); -1 where nobody holds it. Of each group, the positions of
-    its holders among the clients, increasing.
+    Returns
+    -------
+    tuple[Indices, list[tuple[int, ...]]]
+        Number of each item's group, shape (items,); -1 where nobody holds it. Of each group, the positions of its
+        holders among the clients, increasing.
     """
     # Refinement: each client splits every class that it holds a part of. Held and not held part ways, and the
     # cost is that of the client's own items, however many others there are.
@@ -331,8 +405,12 @@ def _groups(held: Sequence[Indices], items: int) -> tuple[Indices, list[tuple[in
 def _refuse_common_cells(groups: Sequence[Group], parts: Mapping[str, tuple[Indices, Indices]]) -> None:
     """Refuse two clients that have a sample and a feature in common.
 
-    groups: the groups of the samples: only clients of one group have samples in common.
-    parts: for each client, its samples (numbers) and its features.
+    Parameters
+    ----------
+    groups
+        The groups of the samples: only clients of one group have samples in common.
+    parts
+        For each client, its samples (numbers) and its features.
     """
     number = {client: i for i, client in enumerate(parts)}
     disjoint = np.zeros((len(parts), len(parts)), np.bool_)

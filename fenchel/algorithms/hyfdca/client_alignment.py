@@ -25,12 +25,18 @@ def check_slice(
 ) -> None:
     """Check where a client's samples, or its features, lie in an aligned vector.
 
-    order: expected to be a permutation of ``0 .. count-1``, shape (count,).
-    sizes: expected to be positive numbers that add up to ``count``, shape (blocks,).
-    holders: expected to be positive numbers, shape (count,).
-    slots: entries that a ciphertext has room for; ``None`` where nothing is encrypted.
-    message_bytes: the largest message of the run: what a vector may take when its blocks are padded to whole
-        ciphertexts.
+    Parameters
+    ----------
+    order
+        Expected to be a permutation of ``0 .. count-1``, shape (count,).
+    sizes
+        Expected to be positive numbers that add up to ``count``, shape (blocks,).
+    holders
+        Expected to be positive numbers, shape (count,).
+    slots
+        Entries that a ciphertext has room for; ``None`` where nothing is encrypted.
+    message_bytes
+        The largest message of the run: what a vector may take when its blocks are padded to whole ciphertexts.
     """
     _check_shape(f"the order of the {what}", order, count)
     _check_shape(f"the numbers of holders of the {what}", holders, count)

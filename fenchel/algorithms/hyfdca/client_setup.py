@@ -48,28 +48,53 @@ class HyFDCASetupClient(ClientAlgorithm):
 
     @dataclass
     class State:
-        """What a client keeps; entries of samples are in aligned order (fenchel/algorithms/hyfdca/alignment.py)."""
+        """What a client keeps; entries of samples are in aligned order (fenchel/algorithms/hyfdca/alignment.py).
 
-        dual: Vector  # alpha_k, shape (N_k,)
-        change: Vector  # the latest proposed change of alpha_k, shape (N_k,); line search only
-        primal: Vector  # w_k, shape (M_k,) in the order of ``feature_order``; encrypted primal only
-        samples: int  # N, distinct samples of all clients
+        Attributes
+        ----------
+        dual
+            alpha_k, shape (N_k,).
+        change
+            The latest proposed change of alpha_k, shape (N_k,); line search only.
+        primal
+            w_k, shape (M_k,) in the order of ``feature_order``; encrypted primal only.
+        samples
+            N, distinct samples of all clients.
+        largest_dual
+            Largest magnitude of a dual variable that ciphertexts have room for, if the loss does not bound it.
+        order
+            Own rows in aligned order, shape (N_k,).
+        sizes
+            Samples in each own block, shape (B_k,).
+        holders
+            |B_n| of each sample, shape (N_k,).
+        groups
+            Sample group of each own block, shape (B_k,).
+        quotas
+            How many units are picked a round (:func:`fenchel.algorithms.hyfdca.settings.picked_units`).
+        norms
+            ||x_i||^2 over all holders, shape (N_k,).
+        feature_order
+            feature_order, feature_sizes, feature_holders: the same for features; empty unless the primal is encrypted.
+        layouts
+            How values lie in ciphertexts, by what they are (:func:`fenchel.algorithms.hyfdca.settings.layout_numbers`).
+        """
+
+        dual: Vector
+        change: Vector
+        primal: Vector
+        samples: int
         largest_dual: float
-        """Largest magnitude of a dual variable that ciphertexts have room for, if the loss does not bound it."""
-        order: Indices  # own rows in aligned order, shape (N_k,)
-        sizes: Indices  # samples in each own block, shape (B_k,)
-        holders: Indices  # |B_n| of each sample, shape (N_k,)
-        groups: Indices  # sample group of each own block, shape (B_k,)
-        quotas: Indices  # how many units are picked a round (:func:`fenchel.algorithms.hyfdca.settings.picked_units`)
-        norms: Vector  # ||x_i||^2 over all holders, shape (N_k,)
+        order: Indices
+        sizes: Indices
+        holders: Indices
+        groups: Indices
+        quotas: Indices
+        norms: Vector
         feature_order: Indices
-        """feature_order, feature_sizes, feature_holders: the same for features; empty unless the primal is
-        encrypted."""
         feature_sizes: Indices
         feature_holders: Indices
         layouts: dict[str, Indices]
-        """How values lie in ciphertexts, by what they are
-        (:func:`fenchel.algorithms.hyfdca.settings.layout_numbers`)."""
 
     def initial_state(self) -> State:
         """Return the state of a client that has not been aligned yet."""

@@ -23,9 +23,15 @@ log = logging.getLogger("fenchel.client")
 
 @dataclass(frozen=True)
 class Clear:
-    """The entries of an aligned vector as they are."""
+    """The entries of an aligned vector as they are.
 
-    sizes: Indices  # entries in each block, shape (B,)
+    Attributes
+    ----------
+    sizes
+        Entries in each block, shape (B,).
+    """
+
+    sizes: Indices
 
     def seal(self, values: Vector, blocks: Indices | None = None) -> Value:
         """Return what is sent of a client's entries: those of all its blocks, or of some."""
@@ -59,11 +65,21 @@ class Clear:
 
 @dataclass(frozen=True)
 class Encrypted(Clear):
-    """One ciphertext for each block, none larger than ``layout.slots``, its values in the first slots."""
+    """One ciphertext for each block, none larger than ``layout.slots``, its values in the first slots.
 
-    layout: Layout  # how values lie in a ciphertext
-    cipher: Paillier  # encrypts and decrypts
-    what: str = "values"  # what the values are, and the setting that bounds them, for errors
+    Attributes
+    ----------
+    layout
+        How values lie in a ciphertext.
+    cipher
+        Encrypts and decrypts.
+    what
+        What the values are, and the setting that bounds them, for errors.
+    """
+
+    layout: Layout
+    cipher: Paillier
+    what: str = "values"
 
     def _sent(self, values: Vector, sizes: Indices) -> Value:
         """Return fresh ciphertexts, zeros in the slots that a block leaves over."""

@@ -26,18 +26,40 @@ _CLEAR_BLOCK = 1024  # samples in a block where nothing is encrypted
 
 @dataclass(frozen=True)
 class DualRanges:
-    """Bounds that follow from the settings and from the little that the server knows of the data."""
+    """Bounds that follow from the settings and from the little that the server knows of the data.
 
-    settings: HyFDCASettings  # of the algorithm
-    key_bits: int | None  # length of the public key; ``None``: nothing is encrypted
-    loss: MarginLoss  # loss, l2: of the objective
+    Attributes
+    ----------
+    settings
+        Of the algorithm.
+    key_bits
+        Length of the public key; ``None``: nothing is encrypted.
+    loss, l2
+        Of the objective.
+    samples
+        Number of rows of all clients together.
+    clients
+        Number of clients.
+    holders
+        Clients that hold the same sample, at most.
+    longest_part
+        Largest squared norm of a client's part of a row, at most.
+    largest_target
+        Largest magnitude of a target, at most; at least 1.
+    ascends
+        Whether the dual objective never falls, so that it bounds the model.
+    """
+
+    settings: HyFDCASettings
+    key_bits: int | None
+    loss: MarginLoss
     l2: float
-    samples: int  # number of rows of all clients together
-    clients: int  # number of clients
-    holders: int  # clients that hold the same sample, at most
-    longest_part: float  # largest squared norm of a client's part of a row, at most
-    largest_target: float = 1.0  # largest magnitude of a target, at most; at least 1
-    ascends: bool = False  # whether the dual objective never falls, so that it bounds the model
+    samples: int
+    clients: int
+    holders: int
+    longest_part: float
+    largest_target: float = 1.0
+    ascends: bool = False
 
     @cached_property
     def block(self) -> int:

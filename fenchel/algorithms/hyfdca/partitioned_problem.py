@@ -37,19 +37,35 @@ class Hybrid:
     """Who holds what, and how vectors over samples and features are laid out, encrypted or not.
 
     holdings: what each client holds, by client id.
+
+    Attributes
+    ----------
+    settings, seed
+        Of the run.
+    loss, l2
+        Of the objective.
+    features
+        M, features of the whole problem.
+    norm_bits
+        Of each client: the squared norm of its longest part of a row is at most ``2^norm_bits``.
+    target_bits
+        Of each client: its targets are at most ``2^target_bits`` in magnitude.
+    key
+        The clients' public key; ``None`` in plaintext.
+    ascends
+        Whether the dual objective never falls.
     """
 
-    settings: HyFDCASettings  # settings, seed: of the run
+    settings: HyFDCASettings
     seed: int
-    loss: MarginLoss  # loss, l2: of the objective
+    loss: MarginLoss
     l2: float
-    features: int  # M, features of the whole problem
+    features: int
     local_data: Mapping[str, HeldEntries]
     norm_bits: Mapping[str, int]
-    """Of each client: the squared norm of its longest part of a row is at most ``2^norm_bits``."""
-    target_bits: Mapping[str, int]  # of each client: its targets are at most ``2^target_bits`` in magnitude
-    key: PublicKey | None  # the clients' public key; ``None`` in plaintext
-    ascends: bool  # whether the dual objective never falls
+    target_bits: Mapping[str, int]
+    key: PublicKey | None
+    ascends: bool
 
     def prepare(self) -> None:
         """Work out what is needed in every round and takes long: for millions of samples, seconds."""
@@ -162,9 +178,14 @@ def agreed_key(
 ) -> NDArray[np.uint8]:
     """Return the public key that all clients have: n, big-endian; empty in plaintext.
 
-    keys: what each client says, by client id.
-    bits: length that the settings ask for; ``None``: nothing is encrypted.
-    expected: the key that the server was given, if any.
+    Parameters
+    ----------
+    keys
+        What each client says, by client id.
+    bits
+        Length that the settings ask for; ``None``: nothing is encrypted.
+    expected
+        The key that the server was given, if any.
     """
     if bits is None:
         return np.empty(0, np.uint8)

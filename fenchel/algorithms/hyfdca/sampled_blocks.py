@@ -14,12 +14,22 @@ from fenchel.common.arrays import Indices
 
 @dataclass(frozen=True)
 class SampledBlocks:
-    """The picks of all clients, which follow from the run's seed: clients draw the same."""
+    """The picks of all clients, which follow from the run's seed: clients draw the same.
 
-    settings: HyFDCASettings  # settings, seed: of the run
+    Attributes
+    ----------
+    settings, seed
+        Of the run.
+    alignment
+        Of its samples.
+    block
+        Samples in a block.
+    """
+
+    settings: HyFDCASettings
     seed: int
-    alignment: Alignment  # of its samples
-    block: int  # samples in a block
+    alignment: Alignment
+    block: int
 
     def of(self, client: str, t: int) -> SampledBlock:
         """Return D_k of round ``t``."""

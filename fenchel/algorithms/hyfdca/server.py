@@ -416,9 +416,13 @@ def _revealed(replies: Replies, figures: Value | None) -> Vector | None:
 def best_step(wv: float, vv: float, terms: Vector, l2: float) -> float:
     """Return the g in [0, 1] with the largest D(alpha + g delta) (specification, section 3.3).
 
-    wv, vv: w^T v and ||v||^2, where v = A delta.
-    terms: two numbers a and c, if (1/N) sum_i -l_i*(-(alpha_i + g delta_i)) grows by g a - g^2 c / 2; else its values
-        at g = 0 and at each of ``LINE_STEPS``.
+    Parameters
+    ----------
+    wv, vv
+        w^T v and ||v||^2, where v = A delta.
+    terms
+        Two numbers a and c, if (1/N) sum_i -l_i*(-(alpha_i + g delta_i)) grows by g a - g^2 c / 2; else its values at g
+        = 0 and at each of ``LINE_STEPS``.
     """
     if len(terms) == 2:
         rise, bend = float(terms[0]) - l2 * wv, float(terms[1]) + l2 * vv

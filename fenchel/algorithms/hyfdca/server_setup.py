@@ -51,31 +51,52 @@ class HyFDCASetup(Algorithm):
 
     @dataclass
     class State(Algorithm.State):
-        """The server's state."""
+        """The server's state.
+
+        Attributes
+        ----------
+        pseudonyms
+            Pseudonyms, features: what each client holds (setup S1).
+        key
+            The public key's n, big-endian bytes; empty in plaintext.
+        norm_bits
+            Of each client: its longest part of a row has a squared norm of at most ``2^norm_bits``.
+        target_bits
+            Of each client: its targets are at most ``2^target_bits`` in magnitude.
+        dual
+            enc(alpha_0), aligned; ``None`` where the line search keeps it with the clients only.
+        scores
+            For each client, its last inner products enc(ip_k) (Algorithm 2's cache).
+        contributions
+            For each client, its last what_k (Algorithm 4's cache), numbers or ciphertexts.
+        synced
+            Clients that have done the last aggregation: all others are "returning" in their next round.
+        missed
+            Line search: steps that somebody missed, each {"step": g, "change": enc(delta)}.
+        away
+            Line search: from which of them on a client missed them.
+        figures
+            The latest objective, dual objective and gap.
+        stalled
+            Line search: rounds in a row without a step, because somebody did not answer all phases.
+        released
+            Whether the model that was encrypted until the end has been released to the server.
+        """
 
         pseudonyms: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
-        """pseudonyms, features: what each client holds (setup S1)."""
         features: dict[str, Indices] = field(default_factory=dict)
         key: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
-        """The public key's n, big-endian bytes; empty in plaintext."""
         norm_bits: dict[str, int] = field(default_factory=dict)
-        """Of each client: its longest part of a row has a squared norm of at most ``2^norm_bits``."""
         target_bits: dict[str, int] = field(default_factory=dict)
-        """Of each client: its targets are at most ``2^target_bits`` in magnitude."""
         dual: Stored | None = None
-        """enc(alpha_0), aligned; ``None`` where the line search keeps it with the clients only."""
         scores: dict[str, Stored] = field(default_factory=dict)
-        """For each client, its last inner products enc(ip_k) (Algorithm 2's cache)."""
         contributions: dict[str, Stored] = field(default_factory=dict)
-        """For each client, its last what_k (Algorithm 4's cache), numbers or ciphertexts."""
         synced: list[str] = field(default_factory=list)
-        """Clients that have done the last aggregation: all others are "returning" in their next round."""
         missed: list[dict[str, float | Stored]] = field(default_factory=list)
-        """Line search: steps that somebody missed, each {"step": g, "change": enc(delta)}."""
-        away: dict[str, int] = field(default_factory=dict)  # line search: from which of them on a client missed them
-        figures: dict[str, float] = field(default_factory=dict)  # the latest objective, dual objective and gap
-        stalled: int = 0  # line search: rounds in a row without a step, because somebody did not answer all phases
-        released: bool = False  # whether the model that was encrypted until the end has been released to the server
+        away: dict[str, int] = field(default_factory=dict)
+        figures: dict[str, float] = field(default_factory=dict)
+        stalled: int = 0
+        released: bool = False
 
     settings: HyFDCASettings
     state: State

@@ -273,10 +273,17 @@ def layout_of(numbers: Indices) -> Layout:
 def entries_of(sizes: Indices, blocks: Indices) -> Indices:
     """Return the places of some blocks' samples in a vector of consecutive blocks.
 
-    sizes: samples in each block, shape (B,).
-    blocks: which blocks, shape (b,).
+    Parameters
+    ----------
+    sizes
+        Samples in each block, shape (B,).
+    blocks
+        Which blocks, shape (b,).
 
-    Returns: Block after block, shape (sum of the sizes,).
+    Returns
+    -------
+    Indices
+        Block after block, shape (sum of the sizes,).
     """
     starts = np.cumsum(sizes) - sizes
     lengths = sizes[blocks]
@@ -285,10 +292,18 @@ def entries_of(sizes: Indices, blocks: Indices) -> Indices:
 
 
 class SampledBlock(NamedTuple):
-    """D_k, what a client picks in a round."""
+    """D_k, what a client picks in a round.
 
-    blocks: Indices | None  # places of the picked blocks among its own; ``None`` if it picks single samples
-    entries: Indices  # places of the picked samples in its aligned order
+    Attributes
+    ----------
+    blocks
+        Places of the picked blocks among its own; ``None`` if it picks single samples.
+    entries
+        Places of the picked samples in its aligned order.
+    """
+
+    blocks: Indices | None
+    entries: Indices
 
 
 def sampled(
@@ -308,12 +323,19 @@ def picked_units(
 
     Both halves call this: the picks follow from the run's seed, and so are no secret from the server.
 
-    groups: group of each unit that the client holds, shape (u,): of each sample in aligned order, or, where blocks
-        are picked, of each block.
-    quotas: with common picks: how many units of each of its groups (in increasing order of their numbers) are picked.
-        With independent picks: one number, how many of all.
+    Parameters
+    ----------
+    groups
+        Group of each unit that the client holds, shape (u,): of each sample in aligned order, or, where blocks are
+        picked, of each block.
+    quotas
+        With common picks: how many units of each of its groups (in increasing order of their numbers) are picked. With
+        independent picks: one number, how many of all.
 
-    Returns: Positions among the client's units, increasing.
+    Returns
+    -------
+    Indices
+        Positions among the client's units, increasing.
     """
     if settings.picks is None:
         return np.arange(len(groups))

@@ -127,14 +127,20 @@ class DRDM(SampledByWeight):
 
     @dataclass
     class State(SampledByWeight.State):
-        """More of the server's state."""
+        """More of the server's state.
+
+        Attributes
+        ----------
+        drift
+            H, shape (d,), float64: the mean of all clients' h_i, whoever took part; with ``lambda-table`` their sum,
+            weighed by the lambda of the last round.
+        table
+            h_i of every client, shape (N, d), with ``lambda-table``; else (0, d). In the dtype of the model, as the
+            clients keep theirs, so that both round alike.
+        """
 
         drift: NDArray[np.float64]
-        """H, shape (d,), float64: the mean of all clients' h_i, whoever took part; with ``lambda-table`` their sum,
-        weighed by the lambda of the last round."""
         table: Dense
-        """h_i of every client, shape (N, d), with ``lambda-table``; else (0, d). In the dtype of the model, as the
-        clients keep theirs, so that both round alike."""
 
     Settings = DRDMSettings
     settings: DRDMSettings
@@ -311,13 +317,19 @@ class DRDMClient(SampledClient):
 
     @dataclass
     class State:
-        """The drift, in units of the model."""
+        """The drift, in units of the model.
+
+        Attributes
+        ----------
+        drift
+            h_i = -g_i / mu, shape (d,): g_i estimates the gradient of f_i at this client's last local model. In
+            float64, as the server's mean of them; with ``lambda-table`` in the dtype of the model, as its table.
+        regularization
+            Mu, where the settings leave it open.
+        """
 
         drift: Vector
-        """h_i = -g_i / mu, shape (d,): g_i estimates the gradient of f_i at this client's last local model. In float64,
-        as the server's mean of them; with ``lambda-table`` in the dtype of the model, as its table."""
         regularization: float = _FALLBACK
-        """mu, where the settings leave it open."""
 
     settings: DRDMSettings
 
@@ -344,9 +356,14 @@ class DRDMClient(SampledClient):
     def train(self, model: Vector, snapshot_step: int, scale: float = 1.0) -> Values:
         """tau times w <- Pi_W(w - eta (omega grad l_i(w) + mu (h_i + w - wbar))); h_i <- h_i + w - wbar.
 
-        model: wbar, shape (d,).
-        snapshot_step: k': after so many steps the snapshot is taken.
-        scale: omega_i, with ``lambda-scaled``; steps are shorter where it is above 1.
+        Parameters
+        ----------
+        model
+            Wbar, shape (d,).
+        snapshot_step
+            k': after so many steps the snapshot is taken.
+        scale
+            omega_i, with ``lambda-scaled``; steps are shorter where it is above 1.
         """
         w, snapshot, given = model.copy(), model, self.settings.regularization
         mu = self.state.regularization if given is None else given

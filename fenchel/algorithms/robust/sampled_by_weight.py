@@ -38,13 +38,22 @@ class SampledByWeight(Robust):
 
     @dataclass
     class State(Robust.State):
-        """More of the server's state."""
+        """More of the server's state.
 
-        dual_step_size: float  # gamma; 0 until it is known
-        mean_weights: NDArray[np.float64]  # mean over the rounds of the lambda that they drew by, shape (N,)
+        Attributes
+        ----------
+        dual_step_size
+            Gamma; 0 until it is known.
+        mean_weights
+            Mean over the rounds of the lambda that they drew by, shape (N,).
+        mean_snapshot
+            Mean over the rounds of their snapshots, shape (d,). The theorem is about these means, not about the last
+            iterates (section 6.2, E7).
+        """
+
+        dual_step_size: float
+        mean_weights: NDArray[np.float64]
         mean_snapshot: Vector
-        """Mean over the rounds of their snapshots, shape (d,). The theorem is about these means, not about the last
-        iterates (section 6.2, E7)."""
 
     settings: SampledByWeightSettings
     state: State
@@ -175,7 +184,10 @@ class SampledByWeight(Robust):
         Delta_i and Delta'_i are how far client i has come after tau and after k' steps. One that was drawn n_i times
         counts n_i times. At the last step the snapshot is the end, and is not sent twice.
 
-        take: given each client that answers, its Delta_i and its Delta'_i.
+        Parameters
+        ----------
+        take
+            Given each client that answers, its Delta_i and its Delta'_i.
         """
         n, k = self.training_cohort(t), self.snapshot_step(t)
         sums = WeightedSums()
@@ -217,9 +229,15 @@ class SampledByWeight(Robust):
         v_i = b_i + (N/m)(L_i - b_i) for i in U^(s), and b_i for others: b_i is what a client last reported,
         or always 0 (section 2.6). m counts those that answered.
 
-        reported: L_i, by client id.
+        Parameters
+        ----------
+        reported
+            L_i, by client id.
 
-        Returns: Shape (N,); 0 for those that are lost.
+        Returns
+        -------
+        NDArray[np.float64]
+            Shape (N,); 0 for those that are lost.
         """
         b = np.zeros(len(self.place))
         if self.settings.dual_estimator == "control-variate":

@@ -100,8 +100,11 @@ class ScaffPD(Robust):
 
         s = (1 + theta) q^r - theta q^{r-1}, and psi(lambda) = (rho/2) ||lambda - 1/N||^2.
 
-        reported: the losses of those that answered. q holds what the others last reported; 0 for one that never did,
-            and for one that reports for the first time q^{r-1} = q^r.
+        Parameters
+        ----------
+        reported
+            The losses of those that answered. q holds what the others last reported; 0 for one that never did, and for
+            one that reports for the first time q^{r-1} = q^r.
         """
         state, theta = self.state, self.settings.extrapolation
         sigma, rho = self.settings.dual_step_size, self.settings.concavity
@@ -126,10 +129,18 @@ class ScaffPDClient(LocalTraining):
 
     @dataclass
     class State:
-        """What the local steps begin with."""
+        """What the local steps begin with.
 
-        start: Vector  # x^r, shape (d,)
-        gradient: Vector  # c_k = grad f_k(x^r), shape (d,)
+        Attributes
+        ----------
+        start
+            x^r, shape (d,).
+        gradient
+            c_k = grad f_k(x^r), shape (d,).
+        """
+
+        start: Vector
+        gradient: Vector
 
     settings: ScaffPDSettings
 
@@ -144,7 +155,10 @@ class ScaffPDClient(LocalTraining):
     def train(self, mean_gradient: Vector) -> Values:
         """J times u <- u - eta (grad l_k(u) - c_k + cbar), from x^r; return how far that went.
 
-        mean_gradient: cbar, the gradients weighted by lambda, shape (d,).
+        Parameters
+        ----------
+        mean_gradient
+            Cbar, the gradients weighted by lambda, shape (d,).
         """
         x = self.state.start
         u, eta = x.copy(), self.settings.step_size_at(self.round)

@@ -29,13 +29,22 @@ class Robust(FixedFleet):
 
     @dataclass
     class State(FixedFleet.State):
-        """The global model, the weights, and what the server knows of the clients. N is the number of clients."""
+        """The global model, the weights, and what the server knows of the clients. N is the number of clients.
 
-        weights: NDArray[np.float64]  # lambda, shape (N,), float64, in the order of client ids
-        losses: NDArray[np.float64]  # what each client last reported as its loss, shape (N,), float64; nan before
+        Attributes
+        ----------
+        weights
+            Lambda, shape (N,), float64, in the order of client ids.
+        losses
+            What each client last reported as its loss, shape (N,), float64; nan before.
+        unvisited
+            Rounds since each client last took part, shape (N,): who is never visited again has a drift that is never
+            renewed (section 6.1, E2).
+        """
+
+        weights: NDArray[np.float64]
+        losses: NDArray[np.float64]
         unvisited: NDArray[np.int64]
-        """Rounds since each client last took part, shape (N,): who is never visited again has a drift that is never
-        renewed (section 6.1, E2)."""
 
     settings: RobustSettings
     state: State

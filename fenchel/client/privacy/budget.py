@@ -11,13 +11,27 @@ from fenchel.common.errors import BudgetSpentError
 
 @dataclass
 class Budget:
-    """Uploads that count together, and how many more an epsilon allows."""
+    """Uploads that count together, and how many more an epsilon allows.
 
-    cap: float | None = None  # largest epsilon of all of them; ``None``: no limit
-    delta: float = 1e-5  # of that epsilon
-    accountant: Accountant = field(default_factory=Accountant)  # how epsilon is computed
-    scope: str = ""  # which uploads these are, for people, where they are not those of one run
-    releases: Counter[Release] = field(default_factory=Counter)  # how often each kind of release was charged
+    Attributes
+    ----------
+    cap
+        Largest epsilon of all of them; ``None``: no limit.
+    delta
+        Of that epsilon.
+    accountant
+        How epsilon is computed.
+    scope
+        Which uploads these are, for people, where they are not those of one run.
+    releases
+        How often each kind of release was charged.
+    """
+
+    cap: float | None = None
+    delta: float = 1e-5
+    accountant: Accountant = field(default_factory=Accountant)
+    scope: str = ""
+    releases: Counter[Release] = field(default_factory=Counter)
     _known: tuple[Release, int, int] | None = None  # up to how many of one kind fit, beside so many others
 
     @property

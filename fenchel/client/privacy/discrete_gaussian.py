@@ -37,13 +37,22 @@ def discrete_gaussian(key: bytes, scale: float, count: int, *, margin: float = _
     ``exp(-x²/2r²) 2^V / B``, where ``B`` bounds the numerator. Blocks from the 64th on are left out: they
     begin at 32 standard deviations and have a probability below 1e-200.
 
-    key: 32 secret bytes, from which the samples follow by the stream cipher ChaCha20. They must serve nothing else.
-    scale: ``r``, from 1 to 2^46; nearly the standard deviation.
-    count: how many. The first samples do not depend on it.
-    margin: relative distance from an acceptance probability below which a decision is taken in exact arithmetic. A
-        larger one gives the same samples, later.
+    Parameters
+    ----------
+    key
+        32 secret bytes, from which the samples follow by the stream cipher ChaCha20. They must serve nothing else.
+    scale
+        ``r``, from 1 to 2^46; nearly the standard deviation.
+    count
+        How many. The first samples do not depend on it.
+    margin
+        Relative distance from an acceptance probability below which a decision is taken in exact arithmetic. A larger
+        one gives the same samples, later.
 
-    Returns: Shape (count,), int64.
+    Returns
+    -------
+    NDArray[np.int64]
+        Shape (count,), int64.
     """
     if not 1 <= scale <= LARGEST_SCALE:
         raise ValueError(f"scale must lie between 1 and 2^46, given {scale!r}")

@@ -41,15 +41,23 @@ _POLICY_FIELDS = _FIELDS | {"run", "client", "data"}
 class Ledger:
     """One client's privacy ledger for one run.
 
-    path: the file, made with mode 0600 when the first payload is charged, together with its folder; ``None`` keeps
-        the ledger in memory (a test, or a client whose every round stands alone).
-    owner: whose it is: a ledger of another client is refused.
-    cap: largest epsilon of all uploads together; ``None``: no limit.
-    at_least: uploads that are known to have left, from the policy's ledger: a ledger with fewer has been lowered, by
-        an old copy or a lost file.
-    policy: the ledger of all runs, to which every charge is added, too; ``None``: there is none.
-    count: a file that says how many uploads this ledger has, for when it is opened again; ``None``: there is none.
-        The disk need not confirm it, as it can only say too few.
+    Parameters
+    ----------
+    path
+        The file, made with mode 0600 when the first payload is charged, together with its folder; ``None`` keeps the
+        ledger in memory (a test, or a client whose every round stands alone).
+    owner
+        Whose it is: a ledger of another client is refused.
+    cap
+        Largest epsilon of all uploads together; ``None``: no limit.
+    at_least
+        Uploads that are known to have left, from the policy's ledger: a ledger with fewer has been lowered, by an old
+        copy or a lost file.
+    policy
+        The ledger of all runs, to which every charge is added, too; ``None``: there is none.
+    count
+        A file that says how many uploads this ledger has, for when it is opened again; ``None``: there is none. The
+        disk need not confirm it, as it can only say too few.
     """
 
     def __init__(
@@ -93,7 +101,10 @@ class Ledger:
     def charge(self, payload_digest: bytes, round: int, release: Release) -> None:
         """Charge a payload that is about to leave; return when that is written.
 
-        payload_digest: of the bytes that leave; a digest that was charged before costs nothing.
+        Parameters
+        ----------
+        payload_digest
+            Of the bytes that leave; a digest that was charged before costs nothing.
         """
         payload = payload_digest.hex()
         if payload in self.charges and (self._policy is None or payload in self._policy):
@@ -138,15 +149,28 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Account:
-    """Where all that a client gives away is counted, over all its runs."""
+    """Where all that a client gives away is counted, over all its runs.
 
-    client: str  # the client's id
-    run: str  # in which it takes part now
+    Attributes
+    ----------
+    client
+        The client's id.
+    run
+        In which it takes part now.
+    data
+        Stands for the client's data, as they are before the server's settings change them: of a file of its own the
+        digest of its bytes, else the client's id with the name of the data set.
+    path
+        The policy's ledger; ``None``: there is none, as nothing says where.
+    state
+        Folder of the client's runs, whose own ledgers count, too; ``None``: they are in memory.
+    """
+
+    client: str
+    run: str
     data: str
-    """Stands for the client's data, as they are before the server's settings change them: of a file of its own the
-    digest of its bytes, else the client's id with the name of the data set."""
-    path: Path | None  # the policy's ledger; ``None``: there is none, as nothing says where
-    state: Path | None  # folder of the client's runs, whose own ledgers count, too; ``None``: they are in memory
+    path: Path | None
+    state: Path | None
 
     def opened(self, cap: float | None, delta: float) -> PolicyLedger | None:
         """Open the policy's ledger, and add what the ledgers of runs below :attr:`state` have and it has not."""
@@ -171,8 +195,12 @@ class PolicyLedger:
     Charges count that are of the same client, whatever its data were, or of the same data, whatever the client was
     called: a file with one sample more is not new. Several clients and processes may share the file.
 
-    path: the file, made when the first payload is charged.
-    cap, delta: largest epsilon of all uploads together; ``None``: no limit.
+    Parameters
+    ----------
+    path
+        The file, made when the first payload is charged.
+    cap, delta
+        Largest epsilon of all uploads together; ``None``: no limit.
     """
 
     def __init__(self, account: Account, path: Path, *, cap: float | None, delta: float, at_least: int = 0) -> None:
@@ -208,7 +236,10 @@ class PolicyLedger:
     def charging(self, entry: dict[str, Any], release: Release) -> Iterator[dict[str, Any]]:
         """Charge an upload when the block is left; within, the run's ledger is written.
 
-        Returns: What the run's ledger must add to the entry: how long this one is.
+        Returns
+        -------
+        Iterator[dict[str, Any]]
+            What the run's ledger must add to the entry: how long this one is.
         """
         with self._file.held():
             if entry["payload"] not in self:

@@ -23,10 +23,15 @@ from fenchel.common.storage.store import make_private_folder, settle
 class LedgerFile:
     """A chained file of entries.
 
-    path: the file, made with mode 0600 when the first entry is added, together with its folder (0700); ``None``
-        keeps nothing.
-    header: first line: ``kind``, ``version`` and, unless several clients share the file, its ``owner``.
-    take: called with each entry that is read; raises ``ValueError`` or ``TypeError`` for one that cannot be.
+    Parameters
+    ----------
+    path
+        The file, made with mode 0600 when the first entry is added, together with its folder (0700); ``None`` keeps
+        nothing.
+    header
+        First line: ``kind``, ``version`` and, unless several clients share the file, its ``owner``.
+    take
+        Called with each entry that is read; raises ``ValueError`` or ``TypeError`` for one that cannot be.
     """
 
     def __init__(

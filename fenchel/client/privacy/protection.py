@@ -28,13 +28,27 @@ from fenchel.common.settings.run import RunSettings
 
 @dataclass(frozen=True)
 class Protection:
-    """What stands between a client's samples and what it sends."""
+    """What stands between a client's samples and what it sends.
 
-    privacy: DifferentialPrivacy  # the mechanism, as the run asks for it
-    facts: PrivacyFacts  # what else the sensitivity follows from
-    release: Release  # noise multiplier and sampling rate of every upload
-    randomness: PrivateRandomness  # where noise, batches and supports come from
-    ledger: Ledger  # what has left so far, and how much may
+    Attributes
+    ----------
+    privacy
+        The mechanism, as the run asks for it.
+    facts
+        What else the sensitivity follows from.
+    release
+        Noise multiplier and sampling rate of every upload.
+    randomness
+        Where noise, batches and supports come from.
+    ledger
+        What has left so far, and how much may.
+    """
+
+    privacy: DifferentialPrivacy
+    facts: PrivacyFacts
+    release: Release
+    randomness: PrivateRandomness
+    ledger: Ledger
 
     @property
     def clip_gradient(self) -> float | None:
@@ -67,9 +81,14 @@ class Protection:
         much noise there is, the round, and the question with the state in which it is answered. So what is
         computed again is the same payload, which costs nothing, and anything else has noise of its own.
 
-        values: shape (k,).
-        largest: magnitude of the largest number that local steps begin with, which must not depend on the data.
-        occasion: stands for the question, and for the state before it.
+        Parameters
+        ----------
+        values
+            Shape (k,).
+        largest
+            Magnitude of the largest number that local steps begin with, which must not depend on the data.
+        occasion
+            Stands for the question, and for the state before it.
         """
         try:
             grid = GridNoise.covering(
@@ -124,8 +143,12 @@ def protection_of(
 ) -> Protection | None:
     """Return a client's protection in a run, or ``None`` if there is to be none.
 
-    folder: where the client's secret and its ledger are kept; ``None``: in memory.
-    account: where all its runs are counted, if it has a policy.
+    Parameters
+    ----------
+    folder
+        Where the client's secret and its ledger are kept; ``None``: in memory.
+    account
+        Where all its runs are counted, if it has a policy.
     """
     privacy = settings.differential_privacy
     if privacy is None:

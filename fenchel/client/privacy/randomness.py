@@ -27,9 +27,15 @@ SECRET = "own.secret"  # noqa: S105 - the name of a file
 
 @dataclass(frozen=True)
 class PrivateRandomness:
-    """A client's own source of random numbers."""
+    """A client's own source of random numbers.
 
-    secret: bytes = field(repr=False)  # 32 bytes that never leave the client
+    Attributes
+    ----------
+    secret
+        32 bytes that never leave the client.
+    """
+
+    secret: bytes = field(repr=False)
 
     @classmethod
     def kept_in(cls, folder: Path | None) -> PrivateRandomness:

@@ -52,12 +52,19 @@ _CALIBRATED = 1e-4
 
 @dataclass(frozen=True)
 class Release:
-    """One upload, as an accountant sees it."""
+    """One upload, as an accountant sees it.
 
-    noise_multiplier: float  # ``z``: standard deviation of the noise over the sensitivity; from 1e-100 to 1e6
+    Attributes
+    ----------
+    noise_multiplier
+        ``z``: standard deviation of the noise over the sensitivity; from 1e-100 to 1e6.
+    sampling_rate
+        ``q = Q b / n_i``: share of the client's samples that the upload was computed from, from 1e-9 to 1; 1 also where
+        sampling protects nobody, as with a private dual variable.
+    """
+
+    noise_multiplier: float
     sampling_rate: float = 1.0
-    """``q = Q b / n_i``: share of the client's samples that the upload was computed from, from 1e-9 to 1; 1 also where
-    sampling protects nobody, as with a private dual variable."""
 
     def __post_init__(self) -> None:
         for what, value, least, most in (
@@ -72,23 +79,35 @@ class Release:
 
 @dataclass
 class Accountant:
-    """Computes epsilon for releases, and keeps the distributions that it made for them."""
+    """Computes epsilon for releases, and keeps the distributions that it made for them.
+
+    Attributes
+    ----------
+    method
+        ``pld-wor``: batches without replacement, neighbours that differ by replacing a sample; tight. ``rdp-wor``: the
+        same by a general bound, at most a few times looser. ``pld-poisson``, ``rdp-poisson``: every sample in the batch
+        by a coin of its own, neighbours that differ by adding or removing a sample. For more than 100,000 releases, or
+        an epsilon far beyond all privacy, ``pld-…`` is ``rdp-…``, whose memory and time do not grow.
+    """
 
     method: Method = "pld-wor"
-    """``pld-wor``: batches without replacement, neighbours that differ by replacing a sample; tight. ``rdp-wor``: the
-    same by a general bound, at most a few times looser. ``pld-poisson``, ``rdp-poisson``: every sample in the batch by
-    a coin of its own, neighbours that differ by adding or removing a sample. For more than 100,000 releases, or an
-    epsilon far beyond all privacy, ``pld-…`` is ``rdp-…``, whose memory and time do not grow."""
     _distributions: dict[tuple[Release, float], PrivacyLossDistribution] = field(default_factory=dict, repr=False)
     _divergences: dict[Release, Any] = field(default_factory=dict, repr=False)
 
     def epsilon(self, releases: Mapping[Release, int], delta: float) -> float:
         """Return an ``epsilon`` such that all releases together are (epsilon, delta)-differentially private.
 
-        releases: how often each kind of release was made; they may differ in noise and sampling.
-        delta: between 1e-10 and 1: below, rounding in the convolutions would count.
+        Parameters
+        ----------
+        releases
+            How often each kind of release was made; they may differ in noise and sampling.
+        delta
+            Between 1e-10 and 1: below, rounding in the convolutions would count.
 
-        Returns: Infinite where the method knows of no bound.
+        Returns
+        -------
+        float
+            Infinite where the method knows of no bound.
         """
         if not 1e-10 <= delta < 1:
             raise ValueError(f"delta must lie in [1e-10, 1), given {delta!r}")

@@ -15,10 +15,17 @@ def profile(z: float, epsilon: NDArray[np.floating[Any]]) -> NDArray[np.float64]
     It is ``Phi(1/(2z) - epsilon z) - exp(epsilon) Phi(-1/(2z) - epsilon z)`` (Balle and Wang, "Improving the
     Gaussian mechanism for differential privacy", 2018, Theorem 5).
 
-    z: noise multiplier: standard deviation of the noise over the sensitivity.
-    epsilon: shape (n,); may be negative.
+    Parameters
+    ----------
+    z
+        Noise multiplier: standard deviation of the noise over the sensitivity.
+    epsilon
+        Shape (n,); may be negative.
 
-    Returns: Shape (n,), float64, between 0 and 1.
+    Returns
+    -------
+    NDArray[np.float64]
+        Shape (n,), float64, between 0 and 1.
     """
     half = 1 / (2 * z)
     own = ndtr(half - epsilon * z)
@@ -32,7 +39,10 @@ def exact_gaussian(z: float, delta: float) -> float:
 
     ``R`` releases with multiplier ``z`` together are one with ``z / sqrt(R)``.
 
-    delta: between 0 and 1.
+    Parameters
+    ----------
+    delta
+        Between 0 and 1.
     """
     from scipy.optimize import brentq  # takes long to import, and every process reads settings, few need this
 

@@ -41,16 +41,27 @@ _LARGEST_INTEGER = 2.0**63 - 2.0**54
 
 @dataclass(frozen=True)
 class GridNoise:
-    """Grid and scale of the noise of one upload."""
+    """Grid and scale of the noise of one upload.
 
-    spacing: float  # of the grid: a power of two
-    scale: float  # ``r`` of the discrete Gaussian distribution, in spacings
+    Attributes
+    ----------
+    spacing
+        Of the grid: a power of two.
+    scale
+        ``r`` of the discrete Gaussian distribution, in spacings.
+    """
+
+    spacing: float
+    scale: float
 
     @classmethod
     def covering(cls, sensitivity: float, noise_multiplier: float, count: int) -> GridNoise:
         """Return the noise for values of a sensitivity, which need not lie on the grid; it is public, as these are.
 
-        sensitivity: of the values before they are rounded to the grid, > 0.
+        Parameters
+        ----------
+        sensitivity
+            Of the values before they are rounded to the grid, > 0.
         """
         deviation = noise_multiplier * sensitivity
         if not (SMALLEST_DEVIATION <= deviation <= LARGEST_DEVIATION and math.isfinite(sensitivity)):

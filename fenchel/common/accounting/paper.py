@@ -34,9 +34,15 @@ def c0(delta: float) -> float:
 def total(epsilon: float, sampling_rate: float, uploads: float, delta: float, law: Law = "printed") -> float:
     """Return Theorem 2's total ``c0 q^e epsilon sqrt(p T / (1 - q))`` for a client, with ``e`` 2 or 1.
 
-    uploads: ``p T``: how often a client takes part, on average.
+    Parameters
+    ----------
+    uploads
+        ``p T``: how often a client takes part, on average.
 
-    Returns: Infinite for ``q >= 1``, where the theorem says nothing.
+    Returns
+    -------
+    float
+        Infinite for ``q >= 1``, where the theorem says nothing.
     """
     return epsilon * _factor(sampling_rate, uploads, delta, law)
 

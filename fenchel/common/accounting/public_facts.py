@@ -14,27 +14,59 @@ Batches: TypeAlias = Literal["epoch", "independent", "full"]
 
 @dataclass(frozen=True)
 class PrivacyFacts:
-    """A run as one client meets it."""
+    """A run as one client meets it.
 
-    support: Support  # which coordinates are sent
-    error_feedback: bool  # whether what was not sent is remembered and sent later (EF21)
-    fixed_steps: bool  # whether the number of local steps is fixed, not decided by a stopping rule
-    batches: Batches  # how batches are drawn
+    Attributes
+    ----------
+    support
+        Which coordinates are sent.
+    error_feedback
+        Whether what was not sent is remembered and sent later (EF21).
+    fixed_steps
+        Whether the number of local steps is fixed, not decided by a stopping rule.
+    batches
+        How batches are drawn.
+    dual
+        Whether clients keep a dual variable, or another state that enters the next upload, and whether it follows from
+        what they sent (``public``) or also from what they did not send (``private``).
+    aggregator
+        How the server combines uploads.
+    steps
+        ``Q``, local steps of a round.
+    batch_size
+        ``b``.
+    samples
+        ``n_i``, of this client; the fewest of any client, where no client is meant.
+    fixed_seeds
+        Whether noise and batches follow from the run's seed: a test mode.
+    beta
+        Weight of the weakly convex regulariser, which is not clipped.
+    convex_scalar
+        Whether the loss is convex in one number ``a^T x``.
+    curvature
+        Largest second derivative of the loss by its scores: 1/4 for logistic, 1/2 for softmax, 1 for squares; ``None``
+        where nobody knows a bound.
+    penalty
+        ``rho``: the pull towards the global model.
+    step_size
+        ``eta``, the largest of any round.
+    """
+
+    support: Support
+    error_feedback: bool
+    fixed_steps: bool
+    batches: Batches
     dual: Literal["none", "public", "private"]
-    """Whether clients keep a dual variable, or another state that enters the next upload, and whether it follows from
-    what they sent (``public``) or also from what they did not send (``private``)."""
-    aggregator: Literal["sampled", "stale", "hybrid"]  # how the server combines uploads
-    steps: int  # ``Q``, local steps of a round
-    batch_size: int  # ``b``
-    samples: int  # ``n_i``, of this client; the fewest of any client, where no client is meant
-    fixed_seeds: bool  # whether noise and batches follow from the run's seed: a test mode
-    beta: float  # weight of the weakly convex regulariser, which is not clipped
-    convex_scalar: bool  # whether the loss is convex in one number ``a^T x``
+    aggregator: Literal["sampled", "stale", "hybrid"]
+    steps: int
+    batch_size: int
+    samples: int
+    fixed_seeds: bool
+    beta: float
+    convex_scalar: bool
     curvature: float | None
-    """Largest second derivative of the loss by its scores: 1/4 for logistic, 1/2 for softmax, 1 for squares; ``None``
-    where nobody knows a bound."""
-    penalty: float  # ``rho``: the pull towards the global model
-    step_size: float  # ``eta``, the largest of any round
+    penalty: float
+    step_size: float
 
     @property
     def drawn(self) -> int:

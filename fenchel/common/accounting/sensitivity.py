@@ -18,16 +18,27 @@ class LocalMap:
 
     A step is ``x <- x - eta (g - lambda + pull (x - x0))``, from ``x0``. The gradient ``g`` of the data is
     clipped, sample by sample, to the norm G.
+
+    Attributes
+    ----------
+    step_size
+        ``eta``, of this round.
+    steps
+        ``Q``, fixed before the round.
+    pull
+        Weight of the pull towards ``x0``: ``rho`` for FedPDM, ``mu`` for FedProx, ``alpha`` for FedDyn, 0 for FedAvg
+        and SCAFFOLD.
+    gain
+        By how much the upload moves with the local model: 2 for ``y = 2 x - x0 - lambda / rho``, 1 for ``x``.
+    batch_size
+        ``b``, samples of a step.
     """
 
-    step_size: float  # ``eta``, of this round
-    steps: int  # ``Q``, fixed before the round
+    step_size: float
+    steps: int
     pull: float = 0.0
-    """Weight of the pull towards ``x0``: ``rho`` for FedPDM, ``mu`` for FedProx, ``alpha`` for FedDyn, 0 for FedAvg and
-    SCAFFOLD."""
     gain: Literal[1, 2] = 1
-    """By how much the upload moves with the local model: 2 for ``y = 2 x - x0 - lambda / rho``, 1 for ``x``."""
-    batch_size: int = 1  # ``b``, samples of a step
+    batch_size: int = 1
 
     @property
     def contraction(self) -> float:
@@ -64,9 +75,13 @@ def whole_batch(local: LocalMap, clip: float, *, beta: float = 0.0) -> float:
     For FedPDM this is the paper's Theorem 1, ``4 eta G sum_{j<Q} |1 - rho eta|^j``; for FedAvg ``2 eta Q G``.
     It holds if the two runs begin with the same private state: without a dual variable, or with a public one.
 
-    clip: ``G``: bound on the norm of a batch's gradient.
-    beta: weight of the regulariser ``beta sum x^2 / (1 + x^2)`` where it is not clipped; its gradient grows by at
-        most ``2 beta`` times a distance (section 3.3, item 5).
+    Parameters
+    ----------
+    clip
+        ``G``: bound on the norm of a batch's gradient.
+    beta
+        Weight of the regulariser ``beta sum x^2 / (1 + x^2)`` where it is not clipped; its gradient grows by at most
+        ``2 beta`` times a distance (section 3.3, item 5).
     """
     growth = abs(local.contraction) + 2 * beta * local.step_size
     return local.gain * 2 * local.step_size * clip * _powers(growth, local.steps)
@@ -82,10 +97,15 @@ def contractive(
     sample is used at most once in the round, every sample's gradient is clipped, and the private state is
     public.
 
-    clip: ``G``: bound on the norm of a sample's gradient.
-    smoothness: ``L``: of every admissible sample's loss, ``2 beta`` included.
-    convex_scalar: whether the loss is convex in one number, ``a^T x`` (logistic; not softmax, whose clipped gradient
-        is not monotone). Then a step does not stretch if ``eta <= 2 / (L + pull)`` and ``pull >= beta / 2``.
+    Parameters
+    ----------
+    clip
+        ``G``: bound on the norm of a sample's gradient.
+    smoothness
+        ``L``: of every admissible sample's loss, ``2 beta`` included.
+    convex_scalar
+        Whether the loss is convex in one number, ``a^T x`` (logistic; not softmax, whose clipped gradient is not
+        monotone). Then a step does not stretch if ``eta <= 2 / (L + pull)`` and ``pull >= beta / 2``.
     """
     gentle = local.step_size * (smoothness + local.pull) <= 2 and local.pull >= beta / 2
     kappa = 1.0 if convex_scalar and gentle else abs(local.contraction) + local.step_size * smoothness
@@ -108,9 +128,14 @@ class DualDifference:
     A dual variable that the server cannot compute carries what earlier rounds learnt from the sample into
     later ones. The bound needs ``lambda = 0`` at the start, and that the clipped gradient is everything in a
     step that depends on the data or the model: no regulariser outside of it.
+
+    Attributes
+    ----------
+    value
+        ``D``: bound on the distance of the dual variables before the round; 0 at the start.
     """
 
-    value: float = 0.0  # ``D``: bound on the distance of the dual variables before the round; 0 at the start
+    value: float = 0.0
 
     def step(self, local: LocalMap, clip: float, penalty: float) -> tuple[float, DualDifference]:
         """Return the sensitivity of this round's upload, and the difference after it.
@@ -118,8 +143,12 @@ class DualDifference:
         With ``penalty = pull = rho``, which is FedPDM, these are ``|1 - 2 a^Q| D / rho + 4 G eta sum_{j<Q} |a|^j``
         and ``min(|a|^Q D + 2 G rho eta sum_{j<Q} |a|^j, 2 G)``.
 
-        clip: ``G``: bound on the norm of a batch's gradient.
-        penalty: ``rho`` in the dual step ``lambda <- lambda - rho (x - x0)`` and in ``y``.
+        Parameters
+        ----------
+        clip
+            ``G``: bound on the norm of a batch's gradient.
+        penalty
+            ``rho`` in the dual step ``lambda <- lambda - rho (x - x0)`` and in ``y``.
         """
         # x - x0 holds travel * lambda, and y takes lambda / rho from twice that.
         taken = 1 / penalty if local.gain == 2 else 0.0

@@ -12,7 +12,10 @@ from fenchel.common.wire.index_sets import seeded_support
 def uplink_support(sparsifier: UplinkSparsifier, around: Vector, seed: int, t: int) -> Indices:
     """Return the coordinates that every client sends in round ``t``, shape (k,), increasing.
 
-    around: the model that everybody was sent, shape (d,).
+    Parameters
+    ----------
+    around
+        The model that everybody was sent, shape (d,).
     """
     size = around.size
     own = public_seed(seed, "uplink support", t)

@@ -18,8 +18,12 @@ from fenchel.common.wire.index_sets import seeded_support
 def kept(alpha: float, size: int) -> int:
     """Return how many entries of a vector a fraction is: ``max(1, floor(alpha d + 0.5))``.
 
-    alpha: fraction kept, in (0, 1].
-    size: entries of the vector (d), at least 1.
+    Parameters
+    ----------
+    alpha
+        Fraction kept, in (0, 1].
+    size
+        Entries of the vector (d), at least 1.
     """
     if not 0 < alpha <= 1 or size < 1:
         raise ValueError(f"no fraction of a vector: {alpha} of {size} entries")
@@ -32,10 +36,17 @@ def top_k(vector: Vector, k: int) -> Indices:
     Time O(d), by selection. Not private: which entries are large follows from the data (docs/specifications/fedpdm.md,
     section 3.4).
 
-    vector: shape (d,).
-    k: 1..d.
+    Parameters
+    ----------
+    vector
+        Shape (d,).
+    k
+        1..d.
 
-    Returns: Shape (k,), strictly increasing.
+    Returns
+    -------
+    Indices
+        Shape (k,), strictly increasing.
     """
     _check_count(k, len(vector))
     if k == len(vector):
@@ -59,11 +70,19 @@ def public_top_k(reference: Vector, k: int, seed: int) -> Indices:
     ``floor(0.8 k + 0.5)`` indices are those of :func:`top_k` of ``reference``; the others follow from the
     seed, so that entries which are zero now have their turn (docs/specifications/fedpdm.md, section 2.5).
 
-    reference: shape (d,): what everybody knows, the model that was broadcast.
-    k: 1..d.
-    seed: 0..2^64-1, public.
+    Parameters
+    ----------
+    reference
+        Shape (d,): what everybody knows, the model that was broadcast.
+    k
+        1..d.
+    seed
+        0..2^64-1, public.
 
-    Returns: Shape (k,), strictly increasing.
+    Returns
+    -------
+    Indices
+        Shape (k,), strictly increasing.
     """
     _check_count(k, len(reference))
     first = top_k(reference, (8 * k + 5) // 10)

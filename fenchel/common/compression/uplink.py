@@ -70,22 +70,43 @@ class UploadProtection(Protocol):
 
 @dataclass(frozen=True)
 class Sent:
-    """What left the client of a vector."""
+    """What left the client of a vector.
 
-    coordinates: Indices | slice  # increasing indices of shape (k,), or a slice of them all
-    values: Vector  # shape (k,), as the server reads them, in the vector's dtype
+    Attributes
+    ----------
+    coordinates
+        Increasing indices of shape (k,), or a slice of them all.
+    values
+        Shape (k,), as the server reads them, in the vector's dtype.
+    wire
+        What goes into the reply: all values, those of a support that the server knows, or indices with values.
+    """
+
+    coordinates: Indices | slice
+    values: Vector
     wire: Vector | SparseVector
-    """What goes into the reply: all values, those of a support that the server knows, or indices with values."""
 
 
 @dataclass(frozen=True)
 class ClientUplink:
-    """The way up of one client in one run."""
+    """The way up of one client in one run.
 
-    settings: Uplink  # what is done
-    seed: int  # of the run
-    client: str  # its id
-    protection: UploadProtection | None = None  # where the noise comes from under differential privacy
+    Attributes
+    ----------
+    settings
+        What is done.
+    seed
+        Of the run.
+    client
+        Its id.
+    protection
+        Where the noise comes from under differential privacy.
+    """
+
+    settings: Uplink
+    seed: int
+    client: str
+    protection: UploadProtection | None = None
 
     @property
     def noisy(self) -> bool:
@@ -111,14 +132,23 @@ class ClientUplink:
     ) -> Sent:
         """Return what leaves of ``vector`` in round ``t``.
 
-        vector: shape (d,).
-        around: what everybody knows that it is near to, shape (d,): the model that the round began with.
-        minus: what the server has of this vector already, shape (d,): only the difference travels. It is taken at the
-            end, from the values with their noise.
-        sensitivity: how far one sample can move ``vector``; needed under differential privacy.
-        largest: magnitude of the largest public number that it was computed from.
-        occasion: stands for the question that is answered, and for the state before it.
-        name: tells several vectors of one round apart.
+        Parameters
+        ----------
+        vector
+            Shape (d,).
+        around
+            What everybody knows that it is near to, shape (d,): the model that the round began with.
+        minus
+            What the server has of this vector already, shape (d,): only the difference travels. It is taken at the end,
+            from the values with their noise.
+        sensitivity
+            How far one sample can move ``vector``; needed under differential privacy.
+        largest
+            Magnitude of the largest public number that it was computed from.
+        occasion
+            Stands for the question that is answered, and for the state before it.
+        name
+            Tells several vectors of one round apart.
         """
         coordinates = self._coordinates(vector, around, t, name)
         chosen = slice(None) if coordinates is None else coordinates.indices

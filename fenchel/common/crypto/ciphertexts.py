@@ -16,15 +16,30 @@ LARGEST = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class Ciphertexts:
-    """A vector under Paillier encryption, as it travels; ``CipherVector`` computes on it."""
+    """A vector under Paillier encryption, as it travels; ``CipherVector`` computes on it.
 
-    key_id: bytes  # 16 bytes that name the public key
-    layout: Layout  # how the values lie in the plaintexts
-    count: int  # how many values there are
-    additions: int  # how many fresh vectors were added up; 0 for the trivial encryption of zeros
-    ciphertext_bytes: int  # length of one ciphertext
+    Attributes
+    ----------
+    key_id
+        16 bytes that name the public key.
+    layout
+        How the values lie in the plaintexts.
+    count
+        How many values there are.
+    additions
+        How many fresh vectors were added up; 0 for the trivial encryption of zeros.
+    ciphertext_bytes
+        Length of one ciphertext.
+    data
+        ``layout.ciphertexts(count)`` ciphertexts one after the other, big-endian, ``ciphertext_bytes`` each.
+    """
+
+    key_id: bytes
+    layout: Layout
+    count: int
+    additions: int
+    ciphertext_bytes: int
     data: Buffer = field(repr=False)
-    """``layout.ciphertexts(count)`` ciphertexts one after the other, big-endian, ``ciphertext_bytes`` each."""
 
     @property
     def size(self) -> int:

@@ -33,14 +33,25 @@ _Words = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Layout:
-    """How values lie in plaintexts. Only vectors of the same layout can be added."""
+    """How values lie in plaintexts. Only vectors of the same layout can be added.
 
-    slot_bits: int  # width of a slot, ``w``
-    fraction_bits: int  # values are kept as multiples of ``2^-fraction_bits``
-    slots: int  # values in a plaintext
+    Attributes
+    ----------
+    slot_bits
+        Width of a slot, ``w``.
+    fraction_bits
+        Values are kept as multiples of ``2^-fraction_bits``.
+    slots
+        Values in a plaintext.
+    value_bits
+        A fresh value, in those multiples, is at most ``2^value_bits - 1`` in magnitude. What a slot has beyond that is
+        room for sums.
+    """
+
+    slot_bits: int
+    fraction_bits: int
+    slots: int
     value_bits: int
-    """A fresh value, in those multiples, is at most ``2^value_bits - 1`` in magnitude. What a slot has beyond that is
-    room for sums."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.value_bits < self.slot_bits <= _WIDEST:
@@ -57,7 +68,10 @@ class Layout:
     def fit(cls, key_bits: int, fraction_bits: int, largest: float, additions: int, slots: int | None = None) -> Layout:
         """Return the layout with the narrowest slots that will do.
 
-        slots: values in a ciphertext; as many as there is room for unless given.
+        Parameters
+        ----------
+        slots
+            Values in a ciphertext; as many as there is room for unless given.
         """
         if not (0 < largest < float("inf")):
             raise EncryptionError(f"the largest magnitude to encrypt is {largest}; it must be positive and finite")
@@ -122,7 +136,10 @@ class Layout:
     def quantized(self, values: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """Return the values as whole multiples of ``2^-fraction_bits``, rounded to nearest, ties to even.
 
-        values: shape (count,), float64.
+        Parameters
+        ----------
+        values
+            Shape (count,), float64.
         """
         exact = np.asarray(values, np.float64)
         if exact.ndim != 1:
@@ -148,7 +165,10 @@ class Layout:
     def pack(self, values: NDArray[np.floating[Any]]) -> list[mpz]:
         """Return the plaintexts of a vector.
 
-        values: shape (count,), float64.
+        Parameters
+        ----------
+        values
+            Shape (count,), float64.
         """
         whole = self.quantized(values)
         rows = self.ciphertexts(len(whole))
@@ -172,7 +192,10 @@ class Layout:
     ) -> NDArray[np.float64]:
         """Return the values in plaintexts.
 
-        additions: how many fresh vectors were added up; as many as fit unless given.
+        Parameters
+        ----------
+        additions
+            How many fresh vectors were added up; as many as fit unless given.
         """
         if len(plaintexts) != self.ciphertexts(count):
             raise EncryptionError(
@@ -219,7 +242,10 @@ class Layout:
 def _joined(fields: _Words, width: int) -> _Words:
     """Write the fields of each row one after the other, ``width`` bits each, low bits first.
 
-    fields: shape (rows, slots), uint64, each below ``2^width``.
+    Parameters
+    ----------
+    fields
+        Shape (rows, slots), uint64, each below ``2^width``.
     """
     slots = fields.shape[1]
     starts = np.arange(slots) * width

@@ -48,11 +48,18 @@ _SMALL_PRIMES = gmpy2.primorial(1000)  # the product of all primes up to 1000
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A Paillier public key with the generator ``n + 1`` (Paillier 1999, scheme 1)."""
+    """A Paillier public key with the generator ``n + 1`` (Paillier 1999, scheme 1).
 
-    n: int  # the product of two primes of about the same length
+    Attributes
+    ----------
+    n
+        The product of two primes of about the same length.
+    backend
+        Code that computes on ciphertexts of this key here. All give the same numbers.
+    """
+
+    n: int
     backend: Backend = field(default="gmp", compare=False)
-    """Code that computes on ciphertexts of this key here. All give the same numbers."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", int(operator.index(self.n)))
@@ -106,7 +113,10 @@ class PublicKey:
     def from_text(cls, text: str, source: str, *, smallest_bits: int = SAFE_BITS) -> PublicKey:
         """Read a key that :meth:`to_text` wrote.
 
-        source: where it comes from, for errors: the file's path.
+        Parameters
+        ----------
+        source
+            Where it comes from, for errors: the file's path.
         """
         if looks_private(text):
             raise CredentialError(

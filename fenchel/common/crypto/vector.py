@@ -26,7 +26,10 @@ from fenchel.common.errors import EncryptionError, PayloadError
 class CipherVector:
     """A vector of fixed-point numbers under Paillier encryption.
 
-    additions: how many fresh vectors were added up, by which the largest possible sum is known.
+    Parameters
+    ----------
+    additions
+        How many fresh vectors were added up, by which the largest possible sum is known.
     """
 
     def __init__(self, key: PublicKey, layout: Layout, count: int, additions: int, ciphertexts: Residues) -> None:
@@ -76,7 +79,10 @@ class CipherVector:
     def take(self, indices: Sequence[int] | Indices) -> CipherVector:
         """Return whole ciphertexts by their positions; ``len(indices) * layout.slots`` values.
 
-        indices: positions of ciphertexts, shape (k,).
+        Parameters
+        ----------
+        indices
+            Positions of ciphertexts, shape (k,).
         """
         places = self._places(indices)
         return self._like(
@@ -99,8 +105,12 @@ class CipherVector:
         The additions are counted for each ciphertext apart, so those of clients that hold different
         ciphertexts do not add up. If anything is refused, nothing has changed.
 
-        indices: positions of ciphertexts, shape (k,); one that occurs twice is added to twice.
-        other: a vector of k ciphertexts.
+        Parameters
+        ----------
+        indices
+            Positions of ciphertexts, shape (k,); one that occurs twice is added to twice.
+        other
+            A vector of k ciphertexts.
         """
         places = self._partners(indices, other)
         terms = list(self._terms)

@@ -16,13 +16,22 @@ from fenchel.common.settings.data import GridPartition, RaggedPartition
 
 @dataclass(frozen=True)
 class ClientBlock:
-    """What one client holds."""
+    """What one client holds.
 
-    samples: Indices  # positions of its samples, shape (n,), increasing
-    features: Indices | None = None  # positions of its features, shape (m,), increasing; ``None`` if it holds all
+    Attributes
+    ----------
+    samples
+        Positions of its samples, shape (n,), increasing.
+    features
+        Positions of its features, shape (m,), increasing; ``None`` if it holds all.
+    cells
+        Positions of its values among the stored values of the CSR matrix, increasing; ``None`` if it holds the whole
+        rectangle of samples and features.
+    """
+
+    samples: Indices
+    features: Indices | None = None
     cells: Indices | None = None
-    """Positions of its values among the stored values of the CSR matrix, increasing; ``None`` if it holds the whole
-    rectangle of samples and features."""
 
 
 def grid(

@@ -30,29 +30,58 @@ DATA_VARIABLE = "FENCHEL_DATA"
 
 @dataclass(frozen=True)
 class PublicFile:
-    """One file of a public source."""
+    """One file of a public source.
 
-    name: str  # its name, under which it is also looked for on this machine
-    url: str  # where it is published; empty: nowhere, so that only a machine that has it can read it
+    Attributes
+    ----------
+    name
+        Its name, under which it is also looked for on this machine.
+    url
+        Where it is published; empty: nowhere, so that only a machine that has it can read it.
+    sha256
+        Its checksum; ``None`` if its source publishes none that we could confirm. Then the number of samples, features
+        and classes is all that is checked.
+    """
+
+    name: str
+    url: str
     sha256: str | None
-    """Its checksum; ``None`` if its source publishes none that we could confirm. Then the number of samples, features
-    and classes is all that is checked."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A named data set."""
+    """A named data set.
 
-    name: str  # as in ``data.name``
-    title: str  # what it is, in a few words
-    licence: str  # as its source states it
-    train: int  # train, test: number of samples; ``test`` is 0 if no test set is published
+    Attributes
+    ----------
+    name
+        As in ``data.name``.
+    title
+        What it is, in a few words.
+    licence
+        As its source states it.
+    train, test
+        Number of samples; ``test`` is 0 if no test set is published.
+    features, classes
+        Number of features, and of classes.
+    files
+        Public files; none if the data are installed with Fenchel.
+    read
+        Makes the data set of the files.
+    folder
+        Where the files lie inside a folder of data sets, if not in one of the data set's own name.
+    """
+
+    name: str
+    title: str
+    licence: str
+    train: int
     test: int
-    features: int  # features, classes: number of features, and of classes
+    features: int
     classes: int
-    files: tuple[PublicFile, ...]  # public files; none if the data are installed with Fenchel
-    read: Callable[[Mapping[str, Path]], DataSet]  # makes the data set of the files
-    folder: str = ""  # where the files lie inside a folder of data sets, if not in one of the data set's own name
+    files: tuple[PublicFile, ...]
+    read: Callable[[Mapping[str, Path]], DataSet]
+    folder: str = ""
 
 
 def _public(base: str, **checksums: str | None) -> tuple[PublicFile, ...]:
@@ -203,10 +232,16 @@ def known_names(folders: tuple[Path, ...] | None = None) -> list[str]:
 def locate(name: str, folders: tuple[Path, ...] | None = None) -> Mapping[str, Path] | None:
     """Find a data set on this machine.
 
-    folders: where to look; by default ``$FENCHEL_DATA`` and the cache.
+    Parameters
+    ----------
+    folders
+        Where to look; by default ``$FENCHEL_DATA`` and the cache.
 
-    Returns: ``data.npz`` of an import or download, or every public file by its name (compressed or not), or nothing
-    at all for what is installed with Fenchel; ``None`` if the data set is not here.
+    Returns
+    -------
+    Mapping[str, Path] | None
+        ``data.npz`` of an import or download, or every public file by its name (compressed or not), or nothing at all
+        for what is installed with Fenchel; ``None`` if the data set is not here.
     """
     entry = CATALOGUE.get(name) or UNPUBLISHED.get(name)
     for root in data_folders() if folders is None else folders:
@@ -233,7 +268,10 @@ def _variant(path: Path) -> Path | None:
 def load(name: str, folders: tuple[Path, ...] | None = None) -> DataSet:
     """Load a named data set that is on this machine; nothing is downloaded.
 
-    folders: where to look; by default ``$FENCHEL_DATA`` and the cache.
+    Parameters
+    ----------
+    folders
+        Where to look; by default ``$FENCHEL_DATA`` and the cache.
     """
     entry = CATALOGUE.get(name) or UNPUBLISHED.get(name)
     files = locate(name, folders)
@@ -298,11 +336,17 @@ def import_files(
 ) -> Path:
     """Make a named data set of files of any known form, for ``data.name``.
 
-    name: any name. The public files of a name of the catalogue must be complete; other files may hold a part or
-        another version of the data set.
-    destination: folder that holds data sets; by default the cache.
-    label: name of the label column, for CSV and Parquet.
-    limits: of each file, where they are not those of a name of the catalogue.
+    Parameters
+    ----------
+    name
+        Any name. The public files of a name of the catalogue must be complete; other files may hold a part or another
+        version of the data set.
+    destination
+        Folder that holds data sets; by default the cache.
+    label
+        Name of the label column, for CSV and Parquet.
+    limits
+        Of each file, where they are not those of a name of the catalogue.
     """
     if not re.fullmatch(NAME_PATTERN, name):
         raise DataError(f"{name!r} is no name for a data set; expected lower-case letters, digits, dots and dashes")

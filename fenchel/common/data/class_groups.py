@@ -20,10 +20,17 @@ def class_groups(labels: NDArray[Any], positive: NDArray[np.bool_], clients: int
     at most. If a side has C < K classes, client k shares the class k modulo C with others, in random parts of
     equal size: then classes are on several clients, samples never.
 
-    labels: shape (n,), class indices.
-    positive: which samples are positive, shape (n,).
+    Parameters
+    ----------
+    labels
+        Shape (n,), class indices.
+    positive
+        Which samples are positive, shape (n,).
 
-    Returns: Positions of each client's samples, increasing.
+    Returns
+    -------
+    list[Indices]
+        Positions of each client's samples, increasing.
     """
     rng = generator(seed, "partition", "class-groups")
     held: list[list[Indices]] = [[] for _ in range(clients)]

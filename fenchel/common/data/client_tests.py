@@ -22,11 +22,19 @@ def own_distribution(held: Sequence[NDArray[Any]], labels: NDArray[Any], seed: i
     after the other, and when a class is used up, the proportions of the classes that are left are scaled up
     to make good for it. A client that finds none of its classes left stays with what it has.
 
-    held: labels of the training samples of each client, shape (n_i,).
-    labels: labels of the test set, shape (n,).
-    seed: ``settings.seed``.
+    Parameters
+    ----------
+    held
+        Labels of the training samples of each client, shape (n_i,).
+    labels
+        Labels of the test set, shape (n,).
+    seed
+        ``settings.seed``.
 
-    Returns: Positions in the test set, increasing, at least one for each client.
+    Returns
+    -------
+    list[Indices]
+        Positions in the test set, increasing, at least one for each client.
     """
     present = np.unique(np.concatenate([*held, labels]))
     rng = generator(seed, "client tests")

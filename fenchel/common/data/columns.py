@@ -45,10 +45,16 @@ def read_csv(
     The first line is a header unless one of its fields is a number; without a header the columns are
     called ``column 1``, ``column 2`` and so on.
 
-    label: name of the label column; ``None`` takes ``label``, else the last one.
-    identifier: name of the column of sample identifiers, which are taken as written; ``None``: there is none.
-    holder: name of the column that says who holds a sample; ``None``: there is none.
-    limits: of the text, and of the table.
+    Parameters
+    ----------
+    label
+        Name of the label column; ``None`` takes ``label``, else the last one.
+    identifier
+        Name of the column of sample identifiers, which are taken as written; ``None``: there is none.
+    holder
+        Name of the column that says who holds a sample; ``None``: there is none.
+    limits
+        Of the text, and of the table.
     """
     with opened(path, limits) as stream:
         line = stream.readline(limits.bytes // _HEADER_SHARE + 1)
@@ -114,10 +120,16 @@ def read_parquet(
 ) -> DataSet:
     """Read a Parquet file.
 
-    label: name of the label column; ``None`` takes ``label``, else the last one.
-    identifier: name of the column of sample identifiers, text or whole numbers; ``None``: there is none.
-    holder: name of the column that says who holds a sample; ``None``: there is none.
-    limits: of what its metadata announce, and of the table.
+    Parameters
+    ----------
+    label
+        Name of the label column; ``None`` takes ``label``, else the last one.
+    identifier
+        Name of the column of sample identifiers, text or whole numbers; ``None``: there is none.
+    holder
+        Name of the column that says who holds a sample; ``None``: there is none.
+    limits
+        Of what its metadata announce, and of the table.
     """
     if not path.is_file():
         raise missing(path)
@@ -157,7 +169,10 @@ def from_table(
 ) -> DataSet:
     """Split an Arrow table into features, labels, sample identifiers and holders.
 
-    Returns: Dense features, in float32 if all columns are, else in float64; labels as stored.
+    Returns
+    -------
+    DataSet
+        Dense features, in float32 if all columns are, else in float64; labels as stored.
     """
     limits.require_bytes(table.num_rows * table.num_columns * _VALUE_BYTES, path)
     _refuse_index(table, path)

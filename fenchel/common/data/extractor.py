@@ -48,11 +48,21 @@ def feature_folder() -> Path:
 
 @dataclass(frozen=True)
 class Extractor:
-    """A frozen network for images of one form."""
+    """A frozen network for images of one form.
 
-    settings: ExtractorSettings  # the section ``data.extractor``
-    image: tuple[int, int, int]  # channels, rows and columns
-    peak: float  # the largest value that a pixel can have
+    Attributes
+    ----------
+    settings
+        The section ``data.extractor``.
+    image
+        Channels, rows and columns.
+    peak
+        The largest value that a pixel can have.
+    """
+
+    settings: ExtractorSettings
+    image: tuple[int, int, int]
+    peak: float
 
     @classmethod
     def of(
@@ -115,9 +125,15 @@ class Extractor:
 
         Sets torch's number of threads, for the whole process: by default one, since clients share machines.
 
-        images: shape (n, pixels), as stored.
+        Parameters
+        ----------
+        images
+            Shape (n, pixels), as stored.
 
-        Returns: Shape (n, 512), float32.
+        Returns
+        -------
+        NDArray[np.float32]
+            Shape (n, 512), float32.
         """
         import torch
 
@@ -136,16 +152,29 @@ class Extractor:
 
 @dataclass(frozen=True)
 class Extracted:
-    """The features of some images, on disk as far as they have been computed."""
+    """The features of some images, on disk as far as they have been computed.
 
-    extractor: Extractor  # what computes them
-    images: RawMatrix  # shape (n, pixels), as stored
-    folder: Path = field(default_factory=feature_folder)  # where features are kept
+    Attributes
+    ----------
+    extractor
+        What computes them.
+    images
+        Shape (n, pixels), as stored.
+    folder
+        Where features are kept.
+    """
+
+    extractor: Extractor
+    images: RawMatrix
+    folder: Path = field(default_factory=feature_folder)
 
     def take(self, rows: Indices, threads: int = 1) -> NDArray[np.float32]:
         """Return the features of the images at ``rows``, shape (k, 512); compute those that are not on disk.
 
-        rows: shape (k,).
+        Parameters
+        ----------
+        rows
+            Shape (k,).
         """
         if (lack := self.extractor.lack) is not None:
             raise lack

@@ -26,10 +26,17 @@ def fetch(
 ) -> Path | None:
     """Download a data set, check it, and keep it in the cache.
 
-    cache: folder that holds data sets; by default that of :func:`fenchel.common.data.catalogue.cache_folder`.
-    timeout: seconds without a byte after which a source counts as unreachable.
+    Parameters
+    ----------
+    cache
+        Folder that holds data sets; by default that of :func:`fenchel.common.data.catalogue.cache_folder`.
+    timeout
+        Seconds without a byte after which a source counts as unreachable.
 
-    Returns: ``cache/name/data.npz``; ``None`` if the data are installed with Fenchel: there is nothing to do.
+    Returns
+    -------
+    Path | None
+        ``cache/name/data.npz``; ``None`` if the data are installed with Fenchel: there is nothing to do.
     """
     if not entry.files:
         return None

@@ -38,14 +38,23 @@ def read_file(
 ) -> DataSet:
     """Read one file of a known form.
 
-    path: the file; its suffix names the form. One with another suffix is LIBSVM if its first line looks so.
-    label: name of the label column, for CSV and Parquet.
-    features: number of features of a LIBSVM file, whose last ones may not occur.
-    identifier: where the sample identifiers are: the name of a column (CSV, Parquet) or of an array (NumPy), or a
-        text file with one a line (LIBSVM); ``None``: there are none.
-    holder: name of the column, or array of a NumPy archive, that says who holds a sample; ``None``: there is none.
-    limits: of what is read.
-    first: index of the first feature of a LIBSVM file; ``None``: 0 if it occurs, else 1.
+    Parameters
+    ----------
+    path
+        The file; its suffix names the form. One with another suffix is LIBSVM if its first line looks so.
+    label
+        Name of the label column, for CSV and Parquet.
+    features
+        Number of features of a LIBSVM file, whose last ones may not occur.
+    identifier
+        Where the sample identifiers are: the name of a column (CSV, Parquet) or of an array (NumPy), or a text file
+        with one a line (LIBSVM); ``None``: there are none.
+    holder
+        Name of the column, or array of a NumPy archive, that says who holds a sample; ``None``: there is none.
+    limits
+        Of what is read.
+    first
+        Index of the first feature of a LIBSVM file; ``None``: 0 if it occurs, else 1.
     """
     name = plain_name(path)
     form = name.rpartition(".")[2] if "." in name else ""
@@ -97,8 +106,12 @@ def read_files(files: Sequence[Path], label: str | None = None, limits: DataLimi
     arrays of their own (IDX, or NumPy with one array) are paired. A file whose name has the part ``test``,
     ``t10k`` or ``t`` between dots, dashes or underscores belongs to the test set.
 
-    label: name of the label column, for CSV and Parquet.
-    limits: of each file.
+    Parameters
+    ----------
+    label
+        Name of the label column, for CSV and Parquet.
+    limits
+        Of each file.
     """
     if not files:
         raise DataError("no files given; expected at least one")

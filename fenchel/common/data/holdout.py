@@ -12,12 +12,21 @@ from fenchel.common.randomness import generator
 def kept(rows: Indices, holdout: float, seed: int, client: int, clients: int) -> Indices:
     """Return the samples that a client trains on, when it holds some back.
 
-    rows: positions of all its samples, shape (n,).
-    holdout: ``data.holdout``: the part that it only tests on. One sample at least is left to train on.
-    seed: ``settings.seed``.
-    client, clients: number of the client, from 0, and of all.
+    Parameters
+    ----------
+    rows
+        Positions of all its samples, shape (n,).
+    holdout
+        ``data.holdout``: the part that it only tests on. One sample at least is left to train on.
+    seed
+        ``settings.seed``.
+    client, clients
+        Number of the client, from 0, and of all.
 
-    Returns: Shape (k,), increasing; ``rows`` as they are if nothing is held back.
+    Returns
+    -------
+    Indices
+        Shape (k,), increasing; ``rows`` as they are if nothing is held back.
     """
     held_out = round(holdout * len(rows))
     if held_out == 0:
@@ -32,10 +41,17 @@ def kept(rows: Indices, holdout: float, seed: int, client: int, clients: int) ->
 def divide_own(shard: Shard, holdout: float, seed: int, client: int, clients: int) -> tuple[Shard, Shard | None]:
     """Divide the samples of a client that brings its own file to train and to test on.
 
-    seed: ``settings.seed``.
-    client, clients: number of the client, from 0, and of all.
+    Parameters
+    ----------
+    seed
+        ``settings.seed``.
+    client, clients
+        Number of the client, from 0, and of all.
 
-    Returns: The others; ``None`` if there are none.
+    Returns
+    -------
+    tuple[Shard, Shard | None]
+        The others; ``None`` if there are none.
     """
     rows = np.arange(shard.samples)
     trained_on = kept(rows, holdout, seed, client, clients)

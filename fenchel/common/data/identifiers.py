@@ -16,7 +16,10 @@ from fenchel.common.errors import DataError, Place
 def checked(identifiers: Sequence[str], source: Path, *, column: str = "", array: str = "") -> tuple[str, ...]:
     """Return identifiers without the spaces around them.
 
-    source, column, array: where they are from, for messages.
+    Parameters
+    ----------
+    source, column, array
+        Where they are from, for messages.
     """
     place: Place = {"source": source, "column": column, "array": array, "key": "--id"}
     stripped = tuple(each.strip() for each in identifiers)

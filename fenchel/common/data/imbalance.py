@@ -17,11 +17,19 @@ from fenchel.common.randomness import generator
 def positive_classes(classes: int, chosen: Sequence[int] | None, key: str) -> tuple[int, ...] | None:
     """Return which classes count as positive, by number.
 
-    classes: number of classes; 0 for regression.
-    chosen: ``objective.positive``; ``None``: nobody said it, and then it is the second of two classes.
-    key: what in the settings needs to know; empty: nothing does.
+    Parameters
+    ----------
+    classes
+        Number of classes; 0 for regression.
+    chosen
+        ``objective.positive``; ``None``: nobody said it, and then it is the second of two classes.
+    key
+        What in the settings needs to know; empty: nothing does.
 
-    Returns: Increasing; ``None`` if nobody said it, there are more than two, and nothing needs to know.
+    Returns
+    -------
+    tuple[int, ...] | None
+        Increasing; ``None`` if nobody said it, there are more than two, and nothing needs to know.
     """
     if classes == 0:
         return None  # the objective refuses numbers as labels, if it must
@@ -59,8 +67,12 @@ def imbalanced(
 
     Negative samples stay. A client that has fewer positive samples keeps all of them.
 
-    positive: which training samples are positive, shape (n,).
-    seed: ``settings.seed``.
+    Parameters
+    ----------
+    positive
+        Which training samples are positive, shape (n,).
+    seed
+        ``settings.seed``.
     """
     thinned = []
     for client, part in enumerate(parts):

@@ -15,7 +15,10 @@ from fenchel.common.errors import DataError
 def class_names(labels: Iterable[NDArray[Any]], where: str) -> tuple[str, ...]:
     """Return the classes that occur: by value if all are numbers, else in alphabetical order.
 
-    labels: arrays of labels, each of shape (n,).
+    Parameters
+    ----------
+    labels
+        Arrays of labels, each of shape (n,).
     """
     found = [np.unique(part) for part in labels]
     if all(part.dtype.kind in "biuf" for part in found):
@@ -73,10 +76,17 @@ def encoded(
 ) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
     """Return labels as class indices or, for regression, as floats; and the class names.
 
-    parts: labels as stored, such as those of training and of test samples; each of shape (n,).
-    classes: all class names in order; ``None`` takes those that occur.
+    Parameters
+    ----------
+    parts
+        Labels as stored, such as those of training and of test samples; each of shape (n,).
+    classes
+        All class names in order; ``None`` takes those that occur.
 
-    Returns: Of the classes; empty for regression.
+    Returns
+    -------
+    tuple[list[NDArray[Any]], tuple[str, ...]]
+        Of the classes; empty for regression.
     """
     if task == "regression":
         return [numbers(part, where) for part in parts], ()
@@ -87,7 +97,10 @@ def encoded(
 def binarised(names: Sequence[str], positive: Sequence[str], where: str) -> tuple[tuple[str, str], Indices]:
     """Merge classes into two.
 
-    Returns: New class, 0 or 1, of each old class; shape (classes,).
+    Returns
+    -------
+    tuple[tuple[str, str], Indices]
+        New class, 0 or 1, of each old class; shape (classes,).
     """
     for name in positive:
         if name not in names:

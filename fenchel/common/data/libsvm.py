@@ -27,12 +27,21 @@ def read_libsvm(
 ) -> Samples:
     """Read a LIBSVM file, plain or compressed.
 
-    path: the file. Text after ``#`` is ignored, so are empty lines.
-    features: number of features; ``None`` takes the largest index that occurs.
-    limits: of the text, and of the values.
-    first: index of the first feature; ``None``: 0 if it occurs, as scikit-learn writes, else 1.
+    Parameters
+    ----------
+    path
+        The file. Text after ``#`` is ignored, so are empty lines.
+    features
+        Number of features; ``None`` takes the largest index that occurs.
+    limits
+        Of the text, and of the values.
+    first
+        Index of the first feature; ``None``: 0 if it occurs, as scikit-learn writes, else 1.
 
-    Returns: CSR features in float64 without stored zeros; labels in float64.
+    Returns
+    -------
+    Samples
+        CSR features in float64 without stored zeros; labels in float64.
     """
     labels = array("d")
     values = array("d")

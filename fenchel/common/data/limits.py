@@ -22,11 +22,18 @@ _COPIES = 4
 
 @dataclass(frozen=True)
 class DataLimits:
-    """Limits of one data file."""
+    """Limits of one data file.
 
-    features: int = 100_000_000  # how many features its samples may have
+    Attributes
+    ----------
+    features
+        How many features its samples may have.
+    bytes
+        Bytes that it may have when decompressed, and its values in memory with eight bytes each.
+    """
+
+    features: int = 100_000_000
     bytes: int = field(default_factory=lambda: memory_bytes() // _COPIES)
-    """Bytes that it may have when decompressed, and its values in memory with eight bytes each."""
 
     def require_features(self, features: int, path: Path) -> None:
         """Refuse a file whose samples have more features than they may."""

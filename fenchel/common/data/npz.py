@@ -47,14 +47,23 @@ def read_npz(
 ) -> DataSet:
     """Read a data set from a NumPy archive.
 
-    path: an archive with dense features (``X``, ``features``, ``images``, ``x_train``) or CSR features (``data``,
+    Parameters
+    ----------
+    path
+        An archive with dense features (``X``, ``features``, ``images``, ``x_train``) or CSR features (``data``,
         ``indices``, ``indptr``, ``shape``), with labels (``y``, ``labels``, ``y_train``), and optionally a test part
         (``X_test`` or ``test_data``, ..., ``test_shape``; ``y_test``).
-    holder: name of an array of shape (n,) that says who holds each training sample; ``None``: there is none.
-    identifier: name of an array of shape (n,) with the identifiers of the training samples; ``None``: there is none.
-    limits: of all arrays together.
+    holder
+        Name of an array of shape (n,) that says who holds each training sample; ``None``: there is none.
+    identifier
+        Name of an array of shape (n,) with the identifiers of the training samples; ``None``: there is none.
+    limits
+        Of all arrays together.
 
-    Returns: Arrays of three or four dimensions are images and become rows.
+    Returns
+    -------
+    DataSet
+        Arrays of three or four dimensions are images and become rows.
     """
     arrays = read_arrays(path, limits)
     features, image = _features(arrays, _FEATURES, "", path)
@@ -87,9 +96,14 @@ def read_npz(
 def read_divided_npz(path: Path, *, features: int, train: int) -> DataSet:
     """Read a NumPy archive of sparse rows that are training samples first, then test samples.
 
-    path: an archive with ``data``, ``indices`` and ``indptr`` of a CSR matrix, and labels ``y``.
-    features: how many features there are; such an archive need not say.
-    train: so many rows from the first on are to train on.
+    Parameters
+    ----------
+    path
+        An archive with ``data``, ``indices`` and ``indptr`` of a CSR matrix, and labels ``y``.
+    features
+        How many features there are; such an archive need not say.
+    train
+        So many rows from the first on are to train on.
     """
     arrays = read_arrays(path)
     rows = arrays["indptr"].size - 1 if "indptr" in arrays else 0
@@ -156,7 +170,10 @@ def read_arrays(path: Path, limits: DataLimits = UNLIMITED) -> dict[str, NDArray
 
     A header that announces more bytes than the archive holds is refused before anything is allocated.
 
-    limits: of all arrays together.
+    Parameters
+    ----------
+    limits
+        Of all arrays together.
     """
     arrays = {}
     member = ""

@@ -117,8 +117,11 @@ def _require_labels(labels: NDArray[Any], rows: int) -> None:
 def features_in_memory(data: Any, columns: Sequence[str] | None) -> tuple[RawMatrix, bool]:
     """Return the features of samples that have no labels, shape (n, m), and whether they are images.
 
-    columns: names of the features in order; columns of a table that have other names are left out. ``None``: they have
-        no names, so that their order counts.
+    Parameters
+    ----------
+    columns
+        Names of the features in order; columns of a table that have other names are left out. ``None``: they have no
+        names, so that their order counts.
     """
     if hasattr(data, "__arrow_c_stream__"):
         table = _table(data)

@@ -35,13 +35,20 @@ def load_own(
 
     A test part of a NumPy archive is left out.
 
-    data: the ``data`` section of the run. Classes that it does not name are those of this file, sorted; of its columns
+    Parameters
+    ----------
+    data
+        The ``data`` section of the run. Classes that it does not name are those of this file, sorted; of its columns
         this file may hold some; the bias belongs to whoever holds the last one.
-    label: name of the label column.
-    identifier: where the sample identifiers are, which are no feature: the name of a column (CSV, Parquet) or of an
-        array (NumPy), or a text file with one a line (LIBSVM); ``None``: there are none.
-    dtype: floating type of the features.
-    limits: of what is read.
+    label
+        Name of the label column.
+    identifier
+        Where the sample identifiers are, which are no feature: the name of a column (CSV, Parquet) or of an array
+        (NumPy), or a text file with one a line (LIBSVM); ``None``: there are none.
+    dtype
+        Floating type of the features.
+    limits
+        Of what is read.
     """
     columns, scalings, bias = data.columns, data.scalings, data.bias
     where = str(path)
@@ -117,8 +124,11 @@ def _normalise(
 def _columns_held(dataset: DataSet, columns: Sequence[str] | int | None, where: str) -> tuple[Samples, Indices, int]:
     """Put the features of a client's file in the order of the run's.
 
-    Returns: The training samples, with features in increasing global position. Global positions of the features,
-    shape (m,). Number of features of the run.
+    Returns
+    -------
+    tuple[Samples, Indices, int]
+        The training samples, with features in increasing global position. Global positions of the features, shape (m,).
+        Number of features of the run.
     """
     part = dataset.train
     if columns is None:

@@ -53,10 +53,16 @@ def partition(
 ) -> list[ClientBlock]:
     """Divide a data set as the settings say.
 
-    labels: shape (n,), class indices or, for regression, numbers.
-    seed: ``settings.seed``.
-    positive: which samples are positive, shape (n,), for ``class-groups`` and ``sites`` only.
-    holders: who holds each sample, as the data file says, shape (n,), for ``column`` only.
+    Parameters
+    ----------
+    labels
+        Shape (n,), class indices or, for regression, numbers.
+    seed
+        ``settings.seed``.
+    positive
+        Which samples are positive, shape (n,), for ``class-groups`` and ``sites`` only.
+    holders
+        Who holds each sample, as the data file says, shape (n,), for ``column`` only.
     """
     if clients < 1:
         raise DataError(f"{clients} given; expected at least 1", key="clients")

@@ -24,22 +24,43 @@ _PREFIX = "preparation."
 
 @dataclass(frozen=True)
 class Preparation:
-    """Features of a model from those of a sample, and names of the classes that it tells apart."""
+    """Features of a model from those of a sample, and names of the classes that it tells apart.
 
-    settings: DataSettings  # the ``data`` section: the order of the steps, the bias, the network of images
-    features: int  # number of stored features of a sample
-    class_names: tuple[str, ...]  # empty for regression
+    Attributes
+    ----------
+    settings
+        The ``data`` section: the order of the steps, the bias, the network of images.
+    features
+        Number of stored features of a sample.
+    class_names
+        Empty for regression.
+    steps
+        Fitted steps; ``None`` where clients bring their own data: their steps need no sample but the one at hand.
+    columns
+        Name of each stored feature; ``None``: they have none.
+    image
+        Channels, rows and columns, if the stored features are pixels.
+    peak
+        The largest value of a pixel; ``None`` if features are not pixels, or it is not known.
+    """
+
+    settings: DataSettings
+    features: int
+    class_names: tuple[str, ...]
     steps: tuple[Step, ...] | None = None
-    """Fitted steps; ``None`` where clients bring their own data: their steps need no sample but the one at hand."""
-    columns: tuple[str, ...] | None = None  # name of each stored feature; ``None``: they have none
-    image: tuple[int, int, int] | None = None  # channels, rows and columns, if the stored features are pixels
-    peak: float | None = None  # the largest value of a pixel; ``None`` if features are not pixels, or it is not known
+    columns: tuple[str, ...] | None = None
+    image: tuple[int, int, int] | None = None
+    peak: float | None = None
 
     def apply(self, features: RawMatrix, dtype: DTypeLike, peak: float | None = None) -> Matrix:
         """Return prepared features, shape (n, m) or, with a bias, (n, m + 1).
 
-        features: as stored, shape (n, m).
-        peak: the largest value of a pixel, where the steps are not fitted yet.
+        Parameters
+        ----------
+        features
+            As stored, shape (n, m).
+        peak
+            The largest value of a pixel, where the steps are not fitted yet.
         """
         if self.settings.extractor is not None:
             network = Extractor.of(self.settings.extractor, self.image, self.peak, "the model's preparation")

@@ -33,7 +33,10 @@ _CHANNELS = (64, 128, 256, 512)
 def read_weights(path: Path) -> Weights:
     """Read the weights of a ResNet-18.
 
-    path: a state dict as ``torch.save`` writes it. Only tensors are read: nothing in the file is run.
+    Parameters
+    ----------
+    path
+        A state dict as ``torch.save`` writes it. Only tensors are read: nothing in the file is run.
     """
     import torch
 
@@ -63,10 +66,17 @@ def read_weights(path: Path) -> Weights:
 def features(weights: Weights, images: torch.Tensor, size: int) -> torch.Tensor:
     """Return what the last layer but one makes of images.
 
-    images: shape (n, channels, rows, columns), float32, from 0 to 1; one channel (grey) or three.
-    size: rows and columns to which they are resized, bilinearly.
+    Parameters
+    ----------
+    images
+        Shape (n, channels, rows, columns), float32, from 0 to 1; one channel (grey) or three.
+    size
+        Rows and columns to which they are resized, bilinearly.
 
-    Returns: Shape (n, 512).
+    Returns
+    -------
+    torch.Tensor
+        Shape (n, 512).
     """
     import torch
     from torch.nn import functional

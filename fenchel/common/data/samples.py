@@ -21,12 +21,21 @@ RawLabels: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True)
 class Samples:
-    """Some samples with their labels."""
+    """Some samples with their labels.
 
-    features: RawMatrix  # shape (n, m), dense or CSR, as stored
-    labels: RawLabels  # shape (n,), numbers or strings
+    Attributes
+    ----------
+    features
+        Shape (n, m), dense or CSR, as stored.
+    labels
+        Shape (n,), numbers or strings.
+    holders
+        Who holds each sample, shape (n,), numbers or strings; ``None`` if no column was said to tell.
+    """
+
+    features: RawMatrix
+    labels: RawLabels
     holders: NDArray[Any] | None = None
-    """Who holds each sample, shape (n,), numbers or strings; ``None`` if no column was said to tell."""
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
@@ -39,17 +48,30 @@ class Samples:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set as its source publishes it."""
+    """A data set as its source publishes it.
 
-    train: Samples  # training samples
-    test: Samples | None = None  # published test samples with the same features; ``None`` if there are none
+    Attributes
+    ----------
+    train
+        Training samples.
+    test
+        Published test samples with the same features; ``None`` if there are none.
+    image
+        Channels, rows and columns if the features of a sample are the pixels of an image in that order.
+    peak
+        The largest value that a pixel can have (255 for bytes); ``None`` if features are not pixels.
+    columns
+        Name of each feature; ``None`` if the form of the file has no names.
+    identifiers
+        Identifier of each training sample; ``None`` if no column was said to hold them.
+    """
+
+    train: Samples
+    test: Samples | None = None
     image: tuple[int, int, int] | None = None
-    """Channels, rows and columns if the features of a sample are the pixels of an image in that order."""
     peak: float | None = None
-    """The largest value that a pixel can have (255 for bytes); ``None`` if features are not pixels."""
-    columns: tuple[str, ...] | None = None  # name of each feature; ``None`` if the form of the file has no names
+    columns: tuple[str, ...] | None = None
     identifiers: tuple[str, ...] | None = None
-    """Identifier of each training sample; ``None`` if no column was said to hold them."""
 
     @property
     def features(self) -> int:
@@ -60,9 +82,14 @@ class DataSet:
 def samples(features: Any, labels: Any, where: str, array: str = "") -> Samples:
     """Check arrays of one file and wrap them.
 
-    features: shape (n, m): dense numbers or booleans, or CSR.
-    labels: shape (n,) or (n, 1): numbers, booleans or strings.
-    array: the array of features, if the file has others.
+    Parameters
+    ----------
+    features
+        Shape (n, m): dense numbers or booleans, or CSR.
+    labels
+        Shape (n,) or (n, 1): numbers, booleans or strings.
+    array
+        The array of features, if the file has others.
     """
     place: Place = {"source": where, "array": array}
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -105,11 +132,16 @@ def _first_not_finite(features: RawMatrix) -> Place:
 def flatten_images(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, int, int] | None]:
     """Make rows of images.
 
-    array: shape (n, m); (n, rows, columns); or (n, rows, columns, channels) or (n, channels, rows, columns) with at
-        most four channels.
+    Parameters
+    ----------
+    array
+        Shape (n, m); (n, rows, columns); or (n, rows, columns, channels) or (n, channels, rows, columns) with at most
+        four channels.
 
-    Returns: Shape (n, m), channel after channel. Channels, rows and columns; ``None`` if ``array`` has two
-    dimensions.
+    Returns
+    -------
+    tuple[NDArray[Any], tuple[int, int, int] | None]
+        Shape (n, m), channel after channel. Channels, rows and columns; ``None`` if ``array`` has two dimensions.
     """
     if array.ndim == 4 and array.shape[3] <= 4 < array.shape[1]:
         array = np.ascontiguousarray(array.transpose(0, 3, 1, 2))

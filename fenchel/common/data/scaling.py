@@ -21,10 +21,18 @@ _CHUNK = 4096
 
 @dataclass(frozen=True)
 class Columns:
-    """Shift and divide every column: (x - shift) / spread."""
+    """Shift and divide every column: (x - shift) / spread.
 
-    shift: NDArray[np.float64]  # shape (m,), float64; all zeros if the features are sparse
-    spread: NDArray[np.float64]  # shape (m,), float64, positive
+    Attributes
+    ----------
+    shift
+        Shape (m,), float64; all zeros if the features are sparse.
+    spread
+        Shape (m,), float64, positive.
+    """
+
+    shift: NDArray[np.float64]
+    spread: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -85,10 +93,16 @@ def fit(
 ) -> tuple[Step, ...]:
     """Fit steps on training features, each on what the steps before it give.
 
-    scalings: the steps in order.
-    features: training features, shape (n, m), as stored.
-    peak: the largest value that a pixel can have; ``None`` if features are not pixels.
-    normalise: the step of that name, from :func:`constants`, if it is among them.
+    Parameters
+    ----------
+    scalings
+        The steps in order.
+    features
+        Training features, shape (n, m), as stored.
+    peak
+        The largest value that a pixel can have; ``None`` if features are not pixels.
+    normalise
+        The step of that name, from :func:`constants`, if it is among them.
     """
     steps: list[Step] = []
     columns = int(features.shape[1])
@@ -121,11 +135,19 @@ def fit(
 def apply(steps: Sequence[Step], features: RawMatrix, dtype: DTypeLike, bias: float | None = None) -> Matrix:
     """Apply fitted steps to some rows and append the bias feature.
 
-    features: shape (n, m), as stored.
-    dtype: floating type of the result; all arithmetic is done in float64.
-    bias: value of the appended constant feature; ``None`` appends none.
+    Parameters
+    ----------
+    features
+        Shape (n, m), as stored.
+    dtype
+        Floating type of the result; all arithmetic is done in float64.
+    bias
+        Value of the appended constant feature; ``None`` appends none.
 
-    Returns: Shape (n, m) or (n, m + 1), dense or CSR like ``features``.
+    Returns
+    -------
+    Matrix
+        Shape (n, m) or (n, m + 1), dense or CSR like ``features``.
     """
     if isinstance(features, sp.csr_array):
         result = features.astype(np.float64)

@@ -20,12 +20,21 @@ def apportion(
 ) -> NDArray[np.int64]:
     """Divide a number of things in proportion to weights, by largest remainder, within bounds.
 
-    total: how many things, at least ``at_least`` for each weight and at most the sum of ``at_most``.
-    weights: shape (k,), not negative, not all zero.
-    at_least: smallest share; the largest shares give up what is missing.
-    at_most: largest shares, shape (k,); what exceeds them goes to the shares that are furthest below their due.
+    Parameters
+    ----------
+    total
+        How many things, at least ``at_least`` for each weight and at most the sum of ``at_most``.
+    weights
+        Shape (k,), not negative, not all zero.
+    at_least
+        Smallest share; the largest shares give up what is missing.
+    at_most
+        Largest shares, shape (k,); what exceeds them goes to the shares that are furthest below their due.
 
-    Returns: Shape (k,), int64, with sum ``total``.
+    Returns
+    -------
+    NDArray[np.int64]
+        Shape (k,), int64, with sum ``total``.
     """
     due = total * (weights / weights.sum())
     rounded = np.floor(due).astype(np.int64)
@@ -61,11 +70,19 @@ def fill(open_cells: NDArray[np.bool_], total: int, stock: NDArray[np.int64]) ->
     Rows are scaled to their sum and columns to at most their stock, in turn, until both hold; what is then left
     after the point is rounded up or down by a maximum flow.
 
-    open_cells: which cells get at least 1, shape (rows, columns); the others get 0.
-    total: sum of each row.
-    stock: the largest sums of the columns, shape (columns,).
+    Parameters
+    ----------
+    open_cells
+        Which cells get at least 1, shape (rows, columns); the others get 0.
+    total
+        Sum of each row.
+    stock
+        The largest sums of the columns, shape (columns,).
 
-    Returns: Shape (rows, columns), int64; ``None`` if there is no such table.
+    Returns
+    -------
+    NDArray[np.int64] | None
+        Shape (rows, columns), int64; ``None`` if there is no such table.
     """
     shares = np.where(open_cells, total / np.maximum(open_cells.sum(axis=1, keepdims=True), 1), 0.0)
     for _ in range(_SCALINGS):

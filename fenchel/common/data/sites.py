@@ -19,9 +19,15 @@ def sites(positive: NDArray[np.bool_], clients: int, seed: int, settings: SitesP
     Samples are drawn at random and without replacement; those that fit nowhere are left out (
     docs/specifications/codasca.md, section 4.1, the five hospitals).
 
-    positive: which samples are positive, shape (n,).
+    Parameters
+    ----------
+    positive
+        Which samples are positive, shape (n,).
 
-    Returns: Positions of each site's samples, increasing.
+    Returns
+    -------
+    list[Indices]
+        Positions of each site's samples, increasing.
     """
     if len(settings.sites) != clients:
         raise DataError(
@@ -69,11 +75,17 @@ def as_seen(
 ) -> Matrix:
     """Return features as a site's instruments see them: shifted, with Gaussian noise.
 
-    features: prepared features of some of the site's samples, shape (n, m), dense.
-    rows: which of the site's samples these are, shape (n,): a sample looks the same whoever asks, and with whichever
+    Parameters
+    ----------
+    features
+        Prepared features of some of the site's samples, shape (n, m), dense.
+    rows
+        Which of the site's samples these are, shape (n,): a sample looks the same whoever asks, and with whichever
         others.
-    rng: where the noise comes from, the same for all samples of the site.
-    columns: so many features are altered, from the first on; a bias is not.
+    rng
+        Where the noise comes from, the same for all samples of the site.
+    columns
+        So many features are altered, from the first on; a bias is not.
     """
     if not (site.noise or site.shift):
         return features

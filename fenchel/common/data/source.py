@@ -39,15 +39,30 @@ log = logging.getLogger("fenchel")
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be learnt, as a model must know it."""
+    """What is to be learnt, as a model must know it.
 
-    features: int  # number of features, with the bias
-    classes: int  # number of classes; 0 for regression
-    task: Literal["classification", "regression"]  # whether labels are classes or numbers
-    class_names: tuple[str, ...]  # name of each class; empty for regression
-    samples: int  # number of training samples, of all clients together
+    Attributes
+    ----------
+    features
+        Number of features, with the bias.
+    classes
+        Number of classes; 0 for regression.
+    task
+        Whether labels are classes or numbers.
+    class_names
+        Name of each class; empty for regression.
+    samples
+        Number of training samples, of all clients together.
+    image
+        Channels, rows and columns if features are the pixels of an image in that order; else ``None``.
+    """
+
+    features: int
+    classes: int
+    task: Literal["classification", "regression"]
+    class_names: tuple[str, ...]
+    samples: int
     image: tuple[int, int, int] | None = None
-    """Channels, rows and columns if features are the pixels of an image in that order; else ``None``."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +71,31 @@ class DataSource:
 
     Features stay as they were stored (images as bytes); the rows of a shard are converted when asked for, by
     a frozen network if the settings name one. Make one with :meth:`open`.
+
+    Attributes
+    ----------
+    settings
+        The ``data`` section.
+    seed
+        ``settings.seed``.
+    problem
+        What is to be learnt.
+    labels
+        Of all training samples, shape (n,).
+    positive
+        The classes that count as positive, by number; ``None`` if nobody said it and there are more than two.
+    preparation
+        Fitted on all training samples.
     """
 
-    settings: DataSettings  # the ``data`` section
-    seed: int  # ``settings.seed``
-    problem: Problem  # what is to be learnt
-    labels: NDArray[Any]  # of all training samples, shape (n,)
+    settings: DataSettings
+    seed: int
+    problem: Problem
+    labels: NDArray[Any]
     positive: tuple[int, ...] | None
-    """The classes that count as positive, by number; ``None`` if nobody said it and there are more than two."""
     _train: Samples
     _test: Samples | None
-    preparation: Preparation  # fitted on all training samples
+    preparation: Preparation
     _extractor: Extractor | None  # a frozen network that makes features of images
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
     _parts: dict[int, list[ClientBlock]] = field(default_factory=dict, repr=False, compare=False)
@@ -84,10 +113,15 @@ class DataSource:
     ) -> DataSource:
         """Load a data set and fit its preparation.
 
-        seed: ``settings.seed``: decides test split, subsample, imbalance and partition.
-        positive: ``settings.positive``: the classes that count as positive, by number; ``None`` where nobody said it,
-            and then the second of two.
-        folders: where named data sets are looked for; by default ``$FENCHEL_DATA`` and the cache.
+        Parameters
+        ----------
+        seed
+            ``settings.seed``: decides test split, subsample, imbalance and partition.
+        positive
+            ``settings.positive``: the classes that count as positive, by number; ``None`` where nobody said it, and
+            then the second of two.
+        folders
+            Where named data sets are looked for; by default ``$FENCHEL_DATA`` and the cache.
         """
         if settings.name is not None:
             dataset, where = load(settings.name, folders), settings.name
@@ -196,8 +230,12 @@ class DataSource:
     def shard(self, client: int, clients: int, dtype: DTypeLike = np.float64) -> Shard:
         """Return the samples that a client trains on.
 
-        client: number of the client, from 0.
-        dtype: floating type of the features.
+        Parameters
+        ----------
+        client
+            Number of the client, from 0.
+        dtype
+            Floating type of the features.
         """
         part, trained_on = self._part(client, clients)
         return self._as_seen(self._shard(part, trained_on, dtype), client, clients, part.samples)

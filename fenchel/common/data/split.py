@@ -22,11 +22,19 @@ def split(
 ) -> tuple[Samples, Samples | None]:
     """Split off a test set unless one is published, then take the subsample.
 
-    train: all samples but the published test set's, with class indices or numbers as labels.
-    test: the published test set; ``None`` if there is none.
-    seed: ``settings.seed``.
+    Parameters
+    ----------
+    train
+        All samples but the published test set's, with class indices or numbers as labels.
+    test
+        The published test set; ``None`` if there is none.
+    seed
+        ``settings.seed``.
 
-    Returns: ``None`` if none is published, and the settings want none.
+    Returns
+    -------
+    tuple[Samples, Samples | None]
+        ``None`` if none is published, and the settings want none.
     """
     if test is None:
         train, test = _with_test_set(train, settings, seed)
@@ -106,11 +114,19 @@ def _scikit_learn_split(labels: NDArray[Any], count: int, seed: int, classes: bo
 def stratified(labels: NDArray[Any], count: int, rng: np.random.Generator, *, classes: bool = True) -> Indices:
     """Draw positions without replacement, from each class in proportion to its size.
 
-    labels: shape (n,).
-    rng: where the numbers come from.
-    classes: whether labels are classes; otherwise the draw is uniform.
+    Parameters
+    ----------
+    labels
+        Shape (n,).
+    rng
+        Where the numbers come from.
+    classes
+        Whether labels are classes; otherwise the draw is uniform.
 
-    Returns: Shape (count,), increasing.
+    Returns
+    -------
+    Indices
+        Shape (count,), increasing.
     """
     if not classes:
         return np.sort(rng.permutation(len(labels))[:count])

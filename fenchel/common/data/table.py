@@ -13,15 +13,30 @@ from fenchel.common.settings.data import DataSettings
 
 @dataclass(frozen=True)
 class PartitionTable:
-    """A partition in numbers."""
+    """A partition in numbers.
 
-    title: str  # data set and kind of partition
-    class_names: tuple[str, ...]  # name of each class; ``("samples",)`` for regression
-    counts: NDArray[np.int64]  # samples of each class on each client, shape (classes, clients), int64
-    features: NDArray[np.int64]  # number of features on each client, shape (clients,), int64
+    Attributes
+    ----------
+    title
+        Data set and kind of partition.
+    class_names
+        Name of each class; ``("samples",)`` for regression.
+    counts
+        Samples of each class on each client, shape (classes, clients), int64.
+    features
+        Number of features on each client, shape (clients,), int64.
+    positive
+        Whether a class counts as positive, shape (classes,); ``None`` if nobody said which do.
+    left_out
+        Number of training samples that no client holds.
+    """
+
+    title: str
+    class_names: tuple[str, ...]
+    counts: NDArray[np.int64]
+    features: NDArray[np.int64]
     positive: NDArray[np.bool_] | None = None
-    """Whether a class counts as positive, shape (classes,); ``None`` if nobody said which do."""
-    left_out: int = 0  # number of training samples that no client holds
+    left_out: int = 0
 
     @property
     def marked_names(self) -> tuple[str, ...]:

@@ -32,16 +32,27 @@ AUXILIARY = 3
 
 @dataclass(frozen=True)
 class MinMax:
-    """F for one class prior."""
+    """F for one class prior.
 
-    prior: float  # p, with 0 < p < 1: one number for all clients (section 1.5)
+    Attributes
+    ----------
+    prior
+        p, with 0 < p < 1: one number for all clients (section 1.5).
+    """
+
+    prior: float
 
     def value(self, scores: Vector, positive: Positive, auxiliary: Vector) -> Vector:
         """Return F of each sample, shape (n,).
 
-        scores: h, shape (n,).
-        positive: I[y=1], shape (n,).
-        auxiliary: (a, b, alpha), shape (3,).
+        Parameters
+        ----------
+        scores
+            h, shape (n,).
+        positive
+            I[y=1], shape (n,).
+        auxiliary
+            (a, b, alpha), shape (3,).
         """
         p, (a, b, alpha) = self.prior, auxiliary
         of_positive = (1 - p) * ((scores - a) ** 2 - 2 * (1 + alpha) * scores)
@@ -73,12 +84,22 @@ class MinMax:
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean scores of a set of samples, or of a mixture of several: means over all samples, not over a class."""
+    """Mean scores of a set of samples, or of a mixture of several: means over all samples, not over a class.
 
-    positives: float  # share of the positive samples; those of a mixture add up to 1 as far as its weights do
+    Attributes
+    ----------
+    positives
+        Share of the positive samples; those of a mixture add up to 1 as far as its weights do.
+    positive_sum
+        Mean of ``h I[y=1]``.
+    negative_sum
+        Mean of ``h I[y=-1]``.
+    """
+
+    positives: float
     negatives: float
-    positive_sum: float  # mean of ``h I[y=1]``
-    negative_sum: float  # mean of ``h I[y=-1]``
+    positive_sum: float
+    negative_sum: float
 
     @classmethod
     def mixture(cls, parts: Iterable[tuple[float, Moments]]) -> Moments:

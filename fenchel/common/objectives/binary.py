@@ -85,16 +85,24 @@ class BinaryObjective(Objective):
     As an :class:`Objective`: the mean cross-entropy of the scorer's own output, ``ln(1 + exp(-y s))``, plus
     ``(l2/2) ||w||^2``. :meth:`saddle_gradient` is the other objective.
 
-    shard: the samples; may be empty.
-    output: what becomes of the scorer's output s in the min-max function. ``none``: h = s; ``sigmoid``: h = 1 / (1 +
-        exp(-s)); ``l2``: h = s / ||s||, the norm taken over the batch.
-    positive: the classes that count as positive; ``None``: the second of two.
-    l2: weight of the ridge, at least 0.
     features: shape (n, m), of the objective's dtype.
-    positive: which samples are positive, shape (n,).
+
+    Attributes
+    ----------
+    least_loss
+        No cross-entropy is below.
+    shard
+        The samples; may be empty.
+    output
+        What becomes of the scorer's output s in the min-max function. ``none``: h = s; ``sigmoid``: h = 1 / (1 +
+        exp(-s)); ``l2``: h = s / ||s||, the norm taken over the batch.
+    positive
+        Which samples are positive, shape (n,).
+    l2
+        Weight of the ridge, at least 0.
     """
 
-    least_loss = 0.0  # no cross-entropy is below
+    least_loss = 0.0
     ranks = True
 
     def __init__(
@@ -145,11 +153,18 @@ class BinaryObjective(Objective):
     def scores(self, w: Vector, shard: Shard | None = None) -> tuple[Vector, Positive]:
         """Return the scores h of samples, after the output, and which are positive: what a ROC curve is made of.
 
-        w: shape (d,).
-        shard: the samples; ``None``: the objective's own.
+        Parameters
+        ----------
+        w
+            Shape (d,).
+        shard
+            The samples; ``None``: the objective's own.
 
-        Returns: Scores of the objective's dtype, shape (n,), and booleans, shape (n,). With the output ``l2`` the
-        samples of the shard are one batch.
+        Returns
+        -------
+        tuple[Vector, Positive]
+            Scores of the objective's dtype, shape (n,), and booleans, shape (n,). With the output ``l2`` the samples of
+            the shard are one batch.
         """
         features, positive = (self.features, self.positive) if shard is None else self._prepare(shard)
         return self._activated(self.scorer.scores(w, features))[0], positive
@@ -185,12 +200,18 @@ class BinaryObjective(Objective):
     def saddle_gradient(self, point: Vector, rows: Indices, prior: float) -> tuple[float, Vector]:
         """Return the mean of F over some samples, and the direction that leads away from its saddle.
 
-        point: u = (w, a, b, alpha), shape (d + 3,).
-        rows: positions of the samples, shape (n,); one may occur more than once.
+        Parameters
+        ----------
+        point
+            u = (w, a, b, alpha), shape (d + 3,).
+        rows
+            Positions of the samples, shape (n,); one may occur more than once.
 
-        Returns: The mean of F, without the ridge, and G = (grad_w F, dF/da, dF/db, -dF/dalpha), shape (d + 3,): the
-        ridge is in grad_w, and the sign of the last is such that ``u - eta G`` descends in (w, a, b) and ascends in
-        alpha.
+        Returns
+        -------
+        tuple[float, Vector]
+            The mean of F, without the ridge, and G = (grad_w F, dF/da, dF/db, -dF/dalpha), shape (d + 3,): the ridge is
+            in grad_w, and the sign of the last is such that ``u - eta G`` descends in (w, a, b) and ascends in alpha.
         """
         self.require(rows.size)
         w, auxiliary = point[:-AUXILIARY], point[-AUXILIARY:].astype(np.float64)

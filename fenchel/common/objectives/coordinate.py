@@ -53,13 +53,22 @@ def feasible(loss: MarginLoss, dual: Vector, targets: Targets) -> Vector:
 def dual_step(loss: MarginLoss, dual: Vector, scores: Vector, targets: Targets, curvature: Vector | float) -> Vector:
     """Return the step that maximises the dual objective of each sample by itself (specification, 1.5).
 
-    dual: ``alpha``, shape (n,).
-    scores: ``z = x_i^T w``, shape (n,).
-    targets: ``y``, shape (n,).
-    curvature: ``q >= 0``, shape (n,) or one for all. 0 stands for an empty row: then the hinge goes to the end of its
-        interval that the score asks for, and stays where it is at a margin of exactly 1.
+    Parameters
+    ----------
+    dual
+        ``alpha``, shape (n,).
+    scores
+        ``z = x_i^T w``, shape (n,).
+    targets
+        ``y``, shape (n,).
+    curvature
+        ``q >= 0``, shape (n,) or one for all. 0 stands for an empty row: then the hinge goes to the end of its interval
+        that the score asks for, and stays where it is at a margin of exactly 1.
 
-    Returns: ``Delta``, shape (n,); ``alpha + Delta`` lies in the domain, in floating point too.
+    Returns
+    -------
+    Vector
+        ``Delta``, shape (n,); ``alpha + Delta`` lies in the domain, in floating point too.
     """
     s = loss.conjugate_curvature
     if s is None:
@@ -153,12 +162,21 @@ def theory_step(
     maximiser, cut off at the ends. For the hinge this is
     ``y clip(l2 (1 - m) / gamma, -trust b, trust (1 - b))``.
 
-    loss, dual, scores, targets: as for :func:`dual_step`.
-    gamma: outer step size, in (0, 1]; the server will multiply the step by it.
-    trust: ``c_k`` in (0, 1], how far a client may go.
-    l2: ``lambda > 0``, weight of the ridge.
+    Parameters
+    ----------
+    loss, dual, scores, targets
+        As for :func:`dual_step`.
+    gamma
+        Outer step size, in (0, 1]; the server will multiply the step by it.
+    trust
+        ``c_k`` in (0, 1], how far a client may go.
+    l2
+        ``lambda > 0``, weight of the ridge.
 
-    Returns: ``Delta``, shape (n,), not multiplied by gamma.
+    Returns
+    -------
+    Vector
+        ``Delta``, shape (n,), not multiplied by gamma.
     """
     u = -loss.derivative(scores, targets)
     end = trust * (u - dual)
@@ -169,11 +187,16 @@ def theory_step(
 def line_terms(loss: MarginLoss, dual: Vector, change: Vector, targets: Targets) -> tuple[Vector, Vector] | None:
     """Return the parabola that the conjugates follow along a line, for the outer line search (3.3).
 
-    dual, change, targets: ``alpha``, ``delta`` and ``y``, shape (n,); ``alpha`` and ``alpha + delta`` are in the
-        domain.
+    Parameters
+    ----------
+    dual, change, targets
+        ``alpha``, ``delta`` and ``y``, shape (n,); ``alpha`` and ``alpha + delta`` are in the domain.
 
-    Returns: ``a`` and ``c``, each of shape (n,), such that ``-l*(-(alpha + g delta)) = -l*(-alpha) + g a - g^2 c /
-    2`` for g in [0, 1]; ``None`` for the logistic loss, whose conjugate is no parabola (see :func:`dual_values`).
+    Returns
+    -------
+    tuple[Vector, Vector] | None
+        ``a`` and ``c``, each of shape (n,), such that ``-l*(-(alpha + g delta)) = -l*(-alpha) + g a - g^2 c / 2`` for g
+        in [0, 1]; ``None`` for the logistic loss, whose conjugate is no parabola (see :func:`dual_values`).
     """
     s = loss.conjugate_curvature
     if s is None:
@@ -188,8 +211,12 @@ def dual_values(loss: MarginLoss, dual: Vector, change: Vector, targets: Targets
 
     For a line search with any loss. What rounding pushed out of the domain is put back first.
 
-    loss, dual, change, targets: as for :func:`line_terms`.
-    steps: step sizes g in [0, 1], shape (J,).
+    Parameters
+    ----------
+    loss, dual, change, targets
+        As for :func:`line_terms`.
+    steps
+        Step sizes g in [0, 1], shape (J,).
     """
     return np.array(
         [-loss.conjugate(feasible(loss, dual + g * change, targets), targets).sum() for g in steps], dtype=np.float64

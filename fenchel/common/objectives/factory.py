@@ -45,7 +45,10 @@ _CLASS_LOSSES: dict[str, ScoreLoss] = {loss.kind: loss for loss in (Softmax(), O
 def build_objective(settings: ObjectiveSettings, shard: Shard) -> Objective:
     """Return the objective that the settings describe, on the data of one shard.
 
-    shard: a client's training data, or the server's test data; may be empty.
+    Parameters
+    ----------
+    shard
+        A client's training data, or the server's test data; may be empty.
     """
     objective = _smooth_part(settings, shard)
     shape = (objective.outputs, shard.features.shape[1]) if isinstance(objective, LinearObjective) else None
@@ -83,7 +86,10 @@ def _scorer(settings: BinarySettings, features: int) -> Scorer:
 def networks_module(name: str, wanted: str) -> ModuleType:
     """Return a module of ``fenchel.common.objectives.networks``, which are imported when they are needed.
 
-    wanted: what needs it, for the error where torch is not installed.
+    Parameters
+    ----------
+    wanted
+        What needs it, for the error where torch is not installed.
     """
     try:
         return importlib.import_module(f"fenchel.common.objectives.networks.{name}")
@@ -157,8 +163,12 @@ def dimension_of(settings: ObjectiveSettings, features: int, classes: int) -> in
 def initial_model(settings: ObjectiveSettings, features: int, classes: int, seed: int) -> Vector:
     """Return the model that every process starts from, shape (dimension,); errors as `build_objective`.
 
-    features, classes: of the whole problem; 0 classes means regression.
-    seed: ``settings.seed``.
+    Parameters
+    ----------
+    features, classes
+        Of the whole problem; 0 classes means regression.
+    seed
+        ``settings.seed``.
     """
     objective = build_objective(settings, _no_samples(features, classes))
     fresh = objective.initial(seed)

@@ -32,13 +32,21 @@ class LinearObjective(Objective):
 
     With K > 1 outputs the model is the matrix of shape (K, m), flattened class by class.
 
-    score_loss: the loss of a sample as a function of its scores.
-    shard: the samples; may be empty. Features of another dtype are converted.
-    l2: weight of the ridge, at least 0.
-    nonconvex: beta >= 0, weight of ``sum_k w_k^2 / (1 + w_k^2)``.
+    Attributes
+    ----------
+    least_loss
+        No loss of linear scores is below.
+    score_loss
+        The loss of a sample as a function of its scores.
+    shard
+        The samples; may be empty. Features of another dtype are converted.
+    l2
+        Weight of the ridge, at least 0.
+    nonconvex
+        Beta >= 0, weight of ``sum_k w_k^2 / (1 + w_k^2)``.
     """
 
-    least_loss = 0.0  # no loss of linear scores is below
+    least_loss = 0.0
 
     def __init__(
         self, score_loss: ScoreLoss, shard: Shard, *, l2: float, nonconvex: float = 0.0, dtype: DTypeLike = np.float64

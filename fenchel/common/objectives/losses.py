@@ -65,10 +65,15 @@ class ScoreLoss(ABC):
 
 
 class MarginLoss(ScoreLoss):
-    """A convex loss ``l(z)`` of one score, for targets -1 and +1."""
+    """A convex loss ``l(z)`` of one score, for targets -1 and +1.
+
+    Attributes
+    ----------
+    domain
+        The interval of ``b = y alpha`` where ``l*(-alpha)`` is finite.
+    """
 
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    """The interval of ``b = y alpha`` where ``l*(-alpha)`` is finite."""
 
     @property
     @abstractmethod
@@ -121,10 +126,16 @@ def signs(labels: NDArray[np.generic], dtype: DTypeLike) -> Vector:
 
 @dataclass(frozen=True)
 class Hinge(MarginLoss):
-    """``max(0, 1 - m)``, the loss of support vector machines."""
+    """``max(0, 1 - m)``, the loss of support vector machines.
+
+    Attributes
+    ----------
+    smoothness
+        The corner at m = 1.
+    """
 
     kind: ClassVar[str] = "hinge"
-    smoothness = math.inf  # the corner at m = 1
+    smoothness = math.inf
     conjugate_curvature = 0.0
 
     def value(self, scores: Vector, targets: Targets) -> Vector:
@@ -142,9 +153,15 @@ class Hinge(MarginLoss):
 
 @dataclass(frozen=True)
 class SmoothedHinge(MarginLoss):
-    """The hinge with its corner rounded: ``(1 - m)^2 / (2 s)`` for m in [1 - s, 1]."""
+    """The hinge with its corner rounded: ``(1 - m)^2 / (2 s)`` for m in [1 - s, 1].
 
-    smoothing: float = 1.0  # the width s > 0
+    Attributes
+    ----------
+    smoothing
+        The width s > 0.
+    """
+
+    smoothing: float = 1.0
     kind: ClassVar[str] = "smoothed-hinge"
 
     @property
@@ -271,10 +288,16 @@ class _ClassLoss(ScoreLoss):
 
 @dataclass(frozen=True)
 class Softmax(_ClassLoss):
-    """``-ln softmax(z)_t``, cross-entropy: one score for each class (docs/specifications/feddcd.md, section 1.6)."""
+    """``-ln softmax(z)_t``, cross-entropy: one score for each class (docs/specifications/feddcd.md, section 1.6).
+
+    Attributes
+    ----------
+    smoothness
+        The Hessian ``diag(p) - p p^T`` has no larger eigenvalue.
+    """
 
     kind: ClassVar[str] = "softmax"
-    smoothness = 0.5  # the Hessian ``diag(p) - p p^T`` has no larger eigenvalue
+    smoothness = 0.5
 
     def value(self, scores: Dense, targets: Targets) -> Vector:
         """Return ``ln sum_k exp(z_k) - z_t``, shape (n,), without overflow."""

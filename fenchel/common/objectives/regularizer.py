@@ -69,10 +69,18 @@ class Zero(Regularizer):
 
 @dataclass(frozen=True)
 class ElasticNet(Regularizer):
-    """``gamma sum_j |x_j| + (mu/2) ||x||^2``; the l1 norm for mu = 0, a ridge for gamma = 0."""
+    """``gamma sum_j |x_j| + (mu/2) ||x||^2``; the l1 norm for mu = 0, a ridge for gamma = 0.
 
-    weight: float  # gamma >= 0
-    ridge: float = 0.0  # mu >= 0
+    Attributes
+    ----------
+    weight
+        Gamma >= 0.
+    ridge
+        Mu >= 0.
+    """
+
+    weight: float
+    ridge: float = 0.0
 
     def value(self, x: Vector) -> float:
         """Return ``gamma sum_j |x_j| + (mu/2) ||x||^2``."""
@@ -89,11 +97,21 @@ class ElasticNet(Regularizer):
 
 @dataclass(frozen=True)
 class GroupLasso(Regularizer):
-    """``gamma sum_g ||x_g||``."""
+    """``gamma sum_g ||x_g||``.
 
-    weight: float  # gamma >= 0
-    shape: tuple[int, int]  # of the model as a matrix: K outputs and m features
-    axis: int  # along which a group lies: 0 for the K weights of a feature, 1 for the m weights of a class
+    Attributes
+    ----------
+    weight
+        Gamma >= 0.
+    shape
+        Of the model as a matrix: K outputs and m features.
+    axis
+        Along which a group lies: 0 for the K weights of a feature, 1 for the m weights of a class.
+    """
+
+    weight: float
+    shape: tuple[int, int]
+    axis: int
 
     def value(self, x: Vector) -> float:
         """Return ``gamma sum_g ||x_g||``."""
@@ -143,10 +161,17 @@ class Mcp(Regularizer):
     """The minimax concave penalty (Zhang 2010), a sum over weights.
 
     ``gamma |x| - x^2 / (2 theta)`` up to ``|x| = gamma theta``, then ``gamma^2 theta / 2``.
+
+    Attributes
+    ----------
+    weight
+        Gamma >= 0.
+    theta
+        > 0; the function is weakly convex with modulus 1/theta.
     """
 
-    weight: float  # gamma >= 0
-    theta: float  # > 0; the function is weakly convex with modulus 1/theta
+    weight: float
+    theta: float
 
     def value(self, x: Vector) -> float:
         """Return the sum over weights."""
@@ -171,9 +196,15 @@ class Mcp(Regularizer):
 
 @dataclass(frozen=True)
 class L0(Regularizer):
-    """``gamma`` times the number of weights that are not 0."""
+    """``gamma`` times the number of weights that are not 0.
 
-    weight: float  # gamma >= 0
+    Attributes
+    ----------
+    weight
+        Gamma >= 0.
+    """
+
+    weight: float
 
     def value(self, x: Vector) -> float:
         """Return ``gamma ||x||_0``."""
@@ -196,7 +227,10 @@ def soft(u: Vector, threshold: float) -> Vector:
 def build_regularizer(settings: RegularizerSettings, shape: tuple[int, int] | None) -> Regularizer:
     """Return the term that the settings describe.
 
-    shape: outputs and features if the model is a matrix (K, m), flattened row by row; else ``None``.
+    Parameters
+    ----------
+    shape
+        Outputs and features if the model is a matrix (K, m), flattened row by row; else ``None``.
     """
     match settings:
         case NoneSettings():

@@ -87,10 +87,16 @@ def score_groups(scores: Vector, bins: int, least: int, places: Places = NO_PLAC
     their number. What comes out is cut at the further places, level by level, by the rule for places between
     parts.
 
-    scores: finite, shape (n,).
-    bins: how many; bin j holds the scores s with ``j <= bins / (1 + exp(-s)) < j + 1``.
-    least: how many samples a group holds at least.
-    places: where else the line is divided; the ranges of groups then count all bins of :func:`edges_of`.
+    Parameters
+    ----------
+    scores
+        Finite, shape (n,).
+    bins
+        How many; bin j holds the scores s with ``j <= bins / (1 + exp(-s)) < j + 1``.
+    least
+        How many samples a group holds at least.
+    places
+        Where else the line is divided; the ranges of groups then count all bins of :func:`edges_of`.
     """
     # Scores are compared with the edges: mapped to (0, 1) themselves, they could change order by rounding.
     edges = logit(np.arange(1, bins) / bins)
@@ -146,7 +152,10 @@ def _coarse_cut(before: Sequence[int], edges: Iterable[int], least: int, start: 
 def _cut(before: Sequence[int], start: int, stop: int, least: int) -> int | None:
     """Return where a range is cut, if it can be.
 
-    before: how many samples lie before each bin, shape (bins + 1,).
+    Parameters
+    ----------
+    before
+        How many samples lie before each bin, shape (bins + 1,).
     """
     bins = len(before) - 1
     edges = [k * bins // PARTS for k in range(1, PARTS)]
@@ -206,9 +215,12 @@ def grouped_auc(positives: Iterable[Groups], negatives: Iterable[Groups], bins: 
     The true AUC lies within ``auc - error`` and ``auc + error``. The error is a bound: at one end is the AUC
     that would follow if all pairs whose order is not known were in one order.
 
-    Returns: The AUC if the samples of each group were spread evenly over the bins of its range, where two in the same
-    bin count half; and the error. If every group is a bin, it is half the share of pairs in the same bin. Both are
-    nan where a class is missing.
+    Returns
+    -------
+    tuple[float, float]
+        The AUC if the samples of each group were spread evenly over the bins of its range, where two in the same bin
+        count half; and the error. If every group is a bin, it is half the share of pairs in the same bin. Both are nan
+        where a class is missing.
     """
     high, low = (np.concatenate([np.empty((0, 3), np.int64), *groups]) for groups in (positives, negatives))
     pairs = samples_in(high) * samples_in(low)
@@ -249,7 +261,10 @@ def further_places(positives: Iterable[Groups], negatives: Iterable[Groups], edg
     without an end is taken to reach 16 times as far from 0 as the edge that it begins at, so that saturated
     scores come apart.
 
-    edges: what divides the line into the bins of the groups.
+    Parameters
+    ----------
+    edges
+        What divides the line into the bins of the groups.
     """
     bins = edges.size + 1
     classes = [np.concatenate([np.empty((0, 3), np.int64), *groups]) for groups in (positives, negatives)]

@@ -20,10 +20,16 @@ EXACT_UP_TO = 1000
 def largest_eigenvalue(features: Matrix) -> float:
     """Return an upper bound on the largest eigenvalue of ``X^T X / n``.
 
-    features: X, shape (n, m).
+    Parameters
+    ----------
+    features
+        X, shape (n, m).
 
-    Returns: At most 1e-12 (relatively) above the eigenvalue if n or m is at most ``EXACT_UP_TO``, otherwise about one
-    per cent, and never more than the mean squared row norm, which bounds it as the trace. 0 if the matrix is empty.
+    Returns
+    -------
+    float
+        At most 1e-12 (relatively) above the eigenvalue if n or m is at most ``EXACT_UP_TO``, otherwise about one per
+        cent, and never more than the mean squared row norm, which bounds it as the trace. 0 if the matrix is empty.
     """
     samples: int
     columns: int

@@ -27,10 +27,15 @@ __all__ = ["Solved", "Tilted", "chosen", "solve"]
 def solve(problem: Tilted, start: Vector, settings: Solver, random: np.random.Generator) -> Solved:
     """Minimise the local problem, approximately, by the solver that the settings name.
 
-    start: where the solver starts, shape (d,); not changed. Converted to the objective's dtype.
-    settings: the solver, and when it stops.
-    random: source of all random numbers. Equal arguments give equal results, bit for bit, in one computing
-        environment (:mod:`fenchel.common.environment`); only sgd and adam draw from it.
+    Parameters
+    ----------
+    start
+        Where the solver starts, shape (d,); not changed. Converted to the objective's dtype.
+    settings
+        The solver, and when it stops.
+    random
+        Source of all random numbers. Equal arguments give equal results, bit for bit, in one computing environment
+        (:mod:`fenchel.common.environment`); only sgd and adam draw from it.
     """
     w = start.astype(problem.objective.dtype)
     solver = chosen(settings, problem.objective)

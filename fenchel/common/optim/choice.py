@@ -58,7 +58,10 @@ def check_fit(
 ) -> None:
     """Raise a ``SettingsError`` if a solver cannot solve a problem, or cannot keep its stopping rule.
 
-    alpha, beta: give strong convexity and smoothness of the problem where they matter; ``None``: not known yet.
+    Parameters
+    ----------
+    alpha, beta
+        Give strong convexity and smoothness of the problem where they matter; ``None``: not known yet.
     """
     stop, kind = solver.stop, solver.kind
     if isinstance(solver, NewtonSolver) and objective.dimension > LARGEST_HESSIAN:

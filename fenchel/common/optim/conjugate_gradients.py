@@ -17,9 +17,14 @@ def conjugate_gradients(
 
     Where A has no curvature, the result is what was found before; b at first.
 
-    product: maps v to ``A v``, both of shape (d,), for a symmetric A.
-    b: shape (d,).
-    flat: up to here a curvature ``v^T A v / ||v||^2`` counts as none.
+    Parameters
+    ----------
+    product
+        Maps v to ``A v``, both of shape (d,), for a symmetric A.
+    b
+        Shape (d,).
+    flat
+        Up to here a curvature ``v^T A v / ||v||^2`` counts as none.
     """
     x, residual, direction = np.zeros_like(b), b.copy(), b.copy()
     square = float(residual @ residual)

@@ -24,13 +24,24 @@ ROUNDING = 64
 
 @dataclass(frozen=True)
 class Tilted:
-    """A client's objective with a linear term, and a quadratic one that ties the model to an anchor."""
+    """A client's objective with a linear term, and a quadratic one that ties the model to an anchor.
 
-    objective: Objective  # f, the mean loss of the client's samples plus its penalty
-    tilt: Vector  # shape (d,); converted to the objective's dtype
-    proximal: float = 0.0  # weight mu of the tie, at least 0
+    Attributes
+    ----------
+    objective
+        f, the mean loss of the client's samples plus its penalty.
+    tilt
+        Shape (d,); converted to the objective's dtype.
+    proximal
+        Weight mu of the tie, at least 0.
+    anchor
+        Shape (d,); given if and only if ``proximal`` is not 0. Converted to the objective's dtype.
+    """
+
+    objective: Objective
+    tilt: Vector
+    proximal: float = 0.0
     anchor: Vector | None = None
-    """Shape (d,); given if and only if ``proximal`` is not 0. Converted to the objective's dtype."""
 
     def __post_init__(self) -> None:
         if self.proximal < 0 or (self.anchor is None) != (self.proximal == 0):
@@ -92,12 +103,21 @@ class Tilted:
 
 @dataclass(frozen=True)
 class Solved:
-    """What a solver found."""
+    """What a solver found.
 
-    w: Vector  # the approximate minimiser, shape (d,), of the objective's dtype; the caller owns it
-    iterations: int  # iterations done, counted as :class:`fenchel.common.settings.solver.Stopping` says
+    Attributes
+    ----------
+    w
+        The approximate minimiser, shape (d,), of the objective's dtype; the caller owns it.
+    iterations
+        Iterations done, counted as :class:`fenchel.common.settings.solver.Stopping` says.
+    gradient_norm
+        Euclidean norm of the gradient of phi at ``w``; not a number for sgd and adam, which do not look.
+    """
+
+    w: Vector
+    iterations: int
     gradient_norm: float
-    """Euclidean norm of the gradient of phi at ``w``; not a number for sgd and adam, which do not look."""
 
 
 class Point:

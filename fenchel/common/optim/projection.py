@@ -25,7 +25,10 @@ def onto_simplex(x: NDArray[np.float64]) -> NDArray[np.float64]:
     By sorting, in O(N log N) (docs/specifications/drdm.md, section 2.3). Adding a constant to all entries changes
     nothing.
 
-    x: shape (N,), finite.
+    Parameters
+    ----------
+    x
+        Shape (N,), finite.
     """
     if not np.isfinite(x).all():
         raise ValueError(

@@ -40,14 +40,25 @@ _HALVINGS = 30
 
 @dataclass(frozen=True)
 class Solution:
-    """What a solver found."""
+    """What a solver found.
 
-    dual: Vector  # ``alpha``, one for each sample, shape (N,), in the domain
-    primal: Vector  # ``w(alpha)``, shape (m,)
+    Attributes
+    ----------
+    dual
+        ``alpha``, one for each sample, shape (N,), in the domain.
+    primal
+        ``w(alpha)``, shape (m,).
+    primal_objective
+        primal_objective, dual_objective: ``P(w)`` and ``D(alpha)``; the optimum lies between them.
+    passes
+        How often each sample was visited.
+    """
+
+    dual: Vector
+    primal: Vector
     primal_objective: float
-    """primal_objective, dual_objective: ``P(w)`` and ``D(alpha)``; the optimum lies between them."""
     dual_objective: float
-    passes: int  # how often each sample was visited
+    passes: int
 
     @property
     def gap(self) -> float:
@@ -57,13 +68,27 @@ class Solution:
 
 @dataclass(frozen=True)
 class DualProblem:
-    """The dual of a linear model's problem."""
+    """The dual of a linear model's problem.
 
-    loss: MarginLoss  # any of the five losses of one score
-    features: Matrix  # all samples, shape (N, m), dense or CSR, float64
-    targets: Targets  # ``y``, shape (N,)
-    l2: float  # ``lambda > 0``
-    weights: Vector | None = None  # ``c``, shape (N,), positive, of mean 1; ``None``: all are 1
+    Attributes
+    ----------
+    loss
+        Any of the five losses of one score.
+    features
+        All samples, shape (N, m), dense or CSR, float64.
+    targets
+        ``y``, shape (N,).
+    l2
+        ``lambda > 0``.
+    weights
+        ``c``, shape (N,), positive, of mean 1; ``None``: all are 1.
+    """
+
+    loss: MarginLoss
+    features: Matrix
+    targets: Targets
+    l2: float
+    weights: Vector | None = None
 
     @classmethod
     def of(cls, loss: MarginLoss, shard: Shard, l2: float, weights: Vector | None = None) -> DualProblem:
@@ -119,10 +144,16 @@ def solve(
 ) -> Solution:
     """Solve the problem of a whole data set.
 
-    l2: weight of the ridge, above 0.
-    max_passes: stop after so many passes in any case; the gap of the solution tells.
-    seed: decides the order of the samples in each pass.
-    weights: how much each sample counts, shape (N,), positive, of mean 1; ``None``: all alike.
+    Parameters
+    ----------
+    l2
+        Weight of the ridge, above 0.
+    max_passes
+        Stop after so many passes in any case; the gap of the solution tells.
+    seed
+        Decides the order of the samples in each pass.
+    weights
+        How much each sample counts, shape (N,), positive, of mean 1; ``None``: all alike.
     """
     problem = DualProblem.of(loss, shard, l2, weights)
     dual: Vector = np.zeros(problem.samples)
@@ -142,9 +173,14 @@ def solve(
 def ascend(problem: DualProblem, dual: Vector, w: Vector, order: Indices, curvature: Vector) -> tuple[Vector, Vector]:
     """Visit samples one after the other, and take the best step along each one's dual variable.
 
-    dual, w: ``alpha``, shape (N,), and ``w(alpha)``, shape (m,); they are not changed.
-    order: positions of the samples to visit, any number of them.
-    curvature: ``problem.curvature``, shape (N,).
+    Parameters
+    ----------
+    dual, w
+        ``alpha``, shape (N,), and ``w(alpha)``, shape (m,); they are not changed.
+    order
+        Positions of the samples to visit, any number of them.
+    curvature
+        ``problem.curvature``, shape (N,).
     """
     step, w = scalar_step(problem.loss), w.copy()
     alpha, y, q = dual.tolist(), problem.targets.tolist(), curvature.tolist()
@@ -174,9 +210,15 @@ def settle(problem: DualProblem, dual: Vector) -> Vector:
 
     Nothing is done for the logistic loss, whose dual objective is not quadratic.
 
-    dual: ``alpha``, shape (N,), in the domain.
+    Parameters
+    ----------
+    dual
+        ``alpha``, shape (N,), in the domain.
 
-    Returns: Shape (N,), in the domain, with a dual objective that is not lower.
+    Returns
+    -------
+    Vector
+        Shape (N,), in the domain, with a dual objective that is not lower.
     """
     s = problem.loss.conjugate_curvature
     low, high = problem.loss.domain

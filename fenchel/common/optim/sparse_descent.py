@@ -44,14 +44,25 @@ def descend(
     O(m). Steps that are too long diverge, without a warning here: the result then has values that are not
     finite, which the server refuses.
 
-    objective: with one score a sample; its ``features`` may be dense or sparse.
-    start: shape (m,); not changed.
-    batches: rows of each step, as :meth:`LinearObjective.batches` draws them.
-    step_size: at least 0.
-    pull: weight of the anchor, at least 0.
-    anchor: shape (m,); needed only if ``pull`` is not 0.
+    Parameters
+    ----------
+    objective
+        With one score a sample; its ``features`` may be dense or sparse.
+    start
+        Shape (m,); not changed.
+    batches
+        Rows of each step, as :meth:`LinearObjective.batches` draws them.
+    step_size
+        At least 0.
+    pull
+        Weight of the anchor, at least 0.
+    anchor
+        Shape (m,); needed only if ``pull`` is not 0.
 
-    Returns: Shape (m,), dtype of ``start``; the caller owns it.
+    Returns
+    -------
+    Vector
+        Shape (m,), dtype of ``start``; the caller owns it.
     """
     iterate = _Iterate(start.copy(), anchor if pull else None)
     shrink, shift = 1 - step_size * (objective.l2 + pull), step_size * pull

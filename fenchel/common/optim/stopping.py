@@ -27,16 +27,29 @@ FLOOR = 32
 
 @dataclass(frozen=True)
 class StoppingCriterion:
-    """What a solver has to reach, and in how many iterations."""
+    """What a solver has to reach, and in how many iterations.
 
-    limit: int  # iterations at most
-    tolerance: float = 0.0  # norm of the gradient that is small enough; 0 for a fixed number of iterations
+    Attributes
+    ----------
+    limit
+        Iterations at most.
+    tolerance
+        Norm of the gradient that is small enough; 0 for a fixed number of iterations.
+    floor
+        Floor, floor_per_norm: the smallest norm worth waiting for is ``floor + floor_per_norm ||w||``; below, rounding
+        rules.
+    kind
+        The solver's name, for errors.
+    cure
+        What to do if the iterates leave the range of numbers, for errors.
+    """
+
+    limit: int
+    tolerance: float = 0.0
     floor: float = 0.0
-    """floor, floor_per_norm: the smallest norm worth waiting for is ``floor + floor_per_norm ||w||``; below, rounding
-    rules."""
     floor_per_norm: float = 0.0
-    kind: str = ""  # the solver's name, for errors
-    cure: str = NOT_OURS  # what to do if the iterates leave the range of numbers, for errors
+    kind: str = ""
+    cure: str = NOT_OURS
 
     def threshold(self, w: Vector) -> float:
         """Return the norm of the gradient that ends the solve at ``w``, shape (d,)."""
@@ -73,8 +86,12 @@ def goal_of(stop: Stopping, kind: str, first: Point, *, cure: str = NOT_OURS) ->
     The accuracy delta is ensured by ``||grad phi(w)|| <= sqrt(delta) (alpha/beta) ||grad phi(w0)||``, because
     ``||w - w*|| <= ||grad phi(w)|| / alpha`` and ``||w0 - w*|| >= ||grad phi(w0)|| / beta``.
 
-    first: where the solver starts.
-    cure: what to do if the iterates leave the range of numbers, for errors.
+    Parameters
+    ----------
+    first
+        Where the solver starts.
+    cure
+        What to do if the iterates leave the range of numbers, for errors.
     """
     limit = stop.steps or LIMIT
     if stop.gradient is not None:

@@ -170,7 +170,10 @@ class Links(Section):
     def of_clients(self, names: Sequence[str]) -> dict[str, Link]:
         """Return each client's link; clients without one are left out.
 
-        names: ids of all clients, in the order of their numbers.
+        Parameters
+        ----------
+        names
+            Ids of all clients, in the order of their numbers.
         """
         given: dict[str, Link] = {}
         numbered = {str(number): name for number, name in enumerate(names)}
@@ -192,6 +195,9 @@ class Links(Section):
 def parse_link(values: Mapping[str, Any], source: str) -> Link:
     """Return the link that words of a command line describe.
 
-    source: where they came from, for the error.
+    Parameters
+    ----------
+    source
+        Where they came from, for the error.
     """
     return validated(Link, values, source)

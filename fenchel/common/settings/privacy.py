@@ -162,8 +162,10 @@ class DifferentialPrivacy(Section):
     ) -> tuple[float, DualDifference]:
         """Return the sensitivity of an upload, and the difference of the dual variables after it.
 
-        difference: what the upload before returned; ``DualDifference()`` for the first. Only ``recursive`` changes
-            it.
+        Parameters
+        ----------
+        difference
+            What the upload before returned; ``DualDifference()`` for the first. Only ``recursive`` changes it.
         """
         if self.mechanism == "clip-update":
             return sensitivity.clip_update(self.clip), difference

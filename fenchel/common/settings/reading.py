@@ -32,7 +32,10 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def validated(section: type[_S], values: Mapping[str, Any], source: str) -> _S:
     """Make a section of a mapping; the error names each key that is wrong, what was given and what is allowed.
 
-    source: where the settings came from: a file name, or ``"settings"``.
+    Parameters
+    ----------
+    source
+        Where the settings came from: a file name, or ``"settings"``.
     """
     try:
         return section.model_validate(dict(values))

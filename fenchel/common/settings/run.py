@@ -384,7 +384,10 @@ class RunSettings(Section):
 def outside_code(values: Mapping[str, Any]) -> list[str]:
     """Return what settings name of code from outside the project, as ``package.module:Class``.
 
-    values: settings as a mapping, not validated: validating them imports that code.
+    Parameters
+    ----------
+    values
+        Settings as a mapping, not validated: validating them imports that code.
     """
     sections = (values.get("algorithm"), values.get("objective"))
     names = [section.get("name") for section in sections if isinstance(section, Mapping)]
@@ -446,7 +449,10 @@ def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 def change(values: dict[str, Any], changes: Mapping[str, Any], asked: str = "") -> None:
     """Set values of settings, not validated, by their dotted keys.
 
-    asked: the option that asks for it, for errors; empty: the keys themselves.
+    Parameters
+    ----------
+    asked
+        The option that asks for it, for errors; empty: the keys themselves.
     """
     for key, value in changes.items():
         *path, last = key.split(".")

@@ -158,7 +158,10 @@ def _sections(annotation: Any) -> set[type[Section]]:
 def _deeper(whole: str, path: Sequence[int | str], wrong: str) -> str:
     """Return the dotted key of a setting of this name one section below a place; empty if there is none.
 
-    whole: name of the class of all settings.
+    Parameters
+    ----------
+    whole
+        Name of the class of all settings.
     """
     found: set[type[Section]] = set()
     open_ends = [Section]
@@ -183,7 +186,10 @@ def _deeper(whole: str, path: Sequence[int | str], wrong: str) -> str:
 def _meant(whole: str, place: tuple[int | str, ...], values: Mapping[str, Any]) -> str:
     """Return which key a misspelt one may stand for; empty if none is like it in a section with its neighbours.
 
-    whole: name of the class of all settings.
+    Parameters
+    ----------
+    whole
+        Name of the class of all settings.
     """
     *path, wrong = place
     if deeper := _deeper(whole, path, str(wrong)):
@@ -208,9 +214,15 @@ def _meant(whole: str, place: tuple[int | str, ...], values: Mapping[str, Any]) 
 def settings_error(error: ValidationError, values: Mapping[str, Any], source: str) -> SettingsError:
     """Word a validation error for the person who wrote the settings.
 
-    source: where the settings came from: a file name, or ``"settings"``.
+    Parameters
+    ----------
+    source
+        Where the settings came from: a file name, or ``"settings"``.
 
-    Returns: One line for each key: the key, what was given, what is allowed.
+    Returns
+    -------
+    SettingsError
+        One line for each key: the key, what was given, what is allowed.
     """
     lines: list[tuple[str, str]] = []  # the key, and what is wrong with it
     # By key and what was given: a value may be of several kinds.

@@ -165,8 +165,12 @@ SolverSettings: TypeAlias = Annotated[Solver, Field(discriminator="kind")]
 def parse_solver(text: str, source: str = "solver") -> Solver:
     """Return the solver that a short text names, as on a command line.
 
-    text: a kind, as ``lbfgs``, or a section, as ``{kind: gradient, accelerated: true, stop: {steps: 30}}``.
-    source: where the text came from, for the error.
+    Parameters
+    ----------
+    text
+        A kind, as ``lbfgs``, or a section, as ``{kind: gradient, accelerated: true, stop: {steps: 30}}``.
+    source
+        Where the text came from, for the error.
     """
     try:
         given: Any = yaml_value(text)

@@ -12,14 +12,23 @@ from typing import NamedTuple
 
 
 class CallStage(NamedTuple):
-    """A stretch of a call, in whose seconds nothing else happened."""
+    """A stretch of a call, in whose seconds nothing else happened.
+
+    Attributes
+    ----------
+    part
+        That it belongs to: a field of :class:`fenchel.common.storage.time_parts.TimeParts`.
+    timing
+        Of a client's: field of ``proto.Timing`` that has it, without ``_ns``.
+    between
+        Of the server's: the two stamps of the call that it lies between, without ``_ns``; ``None`` with no ``timing``:
+        it is computed from several (``fenchel/server/telemetry/time_breakdown.py``).
+    """
 
     column: str
-    part: str  # that it belongs to: a field of :class:`fenchel.common.storage.time_parts.TimeParts`
-    timing: str = ""  # of a client's: field of ``proto.Timing`` that has it, without ``_ns``
+    part: str
+    timing: str = ""
     between: tuple[str, str] | None = None
-    """Of the server's: the two stamps of the call that it lies between, without ``_ns``; ``None`` with no ``timing``:
-    it is computed from several (``fenchel/server/telemetry/time_breakdown.py``)."""
 
 
 STAGES = (

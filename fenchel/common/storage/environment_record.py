@@ -16,12 +16,24 @@ _CHANGES = 10  # kept of each participant, so that a client that changes at will
 
 @dataclass(frozen=True)
 class Change:
-    """One attribute of the environment with which a participant went on."""
+    """One attribute of the environment with which a participant went on.
 
-    participant: str  # the id of a client, or ``SERVER``
-    round: int  # the first round that may have been computed with the new value
-    attribute: str  # a field of :class:`fenchel.common.environment.Environment`
-    before: str  # before, after: its values; empty: not known
+    Attributes
+    ----------
+    participant
+        The id of a client, or ``SERVER``.
+    round
+        The first round that may have been computed with the new value.
+    attribute
+        A field of :class:`fenchel.common.environment.Environment`.
+    before, after
+        Its values; empty: not known.
+    """
+
+    participant: str
+    round: int
+    attribute: str
+    before: str
     after: str
 
     def __str__(self) -> str:
@@ -54,12 +66,18 @@ class _File(BaseModel):
 
 @dataclass
 class EnvironmentRecord:
-    """The environments of a run's participants."""
+    """The environments of a run's participants.
+
+    Attributes
+    ----------
+    latest
+        The last known environment by participant: the id of a client, or ``SERVER``.
+    changes
+        What changed while the run went on: the last few changes of each participant.
+    """
 
     latest: dict[str, Environment] = field(default_factory=dict)
-    """The last known environment by participant: the id of a client, or ``SERVER``."""
     changes: list[Change] = field(default_factory=list)
-    """What changed while the run went on: the last few changes of each participant."""
 
     def update(self, participant: str, environment: Environment, t: int) -> list[Change]:
         """Record the environment that a participant has from round ``t`` on. Return what has changed."""

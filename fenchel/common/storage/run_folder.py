@@ -29,9 +29,45 @@ class Part:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of one run."""
+    """The folder of one run.
 
-    path: Path  # the folder; its name is the run's id
+    Attributes
+    ----------
+    path
+        The folder; its name is the run's id.
+    settings
+        The validated settings, defaults included.
+    metrics
+        A row a round (Parquet; ``.arrows`` beside it while the run goes on).
+    calls
+        A row an instruction (Parquet; ``.arrows`` beside it while the run goes on).
+    clients
+        A row a client and round, for algorithms with figures of each client; else it is not there.
+    model
+        The final model (NPZ, array ``model``).
+    models
+        The models of earlier rounds that are kept, as that of the last one.
+    checkpoint
+        The server's checkpoint.
+    previous_checkpoint
+        The checkpoint before it, for when that one is damaged.
+    journals
+        Journals of clients that run on this machine.
+    data
+        Data that were given from Python, a file for all clients or for each.
+    log
+        What happened, a JSON object a line.
+    summary
+        How the run ended (JSON).
+    disclosures
+        What each party could see (JSON).
+    environments
+        What each party computes with (JSON).
+    report
+        The page for people.
+    """
+
+    path: Path
 
     @classmethod
     def create(cls, parent: Path, name: str) -> RunFolder:
@@ -77,19 +113,18 @@ class RunFolder:
                 shutil.rmtree(self.path)
             raise
 
-    settings = Part("settings.yaml")  # the validated settings, defaults included
-    metrics = Part("metrics.parquet")  # a row a round (Parquet; ``.arrows`` beside it while the run goes on)
-    calls = Part("calls.parquet")  # a row an instruction (Parquet; ``.arrows`` beside it while the run goes on)
+    settings = Part("settings.yaml")
+    metrics = Part("metrics.parquet")
+    calls = Part("calls.parquet")
     clients = Part("clients.parquet")
-    """A row a client and round, for algorithms with figures of each client; else it is not there."""
-    model = Part("model.npz")  # the final model (NPZ, array ``model``)
-    models = Part("models")  # the models of earlier rounds that are kept, as that of the last one
-    checkpoint = Part("checkpoint/latest")  # the server's checkpoint
-    previous_checkpoint = Part("checkpoint/previous")  # the checkpoint before it, for when that one is damaged
-    journals = Part("journals")  # journals of clients that run on this machine
-    data = Part("data")  # data that were given from Python, a file for all clients or for each
-    log = Part("log.jsonl")  # what happened, a JSON object a line
-    summary = Part("summary.json")  # how the run ended (JSON)
-    disclosures = Part("disclosures.json")  # what each party could see (JSON)
-    environments = Part("environments.json")  # what each party computes with (JSON)
-    report = Part("report.html")  # the page for people
+    model = Part("model.npz")
+    models = Part("models")
+    checkpoint = Part("checkpoint/latest")
+    previous_checkpoint = Part("checkpoint/previous")
+    journals = Part("journals")
+    data = Part("data")
+    log = Part("log.jsonl")
+    summary = Part("summary.json")
+    disclosures = Part("disclosures.json")
+    environments = Part("environments.json")
+    report = Part("report.html")

@@ -62,11 +62,21 @@ def too_many_files_error(path: Path, owner: Owner = "server") -> TooManyFilesErr
 
 @dataclass(frozen=True)
 class Content:
-    """What a file of values holds, before it is written."""
+    """What a file of values holds, before it is written.
 
-    descriptor: bytes  # what the values are, as bytes
-    segments: tuple[Buffer, ...]  # the values in pieces, in order. They refer to the arrays' own memory.
-    size: int  # bytes of the file
+    Attributes
+    ----------
+    descriptor
+        What the values are, as bytes.
+    segments
+        The values in pieces, in order. They refer to the arrays' own memory.
+    size
+        Bytes of the file.
+    """
+
+    descriptor: bytes
+    segments: tuple[Buffer, ...]
+    size: int
 
     @classmethod
     def of(cls, values: Values) -> Content:
@@ -79,8 +89,12 @@ class Content:
 def write(path: Path, values: Values, *, previous: Path | None = None, sync: bool = False) -> None:
     """Write values so that the file is at every moment either the old one or the new one.
 
-    previous: where the old file is kept, in the same folder; ``None``: nowhere.
-    sync: also survive the loss of power (costs milliseconds); without it the file survives the death of the process.
+    Parameters
+    ----------
+    previous
+        Where the old file is kept, in the same folder; ``None``: nowhere.
+    sync
+        Also survive the loss of power (costs milliseconds); without it the file survives the death of the process.
     """
     write_content(path, Content.of(values), previous=previous, sync=sync)
 
@@ -107,7 +121,10 @@ def write_content(
 def write_text(path: Path, text: str, *, sync: bool = False) -> None:
     """Write a text file that is at every moment either the old one or the new one.
 
-    path, text: the file, and what is to be in it.
+    Parameters
+    ----------
+    path, text
+        The file, and what is to be in it.
     """
     with writing(path):
         with replacing(path, sync=sync) as file:
@@ -131,9 +148,14 @@ def replacing(
 ) -> Iterator[BinaryIO]:
     """Open a file for bytes that take the place of what is at ``path`` once they are whole; errors are as they come.
 
-    private: whether only its owner can read it.
-    sync: have the disk keep the bytes; their name it keeps after :func:`settle`.
-    previous: where the old file is kept, in the same folder; ``None``: nowhere.
+    Parameters
+    ----------
+    private
+        Whether only its owner can read it.
+    sync
+        Have the disk keep the bytes; their name it keeps after :func:`settle`.
+    previous
+        Where the old file is kept, in the same folder; ``None``: nowhere.
     """
     temporary = path.with_name(path.name + ".new")
     try:

@@ -50,8 +50,12 @@ def _growing(path: Path) -> Path:
 class TableLog:
     """Writes one table.
 
-    schema: names and types of the columns.
-    kept_rounds: when a run is resumed: rows of later rounds are dropped, because they are going to be done again.
+    Parameters
+    ----------
+    schema
+        Names and types of the columns.
+    kept_rounds
+        When a run is resumed: rows of later rounds are dropped, because they are going to be done again.
     """
 
     def __init__(self, path: Path, schema: pa.Schema, kept_rounds: int = 0) -> None:
@@ -86,7 +90,10 @@ class TableLog:
     def finish(self, last: Mapping[str, float] | None = None) -> None:
         """Turn the table into its Parquet file, unless it is one; to be called again where that failed.
 
-        last: values that replace those of the last row, by column; names that are no columns are left out.
+        Parameters
+        ----------
+        last
+            Values that replace those of the last row, by column; names that are no columns are left out.
         """
         self.close()
         if not _growing(self._path).exists():

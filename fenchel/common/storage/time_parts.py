@@ -8,19 +8,38 @@ from dataclasses import dataclass, fields
 
 @dataclass(slots=True)
 class TimeParts:
-    """Seconds, by what they were spent on."""
+    """Seconds, by what they were spent on.
 
-    compute: float = 0.0  # compute, encryption: of clients; encryption and decryption
+    Attributes
+    ----------
+    compute, encryption
+        Of clients; encryption and decryption.
+    coding
+        Encoding, decoding and journalling, on both sides.
+    serialisation
+        The bytes of messages pass.
+    propagation
+        The rest of their way.
+    queueing
+        Ready, but not taken up: behind others, in the queues of both sides, between threads, or for want of room on the
+        server.
+    away
+        The client had no stream open.
+    waiting
+        For answers that never came, or of one call for those of others.
+    server
+        The server's own work: between exchanges, and with replies.
+    """
+
+    compute: float = 0.0
     encryption: float = 0.0
-    coding: float = 0.0  # encoding, decoding and journalling, on both sides
-    serialisation: float = 0.0  # the bytes of messages pass
-    propagation: float = 0.0  # the rest of their way
+    coding: float = 0.0
+    serialisation: float = 0.0
+    propagation: float = 0.0
     queueing: float = 0.0
-    """Ready, but not taken up: behind others, in the queues of both sides, between threads, or for want of room on the
-    server."""
-    away: float = 0.0  # the client had no stream open
-    waiting: float = 0.0  # for answers that never came, or of one call for those of others
-    server: float = 0.0  # the server's own work: between exchanges, and with replies
+    away: float = 0.0
+    waiting: float = 0.0
+    server: float = 0.0
 
     @property
     def network(self) -> float:

@@ -31,7 +31,10 @@ _STATUS = re.compile(r"StatusCode\.(\w+)")
 class Tracing:
     """Makes spans, and hands them on until it is closed.
 
-    provider: where spans go.
+    Parameters
+    ----------
+    provider
+        Where spans go.
     """
 
     def __init__(self, provider: TracerProvider) -> None:
@@ -93,7 +96,10 @@ def endpoint(environment: Mapping[str, str] = os.environ) -> str:
 def tracing(service: str, environment: Mapping[str, str] = os.environ) -> Tracing | None:
     """Return what makes spans, if the environment asks for it.
 
-    service: name of this role, unless the environment gives it another.
+    Parameters
+    ----------
+    service
+        Name of this role, unless the environment gives it another.
     """
     wanted = environment.get(SWITCH, "none").strip().lower() or "none"
     if wanted == "none" or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":

@@ -27,13 +27,19 @@ class Credentials:
 
     A folder holds them as ``authority.pem``, ``certificate.pem`` and ``key.pem``; ``fenchel certs`` makes
     such folders. What is put there in their place counts from the next connection on (:meth:`renewed`).
+
+    Attributes
+    ----------
+    authority, certificate, key
+        In PEM form.
+    folder
+        Where they were read; ``None``: nowhere, so that they are never renewed.
     """
 
-    authority: bytes  # authority, certificate, key: in PEM form
+    authority: bytes
     certificate: bytes
     key: bytes = field(repr=False)
     folder: Path | None = field(default=None, compare=False)
-    """Where they were read; ``None``: nowhere, so that they are never renewed."""
 
     @classmethod
     def load(cls, folder: Path) -> Credentials:

@@ -33,7 +33,10 @@ Revoked: TypeAlias = Mapping[tuple[bytes, int], datetime]
 def read_revoked(folder: Path) -> Revoked:
     """Read the list in a folder of credentials; empty where there is none.
 
-    folder: has ``authority.pem`` and, if anything was revoked, ``revoked.pem``: one list, or one of each authority.
+    Parameters
+    ----------
+    folder
+        Has ``authority.pem`` and, if anything was revoked, ``revoked.pem``: one list, or one of each authority.
     """
     path = folder / REVOKED
     try:
@@ -87,9 +90,15 @@ def refusal_of(certificate: bytes, folder: Path | None) -> str:
 
 @dataclass
 class Revocations:
-    """The list as it is now, while a server runs."""
+    """The list as it is now, while a server runs.
 
-    folder: Path  # of :func:`read_revoked`
+    Attributes
+    ----------
+    folder
+        Of :func:`read_revoked`.
+    """
+
+    folder: Path
     _revoked: Revoked = field(default_factory=dict)
     _stamp: tuple[int, ...] = ()
 

@@ -34,8 +34,10 @@ def keep_freed_memory(kept_bytes: int = KEPT_BYTES) -> None:
 class BufferPool:
     """Hands out a buffer again once nobody looks at it any more.
 
-    kept_bytes: how much memory of buffers it holds on to, idle or in use, over all of its users; the rest is given
-        back.
+    Parameters
+    ----------
+    kept_bytes
+        How much memory of buffers it holds on to, idle or in use, over all of its users; the rest is given back.
     """
 
     def __init__(self, kept_bytes: int = _BLOCK_BYTES) -> None:

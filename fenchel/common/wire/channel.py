@@ -21,9 +21,11 @@ Options = Sequence[tuple[str, int]]
 def options(keepalive: float) -> Options:
     """Return the channel arguments that both sides use.
 
-    keepalive: seconds between pings on a quiet connection. If nothing acknowledges one for as long, the network or
-        the peer is gone; if the peer's kernel does, but the peer does not answer for three times as long, it is
-        frozen.
+    Parameters
+    ----------
+    keepalive
+        Seconds between pings on a quiet connection. If nothing acknowledges one for as long, the network or the peer is
+        gone; if the peer's kernel does, but the peer does not answer for three times as long, it is frozen.
     """
     milliseconds = int(keepalive * 1000)
     return (

@@ -27,27 +27,57 @@ _CODES: Mapping[np.dtype[Any], pb.DType.ValueType] = {dtype: code for code, dtyp
 
 
 class Description(NamedTuple):
-    """Content of a descriptor about one value, for the account of what crossed."""
+    """Content of a descriptor about one value, for the account of what crossed.
+
+    Attributes
+    ----------
+    content
+        ``dense``, ``sparse``, ``scalar`` or ``ciphertexts``.
+    dtype
+        Of its entries; of a scalar ``real``, ``integer``, ``boolean`` or ``text``; empty for ciphertexts.
+    bytes
+        In the body, without padding.
+    key
+        Of ciphertexts: the id of the public key, in hexadecimal digits.
+    entries
+        That are given, of a sparse vector.
+    additions
+        Of ciphertexts: of how many fresh vectors they are the sum.
+    """
 
     name: str
-    content: str  # ``dense``, ``sparse``, ``scalar`` or ``ciphertexts``
-    dtype: str  # of its entries; of a scalar ``real``, ``integer``, ``boolean`` or ``text``; empty for ciphertexts
+    content: str
+    dtype: str
     shape: tuple[int, ...]
-    bytes: int  # in the body, without padding
-    key: str = ""  # of ciphertexts: the id of the public key, in hexadecimal digits
-    entries: int | None = None  # that are given, of a sparse vector
-    additions: int | None = None  # of ciphertexts: of how many fresh vectors they are the sum
+    bytes: int
+    key: str = ""
+    entries: int | None = None
+    additions: int | None = None
 
 
 class OutlinePart(NamedTuple):
-    """One value of a payload, as its descriptor announces it."""
+    """One value of a payload, as its descriptor announces it.
 
-    item: pb.Array  # its descriptor
+    Attributes
+    ----------
+    item
+        Its descriptor.
+    dtype
+        Of the entries of an array that is not encrypted.
+    shape
+        Of a dense array.
+    lengths
+        Bytes of each piece in the body, without padding; entries come last.
+    drawn
+        Length of a sparse vector whose support follows from a seed.
+    """
+
+    item: pb.Array
     codec: Codec
-    dtype: np.dtype[Any] | None = None  # of the entries of an array that is not encrypted
-    shape: tuple[int, ...] = ()  # of a dense array
-    lengths: tuple[int, ...] = ()  # bytes of each piece in the body, without padding; entries come last
-    drawn: int = 0  # length of a sparse vector whose support follows from a seed
+    dtype: np.dtype[Any] | None = None
+    shape: tuple[int, ...] = ()
+    lengths: tuple[int, ...] = ()
+    drawn: int = 0
 
     def decode(self, pieces: Sequence[memoryview]) -> Value:
         """Return the value, a read-only view of the pieces of the body where it is an array."""
@@ -64,12 +94,24 @@ class OutlinePart(NamedTuple):
 
 
 class Codec(ABC):
-    """Everything that is particular to one kind of value; callers add its name to errors (``PayloadError.at``)."""
+    """Everything that is particular to one kind of value; callers add its name to errors (``PayloadError.at``).
 
-    kind: ClassVar[str]  # name of the content in ``proto.Array``
-    types: ClassVar[tuple[type, ...]]  # of the values
-    noun: ClassVar[str]  # for people
-    is_scalar: ClassVar[bool] = False  # whether its values are part of the descriptor, and of the body nothing
+    Attributes
+    ----------
+    kind
+        Name of the content in ``proto.Array``.
+    types
+        Of the values.
+    noun
+        For people.
+    is_scalar
+        Whether its values are part of the descriptor, and of the body nothing.
+    """
+
+    kind: ClassVar[str]
+    types: ClassVar[tuple[type, ...]]
+    noun: ClassVar[str]
+    is_scalar: ClassVar[bool] = False
 
     def named(self, value: Any) -> str:
         """Return what a value is, for people, where something else is expected."""
@@ -107,9 +149,14 @@ class ArrayCodec(Codec):
     def bounds(self, least: int, most: int, itemsize: int, given: int | None) -> tuple[int, int]:
         """Return how many bytes of a body an array takes, at least and at most.
 
-        least, most: its entries, zeros among them.
-        itemsize: bytes of an entry.
-        given: how many of its entries are given, where that is known.
+        Parameters
+        ----------
+        least, most
+            Its entries, zeros among them.
+        itemsize
+            Bytes of an entry.
+        given
+            How many of its entries are given, where that is known.
         """
 
 

@@ -133,7 +133,10 @@ class Body:
         ``None`` where the chunk does not fit into it, or where it is kept and so large that another frame
         takes less time than another copy. Most receivers of a broadcast get the same head.
 
-        start: a multiple of ``CHUNK_BYTES``.
+        Parameters
+        ----------
+        start
+            A multiple of ``CHUNK_BYTES``.
         """
         length = min(CHUNK_BYTES, self.size - start)
         if length <= 0 or len(head) + length + _OVERHEAD > FRAME_BYTES:
@@ -165,8 +168,12 @@ class Body:
 def frames(head: Head, body: Body | None = None, resume: int = 0) -> Iterator[bytes]:
     """Yield the frames of a message.
 
-    body: the arrays; ``None`` for a message without any.
-    resume: bytes of the body that the receiver has already; rounded down to whole chunks, and announced in the head.
+    Parameters
+    ----------
+    body
+        The arrays; ``None`` for a message without any.
+    resume
+        Bytes of the body that the receiver has already; rounded down to whole chunks, and announced in the head.
     """
     resume -= resume % CHUNK_BYTES
     if isinstance(head, _WITH_BODY):

@@ -80,8 +80,12 @@ def bits(encoding: Encoding, indices: Indices, size: int) -> int:
 def smallest(indices: Indices, size: int, *, seeded: bool = False) -> Encoding:
     """Return the encoding that takes the fewest bits; the quicker one if two take the same.
 
-    indices: a support, see :func:`check`.
-    seeded: whether the support follows from a seed that may travel in its place.
+    Parameters
+    ----------
+    indices
+        A support, see :func:`check`.
+    seeded
+        Whether the support follows from a seed that may travel in its place.
     """
     if len(indices) == size:
         return pb.EVERY_ENTRY
@@ -138,10 +142,17 @@ def check_index_bytes(encoding: Encoding, index_bytes: int, count: int, size: in
 def unpack(encoding: Encoding, packed: memoryview, count: int, size: int, seed: int) -> Indices:
     """Undo :func:`pack`.
 
-    encoding, packed, count, size: as received; :func:`check_index_bytes` accepts them.
-    seed: of a seeded support.
+    Parameters
+    ----------
+    encoding, packed, count, size
+        As received; :func:`check_index_bytes` accepts them.
+    seed
+        Of a seeded support.
 
-    Returns: Shape (count,), int64, strictly increasing, within 0..size-1.
+    Returns
+    -------
+    Indices
+        Shape (count,), int64, strictly increasing, within 0..size-1.
     """
     if encoding == pb.EVERY_ENTRY:
         return np.arange(size)
@@ -170,10 +181,17 @@ def seeded_support(seed: int, size: int, count: int, excluded: Indices | None = 
     It holds the ``count`` admissible indices j with the smallest ``splitmix64(splitmix64(seed) + j)``, which every
     implementation finds alike. Time O(size), memory O(count).
 
-    seed: 0..2^64-1.
-    excluded: shape (n,), strictly increasing, within 0..size-1: indices that are not admissible. Default: none.
+    Parameters
+    ----------
+    seed
+        0..2^64-1.
+    excluded
+        Shape (n,), strictly increasing, within 0..size-1: indices that are not admissible. Default: none.
 
-    Returns: Shape (count,), strictly increasing.
+    Returns
+    -------
+    Indices
+        Shape (count,), strictly increasing.
     """
     taken = np.empty(0, np.int64) if excluded is None else excluded
     admissible = size - len(taken)

@@ -30,10 +30,18 @@ class FloatSpan(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """What the body of a message will hold, by a descriptor that has been checked."""
+    """What the body of a message will hold, by a descriptor that has been checked.
 
-    parts: tuple[OutlinePart, ...]  # in the order of the body
-    size: int  # bytes of the body
+    Attributes
+    ----------
+    parts
+        In the order of the body.
+    size
+        Bytes of the body.
+    """
+
+    parts: tuple[OutlinePart, ...]
+    size: int
 
     def float_spans(self) -> list[FloatSpan]:
         """Return where the body holds floating-point numbers."""
@@ -67,11 +75,21 @@ class Outline(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A body that has arrived."""
+    """A body that has arrived.
 
-    outline: Outline  # what was announced of it
-    body: Buffer  # its bytes
-    finite: bool = False  # whether all its floating-point numbers are known to be finite
+    Attributes
+    ----------
+    outline
+        What was announced of it.
+    body
+        Its bytes.
+    finite
+        Whether all its floating-point numbers are known to be finite.
+    """
+
+    outline: Outline
+    body: Buffer
+    finite: bool = False
 
     def values(self) -> dict[str, Value]:
         """Return the values; errors as for :meth:`Outline.decode`."""
@@ -81,9 +99,13 @@ class Received(NamedTuple):
 def outline(descriptor: pb.Payload, limit: int, longest: int = index_sets.MAX_SEEDED_SIZE) -> Outline:
     """Check a descriptor and return what it announces, before anything is allocated.
 
-    limit: largest body to accept, in bytes.
-    longest: largest sum of the lengths of sparse vectors with seeded supports to accept. A few bytes announce such a
-        vector, whatever its length, and each of its entries takes time (about 3 ns).
+    Parameters
+    ----------
+    limit
+        Largest body to accept, in bytes.
+    longest
+        Largest sum of the lengths of sparse vectors with seeded supports to accept. A few bytes announce such a vector,
+        whatever its length, and each of its entries takes time (about 3 ns).
     """
     if len(descriptor.arrays) > MAX_ARRAYS:
         raise PayloadError(f"{len(descriptor.arrays)} arrays in one message; at most {MAX_ARRAYS} are accepted")
@@ -118,7 +140,10 @@ def outline(descriptor: pb.Payload, limit: int, longest: int = index_sets.MAX_SE
 class Outlines:
     """The outlines of messages that come one after the other: most announce the same as the one before.
 
-    limit: largest body to accept, in bytes.
+    Parameters
+    ----------
+    limit
+        Largest body to accept, in bytes.
     """
 
     def __init__(self, limit: int) -> None:

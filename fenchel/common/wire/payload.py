@@ -21,13 +21,22 @@ from fenchel.proto import fenchel_pb2 as pb
 
 @dataclass(frozen=True)
 class Encoded:
-    """A payload ready to travel."""
+    """A payload ready to travel.
 
-    descriptor: pb.Payload  # what the body holds
+    Attributes
+    ----------
+    descriptor
+        What the body holds.
+    segments
+        The body in pieces, in order. They refer to the arrays' own memory: a large array that is being sent must not
+        change.
+    size
+        Bytes of the body.
+    """
+
+    descriptor: pb.Payload
     segments: tuple[Buffer, ...]
-    """The body in pieces, in order. They refer to the arrays' own memory: a large array that is being sent must not
-    change."""
-    size: int  # bytes of the body
+    size: int
 
     def joined(self) -> bytes:
         """Return the body in one piece (a copy)."""

@@ -35,10 +35,16 @@ class Assembly:
 
     A body that came whole in its first frame is used as it is, without a copy.
 
-    size: bytes of the body, which a check has allowed.
-    received: bytes that are here already.
-    buffer_pool: where the memory comes from.
-    spans: where the body holds floating-point numbers. They are looked at chunk by chunk, while they are in the
+    Parameters
+    ----------
+    size
+        Bytes of the body, which a check has allowed.
+    received
+        Bytes that are here already.
+    buffer_pool
+        Where the memory comes from.
+    spans
+        Where the body holds floating-point numbers. They are looked at chunk by chunk, while they are in the
         processor's cache: a second pass over the whole body would take as long as copying it.
     """
 
@@ -170,10 +176,16 @@ class MessageReader(Generic[HeadT]):
 
     Each message is begun, checked, accepted or discarded, and taken; then comes the rest of its body.
 
-    kind: type of the heads.
-    peer: the other side, as errors name it.
-    largest: bytes of the largest body to accept.
-    begun: message that an earlier stream left incomplete, as was announced to the peer.
+    Parameters
+    ----------
+    kind
+        Type of the heads.
+    peer
+        The other side, as errors name it.
+    largest
+        Bytes of the largest body to accept.
+    begun
+        Message that an earlier stream left incomplete, as was announced to the peer.
     """
 
     def __init__(

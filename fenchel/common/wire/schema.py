@@ -168,13 +168,27 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class CipherSpec:
-    """An encrypted vector wanted."""
+    """An encrypted vector wanted.
 
-    key: PublicKey  # that it must be under
-    layout: Layout  # exactly this one
-    count: int  # of values that it must hold
-    additions: int = 1  # of how many fresh vectors it may be the sum; no more
-    form: ClassVar[Form] = "clear"  # of nothing: its bytes show that it is encrypted
+    Attributes
+    ----------
+    key
+        That it must be under.
+    layout
+        Exactly this one.
+    count
+        Of values that it must hold.
+    additions
+        Of how many fresh vectors it may be the sum; no more.
+    form
+        Of nothing: its bytes show that it is encrypted.
+    """
+
+    key: PublicKey
+    layout: Layout
+    count: int
+    additions: int = 1
+    form: ClassVar[Form] = "clear"
 
     def check(self, value: Value, finite: bool) -> None:
         """Refuse what is no vector under the key, or has another layout, count, or number of additions."""

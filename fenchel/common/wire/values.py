@@ -34,11 +34,21 @@ def aligned(length: int) -> int:
 
 
 class Entries(NamedTuple):
-    """The entries that an array gives, whatever its kind."""
+    """The entries that an array gives, whatever its kind.
 
-    values: Array  # of the array's shape where all are given, else shape (k,)
-    shape: tuple[int, ...]  # of the array
-    indices: Indices | None = None  # of those that are given, shape (k,), strictly increasing; ``None``: all
+    Attributes
+    ----------
+    values
+        Of the array's shape where all are given, else shape (k,).
+    shape
+        Of the array.
+    indices
+        Of those that are given, shape (k,), strictly increasing; ``None``: all.
+    """
+
+    values: Array
+    shape: tuple[int, ...]
+    indices: Indices | None = None
 
     def dense(self) -> Array:
         """Return the array; entries that are not given are zero."""

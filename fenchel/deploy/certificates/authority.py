@@ -39,8 +39,12 @@ _USAGES = (
 def make_authority(folder: Path, name: str, *, days: int = AUTHORITY_DAYS, force: bool = False) -> None:
     """Make an authority: the certificate that everybody trusts, and the key that signs all others.
 
-    folder: where ``authority.pem`` and ``authority-key.pem`` are written.
-    force: replace an authority that is there. Nothing that it signed is accepted any more.
+    Parameters
+    ----------
+    folder
+        Where ``authority.pem`` and ``authority-key.pem`` are written.
+    force
+        Replace an authority that is there. Nothing that it signed is accepted any more.
     """
     if not 1 <= len(name) <= 64 or not name.isprintable():
         raise SettingsError(f"an authority's name has 1 to 64 printable characters, not {name!r}")
@@ -60,11 +64,19 @@ def make_authority(folder: Path, name: str, *, days: int = AUTHORITY_DAYS, force
 
 @dataclass(frozen=True)
 class Authority:
-    """What signs."""
+    """What signs.
 
-    certificate: x509.Certificate  # certificate, key: the pair
+    Attributes
+    ----------
+    certificate, key
+        The pair.
+    folder
+        Where it is kept.
+    """
+
+    certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
-    folder: Path  # where it is kept
+    folder: Path
 
     @classmethod
     def load(cls, folder: Path) -> Authority:
@@ -84,7 +96,10 @@ class Authority:
     ) -> x509.Certificate:
         """Make the certificate of a key, and note that there is one.
 
-        days: how long it is valid; not longer than the authority.
+        Parameters
+        ----------
+        days
+            How long it is valid; not longer than the authority.
         """
         issuer = self.certificate
         start = max(now() - CLOCK_SKEW, issuer.not_valid_before_utc)

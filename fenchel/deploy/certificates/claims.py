@@ -17,11 +17,18 @@ def claim(pool: Path, holder: str) -> str:
     shared folder that is free. A claim is the file ``claims/<client>`` in the pool, which names its holder;
     the identities themselves are only read.
 
-    pool: a folder that holds one folder for each client, as :func:`fenchel.deploy.certificates.making.make_all`
-        writes them.
-    holder: who takes it: the same after a restart, and different for each replica.
+    Parameters
+    ----------
+    pool
+        A folder that holds one folder for each client, as :func:`fenchel.deploy.certificates.making.make_all` writes
+        them.
+    holder
+        Who takes it: the same after a restart, and different for each replica.
 
-    Returns: The client's name; its credentials are in ``pool / name``.
+    Returns
+    -------
+    str
+        The client's name; its credentials are in ``pool / name``.
     """
     claims = pool / CLAIMS
     try:

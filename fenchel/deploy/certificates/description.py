@@ -26,10 +26,13 @@ def common_name(credentials: Credentials) -> str:
 def describe(folder: Path) -> dict[str, Any]:
     """Describe the certificate in a folder: a leaf's, or else the authority's.
 
-    Returns: ``subject``; ``role``: ``authority``, or as :func:`role_of`; ``serial``: its number, in hexadecimal
-    digits; ``hosts``: what a server's certificate is valid for; ``starts`` and ``expires`` (ISO 8601); ``authority``:
-    its name; ``authority_sha256``: fingerprint of the authority's certificate, the same on both sides of a connection
-    that works.
+    Returns
+    -------
+    dict[str, Any]
+        ``subject``; ``role``: ``authority``, or as :func:`role_of`; ``serial``: its number, in hexadecimal digits;
+        ``hosts``: what a server's certificate is valid for; ``starts`` and ``expires`` (ISO 8601); ``authority``: its
+        name; ``authority_sha256``: fingerprint of the authority's certificate, the same on both sides of a connection
+        that works.
     """
     authority = certificates(read(folder / AUTHORITY), folder / AUTHORITY)[0]
     path = folder / CERTIFICATE

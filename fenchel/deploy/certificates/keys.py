@@ -33,9 +33,14 @@ def make_keys(
 ) -> PublicKey:
     """Make a key pair: ``clients.secret`` (mode 0600) and ``server.public``.
 
-    folder: where; if it is missing it is made, for its owner alone.
-    implementation: what makes it.
-    force: replace what is there. What was encrypted with it can no longer be read.
+    Parameters
+    ----------
+    folder
+        Where; if it is missing it is made, for its owner alone.
+    implementation
+        What makes it.
+    force
+        Replace what is there. What was encrypted with it can no longer be read.
     """
     # Only here: a process that is a server must not even have this code.
     from fenchel.keys.shared import Secrets
@@ -89,7 +94,10 @@ def refuse_private_keys(
 ) -> None:
     """Refuse to be a server within reach of what decrypts.
 
-    mounted: where containers find their secrets.
+    Parameters
+    ----------
+    mounted
+        Where containers find their secrets.
     """
     for place, text in _offered(certificates, environment, mounted):
         if looks_private(text):

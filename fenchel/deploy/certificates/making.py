@@ -32,9 +32,14 @@ def make_server(
 ) -> None:
     """Make the server's certificate and key.
 
-    folder: where ``authority.pem``, ``certificate.pem`` and ``key.pem`` are written.
-    hosts: names and IP addresses that clients dial, without a port; ``localhost`` is always among them.
-    days: how long it is valid; not longer than its authority.
+    Parameters
+    ----------
+    folder
+        Where ``authority.pem``, ``certificate.pem`` and ``key.pem`` are written.
+    hosts
+        Names and IP addresses that clients dial, without a port; ``localhost`` is always among them.
+    days
+        How long it is valid; not longer than its authority.
     """
     names = list(dict.fromkeys(_general_name(host) for host in (*hosts, *_ALWAYS)))
     _make_leaf(
@@ -50,7 +55,10 @@ def make_server(
 def make_client(authority_folder: Path, folder: Path, name: str, *, days: int = LEAF_DAYS, force: bool = False) -> None:
     """Make one client's certificate and key.
 
-    name: the client's id, by which the server knows it.
+    Parameters
+    ----------
+    name
+        The client's id, by which the server knows it.
     """
     _make_participant(authority_folder, folder, name, CLIENT_SCHEME, days, force)
 
@@ -76,7 +84,10 @@ def make_monitor(
 def make_all(folder: Path, hosts: Sequence[str], clients: Sequence[str], *, force: bool = False) -> None:
     """Make an authority, and certificates and keys for the server and all clients.
 
-    folder: below it each of them gets a folder: ``authority``, ``server``, and one of each client's name.
+    Parameters
+    ----------
+    folder
+        Below it each of them gets a folder: ``authority``, ``server``, and one of each client's name.
     """
     if len(set(clients)) < len(clients):
         raise SettingsError("each client needs a name of its own, but some names are given twice")
@@ -97,9 +108,13 @@ def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> Non
     Whoever uses the folder takes them up by itself. The old certificate is valid until it expires; see
     :func:`fenchel.deploy.certificates.revocation.revoke`.
 
-    folder: of :func:`make_server`, :func:`make_client` or :func:`make_monitor`; of the old files only the certificate
-        is needed.
-    days: how long the new one is valid; not longer than its authority.
+    Parameters
+    ----------
+    folder
+        Of :func:`make_server`, :func:`make_client` or :func:`make_monitor`; of the old files only the certificate is
+        needed.
+    days
+        How long the new one is valid; not longer than its authority.
     """
     path = folder / CERTIFICATE
     old = certificates(read(path), path)[0]

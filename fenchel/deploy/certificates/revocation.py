@@ -19,9 +19,15 @@ from fenchel.deploy.certificates.validity import now
 def revoke(authority_folder: Path, *, names: Sequence[str] = (), serials: Sequence[int] = ()) -> list[int]:
     """Add certificates to the authority's revocation list, ``revoked.pem`` in its folder.
 
-    names: clients, all of whose certificates up to now are revoked.
+    Parameters
+    ----------
+    names
+        Clients, all of whose certificates up to now are revoked.
 
-    Returns: Serial numbers of the certificates that are revoked now and were not before.
+    Returns
+    -------
+    list[int]
+        Serial numbers of the certificates that are revoked now and were not before.
     """
     authority = Authority.load(authority_folder)
     issuer = authority.certificate.subject

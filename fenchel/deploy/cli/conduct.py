@@ -35,7 +35,10 @@ def chosen_settings(
 ) -> tuple[RunSettings, RunFolder | None]:
     """Return the settings of a new run, or those of a run to resume and its folder.
 
-    own: files that clients bring, in place of the data of a new run's settings.
+    Parameters
+    ----------
+    own
+        Files that clients bring, in place of the data of a new run's settings.
     """
     if resume is None:
         if previous:

@@ -20,14 +20,24 @@ from fenchel.deploy.launch.fork_server import LENGTH
 
 @dataclass(frozen=True)
 class Order:
-    """A process that is wanted."""
+    """A process that is wanted.
+
+    Attributes
+    ----------
+    output
+        Descriptor.
+    status
+        Descriptor to which the exit code is written.
+    given
+        Descriptor of standard input.
+    """
 
     words: Sequence[str]
     environment: Mapping[str, str] | None
     folder: str
-    output: int  # descriptor
-    status: int  # descriptor to which the exit code is written
-    given: int | None  # descriptor of standard input
+    output: int
+    status: int
+    given: int | None
 
     @classmethod
     def received(cls, control: socket.socket) -> Self | None:

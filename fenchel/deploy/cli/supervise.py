@@ -60,12 +60,24 @@ def _run(words: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class ServerSupervisor:
-    """Starts a server as often as it takes to get through a run."""
+    """Starts a server as often as it takes to get through a run.
 
-    runs: Path  # where run folders end up
-    always: Sequence[str]  # words that each server is started with
-    beginning: Sequence[str]  # words that a run begins with: its settings and what overrides them
-    command: Sequence[str] = (*_FENCHEL, "server")  # what runs a server
+    Attributes
+    ----------
+    runs
+        Where run folders end up.
+    always
+        Words that each server is started with.
+    beginning
+        Words that a run begins with: its settings and what overrides them.
+    command
+        What runs a server.
+    """
+
+    runs: Path
+    always: Sequence[str]
+    beginning: Sequence[str]
+    command: Sequence[str] = (*_FENCHEL, "server")
 
     @property
     def _mine(self) -> Path:

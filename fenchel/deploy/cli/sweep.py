@@ -42,10 +42,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that can be done."""
+    """A sweep that can be done.
 
-    points: Sequence[SweepPoint]  # its runs
-    deploy: Callable[[RunSettings], Deployment | OneProcess]  # returns the checked deployment of a run
+    Attributes
+    ----------
+    points
+        Its runs.
+    deploy
+        Returns the checked deployment of a run.
+    """
+
+    points: Sequence[SweepPoint]
+    deploy: Callable[[RunSettings], Deployment | OneProcess]
 
     @classmethod
     def plan(

@@ -27,11 +27,21 @@ _TOKEN = re.compile(_PREFIX + r"[A-Za-z0-9_-]{1,1000}={0,2}")
 
 @dataclass(frozen=True)
 class Invitation:
-    """Leave to get the certificate of one name, once, from one authority."""
+    """Leave to get the certificate of one name, once, from one authority.
 
-    name: str  # the client's id
-    address: Address  # where the authority signs
-    fingerprint: bytes  # SHA-256 of the certificate that is shown there
+    Attributes
+    ----------
+    name
+        The client's id.
+    address
+        Where the authority signs.
+    fingerprint
+        SHA-256 of the certificate that is shown there.
+    """
+
+    name: str
+    address: Address
+    fingerprint: bytes
     secret: bytes = field(repr=False)
 
     @property

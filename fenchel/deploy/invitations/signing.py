@@ -38,21 +38,35 @@ _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass
 class _Guest:
-    """An invited client, and what it got."""
+    """An invited client, and what it got.
+
+    Attributes
+    ----------
+    is_contested
+        The token came with another key, too.
+    """
 
     invitation: Invitation
     key: bytes = b""
     certificate: bytes = b""
-    is_contested: bool = False  # the token came with another key, too
+    is_contested: bool = False
 
 
 @dataclass
 class SigningService(SigningServicer):
-    """Signs for the clients that were invited, and is done when each has its certificate."""
+    """Signs for the clients that were invited, and is done when each has its certificate.
+
+    Attributes
+    ----------
+    on_event
+        Is called with what happens.
+    days
+        How long certificates are valid.
+    """
 
     authority: Authority
-    on_event: Callable[[str], None]  # is called with what happens
-    days: int = LEAF_DAYS  # how long certificates are valid
+    on_event: Callable[[str], None]
+    days: int = LEAF_DAYS
     _guests: list[_Guest] = field(default_factory=list)
     _strangers: int = 0
     _all_came: asyncio.Event = field(default_factory=asyncio.Event)

@@ -75,7 +75,10 @@ class ReceivedBundle:
     def read(cls, stream: BinaryIO, source: str) -> ReceivedBundle:
         """Read what :meth:`Bundle.send` wrote.
 
-        source: where it comes from, for errors.
+        Parameters
+        ----------
+        source
+            Where it comes from, for errors.
         """
         try:
             line = json.loads(stream.readline(_LONGEST))

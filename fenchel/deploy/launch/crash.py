@@ -17,7 +17,10 @@ from fenchel.common.errors import FenchelError
 def leaving_no_data(*passing: type[Exception]) -> Iterator[None]:
     """Report a defect in a ``with`` block without the text of the error, and have no image of the memory written.
 
-    passing: errors that somebody else takes care of, besides those of Fenchel.
+    Parameters
+    ----------
+    passing
+        Errors that somebody else takes care of, besides those of Fenchel.
     """
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))

@@ -315,7 +315,10 @@ class Deployment:
     ) -> Iterator[ClientProcess]:
         """Yield the processes of all clients.
 
-        relays: what each client dials in place of the server.
+        Parameters
+        ----------
+        relays
+            What each client dials in place of the server.
         """
         numbers = {name: number for number, name in enumerate(client_names(self.clients))}
         for number, group in enumerate(self.groups):

@@ -30,11 +30,17 @@ _SERVER = "fenchel.deploy.cli.forks"
 
 @dataclass
 class Forked:
-    """A process that runs one command of ``fenchel``; like ``subprocess.Popen``, as far as it goes."""
+    """A process that runs one command of ``fenchel``; like ``subprocess.Popen``, as far as it goes.
+
+    Attributes
+    ----------
+    returncode
+        Below 0: the signal that killed it.
+    """
 
     pid: int
     _status: int  # descriptor from which the exit code can be read when there is one
-    returncode: int | None = None  # below 0: the signal that killed it
+    returncode: int | None = None
 
     def poll(self) -> int | None:
         """Return the exit code, or ``None`` while the process runs."""
@@ -127,10 +133,16 @@ class ForkServer:
     ) -> Forked:
         """Start a process; raise :class:`RunStoppedError` where the fork server has ended.
 
-        words: of the command line, after ``fenchel``.
-        output: open file to which its standard output and standard error go.
-        environment: in place of the fork server's; what is read by libraries when they are imported has been read.
-        given: descriptor that it has as its standard input; ``None``: an empty one.
+        Parameters
+        ----------
+        words
+            Of the command line, after ``fenchel``.
+        output
+            Open file to which its standard output and standard error go.
+        environment
+            In place of the fork server's; what is read by libraries when they are imported has been read.
+        given
+            Descriptor that it has as its standard input; ``None``: an empty one.
         """
         order = json.dumps({"words": words, "environment": environment, "folder": str(Path.cwd())}).encode()
         status, theirs = os.pipe()

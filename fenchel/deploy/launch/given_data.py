@@ -20,10 +20,16 @@ _Content: TypeAlias = Path | Table | Arrays
 
 @dataclass(frozen=True)
 class PooledData:
-    """A data set that the run divides among its clients, as ``data.partition`` says."""
+    """A data set that the run divides among its clients, as ``data.partition`` says.
+
+    Attributes
+    ----------
+    label
+        Column of the label; ``None``: as the settings say.
+    """
 
     content: _Content
-    label: str | None  # column of the label; ``None``: as the settings say
+    label: str | None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -40,12 +46,19 @@ class PooledData:
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """A data file for each client."""
+    """A data file for each client.
+
+    Attributes
+    ----------
+    label
+        Column of the label; ``None``: the usual one.
+    identifier
+        Place of the sample identifiers, as ``--id`` names it; ``None``: there are none.
+    """
 
     paths: Sequence[Path]
-    label: str | None = None  # column of the label; ``None``: the usual one
+    label: str | None = None
     identifier: str | None = None
-    """Place of the sample identifiers, as ``--id`` names it; ``None``: there are none."""
 
     @classmethod
     def of_patterns(cls, patterns: Sequence[str], label: str | None, identifier: str | None) -> OwnFiles:
@@ -109,7 +122,10 @@ def given_data(
 ) -> PooledData | OwnData | None:
     """Return data from Python as they can be given to a run: a list has what each client brings.
 
-    in_process: whether clients are in this process, and can have its objects.
+    Parameters
+    ----------
+    in_process
+        Whether clients are in this process, and can have its objects.
     """
     if data is None:
         if label is not None or identifier is not None:

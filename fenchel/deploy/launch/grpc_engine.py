@@ -26,7 +26,10 @@ def choose(installed: str | None = None) -> None:
     engine has been seen to take 0.6 GB. An existing value of the variable is left unchanged, as are versions
     of gRPC that may not know the name.
 
-    installed: gRPC's version; ``None``: that of this environment.
+    Parameters
+    ----------
+    installed
+        gRPC's version; ``None``: that of this environment.
     """
     if (installed or version("grpcio")).startswith(_KNOWING):
         os.environ.setdefault(VARIABLE, POLLED)

@@ -66,11 +66,17 @@ async def run_in_process(
 ) -> Summary:
     """Run a federation on the event loop of the caller.
 
-    folder: where the run is kept.
-    clients: number of clients where the settings leave it open.
-    own: what each client brings, where the settings do not say it (``data.name: own``).
-    secrets: what the clients share, if the algorithm needs it. By default it is made, and kept beside the journals
-        until the run is complete.
+    Parameters
+    ----------
+    folder
+        Where the run is kept.
+    clients
+        Number of clients where the settings leave it open.
+    own
+        What each client brings, where the settings do not say it (``data.name: own``).
+    secrets
+        What the clients share, if the algorithm needs it. By default it is made, and kept beside the journals until the
+        run is complete.
     """
     _require_one_process(settings)
     from threadpoolctl import threadpool_limits  # its import changes the environment of the process
@@ -186,7 +192,10 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 def providers(settings: RunSettings, clients: int, own: OwnFiles | Sequence[Shard] | None) -> Sequence[DataProvider]:
     """Return where the data of each client comes from.
 
-    own: what each client brings; ``None``: what the settings say.
+    Parameters
+    ----------
+    own
+        What each client brings; ``None``: what the settings say.
     """
     if own is None:
         return [LocalData()] * clients  # one, which loads a data set once

@@ -88,9 +88,15 @@ def log_to_terminal(level: int) -> None:
 
 
 class _Passed(logging.Handler):
-    """Passes records on to the handlers of the program that does a run, which a log file is no reason to fill."""
+    """Passes records on to the handlers of the program that does a run, which a log file is no reason to fill.
 
-    changing = threading.Lock()  # of runs that begin and end in several threads
+    Attributes
+    ----------
+    changing
+        Of runs that begin and end in several threads.
+    """
+
+    changing = threading.Lock()
 
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__()

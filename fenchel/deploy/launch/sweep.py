@@ -34,10 +34,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A run of a sweep before it starts."""
+    """A run of a sweep before it starts.
 
-    changes: Mapping[str, Any]  # values in which it differs from the settings, by dotted key
-    settings: RunSettings | None  # ``None``: they are refused
+    Attributes
+    ----------
+    changes
+        Values in which it differs from the settings, by dotted key.
+    settings
+        ``None``: they are refused.
+    """
+
+    changes: Mapping[str, Any]
+    settings: RunSettings | None
     refusal: FenchelError | None = None
 
     @property
@@ -53,12 +61,22 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """A run of a sweep after its end."""
+    """A run of a sweep after its end.
+
+    Attributes
+    ----------
+    path
+        The run folder; ``None``: the run has not begun.
+    error
+        ``None``: it is completed.
+    skipped
+        An earlier run with these settings stands for it.
+    """
 
     point: SweepPoint
-    path: Path | None  # the run folder; ``None``: the run has not begun
-    error: FenchelError | None = None  # ``None``: it is completed
-    skipped: bool = False  # an earlier run with these settings stands for it
+    path: Path | None
+    error: FenchelError | None = None
+    skipped: bool = False
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -57,9 +57,31 @@ _REPEATED = "fenchel"  # attribute of the study: settings that a search keeps wh
 
 @dataclass(frozen=True)
 class TuningFolder:
-    """Paths of the files of a search."""
+    """Paths of the files of a search.
 
-    path: Path  # the folder
+    Attributes
+    ----------
+    path
+        The folder.
+    settings
+        Settings of the search, defaults included.
+    base
+        Settings that all trials begin from, overrides included.
+    trials
+        Run folders of the trials.
+    study
+        Study of Optuna (SQLite).
+    figure
+        Plot of the objectives.
+    best
+        Settings of the best trial, or of the one that is chosen on the Pareto front.
+    front
+        Settings of the trials on the Pareto front, if there are several objectives.
+    log
+        Log of all trials, a JSON object a line.
+    """
+
+    path: Path
 
     @classmethod
     def create(cls, parent: Path, tuning: TuningSettings, base: RunSettings) -> TuningFolder:
@@ -83,14 +105,14 @@ class TuningFolder:
         kept = tuning.model_copy(update={"settings": Path(self.base.name), "overrides": {}})
         self.settings.write_text(kept.to_yaml())
 
-    settings = Part("tuning.yaml")  # settings of the search, defaults included
-    base = Part("base.yaml")  # settings that all trials begin from, overrides included
-    trials = Part("trials")  # run folders of the trials
-    study = Part("study.db")  # study of Optuna (SQLite)
-    figure = Part("front.png")  # plot of the objectives
-    best = Part("best.yaml")  # settings of the best trial, or of the one that is chosen on the Pareto front
-    front = Part("front")  # settings of the trials on the Pareto front, if there are several objectives
-    log = Part("log.jsonl")  # log of all trials, a JSON object a line
+    settings = Part("tuning.yaml")
+    base = Part("base.yaml")
+    trials = Part("trials")
+    study = Part("study.db")
+    figure = Part("front.png")
+    best = Part("best.yaml")
+    front = Part("front")
+    log = Part("log.jsonl")
 
 
 class _PrunedError(RunStoppedError):
@@ -129,17 +151,26 @@ class _Pruner(Observer):
 
 @dataclass
 class Search:
-    """A search, new or to go on with."""
+    """A search, new or to go on with.
+
+    Attributes
+    ----------
+    base
+        Settings that all trials begin from.
+    """
 
     tuning: TuningSettings
-    base: RunSettings  # settings that all trials begin from
+    base: RunSettings
     folder: TuningFolder
 
     @classmethod
     def begin(cls, tuning: TuningSettings, runs: Path, overrides: tuple[str, ...] = ()) -> Search:
         """Return a new search, whose folder is made below ``runs``.
 
-        overrides: ``key=value`` pairs that change the run's settings for all trials, after those of the tuning file.
+        Parameters
+        ----------
+        overrides
+            ``key=value`` pairs that change the run's settings for all trials, after those of the tuning file.
         """
         _optuna()
         given = [_override(key, value) for key, value in tuning.overrides.items()]
@@ -162,7 +193,10 @@ class Search:
     def reopen(cls, path: Path, trials: int | None = None) -> Search:
         """Return the search of a folder.
 
-        trials: how many there are to be, in place of the settings'.
+        Parameters
+        ----------
+        trials
+            How many there are to be, in place of the settings'.
         """
         _optuna()
         folder = TuningFolder(path)
@@ -200,7 +234,10 @@ class Search:
 
         A trial whose run fails or diverges is recorded with the reason, and the search goes on.
 
-        beginning: called with each trial's number and parameters; returns the observer of its run.
+        Parameters
+        ----------
+        beginning
+            Called with each trial's number and parameters; returns the observer of its run.
         """
         with self._study() as study:
             while (number := sum(each.state.is_finished() for each in study.trials)) < self.tuning.total:

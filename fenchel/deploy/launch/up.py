@@ -42,13 +42,21 @@ GivenSettings: TypeAlias = str | Path | Mapping[str, Any] | RunSettings
 
 @dataclass(frozen=True)
 class _Work:
-    """A run that is to be done."""
+    """A run that is to be done.
+
+    Attributes
+    ----------
+    given
+        Not written yet.
+    own
+        Written before the run was interrupted.
+    """
 
     settings: RunSettings
     folder: RunFolder
     clients: int
-    given: PooledData | OwnData | None  # not written yet
-    own: OwnFiles | None = None  # written before the run was interrupted
+    given: PooledData | OwnData | None
+    own: OwnFiles | None = None
     checkpoint: Checkpoint | None = None
 
 

@@ -70,7 +70,10 @@ class _RunProgress:
 class Dashboard(Observer):
     """Serves the page for the duration of a ``with`` block.
 
-    address: where; ``None``: at :data:`DEFAULT`, or at a free port if something else is there.
+    Parameters
+    ----------
+    address
+        Where; ``None``: at :data:`DEFAULT`, or at a free port if something else is there.
     """
 
     def __init__(self, folder: RunFolder, rounds: int, address: Address | None = None) -> None:
@@ -284,8 +287,12 @@ class _Renderer:
 class _Remembered:
     """An answer that is made for all who ask at about the same time, and kept where no newer one can be had.
 
-    lasts: seconds for which it is good, at least.
-    share: of the time that making it may take at most.
+    Parameters
+    ----------
+    lasts
+        Seconds for which it is good, at least.
+    share
+        Of the time that making it may take at most.
     """
 
     def __init__(self, make: Callable[[], Any], lasts: float = _FRESH, share: float = 1.0) -> None:

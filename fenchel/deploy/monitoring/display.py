@@ -95,7 +95,10 @@ def _auc(row: Row) -> str:
 class Display(Observer):
     """Shows a run while it goes on.
 
-    console: where; a live table if it is a terminal, else a line for each round.
+    Parameters
+    ----------
+    console
+        Where; a live table if it is a terminal, else a line for each round.
     """
 
     def __init__(self, console: Console, title: str, rounds: int) -> None:

@@ -27,12 +27,24 @@ _WARNING = (
 
 @dataclass(frozen=True)
 class Exporters:
-    """Exporters that the command line asks for."""
+    """Exporters that the command line asks for.
 
-    dashboard: bool = False  # whether the live page is served
-    dashboard_at: Address | None = None  # where; ``None``: where nobody but this machine reaches it
-    metrics_at: Address | None = None  # where Prometheus finds the metrics; ``None``: nowhere
-    tracked: Sequence[str] = ()  # names of trackers
+    Attributes
+    ----------
+    dashboard
+        Whether the live page is served.
+    dashboard_at
+        Where; ``None``: where nobody but this machine reaches it.
+    metrics_at
+        Where Prometheus finds the metrics; ``None``: nowhere.
+    tracked
+        Names of trackers.
+    """
+
+    dashboard: bool = False
+    dashboard_at: Address | None = None
+    metrics_at: Address | None = None
+    tracked: Sequence[str] = ()
 
     @classmethod
     def parse(
@@ -62,7 +74,10 @@ def watching(
 ) -> Iterator[Observers]:
     """Open the exporters of a server for the duration of a ``with`` block.
 
-    say, warn: told where they are, and who can read them.
+    Parameters
+    ----------
+    say, warn
+        Told where they are, and who can read them.
     """
     shown: list[Exporter] = []
     observers: list[Observer] = []

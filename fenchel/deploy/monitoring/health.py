@@ -25,7 +25,10 @@ _PATIENCE = 3.0  # seconds
 def unwell(server: str, credentials: Credentials | None) -> str:
     """Return why a server does not serve; empty if it does.
 
-    credentials: a client's; ``None``: no TLS.
+    Parameters
+    ----------
+    credentials
+        A client's; ``None``: no TLS.
     """
     if credentials is None:
         channel = grpc.insecure_channel(server)

@@ -51,10 +51,18 @@ class NotReadyError(Exception):
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """What a question is answered with."""
+    """What a question is answered with.
 
-    kind: str  # media type
-    body: bytes  # the bytes
+    Attributes
+    ----------
+    kind
+        Media type.
+    body
+        The bytes.
+    """
+
+    kind: str
+    body: bytes
 
 
 Route = Callable[[], HttpResponse]
@@ -68,8 +76,12 @@ class WebServer(ThreadingHTTPServer):
     on. So no page on the internet can have a browser read it: such a page would have to give its own name an
     address of this machine (DNS rebinding), and the request would name that.
 
-    address: where to listen.
-    routes: by path.
+    Parameters
+    ----------
+    address
+        Where to listen.
+    routes
+        By path.
     """
 
     daemon_threads = True
@@ -168,10 +180,16 @@ class _Asked(io.RawIOBase):
 
 
 class _HttpHandler(BaseHTTPRequestHandler):
-    """Answers one request."""
+    """Answers one request.
+
+    Attributes
+    ----------
+    default_request_version
+        So that no answer goes without its headers.
+    """
 
     server: WebServer
-    default_request_version = "HTTP/1.0"  # so that no answer goes without its headers
+    default_request_version = "HTTP/1.0"
 
     def setup(self) -> None:
         """Read with a limit to all of the request; the library's own is to a single silence."""

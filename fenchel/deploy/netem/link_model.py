@@ -23,13 +23,27 @@ _UNLIMITED_CAPACITY = 64 << 20
 
 @dataclass
 class LinkModel:
-    """One direction of a link."""
+    """One direction of a link.
 
-    delay: float  # seconds that each byte is on its way
-    jitter: float  # mean, in seconds, of an exponential delay on top of it; 0: none
-    rate: float | None  # bytes per second that can leave; ``None``: any number
-    draws: np.random.Generator  # where the jitter comes from
-    free_at: float = -math.inf  # when everything that has been sent so far will have left
+    Attributes
+    ----------
+    delay
+        Seconds that each byte is on its way.
+    jitter
+        Mean, in seconds, of an exponential delay on top of it; 0: none.
+    rate
+        Bytes per second that can leave; ``None``: any number.
+    draws
+        Where the jitter comes from.
+    free_at
+        When everything that has been sent so far will have left.
+    """
+
+    delay: float
+    jitter: float
+    rate: float | None
+    draws: np.random.Generator
+    free_at: float = -math.inf
 
     def arrival(self, now: float, size: int) -> float:
         """Send some bytes, and return when the last of them arrives.
@@ -38,8 +52,12 @@ class LinkModel:
         under way for the delay and the jitter. Of one connection they must be handed out in the order in
         which they came, so the caller takes the latest of the arrivals so far.
 
-        now: the time, which never goes back from call to call.
-        size: number of bytes.
+        Parameters
+        ----------
+        now
+            The time, which never goes back from call to call.
+        size
+            Number of bytes.
         """
         self.free_at = max(now, self.free_at)
         if self.rate is not None:

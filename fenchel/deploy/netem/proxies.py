@@ -27,11 +27,21 @@ from fenchel.deploy.netem.proxy import NetworkProxy, event_loop
 
 @dataclass(frozen=True)
 class NetworkProxies:
-    """The relays of a run, while they work."""
+    """The relays of a run, while they work.
 
-    ports: Mapping[str, int]  # that the clients dial in place of the server's, by client id
-    process: asyncio.subprocess.Process  # in which the relays are
-    log: Path  # what it says
+    Attributes
+    ----------
+    ports
+        That the clients dial in place of the server's, by client id.
+    process
+        In which the relays are.
+    log
+        What it says.
+    """
+
+    ports: Mapping[str, int]
+    process: asyncio.subprocess.Process
+    log: Path
 
     async def watch(self) -> None:
         """Wait until the process ends, which it should not before the run does."""
@@ -45,9 +55,14 @@ async def relaying(
 ) -> AsyncIterator[NetworkProxies]:
     """Have relays stand between clients and their server for the duration of a ``with`` block.
 
-    links: by client id.
-    listen: host of this machine on which the relays listen.
-    passed: file that is written at the end: each client's link, and what has passed over it (JSON).
+    Parameters
+    ----------
+    links
+        By client id.
+    listen
+        Host of this machine on which the relays listen.
+    passed
+        File that is written at the end: each client's link, and what has passed over it (JSON).
     """
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
@@ -93,7 +108,10 @@ def _ended(process: asyncio.subprocess.Process, log: Path) -> RunStoppedError:
 def how_it_ended(code: int | None, log: Path) -> str:
     """Say how a process ended, and its last words.
 
-    code: what it returned; below 0: the signal that killed it; ``None``: nothing is known.
+    Parameters
+    ----------
+    code
+        What it returned; below 0: the signal that killed it; ``None``: nothing is known.
     """
     words = "\n".join(log.read_text(errors="replace").strip().splitlines()[-8:])
     if code is None:

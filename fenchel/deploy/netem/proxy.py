@@ -50,13 +50,25 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 @dataclass
 class LinkTraffic:
-    """What has passed over a link."""
+    """What has passed over a link.
 
-    up: int = 0  # up, down: bytes that have arrived at the server, and at the client
+    Attributes
+    ----------
+    up, down
+        Bytes that have arrived at the server, and at the client.
+    connections
+        That were made, those that could not be carried through included.
+    open
+        Of these, how many there are now.
+    cuts
+        Times that the link was cut.
+    """
+
+    up: int = 0
     down: int = 0
-    connections: int = 0  # that were made, those that could not be carried through included
-    open: int = 0  # of these, how many there are now
-    cuts: int = 0  # times that the link was cut
+    connections: int = 0
+    open: int = 0
+    cuts: int = 0
 
     def __add__(self, other: LinkTraffic) -> LinkTraffic:
         return LinkTraffic(
@@ -144,14 +156,28 @@ class _Passage:
 
 @dataclass
 class Line:
-    """A link at work: the connections over it share its bandwidth and its cuts."""
+    """A link at work: the connections over it share its bandwidth and its cuts.
 
-    link: Link  # what it imposes
-    seed: int  # seed, name: what its random numbers follow from
+    Attributes
+    ----------
+    link
+        What it imposes.
+    seed, name
+        What its random numbers follow from.
+    server
+        Host and port.
+    say
+        Told in words what happens to it.
+    traffic
+        What has passed.
+    """
+
+    link: Link
+    seed: int
     name: str
-    server: tuple[str, int]  # host and port
-    say: Callable[[str], None] = lambda words: None  # told in words what happens to it
-    traffic: LinkTraffic = field(default_factory=LinkTraffic)  # what has passed
+    server: tuple[str, int]
+    say: Callable[[str], None] = lambda words: None
+    traffic: LinkTraffic = field(default_factory=LinkTraffic)
 
     def __post_init__(self) -> None:
         up, down = ways(self.link, self._draws("up"), self._draws("down"))
@@ -240,8 +266,12 @@ class Line:
 class NetworkProxy:
     """Listens for clients in place of the server.
 
-    name: the client's whose link it is, or any other word that tells its random numbers from those of other links.
-    each: whether every host that dials has a link of its own; else all share one.
+    Attributes
+    ----------
+    name
+        The client's whose link it is, or any other word that tells its random numbers from those of other links.
+    each
+        Whether every host that dials has a link of its own; else all share one.
     """
 
     server: tuple[str, int]

@@ -16,10 +16,18 @@ _DRIFT = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """An estimate: the server's clock minus the client's."""
+    """An estimate: the server's clock minus the client's.
 
-    ns: int  # nanoseconds
-    error_ns: int  # it is wrong by so much at most, unless a clock was set meanwhile
+    Attributes
+    ----------
+    ns
+        Nanoseconds.
+    error_ns
+        It is wrong by so much at most, unless a clock was set meanwhile.
+    """
+
+    ns: int
+    error_ns: int
 
 
 @dataclass(slots=True)

@@ -33,7 +33,10 @@ class CrowdedError(FenchelError):
 class TokenBucket:
     """Lets events, or bytes, pass at a rate, after some that pass at once (a token bucket).
 
-    rate: of them in a second.
+    Attributes
+    ----------
+    rate
+        Of them in a second.
     """
 
     rate: float
@@ -82,7 +85,10 @@ class RateLimiter:
     async def passed(self, client: str, *, probe: bool = False) -> AsyncIterator[None]:
         """Count a call of a client as open for the duration of a ``with`` block; wait first if it comes too soon.
 
-        probe: whether the call is one of many that a measurement makes.
+        Parameters
+        ----------
+        probe
+            Whether the call is one of many that a measurement makes.
         """
         visitor, most = self._visitor(client), self._limits.max_calls_per_client
         if visitor.open >= most:

@@ -69,9 +69,15 @@ class Sockets:
     def news(self, peer: str) -> SocketBytes | None:
         """Return what has crossed the connection since the last time, or since it was made.
 
-        peer: as gRPC calls it, such as ``ipv4:192.0.2.1:40000``.
+        Parameters
+        ----------
+        peer
+            As gRPC calls it, such as ``ipv4:192.0.2.1:40000``.
 
-        Returns: ``None``: the connection is gone, or the system does not say.
+        Returns
+        -------
+        SocketBytes | None
+            ``None``: the connection is gone, or the system does not say.
         """
         address = _address(peer)
         if address is None or address in self._gone or not _COUNTED:

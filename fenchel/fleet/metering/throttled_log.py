@@ -32,7 +32,10 @@ class _Said:
 class ThrottledLog:
     """Writes lines about clients, at a pace for each client, whatever it does to be written about.
 
-    clock: seconds.
+    Attributes
+    ----------
+    clock
+        Seconds.
     """
 
     clock: Callable[[], float] = time.monotonic

@@ -37,7 +37,10 @@ class Paillier:
     def encrypt(self, values: Vector, layout: Layout) -> CipherVector:
         """Encrypt a vector.
 
-        values: shape (count,), float64; rounded to multiples of ``2^-layout.fraction_bits``.
+        Parameters
+        ----------
+        values
+            Shape (count,), float64; rounded to multiples of ``2^-layout.fraction_bits``.
         """
         layout.check_fits(self.public)
         started = time.perf_counter_ns()

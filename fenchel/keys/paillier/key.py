@@ -105,7 +105,10 @@ class PrivateKey:
     def from_fields(cls, fields: object, source: str) -> PrivateKey:
         """Read what :meth:`to_fields` wrote.
 
-        source: where, for errors.
+        Parameters
+        ----------
+        source
+            Where, for errors.
         """
         fields = check_fields(fields, PRIVATE_KIND, _FIELDS, source)
         try:
@@ -177,7 +180,10 @@ def no_ciphertext(count: int) -> str:
 def generate(bits: int = DEFAULT_BITS, *, for_tests: bool = False) -> PrivateKey:
     """Make a key. Takes about a second at 3072 bits.
 
-    bits: length of n, even; 3072 is as hard to break as a symmetric key of 128 bits, 2048 as one of 112.
+    Parameters
+    ----------
+    bits
+        Length of n, even; 3072 is as hard to break as a symmetric key of 128 bits, 2048 as one of 112.
     """
     check_length(bits, for_tests=for_tests)
     while True:

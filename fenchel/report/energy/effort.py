@@ -44,27 +44,48 @@ _PHASES: Mapping[str, Mapping[str, Work]] = {
 
 @dataclass(frozen=True)
 class Effort:
-    """What the clients of a run did, an entry for each instruction of the rounds (evaluation is not counted)."""
+    """What the clients of a run did, an entry for each instruction of the rounds (evaluation is not counted).
 
-    rounds: int  # how many rounds these are
-    round: NDArray[np.int64]  # round, phase, client: of each instruction, shape (k,)
+    Attributes
+    ----------
+    rounds
+        How many rounds these are.
+    round, phase, client
+        Of each instruction, shape (k,).
+    macs
+        Multiply-accumulate operations, shape (k,), float64; 0 where nothing came back.
+    bits_up
+        bits_up, bits_down: on the wire, with frames and what was sent again, shape (k,), float64.
+    """
+
+    rounds: int
+    round: NDArray[np.int64]
     phase: NDArray[Any]
     client: NDArray[Any]
-    macs: NDArray[np.float64]  # multiply-accumulate operations, shape (k,), float64; 0 where nothing came back
+    macs: NDArray[np.float64]
     bits_up: NDArray[np.float64]
-    """bits_up, bits_down: on the wire, with frames and what was sent again, shape (k,), float64."""
     bits_down: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Expense:
-    """What an effort cost."""
+    """What an effort cost.
 
-    computing: float  # computing, sending, receiving: joules of all clients together
+    Attributes
+    ----------
+    computing, sending, receiving
+        Joules of all clients together.
+    seconds
+        The phases of all rounds, each as long as its slowest client takes.
+    clients
+        Joules of each client.
+    """
+
+    computing: float
     sending: float
     receiving: float
-    seconds: float  # the phases of all rounds, each as long as its slowest client takes
-    clients: dict[str, float]  # joules of each client
+    seconds: float
+    clients: dict[str, float]
 
     @property
     def energy(self) -> float:
@@ -75,8 +96,12 @@ class Expense:
 def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> Effort:
     """Return what the clients of a run did in its first rounds.
 
-    rounds: how many rounds count; ``None``: all, and what came after the last one.
-    macs: operations of one sample's forward pass; ``None``: as the model of the settings has it.
+    Parameters
+    ----------
+    rounds
+        How many rounds count; ``None``: all, and what came after the last one.
+    macs
+        Operations of one sample's forward pass; ``None``: as the model of the settings has it.
     """
     settings = run.settings
     algorithm = settings.algorithm

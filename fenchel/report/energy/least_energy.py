@@ -13,8 +13,12 @@ from fenchel.common.errors import SettingsError
 def between(table: Mapping[int, float], steps: float) -> float:
     """Return a quantity at a number of local steps, by linear interpolation of a table.
 
-    table: the quantity by number of local steps, such as the rounds S(tau) to a target accuracy.
-    steps: tau, between the smallest and the largest of the table.
+    Parameters
+    ----------
+    table
+        The quantity by number of local steps, such as the rounds S(tau) to a target accuracy.
+    steps
+        Tau, between the smallest and the largest of the table.
     """
     known = sorted(table)
     if not known or not known[0] <= steps <= known[-1]:
@@ -33,8 +37,12 @@ def best_local_steps(rounds: Mapping[int, float], energy_of_round: Callable[[int
     E_step + E_tx``, which grows. Their product has no minimum in between: the best number is always one that
     is known.
 
-    rounds: S(tau), the rounds to the target with tau local steps; at least one entry.
-    energy_of_round: of all clients together, in joules or any other unit.
+    Parameters
+    ----------
+    rounds
+        S(tau), the rounds to the target with tau local steps; at least one entry.
+    energy_of_round
+        Of all clients together, in joules or any other unit.
     """
     candidates = range(min(rounds), max(rounds) + 1)
     return min(candidates, key=lambda tau: between(rounds, tau) * energy_of_round(tau))
@@ -51,6 +59,9 @@ def fitted(rounds: Mapping[int, float]) -> tuple[float, float]:
 def best_of_fit(a: float, b: float, ratio: float) -> float:
     """Return the best number of local steps where ``S(tau) = a + b / tau``: ``sqrt((b / a) r)``.
 
-    ratio: r, the energy of a round's upload over that of one local step.
+    Parameters
+    ----------
+    ratio
+        r, the energy of a round's upload over that of one local step.
     """
     return math.sqrt(b / a * ratio)

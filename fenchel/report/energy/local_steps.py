@@ -20,17 +20,30 @@ _TARGETED = ("client_accuracy_worst", "test_accuracy")
 
 @dataclass(frozen=True)
 class Measured:
-    """A run, and what its clients did until it reached the target."""
+    """A run, and what its clients did until it reached the target.
 
-    run: Run  # the run
-    local_steps: int | None  # tau; ``None`` where clients go by epochs
-    effort: Effort | None  # of all rounds if there is no target; ``None`` if it was never reached
+    Attributes
+    ----------
+    run
+        The run.
+    local_steps
+        Tau; ``None`` where clients go by epochs.
+    effort
+        Of all rounds if there is no target; ``None`` if it was never reached.
+    """
+
+    run: Run
+    local_steps: int | None
+    effort: Effort | None
 
     @classmethod
     def of(cls, run: Run, target: float | None = None, figure: str | None = None, macs: int | None = None) -> Measured:
         """Read a run.
 
-        target, figure: what counts is the rounds until this figure is as good as the target
+        Parameters
+        ----------
+        target, figure
+            What counts is the rounds until this figure is as good as the target
             (:func:`fenchel.report.energy.effort.rounds_to`); ``None``: the accuracy of the worst client, if it is
             known, else that on the test set.
         """
@@ -50,22 +63,38 @@ class Measured:
 
 @dataclass(frozen=True)
 class Fit:
-    """The fit ``S(tau) = a + b / tau`` of the rounds, and the best tau if it were true."""
+    """The fit ``S(tau) = a + b / tau`` of the rounds, and the best tau if it were true.
+
+    Attributes
+    ----------
+    off
+        The largest difference between fit and measured rounds.
+    """
 
     a: float
     b: float
-    off: float  # the largest difference between fit and measured rounds
+    off: float
     best: float
 
 
 @dataclass(frozen=True)
 class LeastEnergy:
-    """The number of local steps that takes the least energy."""
+    """The number of local steps that takes the least energy.
 
-    best: int  # tau*
-    rounds: dict[int, float]  # rounds, energy_of_round: means over the runs with each number of local steps
+    Attributes
+    ----------
+    best
+        tau*.
+    rounds, energy_of_round
+        Means over the runs with each number of local steps.
+    fit
+        ``None`` with less than three numbers, or where rounds do not fall with tau.
+    """
+
+    best: int
+    rounds: dict[int, float]
     energy_of_round: dict[int, float]
-    fit: Fit | None  # ``None`` with less than three numbers, or where rounds do not fall with tau
+    fit: Fit | None
 
 
 def choice(measured: Sequence[Measured], devices: Devices, channel: Channel) -> LeastEnergy | None:
@@ -106,7 +135,10 @@ def over_channels(
 ) -> tuple[str, NDArray[np.float64]]:
     """Return the best number of local steps for each channel; of a single run its energy.
 
-    Returns: Shape (bandwidths, snrs).
+    Returns
+    -------
+    tuple[str, NDArray[np.float64]]
+        Shape (bandwidths, snrs).
     """
     values = np.zeros((len(bandwidths), len(snrs)))
     alone = len(measured) == 1

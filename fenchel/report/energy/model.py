@@ -38,10 +38,18 @@ class Device(Section):
 
 @dataclass(frozen=True)
 class Devices:
-    """The devices of a run's clients."""
+    """The devices of a run's clients.
 
-    common: Device = field(default_factory=Device)  # of all clients but these:
-    clients: Mapping[str, Device] = field(default_factory=dict)  # devices of some clients, by id
+    Attributes
+    ----------
+    common
+        Of all clients but these:.
+    clients
+        Devices of some clients, by id.
+    """
+
+    common: Device = field(default_factory=Device)
+    clients: Mapping[str, Device] = field(default_factory=dict)
 
     @classmethod
     def of_constants(cls, values: Mapping[str, Any]) -> Devices:
@@ -74,11 +82,21 @@ def _device(values: Mapping[str, Any], source: str) -> Device:
 
 @dataclass(frozen=True)
 class Channel:
-    """A client's way to the server; each client has it for itself."""
+    """A client's way to the server; each client has it for itself.
 
-    snr_db: float  # signal-to-noise ratio, in decibels
-    bandwidth: float  # B, in hertz; independent of the ratio (noise power is not tied to it)
-    downlink_rate: float | None = None  # of the way back, in bits a second; ``None``: it costs neither time nor energy
+    Attributes
+    ----------
+    snr_db
+        Signal-to-noise ratio, in decibels.
+    bandwidth
+        B, in hertz; independent of the ratio (noise power is not tied to it).
+    downlink_rate
+        Of the way back, in bits a second; ``None``: it costs neither time nor energy.
+    """
+
+    snr_db: float
+    bandwidth: float
+    downlink_rate: float | None = None
 
     def __post_init__(self) -> None:
         if not abs(self.snr_db) <= _MOST_DB:

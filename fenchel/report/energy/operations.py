@@ -23,7 +23,10 @@ BACKWARD = 3
 def forward_macs(objective: ObjectiveSettings, features: int, classes: int) -> int:
     """Return the multiply-accumulate operations of one sample's forward pass; biases, ReLU and pooling are free.
 
-    features, classes: of the whole problem, the bias among the features.
+    Parameters
+    ----------
+    features, classes
+        Of the whole problem, the bias among the features.
     """
     if isinstance(objective, OwnSettings):
         raise SettingsError(

@@ -18,8 +18,12 @@ def draw_map(
 ) -> Path:
     """Draw a number for each signal-to-noise ratio and bandwidth, as a coloured table.
 
-    values: shape (bandwidths, ratios), positive.
-    path: of the PNG file; folders above it are made.
+    Parameters
+    ----------
+    values
+        Shape (bandwidths, ratios), positive.
+    path
+        Of the PNG file; folders above it are made.
     """
     size = (1.6 + 0.72 * len(snrs), 1.3 + 0.5 * len(bandwidths))
     with canvas(path, size, {**STYLE, "axes.grid": False}) as figure:

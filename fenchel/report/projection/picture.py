@@ -27,8 +27,12 @@ _COLORS = {
 def draw_projections(projections: Sequence[tuple[str, Projection]], path: Path, *, title: str) -> Path:
     """Draw a bar for each link, stacked of the parts of all rounds and the evaluations.
 
-    projections: names of links, from top to bottom, and what the run takes over them.
-    path: of the PNG file; folders above it are made.
+    Parameters
+    ----------
+    projections
+        Names of links, from top to bottom, and what the run takes over them.
+    path
+        Of the PNG file; folders above it are made.
     """
     with canvas(path, (7.5, 1.5 + 0.38 * len(projections)), {**STYLE, "axes.grid.axis": "x"}) as figure:
         axes = figure.subplots()

@@ -31,12 +31,22 @@ _LONGEST_JITTER = 10.0  # times its mean, as the relay has it
 
 @dataclass(frozen=True)
 class Projection:
-    """What a run takes."""
+    """What a run takes.
 
-    link: Link | None  # of every client; ``None``: those over which it really ran
-    seconds: Floats  # seconds, evaluation: of each round, and of the evaluation after it, shape (rounds,)
+    Attributes
+    ----------
+    link
+        Of every client; ``None``: those over which it really ran.
+    seconds, evaluation
+        Of each round, and of the evaluation after it, shape (rounds,).
+    parts
+        Where the seconds of all rounds go, without the evaluations.
+    """
+
+    link: Link | None
+    seconds: Floats
     evaluation: Floats
-    parts: TimeParts  # where the seconds of all rounds go, without the evaluations
+    parts: TimeParts
 
     @property
     def total(self) -> float:
@@ -61,7 +71,10 @@ def measured(course: Timeline) -> Projection:
 def project(course: Timeline, link: Link, server_bandwidth: float | None = None) -> Projection:
     """Return what the run takes if every client has a link of its own, like the given one.
 
-    server_bandwidth: bytes per second in each direction that all clients share at the server; ``None``: any number.
+    Parameters
+    ----------
+    server_bandwidth
+        Bytes per second in each direction that all clients share at the server; ``None``: any number.
     """
     network = _LinkEstimate(link, server_bandwidth)
     rounds, evaluations, parts = [], [], TimeParts()

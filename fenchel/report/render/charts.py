@@ -26,7 +26,10 @@ _MAP = (200, 400)  # clients and rounds of the map of waiting
 def chart_data(runs: Sequence[Run], names: Sequence[str], optima: Sequence[float | None] = ()) -> dict[str, Any]:
     """Return what the page's script draws, as values that JSON knows.
 
-    optima: of each run's objective (:mod:`fenchel.report.optimum`), or none: adds the curves of ``optimality_gap``.
+    Parameters
+    ----------
+    optima
+        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds the curves of ``optimality_gap``.
     """
     curves = curves_of_all(runs, optima)
     groups = groups_of(runs)
@@ -101,7 +104,10 @@ def _panel(title: str, figures: dict[str, str]) -> dict[str, Any]:
 def _curves(curves: Curves, band: Mapping[str, Mapping[str, Floats]] = MappingProxyType({})) -> dict[str, Any]:
     """Return each known figure against all that the rounds so far cost.
 
-    band: ends of the confidence intervals of each figure.
+    Parameters
+    ----------
+    band
+        Ends of the confidence intervals of each figure.
     """
     drawn = {}
     for name, values in curves.figures.items():

@@ -21,10 +21,16 @@ _DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[float | None] = ()) -> Path:
     """Draw the objective, the AUC (or accuracy, or loss), the worst client and the gap, as far as they are known.
 
-    runs: one or several; each is a line in every chart. Runs that differ only in their seed are one, with a band.
-    path: of the PNG file; folders above it are made.
-    axis: what the curves are drawn against, one of :data:`fenchel.report.curves.AXES`; runs without it are left out.
-    optima: of each run's objective (:mod:`fenchel.report.optimum`), or none: adds how far above it the runs are.
+    Parameters
+    ----------
+    runs
+        One or several; each is a line in every chart. Runs that differ only in their seed are one, with a band.
+    path
+        Of the PNG file; folders above it are made.
+    axis
+        What the curves are drawn against, one of :data:`fenchel.report.curves.AXES`; runs without it are left out.
+    optima
+        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds how far above it the runs are.
     """
     groups = groups_of(runs)
     bands = bands_of(groups, runs, optima) or [Band(each, {}, {}) for each in curves_of_all(runs, optima)]

@@ -107,7 +107,10 @@ def swatch(index: int) -> str:
 def comparison(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> str:
     """Return the table with a row for each run: what came out, and the settings if only few of them differ.
 
-    marks: number of each run's colour.
+    Parameters
+    ----------
+    marks
+        Number of each run's colour.
     """
     differing = summary.differing_settings(runs)
     if len(differing) > _BESIDE:

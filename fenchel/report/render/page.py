@@ -26,10 +26,14 @@ from fenchel.report.traffic import carried_by
 def write_report(runs: Sequence[Run], path: Path, optima: Sequence[float | None] = ()) -> Path:
     """Write the page.
 
-    runs: one, shown in detail, or several, compared first and then shown one by one.
-    path: of the HTML file; folders above it are made.
-    optima: of each run's objective (:mod:`fenchel.report.optimum`), or none: adds a chart of how far above it the
-        runs are.
+    Parameters
+    ----------
+    runs
+        One, shown in detail, or several, compared first and then shown one by one.
+    path
+        Of the HTML file; folders above it are made.
+    optima
+        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds a chart of how far above it the runs are.
     """
     page = render(runs, optima)
     with output_at(path):
@@ -52,19 +56,35 @@ def render(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> str:
 
 @dataclass(frozen=True)
 class Fixed:
-    """What is the same on every page."""
+    """What is the same on every page.
 
-    style: str  # CSS
-    scripts: Mapping[str, str]  # by name, in the order in which they run: ``plotly``, ``script``
+    Attributes
+    ----------
+    style
+        CSS.
+    scripts
+        By name, in the order in which they run: ``plotly``, ``script``.
+    """
+
+    style: str
+    scripts: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class PageParts:
-    """What is shown of some runs."""
+    """What is shown of some runs.
 
-    title: str  # title, body: HTML, in which everything foreign is escaped
+    Attributes
+    ----------
+    title, body
+        HTML, in which everything foreign is escaped.
+    data
+        JSON that the scripts draw; safe inside an element of HTML.
+    """
+
+    title: str
     body: str
-    data: str  # JSON that the scripts draw; safe inside an element of HTML
+    data: str
 
 
 def fixed_parts() -> Fixed:

@@ -45,11 +45,18 @@ _MAP = (200, 400)
 def write_pictures(runs: Sequence[Run], folder: Path, optima: Sequence[float | None] = ()) -> list[Path]:
     """Draw the curves against each cost that is known, and for each run where its time and bytes went.
 
-    folder: made if there is none; files of the same names are replaced.
-    optima: of each run's objective (:mod:`fenchel.report.optimum`), or none: adds how far above it the runs are.
+    Parameters
+    ----------
+    folder
+        Made if there is none; files of the same names are replaced.
+    optima
+        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds how far above it the runs are.
 
-    Returns: The files: ``curves-round.png`` and so on, ``time-by-round.png``, ``time-by-client.png``,
-    ``latency.png``, ``waiting.png`` and ``bytes-by-client.png``; of several runs with their number and name in front.
+    Returns
+    -------
+    list[Path]
+        The files: ``curves-round.png`` and so on, ``time-by-round.png``, ``time-by-client.png``, ``latency.png``,
+        ``waiting.png`` and ``bytes-by-client.png``; of several runs with their number and name in front.
     """
     axes = axes_of(curves_of_all(runs, optima)) or {"round": ""}
     found = [figure.draw(runs, folder / f"curves-{axis}.png", axis, optima) for axis in axes]

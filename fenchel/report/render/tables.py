@@ -34,12 +34,19 @@ def write_tables(runs: Sequence[Run], folder: Path, optima: Sequence[float | Non
     Units are part of the headers: ``_s`` are seconds, ``_bytes`` are bytes, shares lie between 0 and 1. What
     is not known is an empty cell.
 
-    folder: made if there is none; files of the same names are replaced.
-    optima: of each run's objective (:mod:`fenchel.report.optimum`), or none: adds the column ``optimality_gap`` to
+    Parameters
+    ----------
+    folder
+        Made if there is none; files of the same names are replaced.
+    optima
+        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds the column ``optimality_gap`` to
         ``curves.csv``.
 
-    Returns: The files. ``settings.csv`` is there for several runs only, ``seeds.csv`` where some of them differ only in
-    their seed.
+    Returns
+    -------
+    list[Path]
+        The files. ``settings.csv`` is there for several runs only, ``seeds.csv`` where some of them differ only in
+        their seed.
     """
     groups = groups_of(runs)
     names = run_names(groups, runs) if groups else summary.labels(runs)

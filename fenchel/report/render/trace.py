@@ -84,10 +84,18 @@ def _first_moment(run: Run) -> float:
 
 @dataclass
 class _Line:
-    """Turns rows into events."""
+    """Turns rows into events.
 
-    zero: float  # seconds since 1970 that the trace begins with
-    clients: Mapping[str, int]  # number of each client's process
+    Attributes
+    ----------
+    zero
+        Seconds since 1970 that the trace begins with.
+    clients
+        Number of each client's process.
+    """
+
+    zero: float
+    clients: Mapping[str, int]
     _flows: int = field(default=0)
 
     def names(self) -> Iterator[Event]:

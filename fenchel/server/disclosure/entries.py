@@ -25,30 +25,51 @@ _READERS: Mapping[tuple[str, str], str] = {
 
 @dataclass
 class DisclosureEntry:
-    """One kind of array or number that crossed."""
+    """One kind of array or number that crossed.
+
+    Attributes
+    ----------
+    phase
+        Phase, kind, direction, name: which message, which way (``up``: from a client to the server), and what in it;
+        ``kind`` is ``ask``, ``tell`` or ``inspect``.
+    content
+        ``dense``, ``sparse``, ``scalar`` or ``ciphertexts``.
+    dtype
+        Of its entries; of a scalar ``real``, ``integer``, ``boolean`` or ``text``; empty for ciphertexts.
+    form
+        As whom it could tell something: ``clear``, ``noisy``, ``pseudonyms``, ``ciphertext`` or ``sealed``.
+    key
+        Of ciphertexts: the id of the public key, in hexadecimal digits.
+    first_round
+        first_round, last_round, times: when, and how often in all. A message that was sent again from its beginning
+        counts again.
+    shape
+        Smallest and largest length of each side; for ciphertexts the number of encrypted values.
+    entries
+        Of a sparse vector: smallest and largest number of entries that were given.
+    bytes
+        Smallest and largest size in the message, without padding; 0 for scalars, which are part of the head.
+    additions
+        Of ciphertexts: of how few and how many fresh vectors one was the sum; 0: zeros that anybody can encrypt.
+    clients
+        Who sent it (up) or whom it went to (down).
+    """
 
     phase: str
-    """phase, kind, direction, name: which message, which way (``up``: from a client to the server), and what in it;
-    ``kind`` is ``ask``, ``tell`` or ``inspect``."""
     kind: str
     direction: Literal["up", "down"]
     name: str
-    content: str  # ``dense``, ``sparse``, ``scalar`` or ``ciphertexts``
-    dtype: str  # of its entries; of a scalar ``real``, ``integer``, ``boolean`` or ``text``; empty for ciphertexts
-    form: str  # as whom it could tell something: ``clear``, ``noisy``, ``pseudonyms``, ``ciphertext`` or ``sealed``
-    key: str  # of ciphertexts: the id of the public key, in hexadecimal digits
+    content: str
+    dtype: str
+    form: str
+    key: str
     first_round: int
-    """first_round, last_round, times: when, and how often in all. A message that was sent again from its beginning
-    counts again."""
     last_round: int
     shape: list[list[int]] = field(default_factory=list)
-    """Smallest and largest length of each side; for ciphertexts the number of encrypted values."""
-    entries: list[int] | None = None  # of a sparse vector: smallest and largest number of entries that were given
+    entries: list[int] | None = None
     bytes: list[int] | None = None
-    """Smallest and largest size in the message, without padding; 0 for scalars, which are part of the head."""
     additions: list[int] | None = None
-    """Of ciphertexts: of how few and how many fresh vectors one was the sum; 0: zeros that anybody can encrypt."""
-    clients: set[str] = field(default_factory=set)  # who sent it (up) or whom it went to (down)
+    clients: set[str] = field(default_factory=set)
     times: int = 0
 
     @property
@@ -83,13 +104,22 @@ class DisclosureEntry:
 
 @dataclass
 class Head:
-    """One kind of head: the part of a message that is no array."""
+    """One kind of head: the part of a message that is no array.
 
-    message: str  # its name in ``fenchel.proto``; ``Work`` stands for the metadata of a stream
+    Attributes
+    ----------
+    message
+        Its name in ``fenchel.proto``; ``Work`` stands for the metadata of a stream.
+    fields
+        Those that were ever set, of parts in a part with a dot: ``shard.samples``.
+    times
+        How many crossed.
+    """
+
+    message: str
     direction: Literal["up", "down"]
     fields: set[str] = field(default_factory=set)
-    """Those that were ever set, of parts in a part with a dot: ``shard.samples``."""
-    times: int = 0  # how many crossed
+    times: int = 0
 
 
 def _widen(span: list[int], number: int) -> None:

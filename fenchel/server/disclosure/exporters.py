@@ -31,10 +31,18 @@ _OUTLETS: Mapping[OutletName, tuple[str, str]] = {
 
 @dataclass
 class Exporter:
-    """Where the server shows how a run goes on, to others than its clients; never a model, and never data."""
+    """Where the server shows how a run goes on, to others than its clients; never a model, and never data.
 
-    name: OutletName  # which one
-    address: str  # where it is served, or sent to
+    Attributes
+    ----------
+    name
+        Which one.
+    address
+        Where it is served, or sent to.
+    """
+
+    name: OutletName
+    address: str
 
     def to_json(self) -> dict[str, str]:
         """Return its line in the account."""

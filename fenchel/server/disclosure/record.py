@@ -63,11 +63,20 @@ class DisclosureRecord:
     """The account of one run.
 
     spending: what the uploads cost the clients, under differential privacy.
+
+    Attributes
+    ----------
+    path
+        Where it is kept: a JSON file.
+    run
+        The run's id.
+    privacy, uplink
+        From the settings: what noise the clients add.
     """
 
-    path: Path  # where it is kept: a JSON file
-    run: str  # the run's id
-    privacy: DifferentialPrivacy | None = None  # privacy, uplink: from the settings: what noise the clients add
+    path: Path
+    run: str
+    privacy: DifferentialPrivacy | None = None
     uplink: Uplink = field(default_factory=Uplink)
     privacy_budget: PrivacyBudget | None = None
     _exporters: list[Exporter] = field(default_factory=list)
@@ -109,8 +118,12 @@ class DisclosureRecord:
     def sent(self, call: Call, head: pb.Instruction, payload: bytes, *, goes_on: bool = False) -> None:
         """Note that an instruction is about to leave.
 
-        payload: the descriptor of its arrays, as it travels; the same object for all receivers of a broadcast.
-        goes_on: whether the arrays go on where they broke off: then they were noted before.
+        Parameters
+        ----------
+        payload
+            The descriptor of its arrays, as it travels; the same object for all receivers of a broadcast.
+        goes_on
+            Whether the arrays go on where they broke off: then they were noted before.
         """
         self.head("down", head)
         if goes_on:
@@ -129,7 +142,10 @@ class DisclosureRecord:
     def received(self, client: str, reply: pb.Reply, content: Outline, call: Call | None) -> None:
         """Note that a reply has begun to arrive, whether or not it will count.
 
-        call: what it answers; ``None``: nothing that the server remembers.
+        Parameters
+        ----------
+        call
+            What it answers; ``None``: nothing that the server remembers.
         """
         self.head("up", reply)
         if reply.resume:

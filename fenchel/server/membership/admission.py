@@ -40,9 +40,13 @@ _CLASS_NAME = 200  # characters of each
 class Admission:
     """Lets clients into one run.
 
-    source: its data set; ``None``: each client brings its own.
     remarks: where refusals are logged.
     members: clients of the run, by id in order of ids; the fleet has the same dict.
+
+    Parameters
+    ----------
+    source
+        Its data set; ``None``: each client brings its own.
     """
 
     def __init__(

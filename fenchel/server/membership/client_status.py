@@ -20,29 +20,55 @@ STATES: tuple[State, ...] = get_args(State)
 
 @dataclass(frozen=True)
 class OpenInstruction:
-    """An instruction that a client has not answered yet."""
+    """An instruction that a client has not answered yet.
 
-    phase: str  # phase, round, kind: what it was told; ``kind`` is ``ask``, ``tell`` or ``inspect``
+    Attributes
+    ----------
+    phase, round, kind
+        What it was told; ``kind`` is ``ask``, ``tell`` or ``inspect``.
+    since_unix
+        When it was queued, in seconds since 1970.
+    """
+
+    phase: str
     round: int
     kind: str
-    since_unix: float  # when it was queued, in seconds since 1970
+    since_unix: float
 
 
 @dataclass(frozen=True)
 class ClientStatus:
-    """One client."""
+    """One client.
 
-    client: str  # its id
-    state: State  # as :data:`State` says
-    since_unix: float | None  # when it last came or went away, in seconds since 1970; ``None``: it has not come yet
-    streams: int  # how often it has come
-    samples: int | None  # as it described its data; ``None``: it has not yet
+    Attributes
+    ----------
+    client
+        Its id.
+    state
+        As :data:`State` says.
+    since_unix
+        When it last came or went away, in seconds since 1970; ``None``: it has not come yet.
+    streams
+        How often it has come.
+    samples
+        As it described its data; ``None``: it has not yet.
+    awaited
+        Whether all phases wait for it; not if it misses one deadline after the other (``participation.patience``).
+    question
+        The oldest that is open, if any.
+    offset_s
+        offset_s, offset_error_s: the server's clock minus the client's, and by how much that can be wrong; ``None``:
+        not known.
+    """
+
+    client: str
+    state: State
+    since_unix: float | None
+    streams: int
+    samples: int | None
     awaited: bool
-    """Whether all phases wait for it; not if it misses one deadline after the other (``participation.patience``)."""
-    question: OpenInstruction | None  # the oldest that is open, if any
+    question: OpenInstruction | None
     offset_s: float | None
-    """offset_s, offset_error_s: the server's clock minus the client's, and by how much that can be wrong; ``None``: not
-    known."""
     offset_error_s: float | None
 
 

@@ -20,17 +20,30 @@ _SHARE = 0.05  # of the time, that the attempts to take one client in may take a
 
 @dataclass
 class _LateJoiner:
-    """A client that is not in the fleet yet."""
+    """A client that is not in the fleet yet.
 
-    member: ClientRecord  # what will be the fleet's record of it
-    streams: int = 0  # how many of its streams wait; an older one may seem to be open for a while
-    called: asyncio.Event = field(default_factory=asyncio.Event)  # set when it is in the fleet, or the run is over
+    Attributes
+    ----------
+    member
+        What will be the fleet's record of it.
+    streams
+        How many of its streams wait; an older one may seem to be open for a while.
+    called
+        Set when it is in the fleet, or the run is over.
+    """
+
+    member: ClientRecord
+    streams: int = 0
+    called: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class LateJoiners:
     """Those who wait to be taken into the fleet.
 
-    epoch: how often the run has been resumed: where the numbers of their instructions begin.
+    Parameters
+    ----------
+    epoch
+        How often the run has been resumed: where the numbers of their instructions begin.
     """
 
     def __init__(self, epoch: int) -> None:

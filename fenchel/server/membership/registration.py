@@ -18,9 +18,14 @@ _POLL_SECONDS = 10.0  # a client whose fleet is not complete is answered after s
 class Registration:
     """Takes the joins of clients.
 
-    expected: number of clients; ``None``: whoever joins until ``settle`` seconds pass without a newcomer.
-    names: when a run is resumed: its clients.
-    late_joiners: whether others may join once the fleet is complete.
+    Parameters
+    ----------
+    expected
+        Number of clients; ``None``: whoever joins until ``settle`` seconds pass without a newcomer.
+    names
+        When a run is resumed: its clients.
+    late_joiners
+        Whether others may join once the fleet is complete.
     """
 
     def __init__(
@@ -53,8 +58,12 @@ class Registration:
     async def join(self, request: pb.JoinRequest, connected: bool) -> pb.Assignment | None:
         """Enrol a client, or recognise it; return its place once the fleet is complete.
 
-        request: what the client says; its identity has been checked.
-        connected: whether a client of this id has an open stream now.
+        Parameters
+        ----------
+        request
+            What the client says; its identity has been checked.
+        connected
+            Whether a client of this id has an open stream now.
         """
         if request.protocol != PROTOCOL:
             raise JoinRefusedError(

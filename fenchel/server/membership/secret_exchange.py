@@ -26,11 +26,17 @@ async def share_secrets(
 ) -> str:
     """Let one client make secrets and hand them to all others, sealed.
 
-    designated: the client that makes them; ``None``: the first by id.
-    revoked: says why a certificate (PEM) was revoked; empty if it was not. What came with one that was is not passed
-        on.
+    Parameters
+    ----------
+    designated
+        The client that makes them; ``None``: the first by id.
+    revoked
+        Says why a certificate (PEM) was revoked; empty if it was not. What came with one that was is not passed on.
 
-    Returns: The fingerprint of the secrets, on which all clients agree.
+    Returns
+    -------
+    str
+        The fingerprint of the secrets, on which all clients agree.
     """
     clients = fleet.all().clients
     maker = clients[0] if designated is None else designated

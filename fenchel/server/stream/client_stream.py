@@ -30,12 +30,19 @@ log = logging.getLogger("fenchel.server")
 class ClientStream:
     """Sends a member's instructions down its stream and takes the replies up.
 
-    largest: bytes of the largest reply to accept.
-    limits: how many unsolicited replies to take; more are left on the wire.
-    disclosures: where it is noted what crosses; ``None``: nowhere.
-    buffer_pool: where the memory of large replies comes from; by default no other stream uses it.
-    budgets: whether clients have privacy budgets, as under differential privacy: one that says that its own is spent
-        is asked for nothing more.
+    Parameters
+    ----------
+    largest
+        Bytes of the largest reply to accept.
+    limits
+        How many unsolicited replies to take; more are left on the wire.
+    disclosures
+        Where it is noted what crosses; ``None``: nowhere.
+    buffer_pool
+        Where the memory of large replies comes from; by default no other stream uses it.
+    budgets
+        Whether clients have privacy budgets, as under differential privacy: one that says that its own is spent is
+        asked for nothing more.
     """
 
     def __init__(
@@ -65,7 +72,10 @@ class ClientStream:
     async def run(self, admit: Callable[[pb.Hello], Awaitable[pb.Welcome | pb.Farewell]]) -> None:
         """Converse until either side ends the stream.
 
-        admit: decides on the client's introduction, and waits until the fleet is ready.
+        Parameters
+        ----------
+        admit
+            Decides on the client's introduction, and waits until the fleet is ready.
         """
         data = await self._stream.read()
         now = time.time_ns()

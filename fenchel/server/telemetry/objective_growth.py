@@ -19,9 +19,15 @@ So a run that begins next to its optimum may lose it again to noise. A run that 
 
 @dataclass
 class ObjectiveGrowth:
-    """Compares the evaluated models of a run with the first of them, and warns once."""
+    """Compares the evaluated models of a run with the first of them, and warns once.
 
-    first: float = math.nan  # objective of the first evaluated model; nan: none is known yet
+    Attributes
+    ----------
+    first
+        Objective of the first evaluated model; nan: none is known yet.
+    """
+
+    first: float = math.nan
     warned: bool = False
 
     def resume(self, objectives: Sequence[float | None], losses: Sequence[float | None]) -> None:

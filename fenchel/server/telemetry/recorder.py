@@ -33,15 +33,24 @@ def _crossed(calls: Sequence[Call]) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a round, which may be noted later."""
+    """The end of a round, which may be noted later.
 
-    unix: float  # unix, started_unix: when it ended, and when it had begun, by the time of day
+    Attributes
+    ----------
+    unix, started_unix
+        When it ended, and when it had begun, by the time of day.
+    seconds, evaluation_seconds
+        What the round and the evaluation after it took.
+    saved_unix
+        saved_unix, saved_seconds: when the writing of a checkpoint began that has ended meanwhile, and what it took;
+        nan: none has.
+    """
+
+    unix: float
     started_unix: float
-    seconds: float  # seconds, evaluation_seconds: what the round and the evaluation after it took
+    seconds: float
     evaluation_seconds: float
     saved_unix: float
-    """saved_unix, saved_seconds: when the writing of a checkpoint began that has ended meanwhile, and what it took;
-    nan: none has."""
     saved_seconds: float
 
 
@@ -49,8 +58,12 @@ class Ended:
 class Recorder:
     """Writes the tables of a run.
 
-    on_calls: told the instructions whose rows are noted.
-    client_figures: names of the algorithm's figures of each client; without any there is no table of them.
+    Attributes
+    ----------
+    on_calls
+        Told the instructions whose rows are noted.
+    client_figures
+        Names of the algorithm's figures of each client; without any there is no table of them.
     """
 
     folder: RunFolder
@@ -78,8 +91,12 @@ class Recorder:
     def ended(self, started: float, seconds: float, evaluation_seconds: float) -> Ended:
         """Return the end of a round, which is now.
 
-        started: when the round began, by the performance counter.
-        seconds, evaluation_seconds: what the round and the evaluation after it took.
+        Parameters
+        ----------
+        started
+            When the round began, by the performance counter.
+        seconds, evaluation_seconds
+            What the round and the evaluation after it took.
         """
         now, saved = time.time(), self._saved
         self._saved = math.nan, math.nan
@@ -90,10 +107,15 @@ class Recorder:
     ) -> dict[str, float]:
         """Note a round; return its row.
 
-        started: when the round began, by the performance counter.
-        ended: what :meth:`ended` said when it was over.
-        calls: all instructions since the last row: of the round and its evaluation, and before the first round those
-            of the setup. Only those of the round itself enter the row.
+        Parameters
+        ----------
+        started
+            When the round began, by the performance counter.
+        ended
+            What :meth:`ended` said when it was over.
+        calls
+            All instructions since the last row: of the round and its evaluation, and before the first round those of
+            the setup. Only those of the round itself enter the row.
         """
         self.calls(calls)
         own = [call for call in calls if call.kind != pb.INSPECT and call.round == t]
@@ -156,8 +178,10 @@ class Recorder:
     def finish(self, figures: Mapping[str, float]) -> None:
         """Write the rest, and turn the tables into Parquet files.
 
-        figures: those of the final model: an algorithm may change its model after the last round, whose row gets
-            them.
+        Parameters
+        ----------
+        figures
+            Those of the final model: an algorithm may change its model after the last round, whose row gets them.
         """
         self.flush()
         self._metrics_log.finish({name: figures[name] for name in (*FIGURES, *self.figures) if name in figures})

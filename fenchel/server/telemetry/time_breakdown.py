@@ -29,10 +29,18 @@ NO_TIMING = pb.Timing()
 
 @dataclass(frozen=True, slots=True)
 class CallBreakdown:
-    """Seconds of one call."""
+    """Seconds of one call.
 
-    stages: Mapping[str, float]  # by the columns of ``STAGES``; nan where they are not known
-    until_decoded: float  # from when it was queued until its reply was decoded; nan if none came
+    Attributes
+    ----------
+    stages
+        By the columns of ``STAGES``; nan where they are not known.
+    until_decoded
+        From when it was queued until its reply was decoded; nan if none came.
+    """
+
+    stages: Mapping[str, float]
+    until_decoded: float
 
     @property
     def network(self) -> float:
@@ -74,14 +82,20 @@ class CallBreakdown:
 
 @dataclass
 class RoundBreakdown:
-    """Seconds of one round, by what the run had to wait for."""
+    """Seconds of one round, by what the run had to wait for.
+
+    Attributes
+    ----------
+    parts
+        Of the calls that were waited for; ``coding`` with the server's for all clients, ``waiting`` from the last
+        answer that was counted until the exchange was over, ``server`` with what it did between exchanges.
+    idle
+        How long the average client that had answered waited for the slowest one. No further part: the others are what
+        the slowest did meanwhile.
+    """
 
     parts: TimeParts = field(default_factory=TimeParts)
-    """Of the calls that were waited for; ``coding`` with the server's for all clients, ``waiting`` from the last answer
-    that was counted until the exchange was over, ``server`` with what it did between exchanges."""
     idle: float = 0.0
-    """How long the average client that had answered waited for the slowest one. No further part: the others are what
-    the slowest did meanwhile."""
 
     def add(self, request: ReplySink, calls: Sequence[Call]) -> None:
         """Add an exchange, with its calls."""
@@ -104,7 +118,10 @@ class RoundBreakdown:
 def split(started_ns: int, ended_ns: int, calls: Iterable[Call]) -> RoundBreakdown:
     """Return where the time of a round has gone.
 
-    started_ns, ended_ns: the round, by the performance counter.
+    Parameters
+    ----------
+    started_ns, ended_ns
+        The round, by the performance counter.
     """
     by_exchange: dict[ReplySink, list[Call]] = {}
     for call in calls:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 class ServerTraces(Observer):
     """Makes the spans of a run, for the duration of a ``with`` block.
 
-    tracing: where they go.
+    Parameters
+    ----------
+    tracing
+        Where they go.
     """
 
     def __init__(self, tracing: Tracing, run: str) -> None:

@@ -73,7 +73,10 @@ def noted(handler: _Handler, note: Note) -> _Handler:
 class AdmissionInterceptor(grpc.aio.ServerInterceptor):
     """Stands before every call.
 
-    own: name of Fenchel's service, whose messages are noted where they are answered.
+    Parameters
+    ----------
+    own
+        Name of Fenchel's service, whose messages are noted where they are answered.
     """
 
     def __init__(

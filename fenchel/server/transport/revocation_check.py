@@ -28,7 +28,10 @@ class RevokedError(Exception):
 class RevocationCheck:
     """Knows who has a stream open, and with which certificate.
 
-    revocations: what was revoked; ``None``: without TLS there are no certificates.
+    Parameters
+    ----------
+    revocations
+        What was revoked; ``None``: without TLS there are no certificates.
     """
 
     def __init__(self, revocations: Revocations | None = None) -> None:

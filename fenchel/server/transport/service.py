@@ -64,7 +64,10 @@ class Service:
 
     Work hands frames on as bytes: :mod:`fenchel.common.wire.frames` reads and writes them.
 
-    note: told of each message that crosses outside of a client's part in the run.
+    Parameters
+    ----------
+    note
+        Told of each message that crosses outside of a client's part in the run.
     """
 
     def __init__(
@@ -239,7 +242,10 @@ async def serve(
 ) -> Summary:
     """Conduct a run for clients that dial in; return when it is over and they have been told.
 
-    on_listening: told the port as soon as clients can dial it.
+    Parameters
+    ----------
+    on_listening
+        Told the port as soon as clients can dial it.
     """
     from threadpoolctl import threadpool_limits  # its import changes the environment of the process
 

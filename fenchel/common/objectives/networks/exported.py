@@ -66,8 +66,12 @@ class Appended(nn.Module):
 def torch_module(objective: Objective, w: Vector, steps: Sequence[Step], bias: float | None) -> nn.Module:
     """Return a module that maps stored samples, shape (n, m), to scores, shape (n,) or (n, outputs).
 
-    w: shape (d,).
-    steps, bias: preparation of the samples.
+    Parameters
+    ----------
+    w
+        Shape (d,).
+    steps, bias
+        Preparation of the samples.
     """
     dtype = torch.from_numpy(np.empty(0, objective.dtype)).dtype
     layers: list[nn.Module] = [ScaledColumns(step) if isinstance(step, Columns) else UnitNorms() for step in steps]
@@ -111,7 +115,10 @@ def _materialised(network: FlatNetwork, w: Vector) -> nn.Module:
 def onnx_model(module: nn.Module, features: int) -> Any:
     """Return a module as an ``onnx.ModelProto`` with the input ``samples`` and the output ``scores``.
 
-    features: number of features of a sample.
+    Parameters
+    ----------
+    features
+        Number of features of a sample.
     """
     try:
         import onnxscript  # noqa: F401 - without it torch says what is missing, but not what to install

@@ -23,10 +23,15 @@ CPU = torch.device("cpu")
 class FlatNetwork:
     """A network as a function of one flat vector.
 
-    network: only its parameters' shapes matter, not their values; it must have no buffers and draw no random numbers.
-    device: where it is computed.
     chunk: samples that go through it at once, ``CHUNK``.
     head: how many of its last numbers belong to the last layer.
+
+    Parameters
+    ----------
+    network
+        Only its parameters' shapes matter, not their values; it must have no buffers and draw no random numbers.
+    device
+        Where it is computed.
     """
 
     def __init__(self, network: nn.Module, dtype: DTypeLike, device: torch.device = CPU) -> None:

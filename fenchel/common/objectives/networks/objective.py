@@ -27,14 +27,22 @@ class NetworkObjective(Objective):
     Neither convex nor smooth (ReLU has a corner), so no constants are known. One thread at a time
     may use an objective: torch puts the parameters into the module for the time of a call.
 
-    network: maps (n, features) to (n, classes). Only its parameters' shapes matter, not their values; it must have no
+    Attributes
+    ----------
+    least_loss
+        No cross-entropy is below.
+    network
+        Maps (n, features) to (n, classes). Only its parameters' shapes matter, not their values; it must have no
         buffers and draw no random numbers.
-    shard: the samples; may be empty.
-    l2: weight of the ridge, at least 0.
-    device: where it is computed.
+    shard
+        The samples; may be empty.
+    l2
+        Weight of the ridge, at least 0.
+    device
+        Where it is computed.
     """
 
-    least_loss = 0.0  # no cross-entropy is below
+    least_loss = 0.0
 
     def __init__(
         self,

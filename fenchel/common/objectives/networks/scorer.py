@@ -13,7 +13,10 @@ from fenchel.common.objectives.networks.flat import FlatNetwork
 class NetworkScorer:
     """A network with one output for each sample. One thread at a time may use it, as for a network objective.
 
-    network: maps (n, features) to (n, 1).
+    Parameters
+    ----------
+    network
+        Maps (n, features) to (n, 1).
     """
 
     def __init__(self, network: FlatNetwork) -> None:

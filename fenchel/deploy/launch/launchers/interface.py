@@ -98,13 +98,19 @@ class Handle(Protocol):
 
 
 class Launcher(Protocol):
-    """An engine that starts client processes, and starts one again that was killed."""
+    """An engine that starts client processes, and starts one again that was killed.
+
+    Attributes
+    ----------
+    Settings
+        Settings of the engine, which its constructor takes.
+    on_this_machine
+        True if client processes are on this machine, which can then emulate their links.
+    """
 
     Settings: ClassVar[type[Section]]
-    """Settings of the engine, which its constructor takes."""
 
     on_this_machine: ClassVar[bool]
-    """True if client processes are on this machine, which can then emulate their links."""
 
     @staticmethod
     def missing() -> list[str]:

@@ -15,10 +15,16 @@ from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirement
 
 @dataclass
 class LocalProcess:
-    """A client process of this machine."""
+    """A client process of this machine.
+
+    Attributes
+    ----------
+    lifeline
+        Descriptor without which it ends.
+    """
 
     forked: Forked
-    lifeline: int | None  # descriptor without which it ends
+    lifeline: int | None
 
     async def ended(self) -> int:
         """Wait for the process to end; return its exit code, below 0: the signal that killed it."""

@@ -44,10 +44,16 @@ class PipedSettings(AddressSettings):
 
 @dataclass
 class PipedProcess:
-    """A command of this machine whose standard input and output are those of a client process elsewhere."""
+    """A command of this machine whose standard input and output are those of a client process elsewhere.
+
+    Attributes
+    ----------
+    lifeline
+        Descriptor without which the client process ends.
+    """
 
     command: asyncio.subprocess.Process
-    lifeline: int | None  # descriptor without which the client process ends
+    lifeline: int | None
 
     async def ended(self) -> int | None:
         """Wait for the process to end; return the exit code that it reported, if it has, whatever the command says."""
@@ -76,7 +82,10 @@ async def start(
 ) -> PipedProcess:
     """Start a command, and send the bundle through it.
 
-    environment: by default that of this process.
+    Parameters
+    ----------
+    environment
+        By default that of this process.
     """
     reading, writing = os.pipe()
     try:
@@ -103,7 +112,10 @@ async def said(
 ) -> tuple[int | None, str, str]:
     """Run a command to its end.
 
-    Returns: Its exit code (``None``: it took too long), its output, and the end of what it said of errors.
+    Returns
+    -------
+    tuple[int | None, str, str]
+        Its exit code (``None``: it took too long), its output, and the end of what it said of errors.
     """
     running = await asyncio.create_subprocess_exec(
         *command,

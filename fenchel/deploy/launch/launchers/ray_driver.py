@@ -182,7 +182,10 @@ class Driver:
     def on_nodes(self, function: Any, argument: Any, patience: float) -> list[dict[str, Any]]:
         """Call a function on each node that client processes may be on; return addresses and results.
 
-        patience: seconds, after which the result of a node without an answer is ``None``.
+        Parameters
+        ----------
+        patience
+            Seconds, after which the result of a node without an answer is ``None``.
         """
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -200,9 +203,14 @@ class Driver:
     def survey(self, look_for: Sequence[str], dial: str, processes: int) -> dict[str, Any]:
         """Return what is to be known of the cluster before client processes are started.
 
-        look_for: words of the survey of a node, in which DIAL stands for the address of this machine.
-        dial: that address; by default the one by which Ray knows this machine.
-        processes: number of client processes; nodes are not looked at where there is no room for them.
+        Parameters
+        ----------
+        look_for
+            Words of the survey of a node, in which DIAL stands for the address of this machine.
+        dial
+            That address; by default the one by which Ray knows this machine.
+        processes
+            Number of client processes; nodes are not looked at where there is no room for them.
         """
         dial = dial or self.ray.util.get_node_ip_address()
         room = sum(room for _, room in self.able())

@@ -49,7 +49,10 @@ class Survey:
     def take(cls, dial: str, port: int, file: str) -> Self:
         """Look around on this machine.
 
-        dial: address of the server; by default the one that ssh comes from.
+        Parameters
+        ----------
+        dial
+            Address of the server; by default the one that ssh comes from.
         """
         dial = dial or os.environ.get("SSH_CONNECTION", "").partition(" ")[0]
         problem = ""
