@@ -1,1 +1,1 @@
-"""A participant: its session with the server, its journal, its half of the algorithms."""
+"""Client side: connection to the server, session and journal of a run, limits of the client's operator."""

@@ -1,4 +1,4 @@
-"""Many clients in one process: each has its own connection, stream, identity and state."""
+"""Several clients in one process, each with its own connection, stream, identity and state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fenchel.proto import fenchel_pb2 as pb
 
 
 class LifelineError(Exception):
-    """The process that started this one has closed the pipe to it, or has died."""
+    """The parent process has closed its end of the pipe, or has died."""
 
 
 async def host(
@@ -27,24 +27,29 @@ async def host(
     on_instruction: Callable[[pb.Instruction], None] | None = None,
     observer: ClientObserver | None = None,
 ) -> list[pb.Farewell]:
-    """Take part in a run with several clients at once, until it is over.
+    """Run several clients concurrently until the run has ended.
 
     Parameters
     ----------
     threads
-        How many of them compute at the same time.
+        Number of clients that compute at the same time.
     lifeline
-        Descriptor of a pipe at whose end these clients end, with :class:`LifelineError`.
+        File descriptor of a pipe that the parent process keeps open.
 
     Returns
     -------
     list[pb.Farewell]
-        What the server said at the end to each.
+        The server's farewell to each client.
+
+    Raises
+    ------
+    LifelineError
+        If the parent process closes the pipe. All clients are cancelled.
     """
-    from threadpoolctl import threadpool_limits  # its import changes the environment of the process
+    from threadpoolctl import threadpool_limits  # late: its import changes the environment of the process
 
     keep_freed_memory()
-    # One thread for linear algebra: sums must not depend on the machine's cores.
+    # One thread for linear algebra, so that sums do not depend on the machine's number of cores.
     with threadpool_limits(1), ThreadPoolExecutor(threads, thread_name_prefix="compute") as executor:
         connections = [
             Connection(who, executor, on_event, on_instruction, observer or ClientObserver()) for who in participants
@@ -69,7 +74,7 @@ async def host(
 
 
 async def _watch(lifeline: int) -> None:
-    """Read from a pipe until its end."""
+    """Raise :class:`LifelineError` once the pipe is closed."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""A client's connection to the server: join, work, and come back whenever it breaks."""
+"""A client's connection to the server, which joins, works, and reconnects after failures."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 
 log = logging.getLogger("fenchel.client")
 
-_KEEPALIVE = 20.0  # until the settings are known
-_SHORTEST_KEEPALIVE, _LONGEST_KEEPALIVE = 1.0, 3600.0  # whatever they say: they are the server's
-_IN_USE_SECONDS = 5 * _KEEPALIVE  # the server may take 4 to see that who had this identity is gone
+_KEEPALIVE = 20.0  # until the run's settings are known
+_SHORTEST_KEEPALIVE, _LONGEST_KEEPALIVE = 1.0, 3600.0  # bounds on the setting, which comes from the server
+_IN_USE_SECONDS = 5 * _KEEPALIVE  # the server needs up to 4 to notice that the previous holder of the identity is gone
 _PING_SECONDS = 10.0
 _REFUSALS = (
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -36,21 +36,21 @@ _REFUSALS = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.UNIMPLEMENTED,
 )
-# gRPC reports every failure to connect as UNAVAILABLE, and what it was only in its text.
+# gRPC reports every failure to connect as UNAVAILABLE; only the text tells the cause.
 _HANDSHAKE_SIGNS = ("CERTIFICATE_VERIFY_FAILED", "Tls handshake failed", "verification check failed")
 _HANDSHAKE_TRIES = 3
-# gRPC's words, with RESOURCE_EXHAUSTED as all that is refused for now. They only choose the words for people.
+# gRPC's text for one of several causes of RESOURCE_EXHAUSTED. It only selects the message for the operator.
 _FULL = "Concurrent RPC limit exceeded"
 
 
 @dataclass
 class Backoff:
-    """Exponential back-off with full jitter: clients that lost the same server do not return together.
+    """Exponential back-off with jitter, so that clients of one server do not all reconnect at the same time.
 
     Attributes
     ----------
     first, longest
-        Seconds: the upper bound of the first wait, and of any wait.
+        Upper bounds of the first wait and of any wait, in seconds.
     """
 
     first: float = 0.1
@@ -61,22 +61,22 @@ class Backoff:
         """Return the next wait in seconds."""
         bound = min(self.first * 2.0**self._attempts, self.longest)
         self._attempts = min(self._attempts + 1, 32)
-        # Jitter is no part of a run's result, so it need not be reproducible.
+        # Jitter does not affect the results of a run, so it need not be reproducible.
         return random.uniform(bound / 2, bound)  # noqa: S311
 
     def reset(self) -> None:
-        """Start again from the first wait: something worked."""
+        """Start again from the first wait, after a success."""
         self._attempts = 0
 
 
 @dataclass
 class _ClientStream:
-    """The client's side of a Work call, as frames.
+    """Frames of a ``Work`` call, on the client's side.
 
     Attributes
     ----------
     answered
-        Whether the server has sent anything.
+        Whether the server has sent anything on this stream.
     """
 
     call: grpc.aio.StreamStreamCall[Any, Any]
@@ -93,14 +93,16 @@ class _ClientStream:
 
 @dataclass
 class Connection:
-    """Takes part in a run until it is over.
+    """A participant's connection to the server for the duration of a run.
 
     Attributes
     ----------
     executor
-        Where computation runs.
+        Executor for all computation.
     on_event
-        Told in words what happens (connected, waiting, lost the server).
+        Callback for progress messages to the operator, such as "connected" or "waiting".
+    on_instruction
+        Callback for each instruction, before it is handled.
     """
 
     participant: Participant
@@ -110,8 +112,8 @@ class Connection:
     observer: ClientObserver = field(default_factory=ClientObserver)
     _instance: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     _run: str = ""
-    _prepared_for: str = ""  # the run whose data were loaded while others were waited for
-    _has_worked: bool = False  # whether anything was asked of this client in the run
+    _prepared_for: str = ""  # run whose data was loaded while other clients were still joining
+    _has_worked: bool = False  # whether the client has received an instruction in this run
     _worker: Worker | None = None
     _quota: DiskQuota = field(init=False)
     _backoff: Backoff = field(default_factory=Backoff)
@@ -123,7 +125,7 @@ class Connection:
         self._quota = DiskQuota(self.participant.trust_limits.journal_bytes)
 
     async def take_part(self) -> pb.Farewell:
-        """Join, and work until the server says that the run is over."""
+        """Join and work until the server sends its farewell; reconnect whenever the connection breaks."""
         who = self.participant
         self._last_success = time.monotonic()
         channel = self._channel()
@@ -142,12 +144,12 @@ class Connection:
                     renewed = self._renewed()
                 except grpc.aio.AioRpcError as error:
                     renewed = self._renewed()
-                    if not renewed:  # else the server may have refused the old certificate
+                    if not renewed:  # if it was renewed, the server may have rejected the old certificate: try again
                         self._judge(error)
                 if renewed:
                     self.on_event(f"{who.name}: the certificate was replaced; coming back with the new one")
-                # The server's name may lead elsewhere by now. A new channel asks at once, an old one once in a while:
-                # every 30 s, or up to 120 s after the name led nowhere.
+                # The server's name may resolve to another address by now. A new channel resolves it at once, an old one
+                # only every 30 s, or 120 s after a failed lookup.
                 await channel.close()
                 channel = self._channel()
                 await asyncio.sleep(self._backoff.next())
@@ -161,7 +163,7 @@ class Connection:
         return grpc.aio.secure_channel(who.server, who.credentials.for_channel(), options=options(self._keepalive))
 
     async def _as_agreed(self, channel: grpc.aio.Channel) -> grpc.aio.Channel:
-        """Return a channel with the keepalive of the run, which is not known before this client has joined."""
+        """Return a channel with the keepalive of the run, which is known only after joining."""
         assert self._worker is not None
         wanted = self._worker.session.settings.network.keepalive
         wanted = min(max(wanted, _SHORTEST_KEEPALIVE), _LONGEST_KEEPALIVE)
@@ -172,7 +174,7 @@ class Connection:
         return self._channel()
 
     def _renewed(self) -> bool:
-        """Take up the certificate that was put in place of this client's, if one was; return whether so."""
+        """Load the certificate file again if it was replaced; return whether it was."""
         before = self.participant.credentials
         if before is None or (renewed := before.renewed()) is before:
             return False
@@ -180,7 +182,7 @@ class Connection:
         return True
 
     async def _joined(self, channel: grpc.aio.Channel) -> bool:
-        """Join; return whether the fleet is complete and this client is ready to work."""
+        """Join; return whether the fleet is complete and the client can open its stream."""
         who = self.participant
         reply: pb.JoinReply = await CoordinatorStub(channel).Join(who.request(self._instance), timeout=60.0)
         self._succeeded()
@@ -192,7 +194,7 @@ class Connection:
                 self._prepared_for = reply.run
             return False
         if self._worker is None or reply.run != self._run:
-            if self._has_worked:  # else the server knows nothing of this client but the shape of its data
+            if self._has_worked:  # before, a server learns only the shape of the data, so a new run is harmless
                 who.trust_limits.check_same(self._run, reply.run, who.name)
             self._worker = await asyncio.get_running_loop().run_in_executor(self.executor, self._ready, reply)
             self._run, self._has_worked = reply.run, False
@@ -223,12 +225,12 @@ class Connection:
         try:
             farewell = await self._worker.work(stream)
         except asyncio.InvalidStateError:
-            farewell = None  # gRPC's word for writing to a call that has ended
+            farewell = None  # raised by gRPC for a write to a call that has ended
         finally:
             pinging.cancel()
             self.observer.closed(who.name)
             if stream.answered:
-                self._succeeded()  # keepalive held the stream until now, however long ago it was opened
+                self._succeeded()  # keepalive confirmed the server until the stream broke
         if farewell is None:
             code = await call.code()
             if code is not grpc.StatusCode.OK:
@@ -240,8 +242,8 @@ class Connection:
         return farewell
 
     async def _ping(self, channel: grpc.aio.Channel) -> None:
-        """Measure round trips for whoever wants to know them."""
-        while (told := self.observer.round_trip) is not None:
+        """Measure round-trip times periodically if the observer wants them."""
+        while (record := self.observer.round_trip) is not None:
             started = time.perf_counter()
             try:
                 await CoordinatorStub(channel).Probe(
@@ -250,7 +252,7 @@ class Connection:
             except grpc.aio.AioRpcError as error:
                 log.debug("%s: no round trip was measured: %s", self.participant.name, error.details())
             else:
-                told(self.participant.name, time.perf_counter() - started)
+                record(self.participant.name, time.perf_counter() - started)
             await asyncio.sleep(_PING_SECONDS)
 
     def _succeeded(self) -> None:
@@ -259,7 +261,7 @@ class Connection:
         self._handshakes_failed = 0
 
     def _judge(self, error: grpc.aio.AioRpcError) -> None:
-        """Return if it is worth trying again; else raise what a person can act on."""
+        """Return if a retry may succeed; otherwise raise an error that the operator can act on."""
         who = self.participant
         code, details = error.code(), error.details() or ""
         if code in _REFUSALS:

@@ -1,4 +1,4 @@
-"""A count in a file of its own, which survives the process. After a loss of power it may be too small."""
+"""Counter in a file, which survives the process. After a power failure the count may be too small."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fenchel.common.storage.store import make_private_folder
 
 
 def counted(path: Path | None) -> int:
-    """Return what a count says; 0 where there is none, or a crash has spoilt it."""
+    """Return the stored count, or 0 if the file is missing or damaged."""
     if path is None:
         return 0
     try:
@@ -19,11 +19,11 @@ def counted(path: Path | None) -> int:
 
 
 def write_count(path: Path, count: int) -> None:
-    """Write a count, into a file that only its owner reads, as its folder if it is made."""
+    """Write a count into a file that only its owner can read, and create its folder if necessary."""
     make_private_folder(path.parent)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        # Always as long, so that nothing old is left behind it.
+        # Of fixed length, so that no digits of an older count remain.
         os.write(descriptor, f"{count:020d}\n".encode())
     finally:
         os.close(descriptor)

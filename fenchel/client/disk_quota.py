@@ -1,7 +1,7 @@
-"""How much a client gives to its journals, whatever the server has it keep.
+"""Limit on the disk space of a client's journals.
 
-The server says which entries of a journal it needs no longer (``Instruction.reach``). One that never does
-would have a client write until its disk is full. So a journal has a limit, which is this client's own choice.
+The server names the entries of a journal that it no longer needs (``Instruction.reach``). A server that never
+does could fill the client's disk. The quota prevents this, and only the client's operator can change it.
 """
 
 from __future__ import annotations
@@ -13,56 +13,49 @@ from pathlib import Path
 from fenchel.common.errors import StorageError
 
 ENTRIES = 10_000
-"""For how many entries, each as large as the largest yet, there is room if nobody said how much there is."""
+"""Number of entries, each of the size of the largest so far, that fit into the default quota."""
 
 LEAST_BYTES = 4 << 30
-"""How much room there is at least, then."""
+"""Lower bound of the default quota, in bytes."""
 
 SPARED = 10
-"""Of the space that is free on the disk without journals, one part in so many stays free, then."""
+"""The default quota leaves 1/``SPARED`` of the disk space free that would be free without journals."""
 
-_BLOCK = 4096  # a file takes whole blocks of the disk
+_BLOCK = 4096  # bytes; files occupy whole blocks
 
 
 @dataclass
 class DiskQuota:
-    """What the journals of one client may take, of all runs that this process takes part in.
+    """Quota of one client for the journals of all runs in this process.
 
-    The journal of an honest run reaches over the server's last two checkpoints. Between them lie
-    ``checkpoint.every`` rounds, and as many as are done in twenty times the time that a checkpoint takes. How many
-    entries that is does not depend on their size; how many bytes, does. So does the limit that nobody chose.
+    The journal of an honest run covers the server's last two checkpoints. Between them lie at least
+    ``checkpoint.every`` rounds, and at least the rounds that fit into twenty times the duration of a checkpoint. This
+    number of entries does not depend on their size, so the default quota is a number of entries, too.
 
     Attributes
     ----------
     most
-        Bytes, for this client alone: others on the same disk have as much. ``None``: :data:`ENTRIES` times the largest
-        entry or :data:`LEAST_BYTES`, whichever is more, but not the last of the space on the disk (:data:`SPARED`). In
-        memory only the number of entries bounds it: who keeps a journal there takes part for as long as a process
-        lives.
+        Largest size of the journals of this client, in bytes. The default ``None`` allows :data:`ENTRIES` times the
+        largest entry or :data:`LEAST_BYTES`, whichever is more, but leaves a part of the disk free (:data:`SPARED`).
+        A journal in memory is limited by its number of entries only.
     """
 
     most: int | None = None
-    _taken: dict[Path | None, int] = field(default_factory=dict)  # by each journal
+    _taken: dict[Path | None, int] = field(default_factory=dict)  # bytes of each journal
     _largest: int = 0
 
     def open(self, folder: Path | None) -> None:
-        """Begin to count what is in a journal.
+        """Count the entries that a journal has already.
 
         Parameters
         ----------
         folder
-            Of the journal; ``None``: it is in memory only.
+            Folder of the journal; ``None`` if it is kept in memory.
         """
         self._taken[folder] = 0
 
     def admit(self, folder: Path | None, size: int) -> None:
-        """Raise unless there is room for one more entry.
-
-        Parameters
-        ----------
-        size
-            Bytes of the entry.
-        """
+        """Raise an error if another entry of ``size`` bytes exceeds the quota."""
         taken = sum(self._taken.values())
         wanted = taken + _on_disk(size)
         most, why = self._most(folder, taken, max(self._largest, _on_disk(size)))
@@ -78,16 +71,16 @@ class DiskQuota:
             )
 
     def take(self, folder: Path | None, size: int) -> None:
-        """Count an entry that is there."""
+        """Count a new entry."""
         self._largest = max(self._largest, _on_disk(size))
         self._taken[folder] += _on_disk(size)
 
     def give_back(self, folder: Path | None, size: int) -> None:
-        """Count an entry no longer: it is gone."""
+        """Release the space of a removed entry."""
         self._taken[folder] -= _on_disk(size)
 
     def _most(self, folder: Path | None, taken: int, largest: int) -> tuple[int, str]:
-        """Return how many bytes journals may take, and why."""
+        """Return the quota in bytes, and its reason for the error message."""
         if self.most is not None:
             return self.most, "--max-journal-bytes"
         most = max(ENTRIES * largest, LEAST_BYTES)
@@ -100,5 +93,5 @@ class DiskQuota:
 
 
 def _on_disk(size: int) -> int:
-    """Return how many bytes of a disk a file takes."""
+    """Return the disk space of a file in bytes."""
     return -(-size // _BLOCK) * _BLOCK

@@ -1,7 +1,7 @@
-"""A client's sums for the evaluation of a model, over its own samples.
+"""Evaluation of a model on a client's samples, as sums for the server.
 
-Losses are exact, so a server that chooses the models reads the samples from enough of them. A client evaluates
-only where the settings of its run say so, and about as often as they say.
+Losses are exact. A server that chooses the models could reconstruct samples from many of them. A client therefore
+evaluates only in runs whose settings say so, and only about as often as they say.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from fenchel.common.wire.phases import EVALUATE
 from fenchel.common.wire.values import Value, Values
 
 EVALUATIONS = "evaluations.count"
-"""Number of evaluations that a client has answered, in its folder of the run."""
+"""Name of the file with the number of answered evaluations, in the client's folder of the run."""
 
-_RESUMPTIONS = 20  # of a run that is so short that twice its evaluations are few
+_RESUMPTIONS = 20  # allowed on top, for short runs that are resumed several times
 
 
 def evaluation_problem(settings: RunSettings, shard: Shard) -> str | None:
-    """Return why a client with such a shard evaluates no model in a run, or ``None`` if it does."""
+    """Return the reason why a client with this shard evaluates no models in the run, or ``None`` if it does."""
     if not settings.clients_evaluate:
         return "in this run clients do not evaluate (evaluation.clients: false, or differential privacy)"
     if settings.data.is_ragged:
@@ -40,11 +40,11 @@ def evaluation_problem(settings: RunSettings, shard: Shard) -> str | None:
 
 
 def most_evaluations(settings: RunSettings) -> int:
-    """Return how many evaluations a client answers in a run.
+    """Return the largest number of evaluations that a client answers in a run.
 
-    A server asks after each round that is due, once more for what the algorithm makes of the model at the end, and,
-    where clients tell scores in groups, for further places on the line of scores each time. One that is resumed asks
-    again for the rounds after its last checkpoint, maybe with other models. So twice as many are answered, and 20 more.
+    The server requests an evaluation after each round that is due and one of the final model. If clients report scores
+    in groups, each evaluation needs further requests that refine the groups. A resumed server repeats the evaluations
+    after its last checkpoint, possibly with other models. The limit is therefore twice this number, plus 20.
     """
     due = -(-settings.rounds // settings.evaluation.every) + 1
     looks = 1 if settings.evaluation.histograms is None else 1 + LEVELS
@@ -52,12 +52,14 @@ def most_evaluations(settings: RunSettings) -> int:
 
 
 class AnsweredEvaluations:
-    """The evaluations that a client has answered in a run, up to the most that it answers.
+    """Counter of the evaluations that a client has answered in a run, with an upper limit.
 
     Parameters
     ----------
+    most
+        Largest number of evaluations.
     path
-        Where their number is kept, so that a new start does not begin again; ``None`` keeps it in memory.
+        File of the counter, so that it survives a restart; ``None`` keeps it in memory.
     """
 
     def __init__(self, most: int, path: Path | None) -> None:
@@ -66,7 +68,7 @@ class AnsweredEvaluations:
         self._count = counted(path)
 
     def check(self) -> None:
-        """Raise a ``PhaseError`` if no more may be answered."""
+        """Raise a ``PhaseError`` if the limit is reached."""
         if self._count >= self._most:
             raise PhaseError(
                 f"this client has answered {self._count} evaluations, the most in a run of so many rounds, and answers "
@@ -75,7 +77,7 @@ class AnsweredEvaluations:
             )
 
     def add(self) -> None:
-        """Count one more, before it leaves."""
+        """Count an evaluation. To be called before its reply is sent."""
         self._count += 1
         if self._path is not None:
             with writing(self._path, "client"):
@@ -84,18 +86,18 @@ class AnsweredEvaluations:
 
 @dataclass(frozen=True)
 class ClientEvaluation:
-    """What a client evaluates models on.
+    """Evaluation of models on the samples of a client.
 
     Attributes
     ----------
     objective
-        On the samples that it trains on.
+        Objective on the training samples.
     holdout
-        On those that it only evaluates on, if any.
+        Objective on the holdout, if the client has one.
     least
-        Samples that share a range of scores at least; ``None``: the server hears of no scores.
+        Smallest number of samples in a group of scores; ``None`` if no scores are reported to the server.
     answered
-        How many models it has evaluated.
+        Counter of evaluations.
     """
 
     objective: Objective
@@ -104,7 +106,7 @@ class ClientEvaluation:
     answered: AnsweredEvaluations
 
     def sums(self, values: Values) -> Values:
-        """Return the sums that the server asks for, of the model in ``values``, and count them."""
+        """Evaluate the model in ``values``, and return the requested sums. Each call is counted."""
         self.answered.check()
         model = values.get("model")
         if not isinstance(model, np.ndarray):
@@ -128,7 +130,7 @@ class ClientEvaluation:
 
 
 def _sums(prefix: str, metrics: Metrics) -> dict[str, Value]:
-    """Return metrics as values for the wire; -1 correct stands for none (regression)."""
+    """Return metrics as values for the wire. For regression, which has no accuracy, ``correct`` is -1."""
     return {
         prefix + "loss_sum": float(metrics.loss_sum),
         prefix + "correct": -1 if metrics.correct is None else int(metrics.correct),
@@ -137,7 +139,7 @@ def _sums(prefix: str, metrics: Metrics) -> dict[str, Value]:
 
 
 def _places(values: Values) -> Places:
-    """Return where the server divides the line of scores further."""
+    """Return the scores at which the server divides groups further."""
     places = values.get("places", NO_PLACES)
     if not (isinstance(places, np.ndarray) and places.dtype == np.float64):
         raise PayloadError(f"phase {EVALUATE!r} takes an array of float64 named 'places', if any")
@@ -146,9 +148,9 @@ def _places(values: Values) -> Places:
 
 
 def _groups(prefix: str, ranking: Ranking | None, least: int, places: Places) -> dict[str, Value]:
-    """Return samples in groups of scores, by class, as values for the wire.
+    """Return the number of samples of each class by group of scores, as values for the wire.
 
-    No groups without samples; nor where a score is not finite, since these samples have no AUC.
+    Empty without samples, or if a score is not finite, as there is no AUC then.
     """
     if ranking is None or not np.isfinite(ranking.scores).all():
         ranking = Ranking(np.empty(0), np.empty(0, bool))

@@ -1,7 +1,7 @@
-"""Joining a run: from what a client was started with, and the server's answer, to a session.
+"""Creation of a session from a participant and the server's reply to its request to join.
 
-Every client comes this way: over a network, in one process, and in tests. So no settings of a server reach a session
-without having passed the limits of the person who started the client.
+All clients are created here: over a network, in one process, and in tests. No settings of a server therefore reach a
+session without a check against the trust limits of the client's operator.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Participant:
-    """Identity, data and limits that a client is started with.
+    """Identity, data and limits with which a client is started.
 
     Attributes
     ----------
     name
-        Its id.
+        Client id.
     local_data
-        Where its data comes from.
+        Source of the client's data.
     server
-        ``host:port``, where it dials one.
+        Address of the server, ``host:port``; empty without a network.
     retry_for
-        Seconds that it goes on trying to reach a server that does not answer.
+        Seconds after which the client gives up on a server that does not answer.
     credentials
-        Its certificate and key; ``None``: no TLS.
+        Certificate and key of the client; ``None`` without TLS.
     state_folder
-        Below it journals are kept, by run and client; ``None``: in memory only.
+        Folder of journals, which has subfolders by run and client; ``None`` keeps them in memory.
     trust_limits
-        What the server may have it run, read and use.
+        Code that the server may run, files that it may read, and resources that it may use on this client.
     secrets
-        What it was given of what all clients share, if anything.
+        Secrets that all clients share, if the client was started with any.
     peers
-        Clients with which it may exchange secrets in sealed boxes; ``None``: every client of its authority.
+        Clients with which the client exchanges secrets in sealed boxes; ``None`` allows all clients of its authority.
     solver
-        The local solver that suits it, in place of the run's.
+        Local solver in place of the run's.
     policy
-        What it insists on before it sends anything, if anything.
+        Differential privacy that the client requires of every run.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Participant:
         Parameters
         ----------
         instance
-            What tells this process from others with the same name.
+            Random identifier of this process, which distinguishes it from another client of the same name.
         """
         return pb.JoinRequest(
             protocol=PROTOCOL,
@@ -89,9 +89,9 @@ class Participant:
 
 
 def prepare(who: Participant, reply: pb.JoinReply) -> None:
-    """Check and load all that does not depend on a client's place, while the server waits for other clients.
+    """Check the settings and load the data as far as possible while the server waits for other clients.
 
-    Errors are those of :func:`session_of`.
+    Raises the errors of :func:`session_of`.
     """
     who.local_data.load(_agreed_settings(who, reply))
 
@@ -99,19 +99,21 @@ def prepare(who: Participant, reply: pb.JoinReply) -> None:
 def session_of(
     who: Participant, reply: pb.JoinReply, quota: DiskQuota | None = None, make: Callable[..., Session] = Session
 ) -> Session:
-    """Return the session of a client in the run that the server has admitted it to.
-
-    Raises :class:`fenchel.common.errors.FenchelError` where the settings of the run go beyond what the client agrees
-    to, or do not suit its data or secrets.
+    """Return the session of a client in the run to which the server has admitted it.
 
     Parameters
     ----------
     reply
-        The server's answer, with the client's place in the run.
+        The server's reply, with the run's settings and the client's index.
     quota
-        What the client's journals of all runs may take; ``None``: this is its only run.
+        Quota for the client's journals of all runs; ``None`` if this is its only run.
     make
-        The class of the session.
+        Class of the session.
+
+    Raises
+    ------
+    FenchelError
+        If the settings exceed the client's trust limits, or do not suit its data or secrets.
     """
     settings = _agreed_settings(who, reply)
     data = who.local_data.of(settings, reply.assignment.index, reply.assignment.clients)
@@ -134,7 +136,7 @@ def session_of(
 
 
 def _agreed_settings(who: Participant, reply: pb.JoinReply) -> RunSettings:
-    """Return the settings of a run, which are within the limits of the client."""
+    """Return the settings of the run after checking them against the client's trust limits."""
     check_run(reply.run)
     settings = who.trust_limits.settings(reply.settings, who.local_data.own)
     given = "--secrets" if who.secrets is not None else "--peer" if who.peers is not None else None
@@ -143,7 +145,7 @@ def _agreed_settings(who: Participant, reply: pb.JoinReply) -> RunSettings:
 
 
 def _account(who: Participant, policy: Policy, run: str, settings: RunSettings) -> Account:
-    """Return where all runs of a client are counted."""
+    """Return the privacy account of the client's data, which covers all its runs."""
     path = policy.ledger
     if path is None and who.state_folder is not None:
         path = who.state_folder / POLICY_LEDGER
@@ -152,7 +154,7 @@ def _account(who: Participant, policy: Policy, run: str, settings: RunSettings) 
 
 
 def _secret_exchange(who: Participant, run: str, settings: RunSettings, folder: Path | None) -> SecretExchange | None:
-    """Return a client's part in the sealed exchange, if there is one."""
+    """Return the client's side of the secret exchange, if the run has one."""
     bits = settings.algorithm.key_bits
     if not settings.seals_secrets or bits is None or who.credentials is None:
         return None
