@@ -1,7 +1,7 @@
 """Tables 2 and 3 of the FedDCD paper: FedDCD, AccFedDCD and the primal methods, 100 clients, beside its numbers.
 
 Real server and client processes with TLS on MNIST and RCV1, and the optimum computed on one machine. Writes the
-tables and figures of ``docs/results/feddcd-*.md``; what stands around the tables was written by people, for one run
+tables and figures of ``docs/results/feddcd.md``; what stands around the tables was written by people, for one run
 of this program: read it again when they change. Name the tables that are wanted, or none for all of them: about an
 hour on two cores. ``--runs FOLDER`` keeps the runs and reads those that are there already; ``--quick`` does the
 dual methods on MNIST for ten rounds and writes nothing. Needs MNIST and RCV1 (``fenchel data fetch``, or
@@ -37,7 +37,7 @@ from fenchel.common.wire.phases import EVALUATE
 from fenchel.report.render.canvas import COLORS
 
 _EXPERIMENTS = Path("fenchel/experiments/feddcd")
-_PAGES = Path("docs/results")
+_PAGE = Path("docs/results/feddcd.md")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,6 @@ class Table:
     """A table of a page."""
 
     name: str  # as on the command line, in the page's markers, and of the figure
-    page: str  # which page of ``docs/results`` it is on
     title: str  # of the figure
     experiment: str  # settings file
     algorithms: Mapping[str, dict[str, Any]]  # settings of each row's, by its title
@@ -120,7 +119,7 @@ _PLAIN_AND_THEIRS = _pick(_LINEAR_DUAL, "FedDCD", "AccFedDCD, two cohorts, beta 
 
 TABLES = (
     Table(
-        "mnist", "feddcd-mnist", "MNIST, softmax, 100 clients, 30 a round", "mnist-mlr",
+        "mnist", "MNIST, softmax, 100 clients, 30 a round", "mnist-mlr",
         _pick(_LINEAR_DUAL, "FedDCD", "FedDCD, eta = 1.9", "AccFedDCD, two cohorts", "AccFedDCD, one cohort",
               "AccFedDCD, one cohort, beta = 1")
         | _pick(_MNIST_PRIMAL, "FedAvg", "FedProx") | _PUBLISHED | _pick(_MNIST_PRIMAL, "SCAFFOLD")
@@ -130,42 +129,42 @@ TABLES = (
         60, (1e-2, 1e-3),
     ),
     Table(
-        "mnist-10", "feddcd-mnist", "MNIST, softmax, 100 clients, 10 a round", "mnist-mlr",
+        "mnist-10", "MNIST, softmax, 100 clients, 10 a round", "mnist-mlr",
         _PLAIN_AND_THEIRS | _MNIST_PRIMAL,
         {"FedDCD": ("19",), "AccFedDCD, two cohorts, beta = 1": ("14",), "FedAvg": ("19",), "FedProx": ("18",),
          "SCAFFOLD": ("18",)},
         25, (1e-2,), (_SIZE.format(10),),
     ),
     Table(
-        "mnist-5", "feddcd-mnist", "MNIST, softmax, 100 clients, 5 a round", "mnist-mlr",
+        "mnist-5", "MNIST, softmax, 100 clients, 5 a round", "mnist-mlr",
         _PLAIN_AND_THEIRS | _MNIST_PRIMAL,
         {"FedDCD": ("3",), "AccFedDCD, two cohorts, beta = 1": ("1",), "FedAvg": ("5",), "FedProx": ("5",),
          "SCAFFOLD": ("5",)},
         10, (1e-1,), (_SIZE.format(5),),
     ),
     Table(
-        "rcv1", "feddcd-rcv1", "RCV1, softmax, 100 clients, 30 a round", "rcv1-mlr",
+        "rcv1", "RCV1, softmax, 100 clients, 30 a round", "rcv1-mlr",
         _SOME_DUAL | _primal(0.1, 1),
         {"FedDCD": ("10", "24"), "AccFedDCD, two cohorts, beta = 1": ("5", "30"), "FedAvg": ("10", "> 100"),
          "FedProx": ("10", "> 100"), "SCAFFOLD": ("11", "> 100")},
         40, (1e-2, 1e-3), fewer={"FedAvg": 20, "FedProx": 12, "SCAFFOLD": 20},
     ),
     Table(
-        "rcv1-10", "feddcd-rcv1", "RCV1, softmax, 100 clients, 10 a round", "rcv1-mlr",
+        "rcv1-10", "RCV1, softmax, 100 clients, 10 a round", "rcv1-mlr",
         _PLAIN_AND_THEIRS | _primal(0.1, 1),
         {"FedDCD": ("27",), "AccFedDCD, two cohorts, beta = 1": ("14",), "FedAvg": ("11",), "FedProx": ("11",),
          "SCAFFOLD": ("11",)},
         35, (1e-2,), (_SIZE.format(10),), fewer={"FedAvg": 15, "FedProx": 15, "SCAFFOLD": 15},
     ),
     Table(
-        "rcv1-5", "feddcd-rcv1", "RCV1, softmax, 100 clients, 5 a round", "rcv1-mlr",
+        "rcv1-5", "RCV1, softmax, 100 clients, 5 a round", "rcv1-mlr",
         _PLAIN_AND_THEIRS | _primal(0.1, 1),
         {"FedDCD": ("5",), "AccFedDCD, two cohorts, beta = 1": ("1",), "FedAvg": ("3",), "FedProx": ("3",),
          "SCAFFOLD": ("3",)},
         10, (1e-1,), (_SIZE.format(5),),
     ),
     Table(
-        "mlp", "feddcd-mlp", "MNIST, network 784-32-10, 100 clients, 30 a round", "mnist-mlp",
+        "mlp", "MNIST, network 784-32-10, 100 clients, 30 a round", "mnist-mlp",
         _NETWORK_DUAL | _TWENTY_STEPS | _primal(0.1, 128) | _TEN_EPOCHS,
         {"FedDCD": ("49", "> 100"), "AccFedDCD, two cohorts": ("28", "> 100"), "FedAvg": ("> 100", "> 100"),
          "FedProx": ("99", "> 100"), "SCAFFOLD": ("44", "> 100")},
@@ -173,21 +172,21 @@ TABLES = (
         fewer={"FedAvg, 10 epochs": 60, "SCAFFOLD, 10 epochs": 60} | dict.fromkeys(_NETWORK_DUAL, 60),
     ),
     Table(
-        "mlp-10", "feddcd-mlp", "MNIST, network 784-32-10, 100 clients, 10 a round", "mnist-mlp",
+        "mlp-10", "MNIST, network 784-32-10, 100 clients, 10 a round", "mnist-mlp",
         _NETWORK_DUAL | _primal(0.1, 128),
         {"FedDCD": ("96",), "AccFedDCD, two cohorts": ("> 500",), "FedAvg": ("> 500",), "FedProx": ("> 500",),
          "SCAFFOLD": ("418",)},
         100, (1e-2,), (_SIZE.format(10),),
     ),
     Table(
-        "mlp-5", "feddcd-mlp", "MNIST, network 784-32-10, 100 clients, 5 a round", "mnist-mlp",
+        "mlp-5", "MNIST, network 784-32-10, 100 clients, 5 a round", "mnist-mlp",
         _NETWORK_DUAL | _primal(0.1, 128),
         {"FedDCD": ("5",), "AccFedDCD, two cohorts": ("4",), "FedAvg": ("88",), "FedProx": ("83",),
          "SCAFFOLD": ("79",)},
         90, (1e-1,), (_SIZE.format(5),), fewer=dict.fromkeys(_NETWORK_DUAL, 20),
     ),
     Table(
-        "two-digits-mlp", "feddcd-two-digits", "MNIST, network, two digits a client, 30 of 100 a round", "mnist-mlp",
+        "two-digits-mlp", "MNIST, network, two digits a client, 30 of 100 a round", "mnist-mlp",
         _alike(
             {"FedDCD": {"name": "feddcd", **_SGD},
              "AccFedDCD, two cohorts": {"name": "acc-feddcd", "cohorts": 2, "conditioning": 0.3, **_SGD},
@@ -199,7 +198,7 @@ TABLES = (
         60, (), _TWO_DIGITS,
     ),
     Table(
-        "two-digits-mlr", "feddcd-two-digits", "MNIST, softmax, two digits a client, 30 of 100 a round", "mnist-mlr",
+        "two-digits-mlr", "MNIST, softmax, two digits a client, 30 of 100 a round", "mnist-mlr",
         _alike(_PLAIN_AND_THEIRS | _MNIST_PRIMAL),
         {"FedDCD": ("88.16%", "0.132"), "AccFedDCD, two cohorts, beta = 1": ("89.24% of the training set", "0.025"),
          "FedAvg": ("88.30%", "0.160"), "FedProx": ("88.67%", "0.179"), "SCAFFOLD": ("88.47%", "0.164")},
@@ -330,7 +329,7 @@ def _draw(table: Table, curves: dict[str, Floats], path: Path) -> None:
 
 def write(table: Table, rows: list[dict[str, object]], curves: dict[str, Floats], best: float) -> None:
     """Put a table, its figure and where it was made between the page's markers."""
-    _draw(table, curves, _PAGES / f"feddcd-{table.name}.png")
+    _draw(table, curves, _PAGE.with_name(f"feddcd-{table.name}.png"))
     made = f"""
 Optimum: {best:.9f}.
 
@@ -340,7 +339,7 @@ Optimum: {best:.9f}.
 
 {made_by(f"feddcd_tables {table.name}")}
 """
-    put(_PAGES / f"{table.page}.md", table.name, made)
+    put(_PAGE, table.name, made)
 
 
 def main() -> None:

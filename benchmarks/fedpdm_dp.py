@@ -2,7 +2,7 @@
 
 100 clients with one class and 325 samples each, 30 of them in each of 200 rounds, batches of 10 and five
 local steps, delta 1e-4, over real server and client processes with TLS. Every row says the epsilon that it
-claims and the one that accountants find. Writes ``docs/results/fedpdm-dp.md`` and its figure; ``--runs
+claims and the one that accountants find. Writes ``docs/results/fedpdm.md`` and its figure; ``--runs
 FOLDER`` keeps the runs and reads those that are there already; ``--quick`` does two rows for ten rounds and
 writes nothing. Needs Adult (``fenchel data fetch adult``, or ``FENCHEL_DATA``) and dp-accounting.
 """
@@ -34,7 +34,8 @@ from fenchel.common.settings.run import RunSettings
 from fenchel.report.render.canvas import COLORS
 
 _EXPERIMENT = Path("fenchel/experiments/fedpdm/adult-private.yaml")
-_PAGE = Path("docs/results/fedpdm-dp.md")
+_PAGE = Path("docs/results/fedpdm.md")
+_FIGURE = _PAGE.with_name("fedpdm-dp.png")
 _BUDGETS = (1.0, 5.0, 20.0)
 _PAPER_UPLOADS, _MOST_UPLOADS = 60, 82  # p T, as the paper counts; what hardly any draw of cohorts exceeds
 _ALGORITHM: dict[str, Any] = {
@@ -180,16 +181,16 @@ def main() -> None:
             progress(row.title)
             runs = runs_of(_EXPERIMENT, row, seeds, folder)
             plain.append({"without noise": row.title, "accuracy": _accuracy(runs)})
-        _draw(accuracy, float(str(plain[0]["accuracy"]).split()[0]), _PAGE.with_suffix(".png"))
+        _draw(accuracy, float(str(plain[0]["accuracy"]).split()[0]), _FIGURE)
         parts = (
             markdown(rows),
             markdown(plain),
             "Accuracy: test accuracy, mean of the last 50 rounds"
             f"{'' if len(seeds) == 1 else f' and of {len(seeds)} seeds'}.",
-            f"![Accuracy against epsilon]({_PAGE.stem}.png)",
+            f"![Accuracy against epsilon]({_FIGURE.name})",
             made_by("fedpdm_dp"),
         )
-        put(_PAGE, "measured", "\n\n".join(parts))
+        put(_PAGE, "dp", "\n\n".join(parts))
         print(markdown(rows))
         print(markdown(plain))
         if words.json:

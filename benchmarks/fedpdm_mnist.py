@@ -2,7 +2,7 @@
 
 Figures 7 and 8 of the FedPDM paper without noise: 100 clients with four digits and 600 samples each, 30 of them in
 each of 200 rounds, the same local effort for all methods, over real server and client processes with TLS. One
-row has the paper's own loss and parameters. Writes ``docs/results/fedpdm-mnist.md`` and its figure; ``--runs
+row has the paper's own loss and parameters. Writes ``docs/results/fedpdm.md`` and its figure; ``--runs
 FOLDER`` keeps the runs and reads those that are there already; ``--quick`` does two rows for ten rounds and
 writes nothing. Needs MNIST (``fenchel data fetch mnist``, or ``FENCHEL_DATA``).
 """
@@ -26,7 +26,8 @@ from benchmarks.program import markdown, progress, tell
 
 _EXPERIMENT = Path("fenchel/experiments/fedpdm/mnist.yaml")
 _LITERAL = Path("fenchel/experiments/fedpdm/mnist-paper.yaml")
-_PAGE = Path("docs/results/fedpdm-mnist.md")
+_PAGE = Path("docs/results/fedpdm.md")
+_FIGURE = _PAGE.with_name("fedpdm-mnist.png")
 _TARGETS = (0.85, 0.90, 0.91)
 _LOCAL = {"local_steps": 20, "batch_size": 10, "batches": "epoch", "step_size": 0.1}
 _UNIFORM = {"weighting": "uniform", **_LOCAL}
@@ -168,18 +169,18 @@ def main() -> None:
             progress(row.title)
             literal.append(literal_line(row, run_of(_LITERAL, row, folder)))
         rows = [line(row, curves[row.title]) for row in ROWS]
-        _draw({title: curves[title] for title in _DRAWN}, _PAGE.with_suffix(".png"))
+        _draw({title: curves[title] for title in _DRAWN}, _FIGURE)
         best = optimum(_EXPERIMENT, (), 1000)
         parts = (
             f"On one machine: F* = {best.objective:.4f}, accuracy {best.accuracy:.2%}, {best.nonzeros} non-zeros "
             f"(residual\n{best.residual:.0e}).",
             markdown(rows),
-            f"![Accuracy against rounds and against bits]({_PAGE.stem}.png)",
+            f"![Accuracy against rounds and against bits]({_FIGURE.name})",
             f"The paper's own loss and parameters (`{_LITERAL}`):",
             markdown(literal),
             made_by("fedpdm_mnist"),
         )
-        put(_PAGE, "measured", "\n\n".join(parts))
+        put(_PAGE, "mnist", "\n\n".join(parts))
         print(markdown(rows))
         print(markdown(literal))
         if words.json:

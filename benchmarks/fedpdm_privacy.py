@@ -2,7 +2,7 @@
 
 The paper's settings for Adult and MNIST (batches of 10, 100 clients of which 30 take part in each of 200 rounds, so
 60 uploads of a client on average, delta 1e-4), with the constant that the paper's proof gives for its unstated c0.
-Writes the tables and the figure of ``docs/results/fedpdm-privacy.md``; ``--quick`` draws no curves, calibrates
+Writes the tables and the figure of ``docs/results/fedpdm.md``; ``--quick`` draws no curves, calibrates
 nothing, and writes nothing. Needs dp-accounting.
 """
 
@@ -24,7 +24,8 @@ from fenchel.common.accounting import paper
 from fenchel.common.accounting.accountant import Method, Release, calibrate, epsilon
 from fenchel.common.accounting.gaussian import exact_gaussian
 
-_PAGE = Path("docs/results/fedpdm-privacy.md")
+_PAGE = Path("docs/results/fedpdm.md")
+_FIGURE = _PAGE.with_name("fedpdm-privacy.png")
 _DELTA = 1e-4
 _UPLOADS = 60
 _METHODS: dict[Method, str] = {
@@ -81,7 +82,7 @@ def measure(quick: bool) -> Figures:
         progress(str(case))
         rows += [_row(case, law, seconds) for law in _LAWS]
     if not quick:
-        _draw(_PAGE.with_suffix(".png"))
+        _draw(_FIGURE)
         put(_PAGE, "accounted", markdown(rows))
         put(_PAGE, "needed", markdown([_needed(case) for case in _NEEDED]))
         put(_PAGE, "formula", markdown(_formula()))
