@@ -61,13 +61,10 @@ class DiskQuota:
         most, why = self._most(folder, taken, max(self._largest, _on_disk(size)))
         if wanted > most:
             raise StorageError(
-                f"{'the journal in memory' if folder is None else folder}: journals of this client would take "
-                f"{wanted:,} bytes with one more entry, and they may take {most:,} ({why}). The entry was not written "
-                "and its reply not sent, so nothing that counted is lost. If something else fills this disk, make room "
-                "and start this client again. Otherwise the server has journals grow: it says from which instruction "
-                "on it needs them, and that is long ago. It may have a large checkpoint.every or a disk that is slow; "
-                "or it means to fill this one. Ask who runs it; if all is well there, start this client again with a "
-                "larger --max-journal-bytes"
+                f"{'the journal in memory' if folder is None else folder}: the journals of this client need "
+                f"{wanted:,} bytes, above their limit of {most:,} ({why}). The last reply was not sent, and nothing "
+                "that counted is lost. Free disk space, or ask the server's operator why it keeps old entries (a large "
+                "checkpoint.every, a slow disk), raise --max-journal-bytes, and start this client again"
             )
 
     def take(self, folder: Path | None, size: int) -> None:

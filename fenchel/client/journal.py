@@ -1,10 +1,10 @@
-"""What a client remembers of the instructions that it has handled.
+"""Journal of the instructions that a client has handled.
 
-For each instruction: the state after it and the reply to it. So an instruction that comes twice gets the
-same reply, and one whose effect the server never counted is undone by going back to its base. With a
-folder, both are written there before the reply is sent, one file an instruction, and survive the
-process; in memory are then only the last ones. How much all of it may take is for
-:mod:`fenchel.client.disk_quota`. A client half without state keeps only its last reply, in memory.
+An entry has the state after an instruction and the reply to it. An instruction that arrives twice therefore gets the
+same reply, and one that the server did not count is undone by restoring the state of its base. With a folder, each
+entry is written to a file of its own before the reply is sent, and only the latest entries stay in memory. The size
+of a journal is limited by :mod:`fenchel.client.disk_quota`. A client half without state keeps only its last reply,
+in memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("fenchel.client")
 
 _SUFFIX = ".state"
 _REPLY = "reply/"
-_AT_HAND = 2  # the last entry and the one that it builds on, which are those that are wanted as a rule
+_AT_HAND = 2  # entries in memory: the last one and its base, which nearly all requests are for
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Journal:
     Parameters
     ----------
     initial
-        The state before the first instruction. It is never changed.
+        State before the first instruction. It is never changed.
     folder
-        Where entries are written; ``None`` keeps them in memory only (no state, or a test).
+        Folder of the entries; ``None`` keeps them in memory only.
     quota
-        How much it may take.
+        Limit on the size of the client's journals.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class Journal:
         self._folder = folder
         self._sync = sync
         self._quota = quota or DiskQuota()
-        self._settled = False  # whether the folder's own name survives the loss of power
-        self._sizes: dict[int, int] = {}  # of all entries
-        self._at_hand: dict[int, _Entry] = {}  # without a folder, all entries
+        self._settled = False  # whether the folder's entry in its parent is synced to disk
+        self._sizes: dict[int, int] = {}  # bytes of each entry
+        self._at_hand: dict[int, _Entry] = {}  # all entries if there is no folder
         self._quota.open(folder)
         for sequence in _written(folder):
             try:
                 values = store.read(_path(folder, sequence), "client")
             except CheckpointError as damage:
-                # The server decides whether this state is still needed; if not, there is nothing to stop for.
+                # A damaged entry is an error only if the server still needs it, which is not known yet.
                 log.error(
                     "%s; this client cannot go back to its state after instruction %d. If the run needs it, this "
                     "client is lost to the run: put the file back from a copy",
@@ -75,11 +75,11 @@ class Journal:
 
     @property
     def snapshots(self) -> list[int]:
-        """Instructions after which the state can be restored, besides 0 (the beginning)."""
+        """Instructions after which the state can be restored; 0, the initial state, is not listed."""
         return list(self._sizes)
 
     def state_after(self, base: int) -> Any:
-        """Return a fresh copy of the state after instruction ``base`` (0: the beginning)."""
+        """Return a fresh copy of the state after instruction ``base``, or of the initial state for 0."""
         if base == 0:
             return copy.deepcopy(self._initial)
         if base not in self._sizes:
@@ -95,8 +95,8 @@ class Journal:
         return self._entry(sequence).reply if sequence in self._sizes else None
 
     def record(self, sequence: int, state: Any, reply: Values) -> None:
-        """Keep the state after an instruction and the reply to it; returns when they are written."""
-        # A reply may refer to arrays of the state, which later instructions change in place.
+        """Store the state after an instruction and the reply to it, and return once they are written."""
+        # A reply may share arrays with the state, which later instructions change in place.
         entry = _Entry(copy.deepcopy(state), copy.deepcopy(dict(reply)))
         values = freeze(entry.state) | {_REPLY + name: value for name, value in reply.items()}
         content = store.Content.of(values)
@@ -115,9 +115,9 @@ class Journal:
     def forget(self, reach: int, base: int, sequence: int) -> None:
         """Drop the entries of instructions before ``reach``, and of those between ``sequence`` and its base.
 
-        No checkpoint can lead back to the former. None of the latter counted when ``sequence`` was sent, or it would
-        be the base; and none can count any more, since no question is sent while another is open. All that
-        checkpoints lead back to lies at the base or before it.
+        No checkpoint refers to the former. The latter did not count when ``sequence`` was sent, or one of them would be
+        its base. They cannot count later, as no request is sent while another is open. Checkpoints refer to the base
+        or to earlier instructions.
         """
         for each in [each for each in self._sizes if each < reach or base < each < sequence]:
             if self._folder is not None:
@@ -128,7 +128,7 @@ class Journal:
             self._quota.give_back(self._folder, size)
 
     def _keep(self, sequence: int, entry: _Entry, size: int) -> None:
-        """Remember an entry that is where it belongs."""
+        """Keep a stored entry in memory, in place of older ones."""
         self._sizes[sequence] = size
         self._at_hand[sequence] = entry
         self._quota.take(self._folder, size)
@@ -142,7 +142,7 @@ class Journal:
 
 
 def _written(folder: Path | None) -> list[int]:
-    """Return the instructions whose entries a journal's folder holds, in order."""
+    """Return the sequence numbers of the entries in a folder, in ascending order."""
     if folder is None:
         return []
     try:

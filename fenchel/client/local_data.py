@@ -1,4 +1,4 @@
-"""Sources of a client's data: a data set that the settings of the run name, a file of its own, or a shard."""
+"""Sources of a client's data: a data set named in the run's settings, the client's own file, or a shard."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ log = logging.getLogger("fenchel.client")
 
 
 class DataProvider(Protocol):
-    """Anything that gives a client its data."""
+    """Source of a client's data."""
 
     @property
     def own(self) -> str | None:
-        """Description of the data that the client brings itself; ``None``: the settings of the run name its data."""
+        """Description of the client's own data, or ``None`` if the run's settings name the data."""
 
     def load(self, settings: RunSettings) -> None:
-        """Load what :meth:`of` will need, so that mistakes show and time passes while others are waited for."""
+        """Load the data that :meth:`of` needs. Called while other clients are still joining."""
 
     def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
         """Return what client ``index`` of ``clients`` holds."""
 
     def identity(self, settings: RunSettings, client: str) -> str:
-        """Return a text that stands for a client's data, whatever the server's settings make of them."""
+        """Return a text that identifies the client's data, independently of how the settings prepare it."""
 
 
 @dataclass
 class LocalData:
-    """The data that settings name, for all clients of one process; a data set that they share is loaded once."""
+    """Data set named in the run's settings, loaded once for all clients of a process."""
 
     own: None = None
     _sources: dict[str, DataSource] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class LocalData:
         return ClientData(source.shard(index, clients, dtype), source.holdout(index, clients, dtype))
 
     def identity(self, settings: RunSettings, client: str) -> str:
-        """Return the name of the data set and of the client, which holds a part of it."""
+        """Return the names of the data set and of the client."""
         return f"{client}: {settings.data.name or settings.data.file}"
 
     def _source(self, settings: RunSettings) -> DataSource:
@@ -82,26 +82,25 @@ def _data_key(settings: RunSettings) -> str:
 
 @dataclass(frozen=True)
 class OwnFile:
-    """A data file that belongs to one client.
+    """Data file of one client.
 
     Attributes
     ----------
     path
-        LIBSVM, CSV, Parquet or NPZ.
+        File in LIBSVM, CSV, Parquet or NPZ format.
     label
-        Column of the label; ``None``: the usual one.
+        Column of the label; ``None`` for the default of the format.
     identifier
-        Place of the sample identifiers, as ``--id`` names it: a column, an array or a file. ``None``: there are none,
-        so samples are known by their row.
+        Source of sample identifiers, as in ``--id``: a column, an array or a file. ``None`` identifies samples by row.
     limits
-        Of what is read.
+        Limits on the size of the file's contents.
     """
 
     path: Path
     label: str | None = None
     identifier: str | None = None
     limits: DataLimits = ORDINARY
-    _loaded: dict[str, Shard] = field(default_factory=dict, repr=False, compare=False)  # not asked for yet
+    _loaded: dict[str, Shard] = field(default_factory=dict, repr=False, compare=False)  # by load(), until of()
 
     @property
     def own(self) -> str:
@@ -109,11 +108,11 @@ class OwnFile:
         return str(self.path)
 
     def load(self, settings: RunSettings) -> None:
-        """Read the file, and keep what is in it until it is asked for."""
+        """Read the file, and keep its contents for :meth:`of`."""
         key = _data_key(settings)
         if key in self._loaded:
             return
-        self._loaded.clear()  # a server may have changed its settings
+        self._loaded.clear()  # the settings may differ from those of an earlier call
         with within_memory(self.path):
             self._loaded[key] = load_own(
                 self.path,
@@ -142,7 +141,7 @@ class OwnFile:
 
 @dataclass(frozen=True)
 class OwnShard:
-    """Samples that belong to one client, as they are; of ``data`` only ``holdout`` is applied to them."""
+    """Samples of one client in memory, used as they are. Of the ``data`` section only ``holdout`` applies."""
 
     shard: Shard
 
@@ -152,10 +151,10 @@ class OwnShard:
         return f"a shard of {self.shard.samples:,} samples"
 
     def load(self, settings: RunSettings) -> None:
-        """Do nothing: the samples are here."""
+        """Do nothing, as the samples are in memory."""
 
     def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
-        """Return the shard, in the floating type of the settings."""
+        """Return the shard, converted to the floating-point type of the settings."""
         features: Any = self.shard.features.astype(settings.objective.dtype, copy=False)
         shard = replace(self.shard, features=features)
         return ClientData(*divide_own(shard, settings.data.holdout, settings.seed, index, clients))

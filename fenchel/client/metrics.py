@@ -1,6 +1,6 @@
-"""What the clients of this process do, for Prometheus; ``docs/monitoring.md`` lists it.
+"""Prometheus metrics of the clients in a process, listed in ``docs/monitoring.md``.
 
-Each client is a label. Its times are its own account, the same that the server gets with each reply.
+Each client is a label. Times are those that the client measures and sends with each reply.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _PARTS = tuple(stage.timing for stage in CLIENT_STAGES)
 
 
 class ClientMetrics:
-    """Counts what clients do."""
+    """Prometheus counters, gauges and histograms of clients."""
 
     def __init__(self) -> None:
         self.exposition = made = Exposition()
@@ -49,7 +49,7 @@ class ClientMetrics:
         )
 
     def observer(self) -> ClientObserver:
-        """Return what a client reports to."""
+        """Return the observer that updates the metrics."""
         return ClientObserver(self._opening, self._closed, self._answered, self._round_trip_took)
 
     def _opening(self, client: str) -> str:

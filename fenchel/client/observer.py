@@ -1,4 +1,4 @@
-"""Where it goes what the clients of a process do: nowhere, unless somebody measures or traces them."""
+"""Observer hooks of a client process, which do nothing by default."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from fenchel.proto import fenchel_pb2 as pb
 
 @dataclass(frozen=True)
 class ClientObserver:
-    """Told on the event loop what happens; each call begins with the client's id.
+    """Callbacks of a client process, called on the event loop with the client id as first argument.
 
     Attributes
     ----------
     opening
-        Called before each stream to the server; returns the trace context that is named in its metadata, or nothing.
+        Called before each stream to the server. Returns the trace context for the stream's metadata, or "".
     closed
         Called when a stream has ended.
     answered
-        Called with each instruction, its reply and the bytes of the reply's body, once that is on its way.
+        Called with each instruction, its reply and the size of the reply's body in bytes, once the reply is sent.
     round_trip
-        Called with seconds, several times a minute; ``None``: round trips are not measured.
+        Called with the round-trip time in seconds, several times a minute; ``None`` disables the measurement.
     """
 
     opening: Callable[[str], str] = lambda client: ""
     closed: Callable[[str], None] = lambda client: None
-    answered: Callable[[str, pb.Instruction, pb.Reply, int], None] = lambda client, told, reply, size: None
+    answered: Callable[[str, pb.Instruction, pb.Reply, int], None] = lambda client, instruction, reply, size: None
     round_trip: Callable[[str, float], None] | None = None
 
     def beside(self, other: ClientObserver) -> ClientObserver:
-        """Return an observer that tells this one and then another; only one of them can trace."""
+        """Return an observer that calls this one and then the other. Only one of them can trace."""
 
         def opening(client: str) -> str:
             mine, theirs = self.opening(client), other.opening(client)

@@ -1,4 +1,4 @@
-"""What the way between a client and the server is like: round-trip time, clock offset, throughput."""
+"""Measurement of the network between a client and the server: round-trip time, clock offset, throughput."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 
 _KEEPALIVE = 20.0
 _PING_PATIENCE = 10.0  # seconds
-_PAYLOAD_PATIENCE = 300.0  # seconds: 4 MiB in flight need so long at 100 kbit/s
-_IN_FLIGHT = 4  # payloads on their way at the same time, so that the link is never idle
-_DISTRUST = ("Tls handshake failed", "verification check failed")  # gRPC has no code for it
-_QUICKEST = 0.1  # share of the pings that the clock offset is read from
+_PAYLOAD_PATIENCE = 300.0  # seconds, which 4 MiB in flight need at 100 kbit/s
+_IN_FLIGHT = 4  # concurrent payloads, so that the link is never idle
+_DISTRUST = ("Tls handshake failed", "verification check failed")  # gRPC has no status code for it
+_QUICKEST = 0.1  # share of the pings from which the clock offset is estimated
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What a probe measured. Times are in seconds, rates in payload bytes per second.
+    """Result of a probe. Times are in seconds, rates in payload bytes per second.
 
     Attributes
     ----------
-    client, server
-        Who probed whom.
+    client
+        Id of the client.
+    server
+        Address of the server.
     pings
         Number of round trips.
     rtt_p50, rtt_p90, rtt_p99
@@ -42,11 +44,11 @@ class ProbeResult:
     jitter
         Mean absolute difference of consecutive round-trip times.
     clock_offset
-        What must be added to the client's clock to get the server's.
+        Server's clock minus the client's.
     clock_uncertainty
-        The offset is wrong by so much at most.
+        Bound on the error of the clock offset.
     upload, download
-        Rates from the client to the server and back.
+        Rates from the client to the server, and from the server to the client.
     """
 
     client: str
@@ -62,7 +64,7 @@ class ProbeResult:
     download: float
 
     def cells(self) -> tuple[str, ...]:
-        """Return a table's row for people: client, p50, p90, p99, jitter, clock offset, up, down."""
+        """Return the row of a table: client, p50, p90, p99, jitter, clock offset, upload, download."""
         times = (self.rtt_p50, self.rtt_p90, self.rtt_p99, self.jitter)
         offset = f"{self.clock_offset * 1e3:+.2f}±{self.clock_uncertainty * 1e3:.2f} ms"
         rates = (rate / 1e6 for rate in (self.upload, self.download))
@@ -76,16 +78,16 @@ class ProbeResult:
 
 @dataclass(frozen=True)
 class _Ping:
-    """One round trip.
+    """One round trip, with times in seconds.
 
     Attributes
     ----------
     rtt
-        From the client's request to the server's answer.
+        Time from the client's request to the server's reply.
     delay
-        The part of it that was spent on the way.
+        Part of ``rtt`` spent in the network.
     offset
-        The server's clock minus the client's, if both ways took equally long; wrong by half the delay at most.
+        Server's clock minus the client's, assuming equal delays in both directions. The error is at most ``delay / 2``.
     """
 
     rtt: float
@@ -102,14 +104,25 @@ async def probe(
     payload_bytes: int = FRAME_BYTES,
     seconds: float = 2.0,
 ) -> ProbeResult:
-    """Measure the way to a server and back.
+    """Measure round-trip time, clock offset and throughput between this machine and a server.
 
     Parameters
     ----------
     credentials
-        The client's; ``None``: no TLS.
+        Certificate and key of the client; ``None`` without TLS.
+    name
+        Client id.
+    pings
+        Number of round trips.
     payload_bytes
-        Size of a payload when throughput is measured; 1 MiB at most.
+        Size of the payloads of the throughput measurement, at most 1 MiB.
+    seconds
+        Duration of each throughput measurement.
+
+    Raises
+    ------
+    UnreachableError, CredentialError
+        If the server does not answer, or one side does not accept the other's certificate.
     """
     if credentials is None:
         channel = grpc.aio.insecure_channel(server, options=options(_KEEPALIVE))
@@ -118,7 +131,7 @@ async def probe(
     async with channel:
         link = _Link(channel, name)
         try:
-            await link.ping()  # the first one pays for the connection
+            await link.ping()  # not counted, as it includes the time of the connection
             measured = [await link.ping() for _ in range(pings)]
             payload = os.urandom(min(payload_bytes, FRAME_BYTES))
             upload = len(payload) * await _frequency(lambda: link.exchange(payload, 0), seconds)
@@ -143,14 +156,14 @@ class _Link:
         started = time.perf_counter_ns()
         reply = await self.exchange(b"", 0, _PING_PATIENCE)
         rtt = time.perf_counter_ns() - started
-        received = sent + rtt  # by the steady clock: the other one may be set meanwhile
+        received = sent + rtt  # by the monotonic clock, as the wall clock may be set in between
         offset = ((reply.received_unix_ns - sent) + (reply.sent_unix_ns - received)) / 2
         delay = rtt - (reply.sent_unix_ns - reply.received_unix_ns)
         return _Ping(rtt / 1e9, delay / 1e9, offset / 1e9)
 
 
 async def _frequency(exchange: Callable[[], Awaitable[object]], seconds: float) -> float:
-    """Return how many exchanges a second go through, several at a time."""
+    """Return the number of exchanges per second, with several in flight."""
     started = time.perf_counter()
 
     async def keep_busy() -> int:
@@ -166,7 +179,7 @@ async def _frequency(exchange: Callable[[], Awaitable[object]], seconds: float) 
 
 def _result(name: str, server: str, pings: list[_Ping], upload: float, download: float) -> ProbeResult:
     times = np.array([ping.rtt for ping in pings])
-    # Queues delay one way more than the other and so spoil the offset; the quickest pings met no queue.
+    # Queues delay one direction more than the other, which biases the offset. The fastest pings met no queue.
     quickest = sorted(pings, key=lambda ping: ping.delay)[: max(1, int(len(pings) * _QUICKEST))]
     p50, p90, p99 = (float(time) for time in np.percentile(times, (50, 90, 99)))
     return ProbeResult(
@@ -194,7 +207,7 @@ def _explained(error: grpc.aio.AioRpcError, server: str) -> FenchelError:
             "authority (fenchel certs), and the server's must name the host that is dialled here"
         )
     if "failed to connect" in details and "Socket closed" in details:
-        # In TLS 1.3 a client learns of its own certificate's rejection by nothing but the closed connection.
+        # In TLS 1.3 the only sign of a rejected client certificate is that the server closes the connection.
         return CredentialError(
             f"{server} closed the connection during the handshake: it does not accept this certificate, which must "
             "come from the server's authority (fenchel certs), or it speaks TLS and this side does not"

@@ -1,7 +1,7 @@
-"""One client's part in one run: every instruction is handled exactly once.
+"""Session of a client in a run, which handles every instruction exactly once.
 
-The session knows nothing of the network. Instructions come in, replies go out; which of them count is the
-server's decision, which each instruction's ``base`` tells (:mod:`fenchel.client.journal`).
+The session is independent of the network: instructions come in, replies go out. The server decides which replies
+count, and the ``base`` of each instruction carries that decision (:mod:`fenchel.client.journal`).
 """
 
 from __future__ import annotations
@@ -62,28 +62,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fenchel.client")
 
-# What the server may read in words: these speak of the run, and of what came from others. All else may speak of this
-# client's files and where they are.
-_TOLD = (WireError, SettingsError, CredentialError, LostStateError, EncryptionError, PrivacyBudgetError)
+# Errors whose text is sent to the server: they describe the run and received messages. The texts of other errors may
+# contain names of files on this client.
+_DISCLOSED = (WireError, SettingsError, CredentialError, LostStateError, EncryptionError, PrivacyBudgetError)
 
 
 @dataclass(frozen=True)
 class ClientData:
-    """The data that a client brings to a run.
+    """Data of a client in a run.
 
     Attributes
     ----------
     shard
-        What it trains on.
+        Training samples.
     holdout
-        Samples of its own that it only evaluates on, if any.
+        Samples that are used for evaluation only, if any.
     """
 
     shard: Shard
     holdout: Shard | None = None
 
     def description(self) -> pb.ShardDescription:
-        """Return what the server may know of the data: its shape, and names of classes and columns."""
+        """Return the description for the server: shape of the data, names of classes and columns."""
         shard, columns = self.shard, self.shard.column_names
         return pb.ShardDescription(
             samples=shard.samples,
@@ -105,28 +105,34 @@ class Answer:
 
 
 class Session:
-    """One client in one run.
+    """Session of one client in one run.
 
     Parameters
     ----------
+    client
+        Client id.
+    settings
+        Settings of the run, checked against the client's trust limits.
+    holding
+        Data of the client.
     journal_folder
-        Where this client keeps its journal of this run; ``None`` keeps it in memory.
+        Folder of the client's journal of this run; ``None`` keeps the journal in memory.
     allowed
-        Algorithms from outside the project that may be run here.
+        Algorithms from outside the project that the client may run.
     secrets
-        What this client was given of what the clients share, if anything.
+        Secrets that all clients share, if the client was started with any.
     secret_exchange
-        This client's part in the sealed exchange, where the secrets come by it. Until then there is no algorithm here.
+        The client's side of the secret exchange, if secrets are made in the run. The algorithm is created after it.
     solver
-        The local solver that suits this client, in place of the run's.
+        Local solver in place of the run's.
     policy
-        What this client insists on before it takes part, if anything.
+        Differential privacy that the client requires of every run.
     quota
-        How much the journal may take.
+        Limit on the size of the client's journals.
     account
-        Where all runs of a client with a policy are counted.
+        Privacy account over all runs of a client with a policy.
     shows_errors
-        Whether the log gets the text of an unexpected error, which may hold data.
+        Whether the text of an unexpected error, which may contain data, is logged.
     """
 
     def __init__(
@@ -172,8 +178,8 @@ class Session:
             policy.check_exposure(client, settings.algorithm, evaluates=self._evaluation_problem is None)
         self._protection = protection_of(client, settings, self._objective, journal_folder, policy, account)
         self._begun: _Begun | None = None
-        self._spent = False  # whether the server has been told so
-        self._live = 0  # the instruction after which the algorithm's state is the state
+        self._spent = False  # whether the server knows that the privacy budget is spent
+        self._live = 0  # sequence number of the instruction that led to the algorithm's present state
         self._last: tuple[int, Answer] | None = None
         if secret_exchange is None:
             _check_secrets(client, settings, secrets)
@@ -182,7 +188,7 @@ class Session:
             self._begun = self._begin(secret_exchange.secrets)
 
     def _begin(self, secrets: Secrets | None) -> _Begun:
-        """Set the algorithm up, where the journal left it."""
+        """Create the algorithm and restore its state from the journal."""
         settings, stateless = self.settings, self._stateless
         uplink = ClientUplink(settings.uplink, settings.seed, self.client, self._protection)
         algorithm = self._half(
@@ -206,12 +212,12 @@ class Session:
 
     @property
     def warnings(self) -> list[str]:
-        """What the person who started this client should know before such a run."""
+        """Warnings about the run for the client's operator."""
         of_privacy = [] if self._protection is None else self._protection.warnings
         return [*self.settings.algorithm.warnings, *of_privacy]
 
     def hello(self) -> pb.Hello:
-        """Return how this client introduces itself on a new stream."""
+        """Return the first message of the client on a new stream."""
         return pb.Hello(
             shard=self.holding.description(),
             snapshots=[] if self._begun is None else self._begun.journal.snapshots,
@@ -220,10 +226,10 @@ class Session:
         )
 
     def handle(self, instruction: pb.Instruction, received: Received, timing: pb.Timing) -> Answer:
-        """Handle one instruction: restore its base, answer it, record the outcome.
+        """Restore the base of an instruction, handle it, record the outcome and return the reply.
 
-        A failure of the algorithm becomes a reply that says so; the next instruction's base undoes
-        whatever it left behind.
+        If the algorithm fails, the reply reports the failure. Restoring the base of the next instruction undoes its
+        effects.
         """
         if self._begun is not None and not self._stateless:
             lap = _stopwatch()
@@ -235,24 +241,24 @@ class Session:
         try:
             answer = self._answered(instruction, received, timing)
         except (StorageError, CheckpointError):
-            raise  # not the instruction's fault: this client stops, and the server waits for it to come back
+            raise  # not caused by the instruction: the client stops, and the server waits for it to reconnect
         except Exception as error:
             expected = isinstance(error, FenchelError)
             spent = isinstance(error, BudgetSpentError)
-            # The text of an unexpected error may hold data: the server never gets it, this log where it is a terminal.
+            # The text of an unexpected error may contain data. The server never gets it; the log does on a terminal.
             words = str(error) if expected else described(error, text=self._shows_errors)
             own = outside(error) if self._shows_errors and not expected else None
-            if own is not None:  # its author looks for the lines there
+            if own is not None:  # code from outside the project: its author needs the traceback
                 log.error("%s: phase %r failed", self.client, instruction.phase, exc_info=(type(error), error, own))
-            elif not (spent and self._spent):  # once is enough: no later upload leaves, either
+            elif not (spent and self._spent):  # a spent budget is reported once, though all later uploads fail, too
                 log.error("%s: phase %r failed: %s", self.client, instruction.phase, words)
             self._spent = self._spent or spent
-            log.debug("%s: all of it", self.client, exc_info=not expected)  # for who writes an algorithm
-            self._live = -1  # the state may be half changed
-            failed = pb.Reply(sequence=instruction.sequence, timing=timing, failure=_untold(error), spent=spent)
-            if spent:  # how much, and in how many runs, is not for the server
+            log.debug("%s: traceback", self.client, exc_info=not expected)
+            self._live = -1  # the state may be partly changed
+            failed = pb.Reply(sequence=instruction.sequence, timing=timing, failure=_withheld(error), spent=spent)
+            if spent:  # amounts and other runs are not disclosed to the server
                 failed.failure = "its privacy budget is spent"
-            elif isinstance(error, _TOLD):
+            elif isinstance(error, _DISCLOSED):
                 failed.failure, failed.diverged = str(error) or "unknown", error.diverged
             return Answer(failed, None)
         self._last = instruction.sequence, answer
@@ -292,11 +298,11 @@ class Session:
             before = None if meter is None else replace(meter)
             reply = algorithm.answer(instruction.phase, instruction.round, values, finite=received.finite)
             if instruction.kind == pb.TELL and reply:
-                raise PayloadError(f"phase {instruction.phase!r} was told, not asked, but returned values")
+                raise PayloadError(f"phase {instruction.phase!r} has no reply, but returned values")
             timing.compute_ns = lap()
             if meter is not None and before is not None:
                 _set_apart(timing, before, meter)
-            encoded = Body(encode(reply), shared=False)  # a reply that cannot travel is a failure, and leaves no record
+            encoded = Body(encode(reply), shared=False)  # before it is recorded: an error here fails the instruction
             timing.encode_ns = lap()
             if not self._stateless:
                 journal.record(instruction.sequence, algorithm.state, reply)
@@ -313,7 +319,7 @@ class Session:
         return self._begun.algorithm, self._begun.journal
 
     def end(self) -> None:
-        """Note that the run is complete: secrets that were made for it are removed."""
+        """Remove the secrets that were made for the run, once it is complete."""
         if self._secret_exchange is not None:
             self._secret_exchange.forget()
 
@@ -343,7 +349,7 @@ class _Begun:
 
 
 def _set_apart(timing: pb.Timing, before: CipherMeter, after: CipherMeter) -> None:
-    """Take what was encrypted and decrypted meanwhile out of the compute time."""
+    """Subtract the time of encryption and decryption from the compute time."""
     timing.encryptions = after.encryptions - before.encryptions
     timing.decryptions = after.decryptions - before.decryptions
     timing.encrypt_ns = after.encryption_ns - before.encryption_ns
@@ -352,7 +358,7 @@ def _set_apart(timing: pb.Timing, before: CipherMeter, after: CipherMeter) -> No
 
 
 def _stopwatch() -> Callable[[], int]:
-    """Return a function that gives the nanoseconds since it was last called."""
+    """Return a function that returns the nanoseconds since its last call."""
     last = time.perf_counter_ns()
 
     def lap() -> int:
@@ -364,14 +370,14 @@ def _stopwatch() -> Callable[[], int]:
     return lap
 
 
-def _untold(error: Exception) -> str:
-    """Return what the server hears of an error whose text is not for it."""
+def _withheld(error: Exception) -> str:
+    """Return the message that the server gets for an error whose text it must not see."""
     article = "a" if isinstance(error, FenchelError) else "an unexpected"
     return f"{article} {type(error).__name__}; see the client's log"
 
 
 def _check_secrets(client: str, settings: RunSettings, secrets: Secrets | None) -> None:
-    """Raise unless a client that is given its secrets has those that the algorithm needs."""
+    """Raise an error if the client's secrets lack one that the algorithm needs."""
     bits, name = settings.algorithm.key_bits, settings.algorithm.name
     if bits is None:
         return

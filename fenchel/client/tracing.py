@@ -1,6 +1,6 @@
-"""What clients do as spans: one for each stream to the server, and one for each instruction.
+"""OpenTelemetry spans of clients: one for each stream to the server, and one for each instruction.
 
-An instruction's span hangs below the server's span of the question, wherever that was recorded.
+The parent of an instruction's span is the server's span of the request.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _PARTS = tuple(stage.timing for stage in CLIENT_STAGES)
 
 
 class ClientTraces:
-    """Makes the spans of the clients of a process, for the duration of a ``with`` block.
+    """Recorder of the spans of all clients in a process, to be used in a ``with`` block.
 
     Parameters
     ----------
     tracing
-        Where they go.
+        Exporter of the spans.
     """
 
     def __init__(self, tracing: Tracing) -> None:
@@ -41,7 +41,7 @@ class ClientTraces:
         self._tracing.close()
 
     def observer(self) -> ClientObserver:
-        """Return what a client reports to."""
+        """Return the observer that records spans."""
         return ClientObserver(self._opening, self._closed, self._answered)
 
     def _opening(self, client: str) -> str:
@@ -71,11 +71,11 @@ class ClientTraces:
             start_time=timing.received_unix_ns - timing.receive_ns,
         )
         if reply.failure:
-            self._tracing.fail(span, "the algorithm could not answer")  # why may tell of the data
+            self._tracing.fail(span, "the algorithm could not answer")  # the cause may contain data
         span.end(timing.received_unix_ns + timing.answer_ns)
 
     def _context(self, client: str, instruction: pb.Instruction) -> Context | None:
-        """Return what the instruction belongs to: the server's question, or, if it does not trace, the stream."""
+        """Return the parent of the instruction's span: the server's request, or the stream without server traces."""
         if instruction.traceparent:
             return self._tracing.context(instruction.traceparent)
         stream = self._streams.get(client)

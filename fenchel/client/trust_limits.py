@@ -1,9 +1,8 @@
-"""What a client lets the server choose: which code it runs, which data it uses, which files it opens, what it tells.
+"""Trust limits: code, data, files, memory and disclosures that the server may demand of a client.
 
-The settings of a run come from the server. Whatever in them would make this machine import code, open a file, hold
-much memory or tell scores of few samples is only done if whoever started the client agreed to it, on the
-command line or in the environment. How much a server may have it write is for
-:mod:`fenchel.client.disk_quota`.
+The settings of a run come from the server. Settings that make the client import code, open a file, use much memory or
+disclose scores of small groups require the consent of the client's operator, given on the command line or in the
+environment. The limit on disk space is in :mod:`fenchel.client.disk_quota`.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from fenchel.common.settings.objective import BinarySettings, MlpScorer, MlpSett
 from fenchel.common.settings.run import RunSettings, from_json, outside_code, raw
 
 MESSAGE_BYTES = 8 << 30
-"""The largest messages that a run may have, and the largest model, if nobody agreed to larger ones."""
+"""Default limit on the size of a message and of a model, in bytes."""
 
 LEAST_GROUP = 5
-"""How many samples share a group of scores at least, if nobody agreed to fewer."""
+"""Default limit on the size of a group of scores, in samples."""
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _EXTRACTOR_FILE = "data.extractor.file"
@@ -41,28 +40,28 @@ _EXTRACTOR_FILE = "data.extractor.file"
 
 @dataclass(frozen=True)
 class TrustLimits:
-    """What the person who started a client agreed to.
+    """Limits to which the operator of a client has agreed.
 
     Attributes
     ----------
     code
-        Classes from outside the project that may be run, as ``package.module:Class``.
+        Classes from outside the project that may run, as ``package.module:Class``.
     files
         Files of this machine that settings may name.
     data
-        Data sets of this machine that may be used; ``None``: those that are public.
+        Data sets of this machine that settings may name; ``None`` allows all public ones.
     message_bytes
-        The largest messages that a run may have, and the largest model.
+        Largest size of a message and of a model, in bytes.
     least_group
-        How many samples must share a group at least, where scores are told in groups.
+        Smallest number of samples in a group of scores.
     journal_bytes
-        How many bytes a journal may take; ``None``: as :class:`fenchel.client.disk_quota.DiskQuota` says.
+        Quota for journals in bytes; ``None`` for the default of :class:`fenchel.client.disk_quota.DiskQuota`.
     plaintext
-        Whether a client that was given secrets, or peers to share them with, takes part where nothing is encrypted.
+        Whether a client with secrets, or with peers to share them with, joins a run without encryption.
     error_texts
-        Whether the client's log gets the text of an error in code from outside the project, which may hold data.
+        Whether the text of an error in code from outside the project, which may contain data, is logged.
     any_run
-        Whether a client goes on with whatever run the server has, after it has taken part in one.
+        Whether the client joins another run of the server after it has worked in one.
     """
 
     code: Collection[str] = ()
@@ -77,7 +76,7 @@ class TrustLimits:
 
     @classmethod
     def agreeing_to(cls, settings: RunSettings) -> Self:
-        """Return limits that allow all that settings ask for, as the person who starts a run of them agrees to it."""
+        """Return limits that allow everything in ``settings``, for a run that the operator starts with them."""
         name, histograms = settings.data.name, settings.evaluation.histograms
         return cls(
             code=outside_code(settings.model_dump()),
@@ -91,14 +90,21 @@ class TrustLimits:
         )
 
     def settings(self, text: str, own: str | None) -> RunSettings:
-        """Return the settings that a server sent, if nothing in them goes beyond these limits.
+        """Validate the settings that a server sent, and return them.
 
         Parameters
         ----------
+        text
+            Settings as sent by the server.
         own
-            The data that the client was started with, in words, if any.
+            Description of the client's own data, if it was started with any.
+
+        Raises
+        ------
+        SettingsError
+            If the settings are invalid or exceed these limits.
         """
-        # Before the settings are validated, which imports the code that they name.
+        # Checked before the settings are validated, as validation imports the code that they name.
         for name in outside_code(raw(text)):
             require_allowed(name, self.code)
         settings = from_json(text)
@@ -106,7 +112,7 @@ class TrustLimits:
         allowed = {_resolved(path) for path in self.files}
         for key, path in named_files(settings):
             if key == _EXTRACTOR_FILE and os.environ.get(VARIABLE):
-                continue  # the file is this machine's choice
+                continue  # replaced by the client's own data
             if _resolved(path) not in allowed:
                 raise SettingsError(
                     f"the server's settings name the file {path} of this machine ({key}); if it may be read for this "
@@ -122,14 +128,14 @@ class TrustLimits:
         return settings
 
     def check_encryption(self, settings: RunSettings, given: str | None) -> None:
-        """Refuse a run without encryption that deserves the name, where the client was started for one that has it.
+        """Reject unencrypted or weakly encrypted runs if the client was started with ``--secrets`` or ``--peer``.
 
-        The length of a key in a file of secrets is its maker's choice, that of a sealed key the server's.
+        Key lengths are checked only for keys made in the run, as the server chooses them.
 
         Parameters
         ----------
         given
-            What says that this client expects encryption, ``--secrets`` or ``--peer``; ``None``: nothing does.
+            The option that shows that the operator expects encryption; ``None`` if neither was given.
         """
         bits = settings.algorithm.key_bits
         if given is None or self.plaintext or (bits is not None and (given != "--peer" or bits >= SAFE_BITS)):
@@ -145,12 +151,16 @@ class TrustLimits:
         )
 
     def check_same(self, joined: str, shown: str, client: str) -> None:
-        """Refuse another run than the one that a client has taken part in.
+        """Reject a run other than the one in which the client has worked, unless any run is allowed.
 
         Parameters
         ----------
-        joined, shown
-            Ids of the run that the client has taken part in, and of the one that the server shows now.
+        joined
+            Id of the run in which the client has worked.
+        shown
+            Id of the server's present run.
+        client
+            Client id.
         """
         if shown == joined or self.any_run:
             return
@@ -164,16 +174,16 @@ class TrustLimits:
         )
 
     def check_model(self, settings: RunSettings, shard: Shard) -> None:
-        """Refuse a model that takes more memory than anybody agreed to, before it is built.
+        """Reject a model above the limit on its size before it is built.
 
-        Of an objective from outside the project, whoever agreed to the code agreed to its model.
+        The models of objectives from outside the project are not checked, as the operator has agreed to their code.
         """
         objective = settings.objective
         if isinstance(objective, OwnSettings):
             return
         network = objective.scorer if isinstance(objective, BinarySettings) else objective
         itemsize = np.dtype(objective.dtype).itemsize
-        # Each unit has a weight at least; torch itself fails on numbers that are too long.
+        # Each unit has at least one weight. The check comes first, as torch fails on integers beyond 64 bits.
         parameters = network.hidden if isinstance(network, MlpSettings | MlpScorer) else 0
         if parameters * itemsize <= self.message_bytes:
             parameters = dimension_of(objective, shard.features.shape[1], shard.classes)
@@ -205,13 +215,13 @@ class TrustLimits:
             name not in self.data if self.data is not None else name not in CATALOGUE and name not in UNPUBLISHED
         ):
             raise SettingsError(
-                f"the server's settings ask for the data set {name!r}, which nobody agreed to use; if it may be used "
-                f"for this run, start this client with --allow-data {name}"
+                f"the server's settings ask for the data set {name!r}, which this client does not allow; if it may be "
+                f"used for this run, start this client with --allow-data {name}"
             )
 
 
 def check_run(run: str) -> None:
-    """Refuse a run whose id, which is the name of a folder here, leads anywhere else."""
+    """Reject a run id that is not a plain file name, as it becomes the name of a folder."""
     if not _RUN.fullmatch(run):
         raise WireError(
             f"the server calls its run {run[:80]!r}, which is not the id of a run; is it a server of Fenchel?"
@@ -219,9 +229,9 @@ def check_run(run: str) -> None:
 
 
 def named_files(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Path]]:
-    """Yield the files that settings name, each with its dotted key.
+    """Yield the dotted key and path of each file that settings name.
 
-    What only the server opens is text in the settings, and no path: ``objective.initial.file``.
+    Files that only the server opens have the type ``str`` in the settings, such as ``objective.initial.file``.
     """
     for name in type(section).model_fields:
         value: Any = getattr(section, name)

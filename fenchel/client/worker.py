@@ -1,4 +1,4 @@
-"""A client's side of the Work stream: instructions in, replies out."""
+"""Worker of a client, which reads instructions from the stream and writes replies."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from fenchel.common.wire.reader import IncomingMessage, MessageReader
 from fenchel.common.wire.stream import Stream
 from fenchel.proto import fenchel_pb2 as pb
 
-_INBOX_MESSAGES = 1000  # instructions that wait for their turn
-_INBOX_BYTES = 256 << 20  # and what they may take; then the next ones wait on the wire
-
-_SHORT_NS = 5_000_000  # the hop to another thread and back takes a quarter of a millisecond
+_INBOX_MESSAGES = 1000  # most instructions in the inbox
+_INBOX_BYTES = 256 << 20  # most bytes in the inbox; beyond it the stream is not read
+_SHORT_NS = 5_000_000  # a hop to another thread and back takes a quarter of a millisecond
 
 
 @dataclass
 class _Instruction:
-    """An instruction that has arrived; when its work began and ended."""
+    """Received instruction, with the times at which its handling began and ended."""
 
     message: IncomingMessage[pb.Instruction]
     begun_ns: int = 0
@@ -38,7 +37,7 @@ class _Instruction:
         return self.message.head
 
     def stamp(self, timing: pb.Timing) -> None:
-        """Note when the instruction came and how long it waited; the reply is about to be sent."""
+        """Add the times of arrival and of waiting to ``timing``, just before the reply is sent."""
         now, came = time.perf_counter_ns(), self.message.last_ns
         timing.received_unix_ns = time.time_ns() - (now - came)
         timing.receive_ns = came - self.message.first_ns
@@ -49,19 +48,19 @@ class _Instruction:
 
 @dataclass
 class Worker:
-    """Runs one session over one stream after another.
+    """Worker of one session, over one stream after another.
 
     Attributes
     ----------
     executor
-        Where it is done, so that the event loop stays free; ``None``: on the event loop (an in-process fleet).
+        Executor of computation; ``None`` computes on the event loop, as in an in-process fleet.
     short_here
-        Do phases that have been short so far on the event loop all the same: the hop would take longer than they do.
-        For a process whose event loop serves nobody but clients.
+        Whether phases that have been short so far run on the event loop, as a hop to a thread would take longer. For
+        processes whose event loop serves only clients.
     on_instruction
-        Called with each instruction before it is handled (progress for people).
+        Callback for each instruction, before it is handled.
     on_answer
-        Called with each instruction, its reply and the bytes of the reply's body, once that is on its way.
+        Callback for each instruction, its reply and the size of the reply's body in bytes, once the reply is sent.
     """
 
     session: Session
@@ -74,12 +73,12 @@ class Worker:
     _inbox: deque[_Instruction] = field(default_factory=deque)
     _buffer_pool: BufferPool = field(default_factory=BufferPool)
     _welcomed_ns: int = 0
-    _latest: int = 0  # the last instruction that was begun
-    _longest_ns: dict[str, float] = field(default_factory=dict)  # of each phase, and lately
+    _latest: int = 0  # sequence number of the last instruction whose handling began
+    _longest_ns: dict[str, float] = field(default_factory=dict)  # decaying maximum of the time, by phase
     _taken: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def work(self, stream: Stream) -> pb.Farewell | None:
-        """Handle instructions until the server says farewell or the stream breaks (``None``)."""
+        """Handle instructions. Return the server's farewell, or ``None`` if the stream breaks."""
         hello = self.session.hello()
         if self._partial is not None:
             self._partial.announce(hello.partial)
@@ -92,7 +91,7 @@ class Worker:
         welcome = parse(data).head
         if isinstance(welcome, pb.Farewell):
             if welcome.completed:
-                return welcome  # the run ended while this client was away
+                return welcome  # the run ended while the client was disconnected
             raise JoinRefusedError(welcome.reason)
         if not isinstance(welcome, pb.Welcome):
             raise WireError(f"the server did not begin with a welcome{SAME_VERSION}")
@@ -104,7 +103,7 @@ class Worker:
         try:
             await asyncio.wait({reading, answering}, return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
-                answering.result()  # only ever ends with an error
+                answering.result()  # raises, as the task ends only with an error
             return reading.result()
         finally:
             for task in (reading, answering):
@@ -132,16 +131,16 @@ class Worker:
             if self._partial is not None and self._partial.head.sequence <= message.head.sequence:
                 self._partial = None
             self._inbox.append(_Instruction(message))
-            del message  # the next may be long in coming: let go of the body
+            del message  # free the body while waiting for the next message
             arrived.set()
-            await asyncio.sleep(0)  # the answer begins before the next frame is asked for, which takes a while
+            await asyncio.sleep(0)  # let the handling begin before the next read, which takes a while to start
             while self._is_full():
                 self._taken.clear()
                 await self._taken.wait()
         return reader.farewell
 
     def _is_full(self) -> bool:
-        """Return whether the rest must wait on the wire; one instruction may be of any size."""
+        """Return whether the inbox has reached a limit. A single instruction may exceed the limit on bytes."""
         waiting = len(self._inbox)
         held = sum(each.message.assembly.size for each in self._inbox) if waiting > 1 else 0
         return waiting >= _INBOX_MESSAGES or held > _INBOX_BYTES
@@ -166,12 +165,12 @@ class Worker:
         self.on_answer(instruction.head, answer.head, 0 if answer.body is None else answer.body.size)
 
     def _void(self, head: pb.Instruction) -> bool:
-        """Whether a later instruction already says that this one's effect will not count."""
+        """Return whether a later instruction shows that this one's effect will not count."""
         return any(later.head.base < head.sequence for later in self._inbox if head.kind != pb.TELL)
 
     async def _handled(self, instruction: _Instruction) -> Answer:
         if self._running is not None and not self._running.done():
-            # Begun for an earlier stream; its answer is stored, and asked for again if it still matters.
+            # Begun on an earlier stream: the reply is in the journal, and the server requests it again if needed.
             await asyncio.wait([self._running])
         head = instruction.head
         again, self._latest = self._latest == head.sequence, head.sequence
@@ -180,11 +179,11 @@ class Worker:
         received = instruction.message.received()
 
         def handle() -> Answer:
-            # Sent again after a stream broke: it waited for nothing but its own work, which is accounted for.
+            # Sent again after a break: the instruction waited only for its own handling, which is already counted.
             instruction.begun_ns = instruction.message.last_ns if again else time.perf_counter_ns()
             answer = self.session.handle(head, received, pb.Timing())
             instruction.done_ns = time.perf_counter_ns()
-            # Not of a stored answer, which takes no time; and a phase that there is not would only fill the memory.
+            # Stored replies take no time, and unknown phases would fill the dictionary.
             if answer.head.timing.compute_ns and not answer.head.failure:
                 took = instruction.done_ns - instruction.begun_ns
                 self._longest_ns[head.phase] = max(took, 0.9 * self._longest_ns.get(head.phase, 0.0))

@@ -1,4 +1,4 @@
-"""Privacy budgets: uploads that count together, up to an epsilon."""
+"""Privacy budget of several uploads."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from fenchel.common.errors import BudgetSpentError
 
 @dataclass
 class Budget:
-    """Uploads that count together, and how many more an epsilon allows.
+    """Privacy budget, with the uploads charged to it.
 
     Attributes
     ----------
     cap
-        Largest epsilon of all of them; ``None``: no limit.
+        Largest epsilon of all uploads together; ``None`` for no limit.
     delta
-        Of that epsilon.
+        Delta of the differential privacy.
     accountant
-        How epsilon is computed.
+        Accountant that computes epsilon.
     scope
-        Which uploads these are, for people, where they are not those of one run.
+        Description of the uploads for error messages, unless they are those of one run.
     releases
-        How often each kind of release was charged.
+        Number of charges by kind of release.
     """
 
     cap: float | None = None
@@ -32,15 +32,15 @@ class Budget:
     accountant: Accountant = field(default_factory=Accountant)
     scope: str = ""
     releases: Counter[Release] = field(default_factory=Counter)
-    _known: tuple[Release, int, int] | None = None  # up to how many of one kind fit, beside so many others
+    _known: tuple[Release, int, int] | None = None  # kind, number of it that fits, number of all others charged
 
     @property
     def uploads(self) -> int:
-        """Uploads that were charged."""
+        """Number of charged uploads."""
         return self.releases.total()
 
     def check(self, what: str, release: Release) -> None:
-        """Raise unless one more upload fits."""
+        """Raise an error if another upload exceeds the budget."""
         if self.cap is None or self._fits(self.cap, release):
             return
         after = self.accountant.epsilon(self.releases + Counter([release]), self.delta)
@@ -54,7 +54,7 @@ class Budget:
             )
 
     def _fits(self, cap: float, release: Release) -> bool:
-        """Return whether one more upload fits; a power of two of its kind is tried, so few epsilons are computed."""
+        """Return whether another upload fits. Powers of two are tried, so that few epsilons are computed."""
         count = self.releases[release]
         others = self.uploads - count
         if self._known is not None and self._known[:2] == (release, others) and count < self._known[2]:

@@ -1,13 +1,12 @@
-"""Exact samples of the discrete Gaussian distribution: integers ``x`` with weights ``exp(-x²/2r²)``.
+"""Exact sampler of the discrete Gaussian distribution: integers ``x`` with weights ``exp(-x²/2r²)``.
 
-Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020. Noise of floating-point
-numbers tells in its last bits what it was added to (Mironov, "On significance of the least significant bits for
-differential privacy", CCS 2012). Integers have no such bits, provided that each has exactly its probability.
+Source: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020. The low-order bits of
+floating-point noise reveal the value to which it was added (Mironov, "On significance of the least significant bits
+for differential privacy", CCS 2012). Integers do not, provided that each has exactly its probability.
 
-The sampler rejects proposals from a geometric mixture of blocks, as Canonne, Kamath and Steinke reject those
-from a discrete Laplace distribution. A proposal is decided in floating-point numbers where these are certain
-to be right, and in exact arithmetic where they are not. So the samples depend on the key alone, not on the
-processor.
+The sampler rejects proposals from a geometric mixture of blocks, as Canonne, Kamath and Steinke reject those from a
+discrete Laplace distribution. A proposal is decided in floating point if the result is certain, and otherwise in exact
+arithmetic. The samples therefore depend on the key only, not on the processor.
 """
 
 from __future__ import annotations
@@ -22,32 +21,31 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 
 LARGEST_SCALE = 2.0**46
-"""64 blocks of at most this length are exact in float64."""
+"""Largest block length; the bounds of 64 such blocks are exact in float64."""
 _MARGIN = 2.0**-40
-"""Bound on the relative error of an acceptance probability in float64; where that is above 2^-64, it is below 2^-43."""
+"""Bound on the relative error of an acceptance probability in float64, which is below 2^-43 for those above 2^-64."""
 _AT_ONCE = 1 << 13
-"""Proposals that are made together: their arrays stay in the processor's cache."""
+"""Number of proposals in a batch, whose arrays fit into the processor's cache."""
 
 
 def discrete_gaussian(key: bytes, scale: float, count: int, *, margin: float = _MARGIN) -> NDArray[np.int64]:
     """Return independent samples of the discrete Gaussian distribution.
 
     A proposal is ``x = 2^m V + U`` with a random sign, where ``2^m <= r < 2^(m+1)``, ``V`` is geometric with
-    probabilities ``2^-(V+1)``, and ``U`` uniform in ``{0, ..., 2^m - 1}``. It is accepted with the probability
-    ``exp(-x²/2r²) 2^V / B``, where ``B`` bounds the numerator. Blocks from the 64th on are left out: they
-    begin at 32 standard deviations and have a probability below 1e-200.
+    probabilities ``2^-(V+1)``, and ``U`` uniform in ``{0, ..., 2^m - 1}``. It is accepted with probability
+    ``exp(-x²/2r²) 2^V / B``, where ``B`` bounds the numerator. Blocks from the 64th on are omitted, as they begin at
+    32 standard deviations and have a probability below 1e-200.
 
     Parameters
     ----------
     key
-        32 secret bytes, from which the samples follow by the stream cipher ChaCha20. They must serve nothing else.
+        32 secret bytes, used as a key of ChaCha20. They must not be used for anything else.
     scale
-        ``r``, from 1 to 2^46; nearly the standard deviation.
+        ``r``, from 1 to 2^46, which is close to the standard deviation.
     count
-        How many. The first samples do not depend on it.
+        Number of samples. The first samples do not depend on it.
     margin
-        Relative distance from an acceptance probability below which a decision is taken in exact arithmetic. A larger
-        one gives the same samples, later.
+        Relative distance to an acceptance probability below which exact arithmetic decides. It changes only the speed.
 
     Returns
     -------
@@ -74,7 +72,7 @@ def discrete_gaussian(key: bytes, scale: float, count: int, *, margin: float = _
         for i in np.flatnonzero(np.abs(excess) <= margin * threshold + 2):
             accepted[i] = acceptance.decide(seen + int(i), int(magnitude[i]), int(words[i, 2]))
         negative = (words[:, 1] >> np.uint64(63)).astype(bool)
-        accepted &= (magnitude > 0) | ~negative  # zero has one sign
+        accepted &= (magnitude > 0) | ~negative  # reject -0, so that 0 is not proposed twice
         drawn = np.where(negative, -magnitude, magnitude)[accepted][: count - filled]
         samples[filled : filled + drawn.size] = drawn
         filled, seen = filled + drawn.size, seen + proposals
@@ -82,21 +80,24 @@ def discrete_gaussian(key: bytes, scale: float, count: int, *, margin: float = _
 
 
 class _Acceptance:
-    """Decides exactly whether proposals are accepted.
+    """Exact decisions on proposals.
 
-    bound: ``B``, a float64 that is at least ``exp(-x²/2r²) 2^V`` for every proposal.
+    Attributes
+    ----------
+    bound
+        ``B``, a float64 that is at least ``exp(-x²/2r²) 2^V`` for every proposal.
     """
 
     def __init__(self, key: bytes, scale: float) -> None:
         self.shift = math.frexp(scale)[1] - 1  # ``m``: blocks have the length ``2^m``
         self._key = key
         self._twice_variance = 2 * Fraction(scale) ** 2
-        # A block's numerator is largest where it begins, and those of later blocks are smaller.
+        # The numerator decreases within a block, and from block to block.
         starts = [self._numerator(block << self.shift, 64, gmpy2.RoundUp) for block in range(8)]
         self.bound = float(max(starts)) * (1 + 1e-9)
 
     def _numerator(self, magnitude: int, precision: int, rounding: int) -> gmpy2.mpfr:
-        """Return ``exp(-x²/2r²) 2^V`` with every operation rounded to one side."""
+        """Return ``exp(-x²/2r²) 2^V``, with every operation rounded in the given direction."""
         with gmpy2.context(precision=precision, round=rounding):
             exponent = gmpy2.mpfr(gmpy2.mpq(-magnitude * magnitude / self._twice_variance))
             return gmpy2.mul_2exp(gmpy2.exp(exponent), magnitude >> self.shift)
@@ -104,7 +105,7 @@ class _Acceptance:
     def decide(self, number: int, magnitude: int, word: int) -> bool:
         """Return whether a uniform number whose first 64 bits are ``word`` lies below the acceptance probability.
 
-        Further bits are drawn until that is certain: a keystream of each proposal's own gives them.
+        Further bits come from the proposal's own keystream, until the result is certain.
         """
         nonce = bytes(8) + (number + 1).to_bytes(8, "little")
         further = Cipher(ChaCha20(self._key, nonce), mode=None).encryptor()
@@ -119,6 +120,6 @@ class _Acceptance:
             bits += 64
 
     def _scaled(self, magnitude: int, bits: int, rounding: int) -> Fraction:
-        """Return a bound on ``2^bits`` times the numerator, from the side that the rounding says."""
+        """Return a lower or upper bound on ``2^bits`` times the numerator, by the direction of rounding."""
         bound: Fraction = Fraction(*self._numerator(magnitude, bits + 64, rounding).as_integer_ratio()) * 2**bits
         return bound

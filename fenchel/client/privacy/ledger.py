@@ -1,10 +1,9 @@
-"""What one client has given away of its privacy: in one run, and in all runs together.
+"""Ledgers of the privacy loss of a client, in one run and over all runs.
 
-Every payload is charged before it leaves, and once: sent again, the same bytes tell nothing new. Each run has
-a ledger, which stops the client at the run's budget. A client with a policy has one more, for all its runs,
-which stops it at the policy's largest epsilon. The two bound each other: every charge is in the run's ledger
-first, and says there how long the policy's was, so an old copy of either is found. Ledgers are the files of a
-client that must not get lost.
+Every payload is charged once, before it is sent. Sent again, the same bytes cost nothing. The ledger of a run enforces
+the run's budget. A client with a policy has another ledger, which enforces the policy's budget over all runs. Every
+charge is written to the run's ledger first, with the length of the policy's ledger, so that an old copy of either is
+detected. Ledgers are the files of a client that must not be lost.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from fenchel.common.accounting.accountant import Accountant, Release
 from fenchel.common.errors import CheckpointError
 
 LEDGER = "privacy.ledger"
-"""The ledger of a run, in the client's folder of that run."""
+"""Name of a run's ledger, in the client's folder of the run."""
 
 COUNT = "privacy.count"
-"""Number of uploads in that ledger, in a file beside it."""
+"""Name of the file with the number of uploads in a run's ledger."""
 
 POLICY_LEDGER = "_policy.ledger"
-"""The ledger of a policy that names none, beside the folders of the runs; no id of a run begins so."""
+"""Default name of a policy's ledger, beside the folders of runs, whose ids cannot begin like this."""
 
 _KIND = "fenchel privacy ledger"
 _POLICY_KIND = "fenchel policy ledger"
@@ -39,25 +38,28 @@ _POLICY_FIELDS = _FIELDS | {"run", "client", "data"}
 
 
 class Ledger:
-    """One client's privacy ledger for one run.
+    """Privacy ledger of one client in one run.
 
     Parameters
     ----------
     path
-        The file, made with mode 0600 when the first payload is charged, together with its folder; ``None`` keeps the
-        ledger in memory (a test, or a client whose every round stands alone).
+        File of the ledger. It is created with mode 0600 at the first charge, together with its folder. ``None`` keeps
+        the ledger in memory.
     owner
-        Whose it is: a ledger of another client is refused.
+        Client id. The ledger of another client is rejected.
     cap
-        Largest epsilon of all uploads together; ``None``: no limit.
+        Largest epsilon of all uploads together; ``None`` for no limit.
+    delta
+        Delta of the differential privacy.
+    accountant
+        Accountant that computes epsilon.
     at_least
-        Uploads that are known to have left, from the policy's ledger: a ledger with fewer has been lowered, by an old
-        copy or a lost file.
+        Number of uploads of this run in the policy's ledger. A ledger with fewer is rejected as lost or outdated.
     policy
-        The ledger of all runs, to which every charge is added, too; ``None``: there is none.
+        Ledger over all runs, to which every charge is added as well.
     count
-        A file that says how many uploads this ledger has, for when it is opened again; ``None``: there is none. The
-        disk need not confirm it, as it can only say too few.
+        File with the number of uploads, as a check when the ledger is opened again. It is not synced to disk, as a
+        number that is too small is harmless.
     """
 
     def __init__(
@@ -76,8 +78,8 @@ class Ledger:
         self._counter = count
         self._budget = Budget(cap, delta, accountant or Accountant())
         self._policy = policy
-        self.charges: dict[str, tuple[Any, Release]] = {}  # round and release, by payload
-        self._marks: dict[str, int] = {}  # how long policies' ledgers were, by their paths
+        self.charges: dict[str, tuple[Any, Release]] = {}  # round and release, by digest of the payload
+        self._marks: dict[str, int] = {}  # lengths of policies' ledgers, by path
         header = {"kind": _KIND, "version": _VERSION, "owner": owner}
         self._file = LedgerFile(path, header, (1, _VERSION), self._take)
         at_least = max(at_least, counted(count))
@@ -86,25 +88,34 @@ class Ledger:
 
     @property
     def uploads(self) -> int:
-        """Distinct payloads that were charged."""
+        """Number of distinct payloads charged."""
         return self._budget.uploads
 
     @property
     def releases(self) -> dict[Release, int]:
-        """How often each kind of release was charged."""
+        """Number of charges by kind of release."""
         return dict(self._budget.releases)
 
     def mark(self, policy: Path) -> int:
-        """Return how many charges a policy's ledger had at least, when this ledger was written last."""
+        """Return the number of charges in a policy's ledger at the last write to this ledger."""
         return self._marks.get(str(policy), 0)
 
     def charge(self, payload_digest: bytes, round: int, release: Release) -> None:
-        """Charge a payload that is about to leave; return when that is written.
+        """Charge a payload, and return once the charge is on disk, so that the payload can be sent.
 
         Parameters
         ----------
         payload_digest
-            Of the bytes that leave; a digest that was charged before costs nothing.
+            Digest of the payload. A digest that was charged before costs nothing.
+        round
+            Round of the upload.
+        release
+            Noise multiplier and sampling rate of the upload.
+
+        Raises
+        ------
+        BudgetSpentError
+            If the payload exceeds the budget of the run or of the policy.
         """
         payload = payload_digest.hex()
         if payload in self.charges and (self._policy is None or payload in self._policy):
@@ -123,7 +134,7 @@ class Ledger:
                 write_count(self._counter, self.uploads)
 
     def begin(self) -> None:
-        """Make the file, without any charge, unless it is there: so a file that is missing later has been lost."""
+        """Create an empty ledger if there is none. A ledger that is missing later is then known to be lost."""
         self._file.begin()
 
     def _add(self, entry: dict[str, Any], release: Release) -> None:
@@ -149,21 +160,21 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Account:
-    """Where all that a client gives away is counted, over all its runs.
+    """Privacy account of a client's data over all runs.
 
     Attributes
     ----------
     client
-        The client's id.
+        Client id.
     run
-        In which it takes part now.
+        Id of the present run.
     data
-        Stands for the client's data, as they are before the server's settings change them: of a file of its own the
-        digest of its bytes, else the client's id with the name of the data set.
+        Identifier of the data before the settings prepare them: the digest of the client's own file, or the client id
+        and the name of the data set.
     path
-        The policy's ledger; ``None``: there is none, as nothing says where.
+        File of the policy's ledger; ``None`` if no folder was given for it.
     state
-        Folder of the client's runs, whose own ledgers count, too; ``None``: they are in memory.
+        Folder of the client's runs, whose ledgers are included; ``None`` if they are in memory.
     """
 
     client: str
@@ -173,7 +184,7 @@ class Account:
     state: Path | None
 
     def opened(self, cap: float | None, delta: float) -> PolicyLedger | None:
-        """Open the policy's ledger, and add what the ledgers of runs below :attr:`state` have and it has not."""
+        """Open the policy's ledger, and add charges that only the ledgers of runs below :attr:`state` have."""
         if self.path is None:
             return None
         runs = {run.name: Ledger(run / self.client / LEDGER, self.client) for run in self._runs()}
@@ -190,23 +201,28 @@ class Account:
 
 
 class PolicyLedger:
-    """All that a client's data have given away, of which its policy allows so much.
+    """Ledger over all runs of a client with a policy, which enforces the policy's budget.
 
-    Charges count that are of the same client, whatever its data were, or of the same data, whatever the client was
-    called: a file with one sample more is not new. Several clients and processes may share the file.
+    Charges count if they are of the same client, whatever its data were, or of the same data, whatever the client's id
+    was. A data file with one more sample thus does not have a new budget. Several clients and processes may share
+    the file.
 
     Parameters
     ----------
+    account
+        Account that the ledger belongs to.
     path
-        The file, made when the first payload is charged.
+        File of the ledger, which is created at the first charge.
     cap, delta
-        Largest epsilon of all uploads together; ``None``: no limit.
+        Largest epsilon of all uploads together, or ``None`` for no limit, and its delta.
+    at_least
+        Number of charges that the ledgers of runs prove. A ledger with fewer is rejected as lost or outdated.
     """
 
     def __init__(self, account: Account, path: Path, *, cap: float | None, delta: float, at_least: int = 0) -> None:
         self._account = account
         self._path = path
-        # Not by the run's accountant, which is the server's choice.
+        # The accountant is fixed, as the run's is chosen by the server.
         self._budget = Budget(cap, delta, scope=" in all runs of its policy")
         self._payloads: set[str] = set()
         self._of_runs: Counter[str] = Counter()
@@ -217,29 +233,29 @@ class PolicyLedger:
 
     @property
     def uploads(self) -> int:
-        """Uploads that count against the policy, of all runs."""
+        """Number of uploads of all runs that count against the policy."""
         return self._budget.uploads
 
     @property
     def uploads_of_this_run(self) -> int:
-        """Those of the client in its present run."""
+        """Number of uploads of the client in the present run."""
         return self._of_runs[self._account.run]
 
     def __contains__(self, payload: str) -> bool:
         return payload in self._payloads
 
     def check(self, release: Release) -> None:
-        """Raise ``BudgetSpentError`` unless the policy allows one upload more."""
+        """Raise ``BudgetSpentError`` if another upload exceeds the policy's budget."""
         self._budget.check(f"{self._account.client}: an upload of run {self._account.run}", release)
 
     @contextlib.contextmanager
     def charging(self, entry: dict[str, Any], release: Release) -> Iterator[dict[str, Any]]:
-        """Charge an upload when the block is left; within, the run's ledger is written.
+        """Charge an upload at the end of the block, in which the run's ledger is written.
 
-        Returns
-        -------
-        Iterator[dict[str, Any]]
-            What the run's ledger must add to the entry: how long this one is.
+        Yields
+        ------
+        dict[str, Any]
+            Fields for the entry of the run's ledger: the length of this ledger.
         """
         with self._file.held():
             if entry["payload"] not in self:
@@ -249,7 +265,7 @@ class PolicyLedger:
             self._add(self._account.run, entry)
 
     def add_missing(self, run: str, charges: Mapping[str, tuple[Any, Release]]) -> None:
-        """Add charges of a run's ledger that are not here: an older version made them, or a crash came between."""
+        """Add missing charges of a run's ledger, made by an older version or just before a crash."""
         with self._file.held():
             for payload, (round, release) in charges.items():
                 self._add(run, {"round": round, "payload": payload, **asdict(release)})
@@ -274,7 +290,7 @@ class PolicyLedger:
 
 
 def _release(entry: Mapping[str, Any], fields: set[str]) -> Release:
-    """Return what an entry says of its upload."""
+    """Return the release of an entry."""
     if entry.keys() != fields:
         raise ValueError(f"expected {sorted(fields)}, found {sorted(entry)}")
     return Release(entry["noise_multiplier"], entry["sampling_rate"])
@@ -282,8 +298,8 @@ def _release(entry: Mapping[str, Any], fields: set[str]) -> Release:
 
 def _lowered(place: str, found: int, known: int) -> CheckpointError:
     return CheckpointError(
-        f"the privacy ledger holds {found} uploads, but this client has sent {known}. It is an old copy, or "
-        "lost; with it this client would give away more than its budget, so nothing is sent. Put the right file back, "
-        "or begin a new run without this client",
+        f"the privacy ledger holds {found} uploads, but this client has sent {known}: it is an old copy, or "
+        "lost. Nothing is sent, as uploads beyond the budget could not be prevented. Put the right file back, or begin "
+        "a new run without this client",
         source=place,
     )

@@ -1,8 +1,7 @@
-"""The file of a privacy ledger: lines that only grow, each with a digest of itself and of all before it.
+"""Append-only file of a privacy ledger, whose lines form a hash chain.
 
-So a line that was changed, removed from the middle or written by something else is found. A line is on the
-disk before whatever it stands for may leave. A shared file is locked while a process reads its end and adds
-to it.
+The chain detects lines that were changed, removed from the middle or written by another program. A line is on disk
+before the payload that it charges is sent. A shared file is locked while a process reads its end and appends to it.
 """
 
 from __future__ import annotations
@@ -21,17 +20,21 @@ from fenchel.common.storage.store import make_private_folder, settle
 
 
 class LedgerFile:
-    """A chained file of entries.
+    """File of entries that form a hash chain.
 
     Parameters
     ----------
     path
-        The file, made with mode 0600 when the first entry is added, together with its folder (0700); ``None`` keeps
-        nothing.
+        Path of the file, which is created with mode 0600 at the first entry, together with its folder (0700). ``None``
+        stores nothing.
     header
         First line: ``kind``, ``version`` and, unless several clients share the file, its ``owner``.
+    versions
+        Versions that can be read.
     take
-        Called with each entry that is read; raises ``ValueError`` or ``TypeError`` for one that cannot be.
+        Callback for each entry that is read, which raises ``ValueError`` or ``TypeError`` for invalid ones.
+    shared
+        Whether several processes use the file.
     """
 
     def __init__(
@@ -50,8 +53,8 @@ class LedgerFile:
         self._shared = shared
         self._chain = ""
         self._lines = 0
-        self._size = 0  # bytes of the file that count
-        self._settled = False  # whether the file's name survives the loss of power
+        self._size = 0  # bytes of complete lines
+        self._settled = False  # whether the file's entry in its folder is synced to disk
         if path is not None and path.exists():
             with self.held():
                 if not shared:
@@ -59,12 +62,12 @@ class LedgerFile:
 
     @property
     def entries(self) -> int:
-        """Entries that were read or added, without the header."""
+        """Number of entries, without the header."""
         return max(self._lines - 1, 0)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes from adding entries to a shared file, after taking in what they have added."""
+        """Lock a shared file for the duration of a block, and read the entries that other processes have added."""
         if self.path is None or not self._shared:
             yield
             return
@@ -73,18 +76,18 @@ class LedgerFile:
             with writing_ledger(self.path):
                 make_private_folder(self.path.parent)
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-                stack.callback(os.close, descriptor)  # which also ends the lock
+                stack.callback(os.close, descriptor)  # also releases the lock
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             self._read(self.path)
             yield
 
     def begin(self) -> None:
-        """Make the file, without any entry, unless it is there: so a file that is missing later has been lost."""
+        """Create the file if there is none. A file that is missing later is then known to be lost."""
         if not self._chain:
             self.append(None)
 
     def append(self, entry: dict[str, Any] | None) -> None:
-        """Write an entry, if any, after the header where there is none yet; return when the disk has it."""
+        """Append an entry, if any, after a header in a new file, and return once it is on disk."""
         if self.path is None:
             return
         lines = b""
@@ -105,7 +108,7 @@ class LedgerFile:
         self._check_present(path)
         make_private_folder(path.parent)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-        # Unbuffered: closing the file would write once more what did not fit.
+        # Unbuffered, as closing a buffered file would write again what did not fit.
         with os.fdopen(descriptor, "wb", buffering=0) as file:
             os.fchmod(descriptor, 0o600)
             if file.seek(0, os.SEEK_END) != self._size:
@@ -115,9 +118,9 @@ class LedgerFile:
                     lines = lines[file.write(lines) :]
                 os.fsync(descriptor)
             except OSError:
-                os.ftruncate(descriptor, self._size)  # no half line, as on a full disk
+                os.ftruncate(descriptor, self._size)  # leave no partial line, for example on a full disk
                 raise
-        if not self._settled:  # once in each process: one before may have died too early
+        if not self._settled:  # once in each process, as an earlier one may have died before its sync
             settle(path.parent)
             self._settled = True
 
@@ -133,7 +136,7 @@ class LedgerFile:
         )
 
     def _read(self, path: Path) -> None:
-        """Take in the lines behind those that are known."""
+        """Read the lines after those already read."""
         try:
             with path.open("rb") as file:
                 if file.seek(0, os.SEEK_END) < self._size:
@@ -154,9 +157,9 @@ class LedgerFile:
             self._mend(path, rest)
 
     def _mend(self, path: Path, rest: bytes) -> None:
-        """Count a last line that lacks only its end; cut off one that a crash left incomplete.
+        """Complete a last line that lacks only its newline, and remove one that a crash left incomplete.
 
-        A payload leaves only after its line is complete, so an incomplete line stands for none.
+        A payload is sent only after its line is complete, so an incomplete line charges none.
         """
         try:
             json.loads(rest)
@@ -211,13 +214,13 @@ class LedgerFile:
 
 @contextlib.contextmanager
 def writing_ledger(path: Path) -> Iterator[None]:
-    """Say what it means that a ledger cannot be written, and what to do."""
+    """Convert errors of writing a ledger into a :class:`StorageError` with advice."""
     try:
         yield
     except OSError as error:
         raise StorageError(
-            f"the privacy ledger cannot be written ({error.strerror}), so nothing is sent and no budget spent; "
-            "make room on the disk, or the folder writable, and start this client again",
+            f"the privacy ledger cannot be written ({error.strerror}), so nothing is sent and no budget spent. "
+            "Free disk space or make the folder writable, and start this client again",
             source=path,
         ) from error
 
@@ -242,8 +245,8 @@ def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 def _damaged(path: Path, number: int, why: str) -> CheckpointError:
     return CheckpointError(
-        f"the privacy ledger is damaged: {why}. Nothing is sent, for nobody knows what was "
-        "given away; put an undamaged copy back that is as new as this one, or begin a new run without this client",
+        f"the privacy ledger is damaged: {why}. Nothing is sent, as the privacy loss so far is "
+        "unknown. Put an undamaged copy back that is as new as this one, or begin a new run without this client",
         source=path,
         row=number,
     )

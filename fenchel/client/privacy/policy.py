@@ -1,4 +1,4 @@
-"""What a client insists on, whatever the server asks for (docs/privacy.md, "A client's own policy")."""
+"""Privacy policy of a client, independent of the run's settings (docs/privacy.md, "A client's own policy")."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fenchel.common.settings.section import Section, settings_error, yaml_value
 
 
 class Policy(Section):
-    """One client's own limits; a run that asks for less protection is refused."""
+    """Least protection that a client requires of every run. Other runs are rejected."""
 
     minimum_noise_multiplier: PositiveFloat | None = Field(
         None, description="least noise on an upload, over its sensitivity (z)"
@@ -58,32 +58,32 @@ class Policy(Section):
 
     @property
     def wants_noise(self) -> bool:
-        """Requirement of differential privacy: unless the policy wants encryption, and nothing else."""
+        """Requirement of noise, which all policies have but those that require only encryption."""
         return not self._wants_encryption or not self.model_fields_set <= _OF_ENCRYPTION
 
     @property
     def _wants_encryption(self) -> str:
-        """The key that demands encryption, with its value; empty if none does."""
+        """Return the key that requires encryption, with its value; empty if there is none."""
         if self.encryption == "required":
             return "encryption: required"
         return "protect_primal: true" if self.protect_primal else ""
 
     def check_exposure(self, client: str, algorithm: AlgorithmSettings, *, evaluates: bool = False) -> None:
-        """Refuse a run that encrypts too little.
+        """Reject a run that encrypts less than the policy requires.
 
         Parameters
         ----------
         client
-            The one whose policy this is.
+            Client id, for messages.
         algorithm
-            That of the run.
+            Settings of the run's algorithm.
         evaluates
-            Whether this client tells the server its exact losses, for models that the server chooses.
+            Whether the client sends exact losses of models that the server chooses.
 
         Raises
         ------
         SettingsError
-            The text says what the run does and what this policy wants, for each point in which they differ.
+            Lists each value of the run that the policy does not accept, and the required one.
         """
         wanted = []
         if evaluates and self._wants_encryption:
@@ -97,11 +97,11 @@ class Policy(Section):
             wanted.append(f"encrypts {given}, and the policy wants encryption: required")
         if self.protect_primal and not algorithm.hides_model:
             wanted.append("shows the server this client's contributions, and the policy wants protect_primal: true")
-        picks = getattr(algorithm, "picks", None)  # null: all, and so for algorithms that pick nothing
+        picks = getattr(algorithm, "picks", None)  # None for all blocks, and for algorithms without blocks
         if (least := self.least_picks) is not None and isinstance(picks, int):
             if picks < least:
                 wanted.append(f"asks for picks: {picks}, and the policy wants {least} or more")
-            # The server works the clients' shares out, from what the others hold.
+            # With fewer, the server can compute a client's share from those of the others.
             elif getattr(algorithm, "picking", None) == "common":
                 wanted.append(
                     f"asks for picking: common, of which this client's share may be smaller than the {least} picks "
@@ -110,34 +110,34 @@ class Policy(Section):
         _refuse(client, wanted)
 
     def check_without_privacy(self, client: str) -> None:
-        """Refuse a run without differential privacy if this policy wants it; ``client`` is the one whose it is.
+        """Reject a run without differential privacy if the policy requires it.
 
         Raises
         ------
         SettingsError
-            The policy wants noise.
+            If the policy requires noise.
         """
         if self.wants_noise:
             _refuse(client, ["sends uploads without differential privacy, and this client's policy wants it"])
 
     def check_privacy(self, client: str, asked: DifferentialPrivacy, noise_multiplier: float, support: Support) -> None:
-        """Refuse a run that protects too little.
+        """Reject a run whose differential privacy is weaker than the policy requires.
 
         Parameters
         ----------
         client
-            The one whose policy this is.
+            Client id, for messages.
         asked
-            What the run's settings ask for.
+            Differential privacy in the run's settings.
         noise_multiplier
-            Noise on an upload, over its sensitivity.
+            Standard deviation of the noise of an upload, divided by its sensitivity.
         support
-            Which coordinates are sent.
+            Selection of the coordinates that are sent.
 
         Raises
         ------
         SettingsError
-            The text says what the run asks for and what this policy wants, for each point in which they differ.
+            Lists each value of the run that the policy does not accept, and the required one.
         """
         wanted = []
         if asked.mechanism not in self.mechanisms:
@@ -167,7 +167,7 @@ _OF_ENCRYPTION = {"encryption", "protect_primal", "least_picks"}
 
 
 def _refuse(client: str, wanted: Sequence[str]) -> None:
-    """Raise an error if a policy wants anything of a run."""
+    """Raise an error that lists unmet requirements, if there are any."""
     if wanted:
         raise SettingsError(f"client {client} does not take part: the run {'; it '.join(wanted)}")
 

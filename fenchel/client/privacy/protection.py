@@ -1,4 +1,4 @@
-"""A client's differential privacy: how much noise an upload needs, where it comes from, and what it has cost."""
+"""Differential privacy of a client: amount and source of the noise of an upload, and its cost."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from fenchel.common.settings.run import RunSettings
 
 @dataclass(frozen=True)
 class Protection:
-    """What stands between a client's samples and what it sends.
+    """Differentially private mechanism of a client in a run.
 
     Attributes
     ----------
     privacy
-        The mechanism, as the run asks for it.
+        Settings of the mechanism.
     facts
-        What else the sensitivity follows from.
+        Public facts that the sensitivity depends on.
     release
         Noise multiplier and sampling rate of every upload.
     randomness
-        Where noise, batches and supports come from.
+        Source of noise, batches and index sets.
     ledger
-        What has left so far, and how much may.
+        Ledger of the run, which enforces the budget.
     """
 
     privacy: DifferentialPrivacy
@@ -52,17 +52,17 @@ class Protection:
 
     @property
     def clip_gradient(self) -> float | None:
-        """G, to which the gradient of every sample is clipped."""
+        """Bound G to which the gradient of each sample is clipped."""
         return None if self.privacy.mechanism == "clip-update" else self.privacy.clip
 
     @property
     def clip_update(self) -> float | None:
-        """C, to which what is sent is clipped, as a difference from the model that the round began with."""
+        """Bound C to which an upload is clipped, as a difference from the model at the start of the round."""
         return self.privacy.clip if self.privacy.mechanism == "clip-update" else None
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader of this run's epsilon should know."""
+        """Caveats about the run's epsilon, for the client's operator."""
         return [f"differential_privacy: {warning}" for warning in self.privacy.warnings(self.facts)]
 
     def sensitivity(self, local: LocalMap, difference: DualDifference) -> tuple[float, DualDifference]:
@@ -72,23 +72,36 @@ class Protection:
     def released(
         self, values: Vector, t: int, name: str, sensitivity: float, largest: float, occasion: bytes
     ) -> Vector:
-        """Return ``values`` with their noise, shape (k,), charged to the ledger: now they may leave.
+        """Add noise to ``values``, charge the upload to the ledger, and return the sum, shape (k,).
 
-        Both are integers times a spacing (:mod:`fenchel.common.accounting.grid`), and only their sum becomes
-        floating-point numbers. So the last bits of these say no more than the sum does.
+        Values and noise are integers times a spacing (:mod:`fenchel.common.accounting.grid`). Only their sum is
+        converted to floating point, so that its low-order bits reveal no more than the sum does.
 
-        The noise depends on the client's secret and on everything that makes the payload: the values, how
-        much noise there is, the round, and the question with the state in which it is answered. So what is
-        computed again is the same payload, which costs nothing, and anything else has noise of its own.
+        The noise is a function of the client's secret and of everything that determines the payload: the values, the
+        scale of the noise, the round, and the request with the state before it. Repeated work gives the same payload,
+        which costs nothing. Any other payload has independent noise.
 
         Parameters
         ----------
         values
-            Shape (k,).
+            Values to send, shape (k,).
+        t
+            Round.
+        name
+            Name of the vector among those of a round.
+        sensitivity
+            L2 sensitivity of ``values`` to one sample.
         largest
-            Magnitude of the largest number that local steps begin with, which must not depend on the data.
+            Largest magnitude of the numbers that local steps begin with. It must not depend on the data.
         occasion
-            Stands for the question, and for the state before it.
+            Digest of the request and of the state before it.
+
+        Raises
+        ------
+        BudgetSpentError
+            If the upload exceeds the budget.
+        PrivacyBudgetError
+            If a value is not finite, or no noise covers the values.
         """
         try:
             grid = GridNoise.covering(
@@ -111,23 +124,22 @@ class Protection:
         return noised
 
     def rounding(self, values: Vector, largest: float) -> float:
-        """Return by how much rounding can move an upload further than its sensitivity, which is of real numbers.
+        """Return the increase of the sensitivity by rounding, as the sensitivity is that of real arithmetic.
 
-        Two runs that differ in a sample round differently in every coordinate of every step, by some units in the
-        last place of what they compute with: nothing beside the sensitivity, unless the model, a dual
-        variable or a control variate is very large, or their dtype short. Near 0 numbers have no such units, and
-        each product is wrong by up to half the smallest subnormal number ``u``. So the uploads of two runs of Q
-        steps differ by a multiple of ``u Q sqrt(k)``, however short the steps. An update that is clipped is
-        rounded once more, to the dtype in which it is sent: by units in the last place of the model, which
-        local steps begin with, and of C.
+        Two runs that differ in one sample round differently in each coordinate of each step, by a few units in the last
+        place. This is negligible unless the model, a dual variable or a control variate is very large, or its dtype
+        short. Near 0 the relative error is unbounded: the error of each product is up to half the smallest subnormal
+        number ``u``. The uploads of two runs of Q steps can therefore differ by a multiple of ``u Q sqrt(k)``, however
+        short the steps are. A clipped update is rounded once more, to the dtype in which it is sent, by units in the
+        last place of the initial model and of C.
         """
         facts, limits = self.facts, np.finfo(values.dtype)
         eps, tiny = float(limits.eps), float(limits.tiny)  # tiny: the smallest normal number
         reach = max(1.0, facts.step_size * facts.steps, 1 / facts.penalty if facts.penalty else 0.0)
-        # A step has the products of the gradient, b for each coordinate, whose errors features and the step size
-        # multiply (`reach` has the latter), and its own: by the step size, rho, a weight. Sums near 0 are exact. `tiny`
-        # is 2^24 times u / 2 in single precision, 2^53 times in double, and so covers all of them. Rounding the step
-        # size itself, by u / 2, moves a step by that times the length of a gradient, at most G.
+        # Each step has b products per coordinate of the gradient, whose errors are multiplied by features and step size
+        # (the latter is in `reach`), and a few of its own: by step size, rho and a weight. Sums near 0 are exact.
+        # `tiny` is 2^24 times u / 2 in single precision and 2^53 times in double, which covers all of them. Rounding
+        # the step size itself, by u / 2, moves a step by that times the norm of a gradient, at most G.
         last_place = (eps * largest + tiny * max(1.0, self.privacy.clip)) * reach
         of_steps = 4 * facts.steps * last_place * float(np.sqrt(values.size))
         return of_steps + 4 * eps * (self.clip_update or 0.0)
@@ -141,14 +153,29 @@ def protection_of(
     policy: Policy | None = None,
     account: Account | None = None,
 ) -> Protection | None:
-    """Return a client's protection in a run, or ``None`` if there is to be none.
+    """Return the differentially private mechanism of a client in a run, or ``None`` for a run without one.
 
     Parameters
     ----------
+    client
+        Client id.
+    settings
+        Settings of the run.
+    objective
+        Objective on the client's samples.
     folder
-        Where the client's secret and its ledger are kept; ``None``: in memory.
+        Folder of the client's secret and ledger; ``None`` keeps them in memory.
+    policy
+        Differential privacy that the client requires.
     account
-        Where all its runs are counted, if it has a policy.
+        Privacy account over all runs, for a client with a policy.
+
+    Raises
+    ------
+    SettingsError
+        If the run is weaker than the policy requires, or its budget does not allow a single upload.
+    CheckpointError
+        If the client has taken part in the run, and its ledger is missing.
     """
     privacy = settings.differential_privacy
     if privacy is None:
@@ -161,7 +188,7 @@ def protection_of(
     check_noise(settings, facts, release.noise_multiplier)
     if policy is not None:
         policy.check_privacy(client, privacy, release.noise_multiplier, facts.support)
-    limit = privacy.budget if privacy.mechanism != "paper" else None  # that one is by the paper's formula
+    limit = privacy.budget if privacy.mechanism != "paper" else None  # the paper's mechanism has its own formula
     _check_ledger(folder)
     if policy is not None:
         _check_first(client, Budget(policy.maximum_epsilon, policy.delta), release)
@@ -180,12 +207,12 @@ def protection_of(
         _check_first(client, Budget(limit, privacy.delta, Accountant(privacy.accountant)), release)
         if of_all_runs is not None:
             of_all_runs.check(release)
-    ledger.begin()  # before there is a secret: whoever has one has a ledger
+    ledger.begin()  # before the secret is made, so that every client with a secret has a ledger
     return Protection(privacy, facts, release, _randomness(client, settings, folder), ledger)
 
 
 def _policy_ledger(client: str, policy: Policy | None, account: Account | None) -> PolicyLedger | None:
-    """Open the ledger of all runs, which a client with a policy keeps wherever there is a place for it."""
+    """Open the ledger over all runs of a client with a policy, if there is a folder for it."""
     if policy is None:
         return None
     opened = None if account is None else account.opened(policy.maximum_epsilon, policy.delta)
@@ -199,7 +226,7 @@ def _policy_ledger(client: str, policy: Policy | None, account: Account | None) 
 
 
 def _check_first(client: str, budget: Budget, release: Release) -> None:
-    """Refuse a run of which not even the first upload fits into an empty budget."""
+    """Reject a run whose budget does not allow a single upload."""
     if budget.cap is None:
         return
     first = budget.accountant.epsilon({release: 1}, budget.delta)
@@ -211,7 +238,7 @@ def _check_first(client: str, budget: Budget, release: Release) -> None:
 
 
 def _randomness(client: str, settings: RunSettings, folder: Path | None) -> PrivateRandomness:
-    """Return the client's own source for these settings: with other settings it draws other numbers."""
+    """Return the client's source of randomness, which differs for other settings."""
     privacy = settings.differential_privacy
     if privacy is not None and privacy.fixed_seeds:
         source = PrivateRandomness(hashlib.sha256(f"{settings.seed} {client}".encode()).digest())
@@ -221,20 +248,20 @@ def _randomness(client: str, settings: RunSettings, folder: Path | None) -> Priv
 
 
 def _check_ledger(folder: Path | None) -> None:
-    """Refuse to begin a ledger anew where this client has taken part already."""
+    """Raise an error if the ledger is missing though the client has taken part in the run."""
     if folder is None or (folder / LEDGER).exists() or not (folder / SECRET).exists():
         return
     raise CheckpointError(
-        "the privacy ledger is missing, but this client has taken part in this run before. Without "
-        "it nobody knows what was given away: put it back, or begin a new run without this client",
+        "the privacy ledger is missing, but this client has taken part in this run before, so its "
+        "privacy loss is unknown. Put the ledger back, or begin a new run without this client",
         source=folder / LEDGER,
     )
 
 
 def bounded(shard: Shard, norm: float | None) -> Shard:
-    """Return a shard none of whose samples is longer than ``norm``: longer ones are shortened to it.
+    """Return a shard whose samples have a norm of at most ``norm``; longer samples are scaled down.
 
-    The bound holds whatever the samples are, so that what follows from it does not depend on them.
+    The bound holds for any samples, so quantities derived from it reveal nothing about the data.
     """
     if norm is None or not shard.samples:
         return shard

@@ -1,9 +1,9 @@
-"""Random numbers that privacy rests on: nobody but this client can redo them.
+"""Secret random numbers of a client, on which its differential privacy rests.
 
-They come from a secret that a client draws from the operating system once a run. Every draw is keyed by what it is
-for *and* by what it is about (the values that it protects, the instruction that it answers). So a retry of
-the same work gives the same bytes, which a server cannot average the noise out of, and other work gets other
-noise, which it cannot subtract (docs/specifications/fedpdm.md, section 2.1, rules 4 and 6).
+They are derived from a secret that the client draws from the operating system once per run. Each draw is keyed by its
+purpose *and* by its subject: the values that it protects, or the instruction that it answers. A retry of the same work
+therefore gives the same bytes, so that a server cannot average the noise out. Other work gets other noise, so that a
+server cannot subtract it (docs/specifications/fedpdm.md, section 2.1, rules 4 and 6).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECRET = "own.secret"  # noqa: S105 - the name of a file
 
 @dataclass(frozen=True)
 class PrivateRandomness:
-    """A client's own source of random numbers.
+    """Secret source of random numbers.
 
     Attributes
     ----------
@@ -39,9 +39,9 @@ class PrivateRandomness:
 
     @classmethod
     def kept_in(cls, folder: Path | None) -> PrivateRandomness:
-        """Return the one whose secret a folder holds; draw and write it if there is none yet.
+        """Read the secret from a folder, or draw and write one if there is none yet.
 
-        ``None`` draws a secret that lives as long as the process.
+        ``None`` draws a secret that exists in memory only.
         """
         if folder is None:
             return cls(os.urandom(SECRET_BYTES))
@@ -58,27 +58,27 @@ class PrivateRandomness:
         return cls(secret)
 
     def derived(self, context: str) -> PrivateRandomness:
-        """Return another source that depends on this one's secret and on the context, and is as private."""
+        """Derive another source from the secret and the context, which is as secret as this one."""
         return PrivateRandomness(self._key("derived", context))
 
     def generator(self, *context: str | int | bytes) -> np.random.Generator:
-        """Return a numpy generator for one purpose, for mini-batches: its numbers are never shown."""
+        """Return a NumPy generator for numbers that are never disclosed, such as mini-batches."""
         key = self._key(*context)
         return np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "little")))
 
     def seed(self, *context: str | int | bytes) -> int:
-        """Return 64 bits that may be shown: nothing else follows from them."""
+        """Return a seed of 64 bits that can be disclosed, as no other draw follows from it."""
         return int.from_bytes(self._key(*context)[:8], "little")
 
     def discrete_gaussian(self, count: int, scale: float, *context: str | int | bytes) -> NDArray[np.int64]:
-        """Return independent integers from the discrete Gaussian distribution of a scale, shape (count,).
+        """Return samples of the discrete Gaussian distribution, shape (count,).
 
-        Nobody can tell them from true ones without the secret, whatever numbers of theirs are known.
+        Without the secret they cannot be distinguished from independent samples, even if other draws are known.
         """
         return discrete_gaussian(self._key(*context, scale.hex()), scale, count)
 
     def _key(self, *context: str | int | bytes) -> bytes:
-        """Return 32 bytes that depend on the secret and on every part of the context, and where each ends."""
+        """Return 32 bytes that depend on the secret and on each part of the context and its length."""
         mac = hmac.new(self.secret, digestmod=hashlib.sha256)
         for part in context:
             encoded = part if isinstance(part, bytes) else str(part).encode()

@@ -111,7 +111,7 @@ def test_a_restart_at_any_moment_changes_nothing(make_session: MakeSession, rest
         ("stumble", pb.ASK, "an unexpected ArithmeticError; see the client's log"),
         ("stumble", pb.TELL, "an unexpected ArithmeticError; see the client's log"),
         ("misfit", pb.ASK, "has dtype complex128"),
-        ("talkative", pb.TELL, "was told, not asked"),
+        ("talkative", pb.TELL, "has no reply, but returned values"),
         ("unknown", pb.ASK, "answers no phase 'unknown'"),
         ("add", pb.ASK, r"takes \['amount'\], got \[\]"),
         ("nothing.of.this", pb.INSPECT, "does not know"),
