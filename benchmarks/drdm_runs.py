@@ -56,26 +56,24 @@ def percent(values: Floats, digits: int = 2) -> str:
 
 
 def line(method: Method, runs: Sequence[fenchel.Run], targets: Sequence[float]) -> dict[str, object]:
-    """Return a row of the table: a method's runs with all seeds, beside the paper.
+    """Return a row of the table: a method's runs with all seeds, and the paper's figures in brackets.
 
     targets: accuracies of the worst client; how many rounds and megabytes until the mean over the seeds is there.
     """
     last = {figure: np.array([evaluated(run, figure)[1][-1] for run in runs]) for figure in (MEAN, WORST, SPREAD)}
     names = ("average", "worst", "std")
-    papers = [f"{value:.2f}" for value in method.paper] or ["–"] * len(names)
-    figures: dict[str, object] = {"method": method.title, "seeds": len(runs)}
+    papers = [f" ({value:.2f})" for value in method.paper] or [""] * len(names)
+    figures: dict[str, object] = {"method": method.title}
     for name, paper, values in zip(names, papers, last.values(), strict=True):
-        figures |= {name: percent(values), f"paper, {name}": paper}
+        figures[name] = f"{percent(values)}{paper}"
     losses = np.array([run.figures["worst_client_loss"] for run in runs])
-    figures["largest client loss"] = f"{losses.mean():.3f}"
+    figures["largest loss"] = f"{losses.mean():.3f}"
     rounds, worst = _mean_curve(runs, WORST)
     sent = np.mean([megabytes(run) for run in runs], axis=0)
     for target in targets:
         reached = first(rounds, worst, target)
-        figures[f"rounds to worst {target:.0%}"] = reached or "–"
-        figures[f"MB to worst {target:.0%}"] = f"{sent[reached - 1]:.0f}" if reached else "–"
+        figures[f"rounds, MB to {target:.0%}"] = f"{reached}, {sent[reached - 1]:.0f}" if reached else "–"
     figures["MB a round"] = f"{sent[-1] / sent.size:.2f}"
-    figures["s a round"] = f"{np.median(np.concatenate([run.metrics_table['seconds'] for run in runs])):.2f}"
     return figures
 
 

@@ -2,7 +2,7 @@
 
 The values of each message are dealt to the clients of its group (ragged partition), 3 by 3 and 5 by 5. Real server
 and client processes over TLS, keys of 3072 bits. Writes the tables and the figure of
-``docs/results/hyfdca-news20.md``, in about 15 minutes on two cores; ``--quick`` does two rounds of each kind and
+``docs/results/hyfdca.md``, in about 15 minutes on two cores; ``--quick`` does two rounds of each kind and
 writes nothing. Needs News20 (``fenchel data fetch news20``, or ``FENCHEL_DATA``, which may also hold
 ``news20/news20_binary.npz``: the set rebuilt from the original messages).
 """
@@ -25,7 +25,8 @@ from fenchel.report.render.figure import draw
 
 _PLAIN = "fenchel/experiments/hyfdca/news20.yaml"
 _ENCRYPTED = "fenchel/experiments/hyfdca/news20-encrypted.yaml"
-_PAGE = Path("docs/results/hyfdca-news20.md")
+_PAGE = Path("docs/results/hyfdca.md")
+_PICTURE = _PAGE.with_name("hyfdca-news20.png")
 _FEATURES = 1_355_191
 _FIVE = ("clients=25", "data.partition={kind: ragged, sample_groups: 5, feature_groups: 5}")
 
@@ -51,14 +52,14 @@ _SPARSE = (
     "evaluation.every=10",
 )
 _CASES = (
-    Case("line-search", "line search, H = all", _PLAIN, 300, 2),
-    Case("safe", "safe, H = all", _PLAIN, 300, 9, ("algorithm.preset=safe",)),
-    Case("exact-33", "exact, H = 33", _PLAIN, 300, 2, ("algorithm.preset=exact", "algorithm.picks=33")),
-    Case("line-search-5-by-5", "line search, H = all, 5 by 5", _PLAIN, 100, 2, _FIVE),
-    Case("encrypted", "encrypted, line search, H = all", _ENCRYPTED, 6, 2),
-    Case("alone", "the same, a process for each client", _ENCRYPTED, 3, 9),
-    Case("encrypted-5-by-5", "encrypted, line search, H = all, 5 by 5", _ENCRYPTED, 3, 2, _FIVE),
-    Case("sparse", "encrypted, exact, H = 33, sparse and common", _ENCRYPTED, 300, 2, _SPARSE),
+    Case("line-search", "line search", _PLAIN, 300, 2),
+    Case("safe", "safe", _PLAIN, 300, 9, ("algorithm.preset=safe",)),
+    Case("exact-33", "exact, H=33", _PLAIN, 300, 2, ("algorithm.preset=exact", "algorithm.picks=33")),
+    Case("line-search-5-by-5", "line search, 5 by 5", _PLAIN, 100, 2, _FIVE),
+    Case("encrypted", "encrypted, line search", _ENCRYPTED, 6, 2),
+    Case("alone", "the same, nine client processes", _ENCRYPTED, 3, 9),
+    Case("encrypted-5-by-5", "encrypted, line search, 5 by 5", _ENCRYPTED, 3, 2, _FIVE),
+    Case("sparse", "encrypted, exact, H=33, sparse and common", _ENCRYPTED, 300, 2, _SPARSE),
 )
 
 
@@ -80,10 +81,10 @@ def measure(quick: bool) -> Figures:
             done.append((case, watched))
         rows = [_row(case, watched) for case, watched in done]
         if not quick:
-            draw([watched.run for _, watched in done[:3]], _PAGE.with_suffix(".png"))
-            put(_PAGE, "runs", markdown(rows))
-            put(_PAGE, "gaps", markdown(_gaps(done[0][1])))
-            put(_PAGE, "made", made_by("hyfdca_news20", "on two cores of a shared machine"))
+            draw([watched.run for _, watched in done[:3]], _PICTURE)
+            made = made_by("hyfdca_news20", "on two cores of a shared machine")
+            put(_PAGE, "runs", f"{made}\n\n{markdown(rows)}")
+            put(_PAGE, "gaps-news20", markdown(_gaps(done[0][1])))
         plain, encrypted = done[0][1], done[1 if quick else 4][1]
         return {
             "rows": rows,
@@ -119,17 +120,18 @@ def _rebuild(folder: Path) -> Path | None:
 def _row(case: Case, watched: Watched) -> dict[str, Any]:
     seconds = watched.column("seconds")
     gap = watched.run.figures.get("gap", float("nan"))
+    sent = [f"{watched.column(name).mean() / 1e6:.1f}" for name in ("bytes_up", "bytes_down")]
     peak = [f"{clients / 1e6:,.0f}" for clients in (min(watched.clients), max(watched.clients))]
     return {
         "run": case.name,
         "rounds": case.rounds,
-        "s a round (range)": f"{np.median(seconds):.2f} ({seconds.min():.2f} to {seconds.max():.2f})",
-        "MB up, down": ", ".join(f"{watched.column(name).mean() / 1e6:.1f}" for name in ("bytes_up", "bytes_down")),
+        "s a round (range)": f"{np.median(seconds):.2f} ({seconds.min():.2f}…{seconds.max():.2f})",
+        "MB each way": ", ".join(dict.fromkeys(sent)),
         "objective": f"{watched.run.figures['objective']:.5f}",
         "gap": "" if np.isnan(gap) else f"{gap:.2g}",
         "test accuracy": f"{watched.run.figures['test_accuracy']:.2%}",
         "server MB": f"{watched.server / 1e6:,.0f}",
-        "client processes, MB each": f"{len(watched.clients)}, {peak[0]} to {peak[1]}",
+        "client processes: MB each": f"{len(watched.clients)}: {peak[0]}…{peak[1]}",
     }
 
 
@@ -140,7 +142,7 @@ def _gaps(watched: Watched) -> list[dict[str, str]]:
         lately = slice(max(t - 9, 0), t + 1)
         rows.append(
             {
-                "rounds done": str(t),
+                "rounds": str(t),
                 "gap": f"{gaps[t]:.4f}",
                 "smallest of the last 10": f"{gaps[lately].min():.4f}",
                 "largest": f"{gaps[lately].max():.4f}",

@@ -1,7 +1,7 @@
 """Rounds that HyFDCA needs on breast cancer, nine clients in a 3 by 3 grid, beside an independent prototype.
 
 Real server and client processes over TLS. Writes the tables and the figures of
-``docs/results/hyfdca-breast-cancer.md``. It takes about half an hour on two cores. Runs are kept in
+``docs/results/hyfdca.md``. It takes about half an hour on two cores. Runs are kept in
 ``runs/hyfdca-breast-cancer``, and those that are there already are not done again: remove the folder to measure
 anew. ``--quick`` does four short runs in under a minute, and writes and keeps nothing. No data are downloaded: the
 set is installed with Fenchel.
@@ -19,7 +19,7 @@ from benchmarks.hyfdca_breast_cancer.runs import LAMBDAS, hush, pool
 from benchmarks.page import made_by, put
 from benchmarks.program import Figures, markdown, progress, run
 
-_PAGE = Path("docs/results/hyfdca-breast-cancer.md")
+_PAGE = Path("docs/results/hyfdca.md")
 
 
 def measure(quick: bool) -> Figures:
@@ -41,8 +41,8 @@ def measure(quick: bool) -> Figures:
     figures.draw_gaps(table, _PAGE.with_name("hyfdca-breast-cancer-gap.png"))
     figures.draw_losses(losses, _PAGE.with_name("hyfdca-breast-cancer-loss.png"))
     for name, rows in tables.items():
-        put(_PAGE, name, markdown(rows))
-    put(_PAGE, "made", made_by("hyfdca_breast_cancer"))
+        made = f"{made_by('hyfdca_breast_cancer')}\n\n" if name == "presets" else ""
+        put(_PAGE, name, f"{made}{markdown(rows)}")
     return {"rows": tables["presets"], "optima": [averaging.optimum(l2) for l2 in LAMBDAS]}
 
 

@@ -25,7 +25,7 @@ from fenchel.common.settings.run import load
 TRIALS = 60
 """Random settings of each baseline and lambda."""
 
-BASELINES = {"hybrid-fedavg": ("3.5 %", "26.6 %", "57.6 %"), "hyfem-like": ("2.6 %", "27.6 %", "58.7 %")}
+BASELINES = {"hybrid-fedavg": ("3.5%", "26.6%", "57.6%"), "hyfem-like": ("2.6%", "27.6%", "58.7%")}
 _HYFDCA = ("3.5e-7", "1.4e-5", "1.9e-3")  # preset exact, H = 15
 
 
@@ -109,10 +109,10 @@ def compared(errors: Mapping[str, Sequence[Vector]], best: Mapping[str, Sequence
         row: dict[str, object] = {"algorithm": name}
         for place, (l2, curve) in enumerate(zip(LAMBDAS, curves, strict=True)):
             error = max(float(curve[-1]), 0.0)
-            row[f"λ = {l2:g}"] = f"{error:.1e}" if name.startswith("HyFDCA") else f"{error:.1%}"
+            row[f"λ={l2:g}"] = f"{error:.1e}" if name.startswith("HyFDCA") else f"{error:.1%}"
             if name in best:
                 found = best[name][place].chosen
-                row[f"λ = {l2:g}"] = f"{row[f'λ = {l2:g}']}<br>{_words(found)}"
+                row[f"λ={l2:g}"] = f"{row[f'λ={l2:g}']}<br>{_words(found)}"
         row["prototype"] = ", ".join(expected.get(name, ("–",)))
         rows.append(row)
     return rows
@@ -120,4 +120,4 @@ def compared(errors: Mapping[str, Sequence[Vector]], best: Mapping[str, Sequence
 
 def _words(chosen: Mapping[str, float]) -> str:
     letters = {"local_steps": "H", "step_size": "a", "step_offset": "b", "proximity": "μ"}
-    return ", ".join(f"{letters[key]} {value:g}" for key, value in chosen.items())
+    return ", ".join(f"{letters[key]}={value:g}" for key, value in chosen.items())

@@ -43,11 +43,11 @@ def encrypted(rows: Sequence[tuple[str, tuple[str, ...]]], rounds: int = 40) -> 
                     "run": name,
                     "rounds to 1e-5": in_words(rounds_to(run, 1e-5)),
                     "seconds in all": f"{seconds:.1f}",
-                    "of the processors": f"{busy:.1f}",
+                    "of processors": f"{busy:.1f}",
                     "s a round": f"{in_rounds / rounds:.3f}",
                     **_split(run.calls_table),
                     "MB down, up": f"{_megabytes(metrics, 'wire_down')}, {_megabytes(metrics, 'wire_up')}",
-                    "largest difference of the model": f"{np.abs(run.model - model).max():.1g}",
+                    "model difference": f"{np.abs(run.model - model).max():.1g}",
                 }
             )
     return table

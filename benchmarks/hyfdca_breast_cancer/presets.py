@@ -49,13 +49,14 @@ class Case:
     def row(self, runs: Sequence[fenchel.Run], targets: Sequence[float] = _TARGETS) -> dict[str, object]:
         """Return the row: rounds that were measured, or their range, and those of the prototype."""
         reached = [[rounds_to(run, target) for run in runs] for target in targets]
+        measured = ", ".join(_range(counts) for counts in reached)
+        expected = ", ".join(in_words(count) for count in self.expected)
         return {
             "preset": f"`{self.preset}`",
             "H": self.picks or "all",
             "λ": f"{self.l2:g}",
-            "rounds to 1e-1 / 1e-2 / 1e-3 / 1e-4 / 1e-5": " / ".join(_range(counts) for counts in reached),
-            "prototype": " / ".join(in_words(count) for count in self.expected),
-            "runs": len(runs),
+            "rounds to 1e-1, 1e-2, 1e-3, 1e-4, 1e-5": measured,
+            "prototype": "the same" if expected == measured else expected,
         }
 
 
@@ -130,7 +131,7 @@ def logistic(workers: ProcessPoolExecutor) -> list[dict[str, object]]:
     rows = []
     for case in _LOGISTIC:
         row = case.row([next(runs) for _ in case.seeds], (*_TARGETS, 1e-8))
-        rows.append({title.replace("1e-5", "1e-5 / 1e-8"): value for title, value in row.items()})
+        rows.append({title.replace("1e-5", "1e-5, 1e-8"): value for title, value in row.items()})
     return rows
 
 
@@ -155,7 +156,7 @@ def unscaled(workers: ProcessPoolExecutor) -> list[dict[str, object]]:
             "preset": f"`{preset}`",
             "λ": f"{l2:g}",
             "rounds": rounds,
-            "gaps of the last 100 rounds": f"{gaps(run)[-100:].min():.1e} to {gaps(run)[-100:].max():.1e}",
+            "last 100 gaps": f"{gaps(run)[-100:].min():.1e}…{gaps(run)[-100:].max():.1e}",
             "prototype, 2,000 rounds": expected,
         }
         for (preset, l2, rounds, expected), run in zip(_UNSCALED, all_done(workers, plan), strict=True)
@@ -183,8 +184,8 @@ def partial(workers: ProcessPoolExecutor) -> list[dict[str, object]]:
     return [
         {
             "`averaging`": f"`{averaging}`",
-            "rounds of the prototype to 1e-1 / 1e-2 / 1e-3 / 1e-4 / 1e-5": " / ".join(map(str, counts)),
-            "gap after so many rounds": " / ".join(f"{gaps(next(runs))[-1]:.1e}" for _ in counts),
+            "prototype's rounds to 1e-1, 1e-2, 1e-3, 1e-4, 1e-5": ", ".join(map(str, counts)),
+            "gap after these rounds": ", ".join(f"{gaps(next(runs))[-1]:.1e}" for _ in counts),
         }
         for averaging, counts in _PARTIAL.items()
     ]
