@@ -69,29 +69,29 @@ def answers(phase: str) -> Callable[[Handler], Handler]:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientContext:
-    """Where a client half works.
+    """Environment of a client half.
 
     Attributes
     ----------
     client
-        Its id.
+        Client id.
     seed
-        ``settings.seed``.
+        Seed of the run.
     settings
-        Of the algorithm.
+        Section ``algorithm`` of the settings.
     objective
-        What can be computed on the client's shard.
+        Objective on the client's shard.
     shard
-        The data themselves, for algorithms that align samples and features.
+        Samples and features, for algorithms that align them.
     secrets
-        The :class:`~fenchel.keys.shared.Secrets` of the federation, if the algorithm needs a key (``key_bits``). The
-        type is not named here: the server imports this module, and never what decrypts.
+        :class:`~fenchel.keys.shared.Secrets` of the federation, if the algorithm needs a key (``key_bits``). The type
+        is not imported, as the server imports this module and must not import decryption.
     solver
-        The local solver that suits this client, in place of the run's.
+        Local solver of this client, in place of the run's.
     uplink
-        What becomes of vectors on their way to the server; ``None``: nothing.
+        Client side of the section ``uplink``; ``None`` sends vectors unchanged.
     message_bytes
-        The largest message of the run, which the client's trust limits bound.
+        Largest message of the run in bytes, within the client's trust limits.
     """
 
     client: str
@@ -322,7 +322,7 @@ class ClientAlgorithm:
         if self.uplink.protection is not None:
             state = freeze(self.state)
             self.occasion = digest(phase, values, state)
-            # A private state must not decide how much noise there is.
+            # The scale of the noise must not depend on private state.
             known = values if self.uplink.protection.facts.dual == "private" else {**values, **state}
             self.largest = _largest(known.values())
         result = handler.method(**handler.dense(values, self.objective))
@@ -334,13 +334,13 @@ class ClientAlgorithm:
 
 
 def _largest(values: Iterable[Value]) -> float:
-    """Return the largest magnitude of any number in floating-point arrays; 0 if there is none."""
+    """Return the largest magnitude in all floating-point arrays, or 0 if there are none."""
     arrays = [entries.values for value in values if (entries := entries_of(value)) is not None]
     return max((float(np.abs(array).max()) for array in arrays if array.dtype.kind == "f" and array.size), default=0.0)
 
 
 def _specs(hint: Any) -> tuple[Spec, ...]:
-    """Return what a type hint allows; nothing: any value."""
+    """Return the specifications that a type hint allows; empty if it allows any value."""
     if isinstance(hint, types.UnionType):
         return tuple(chain.from_iterable(map(_specs, typing.get_args(hint))))
     if typing.get_origin(hint) is np.ndarray:
@@ -348,12 +348,12 @@ def _specs(hint: Any) -> tuple[Spec, ...]:
         dtype = typing.get_origin(dtype) or dtype  # np.floating[Any] -> np.floating
         dtype = dtype if issubclass(dtype, np.generic) else np.dtype(dtype).type  # int -> np.int64
         return (ArraySpec(dtype, None, ARRAY_TYPES if hint == Vector else (np.ndarray,)),)
-    # Of ciphertexts the handler finds out when it decrypts under which key they are, and in which layout.
+    # Key and layout of ciphertexts are not in the hint: decryption checks them.
     return (TypeSpec(hint),) if isinstance(hint, type) and hint is not Any else ()
 
 
 def _check(value: Value, specs: Sequence[Spec], finite: bool) -> None:
-    """Refuse a value that fits none of some specifications, with what differs from the first."""
+    """Reject a value that fits none of the specifications. The error describes the difference from the first."""
     errors = []
     for spec in specs:
         try:
@@ -370,12 +370,12 @@ def _check(value: Value, specs: Sequence[Spec], finite: bool) -> None:
 class _Handler:
     phase: str
     method: Callable[..., Values | None]
-    parameters: Mapping[str, Any]  # their annotations
+    parameters: Mapping[str, Any]  # annotations, by name
     required: frozenset[str]
-    specs: Mapping[str, tuple[Spec, ...]]  # of each parameter: a value fits one of them; empty: any will do
+    specs: Mapping[str, tuple[Spec, ...]]  # alternatives for each parameter; empty if any value is allowed
 
     def check(self, values: Values, finite: bool) -> None:
-        """Refuse names that the handler does not take, and values that fit no annotation."""
+        """Reject names that the handler does not accept, and values that do not fit their annotation."""
         missing = self.required - values.keys()
         unknown = values.keys() - self.parameters.keys()
         if missing or unknown:
@@ -391,7 +391,7 @@ class _Handler:
                 raise error.at(phase=self.phase, array=name) from None
 
     def dense(self, values: Values, objective: Objective) -> dict[str, Any]:
-        """Return the values; a model gets back its zeros where it came sparse, and its dtype where it came narrower."""
+        """Return the values, with models converted to dense vectors of the objective's dtype."""
         filled: dict[str, Any] = dict(values)
         for name, value in values.items():
             entries = entries_of(value) if _takes_model(self.parameters[name]) else None
@@ -410,7 +410,7 @@ class _Handler:
 
 def _handlers(algorithm: ClientAlgorithm) -> dict[str, _Handler]:
     found = {}
-    # Of the class, not the object: asking an object for its members would compute all of its properties.
+    # Members of the class, as inspecting the object would evaluate its properties.
     for name, function in inspect.getmembers(type(algorithm), inspect.isfunction):
         if phase := getattr(function, "answers_phase", None):
             method = getattr(algorithm, name)
@@ -423,5 +423,5 @@ def _handlers(algorithm: ClientAlgorithm) -> dict[str, _Handler]:
 
 
 def _takes_model(hint: Any) -> bool:
-    """Whether a parameter is a whole vector, so that one that came sparse gets its zeros back."""
+    """Return whether a parameter is a dense vector, to which a sparse one is converted."""
     return Vector in (typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,))

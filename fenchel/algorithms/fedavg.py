@@ -24,10 +24,10 @@ from fenchel.fleet.cohort import Reduced
 
 
 class LocalTrainingSettings(AlgorithmSettings):
-    """Which mini-batches a client uses in a round, and how long a step is.
+    """Settings of local training: mini-batches and step sizes.
 
-    The last methods say what differential privacy must know of an algorithm (docs/specifications/fedpdm.md, section
-    2.8); a subclass that takes other steps, or keeps state, says so there.
+    The last methods describe the algorithm for the analysis of differential privacy (docs/specifications/fedpdm.md,
+    section 2.8). A subclass with other steps, or with client state, overrides them.
     """
 
     treats_nonconvex: ClassVar[bool] = True
@@ -76,18 +76,18 @@ class LocalTrainingSettings(AlgorithmSettings):
         return self
 
     def check_rounds(self, rounds: int, clients: int | None) -> None:
-        """Refuse more rounds than the step size allows.
+        """Reject numbers of rounds at which the step size vanishes.
 
         Raises
         ------
         ValueError
-            Stages make the step size so small that nothing moves.
+            If the step size of the last round is too small to change a model.
         """
         if self.step_decay != "stages":
             return
         try:
             last = self.step_size_at(rounds)
-        except OverflowError:  # what it is divided by is no number any more
+        except OverflowError:  # the divisor of the step size exceeds float64
             last = 0.0
         if last < min(self.step_size, SMALLEST_STEP):
             raise ValueError(
@@ -103,35 +103,35 @@ class LocalTrainingSettings(AlgorithmSettings):
         return float(self.step_size / t ** powers[self.step_decay])
 
     def samples_a_step(self, samples: int) -> int:
-        """b, of a client with so many samples."""
+        """Return the batch size b of a client with this number of samples."""
         return samples if self.batch_size is None else min(self.batch_size, samples)
 
     def steps(self, samples: int) -> int:
-        """Q, the steps of a round, of a client with so many samples."""
+        """Return Q, the number of steps in a round, of a client with this number of samples."""
         return self.local_steps or (self.local_epochs or 1) * -(-samples // self.samples_a_step(samples))
 
     @property
     def pull(self) -> float:
-        """Weight of the pull of local steps towards the global model; 0 unless a subclass has one."""
+        """Weight of the proximal term, which pulls local steps towards the global model; 0 by default."""
         return 0.0
 
     def gain(self, *, noisy: bool) -> Literal[1, 2]:
-        """By how much what is sent moves with the local model: 1 where that is what is sent."""
+        """Return the Lipschitz constant of the upload as a function of the local model, 1 by default."""
         return 1
 
     def memory(self, *, noisy: bool) -> Literal["none", "public", "private"]:
-        """Whether clients keep something that later rounds depend on, and whether it follows from what they sent."""
+        """Return the kind of client state that later rounds depend on: public if it follows from uploads."""
         return "none"
 
     def local_map(self, t: int, samples: int, *, noisy: bool) -> LocalMap:
-        """Return what round ``t`` does to the gradients of a client with so many samples."""
+        """Return the map from gradients to the upload of round ``t``, for a client with this number of samples."""
         return LocalMap(
             self.step_size_at(t), self.steps(samples), self.pull, self.gain(noisy=noisy), self.samples_a_step(samples)
         )
 
 
 class WeightedAverageSettings(LocalTrainingSettings):
-    """For algorithms that average local models: how much each counts."""
+    """Settings of algorithms that average local models: their weights."""
 
     treats_regularizer: ClassVar[bool] = True
 
@@ -140,7 +140,7 @@ class WeightedAverageSettings(LocalTrainingSettings):
     )
 
     def minimises(self, sampler: Sampler) -> Weighting | None:
-        """As the average is weighted; who is drawn by samples and averaged with equal weights counts by samples."""
+        """Return the weights of the average; equal weights of clients drawn by samples amount to weights by samples."""
         if not isinstance(sampler, Weighted):
             return self.weighting
         return "samples" if self.weighting == "uniform" else None
@@ -161,12 +161,12 @@ class FedAvgSettings(WeightedAverageSettings):
 
     @property
     def prox_penalty(self) -> float | None:
-        """``1/eta`` of the longest step, for FedMiD."""
+        """Penalty of the proximal operator in FedMiD: ``1/eta`` of the longest step."""
         return 1 / self.step_size if self.regularizer_step == "prox" else None
 
 
 class WeightedSumSettings(LocalTrainingSettings):
-    """For algorithms that minimise ``F(w) = sum_i p_i f_i(w)``: what the weights ``p_i`` are."""
+    """Settings of algorithms that minimise ``F(w) = sum_i p_i f_i(w)``: the weights ``p_i``."""
 
     treats_regularizer: ClassVar[bool] = True
 
@@ -177,16 +177,16 @@ class WeightedSumSettings(LocalTrainingSettings):
     )
 
     def minimises(self, sampler: Sampler) -> Weighting | None:
-        """As the settings say, unless large clients are drawn more often."""
+        """Return the weights in the settings, or ``None`` if large clients are drawn more often."""
         return None if isinstance(sampler, Weighted) else self.weighting
 
     def check_link(self, uplink: Uplink, *, noisy: bool) -> None:
-        """Refuse noise where the weights p_i change the lengths of gradients that it is made for.
+        """Reject noise together with weights p_i, which scale the gradients whose norm the noise is calibrated to.
 
         Raises
         ------
         ValueError
-            There is noise, and clients are weighted by their samples.
+            If uploads carry noise, and clients are weighted by their samples.
         """
         if noisy and self.weighting == "samples":
             raise ValueError(
@@ -221,13 +221,13 @@ class FedAvg(Algorithm):
 
 
 class LocalTraining(ClientAlgorithm):
-    """What client halves share that take mini-batch steps: batches, stochastic gradients, the way up."""
+    """Base class of client halves with mini-batch steps: batches, stochastic gradients, sensitivity."""
 
     settings: LocalTrainingSettings
 
     @property
     def clip(self) -> float | None:
-        """G, the bound to which each sample's gradient is clipped; ``None``: nothing is clipped."""
+        """Bound G on the gradient of each sample, or ``None`` without clipping."""
         return None if self.uplink.protection is None else self.uplink.protection.clip_gradient
 
     def batches(self) -> Iterator[Indices]:
@@ -245,12 +245,12 @@ class LocalTraining(ClientAlgorithm):
     def gradient(self, w: Vector, batch: Indices) -> Vector:
         """Return the stochastic gradient g_i(w) of the client's objective, clipped sample by sample, shape (d,).
 
-        Where the settings ask for one, it includes a subgradient of h.
+        It includes a subgradient of h if the settings say so.
 
         Parameters
         ----------
         w
-            Shape (d,).
+            Model, shape (d,).
         batch
             Rows of the shard.
         """
@@ -261,19 +261,19 @@ class LocalTraining(ClientAlgorithm):
         return g
 
     def sensitivity(self) -> float | None:
-        """Return how far one sample can move what this round sends; ``None``: it is not private."""
+        """Return the L2 sensitivity of this round's upload, or ``None`` without differential privacy."""
         protection = self.uplink.protection
         if protection is None:
             return None
         return protection.sensitivity(self.local_map(), DualDifference())[0]
 
     def local_map(self) -> LocalMap:
-        """Return what this round does to the gradients."""
+        """Return the map from gradients to the upload of this round."""
         return self.settings.local_map(self.round, self.objective.samples, noisy=self.uplink.noisy)
 
 
 class FedAvgClient(LocalTraining):
-    """Mini-batch gradient descent from the global model; keeps no state."""
+    """Mini-batch gradient descent from the global model, without state."""
 
     @answers("train")
     def train(self, model: Vector) -> Values:
@@ -282,9 +282,9 @@ class FedAvgClient(LocalTraining):
         return {"model": self.send(w, around=model).wire, "samples": self.objective.samples}
 
     def descended(self, x: Vector) -> tuple[Vector, int]:
-        """Return where local steps from x lead, shape (d,), and how many they are.
+        """Take local steps from x; return the result, shape (d,), and the number of steps.
 
-        A step is w <- w - eta (g_k(w) + mu (w - x)), or one of the objective's optimiser, after which FedMiD takes
+        A step is w <- w - eta (g_k(w) + mu (w - x)), or one of the objective's optimiser. FedMiD then takes
         w <- prox_{eta h}(w).
         """
         w, steps = x, 0

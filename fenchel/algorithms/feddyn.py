@@ -23,7 +23,7 @@ from fenchel.fleet.cohort import Cohort
 
 
 class FedDynSettings(WeightedSumSettings):
-    """Local objectives that are bent anew in every round, so that they agree (Acar et al. 2021, Algorithm 1)."""
+    """Dynamic regularisation of local objectives, so that their minimisers agree (Acar et al. 2021, Algorithm 1)."""
 
     uses_uplink: ClassVar[bool] = True
 
@@ -50,30 +50,30 @@ class FedDynSettings(WeightedSumSettings):
 
     @property
     def prox_penalty(self) -> float | None:
-        """alpha, where the server takes the proximal operator."""
+        """Penalty of the proximal operator: alpha, if the server takes it."""
         return self.alpha if self.regularizer_step == "server-prox" else None
 
     @property
     def pull(self) -> float:
-        """alpha."""
+        """Weight of the proximal term: alpha."""
         return self.alpha
 
     def memory(self, *, noisy: bool) -> Literal["none", "public", "private"]:
-        """lambda_i is formed from what was sent."""
+        """Return ``public``, as lambda_i follows from uploads."""
         return "public"
 
 
 class FedDyn(Algorithm):
-    """Clients minimise their bent objectives; the server corrects the mean by what all clients are bent by."""
+    """Server half: clients minimise regularised objectives; the server corrects the mean by the mean linear term."""
 
     @dataclass
     class State(Algorithm.State):
-        """The global model x, and the correction.
+        """Global model x, and the correction.
 
         Attributes
         ----------
         mean_dual
-            h of the paper, shape (d,): after each round the mean of lambda_i over all clients, whoever took part.
+            h of the paper, shape (d,): the mean of lambda_i over all clients after each round.
         """
 
         mean_dual: Vector
@@ -91,7 +91,7 @@ class FedDyn(Algorithm):
         return self.State(model, np.zeros_like(model))
 
     async def admit(self, cohort: Cohort) -> None:
-        """Newcomers have lambda_i = 0, so the mean of all lambda_i is h N_old / N_new."""
+        """h <- h N_old / N_new, the mean of all lambda_i, as those of late joiners are 0."""
         clients = len(self.fleet.members)
         self.state.mean_dual = self.state.mean_dual * ((clients - len(cohort)) / clients)
 
@@ -121,12 +121,12 @@ class FedDynClient(LocalTraining):
 
     @dataclass
     class State:
-        """The linear term.
+        """Linear term of the local objective.
 
         Attributes
         ----------
         dual
-            lambda_i, shape (d,): the gradient of p_i f_i where this client's last solve ended; zeros before.
+            lambda_i, shape (d,): the gradient of p_i f_i at the end of the client's last solve; zeros before.
         """
 
         dual: Vector
@@ -142,7 +142,7 @@ class FedDynClient(LocalTraining):
         model
             x, shape (d,).
         mean_samples
-            n / N, of which the weight p_i is made.
+            n / N, the mean number of samples of a client, for the weight p_i.
         """
         x, w, alpha = model, model.copy(), self.settings.alpha
         eta = self.settings.step_size_at(self.round)

@@ -17,7 +17,7 @@ from fenchel.common.wire.values import Values
 
 
 class FedNovaSettings(WeightedAverageSettings):
-    """Normalised averaging: however many local steps a client takes, it counts by its weight alone."""
+    """Normalised averaging: a client's influence does not depend on its number of local steps."""
 
     uses_uplink: ClassVar[bool] = True
 
@@ -25,7 +25,7 @@ class FedNovaSettings(WeightedAverageSettings):
 
 
 class FedNova(FedAvg):
-    """The server averages the clients' mean steps, and takes as many of them as the clients did on average."""
+    """Server half: averages the clients' mean steps, and takes their mean number of steps along the average."""
 
     Settings = FedNovaSettings
     settings: FedNovaSettings
@@ -40,7 +40,7 @@ class FedNova(FedAvg):
 
 
 class FedNovaClient(FedAvgClient):
-    """Local steps as in FedAvg, of which the mean is sent."""
+    """Client half: local steps as in FedAvg, of which the mean is sent."""
 
     @answers("train")
     def train(self, model: Vector) -> Values:

@@ -21,7 +21,7 @@ _Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class FedOptSettings(WeightedAverageSettings):
-    """FedAvg whose server steps along the mean change as an adaptive optimiser steps along a gradient."""
+    """FedAvg with an adaptive optimiser on the server, which uses the mean change as negative gradient."""
 
     uses_uplink: ClassVar[bool] = True
     uses_optimizer: ClassVar[bool] = True
@@ -42,7 +42,7 @@ class FedOptSettings(WeightedAverageSettings):
 
 
 class FedOpt(FedAvg):
-    """Each round a cohort trains locally, and the mean of its changes is the server's gradient, but for the sign."""
+    """Server half: a cohort trains locally, and the mean of its changes is the server's negative gradient."""
 
     @dataclass
     class State(Algorithm.State):
@@ -51,9 +51,9 @@ class FedOpt(FedAvg):
         Attributes
         ----------
         momentum
-            m_t, the decaying mean of changes, shape (d,).
-        squares
-            v_t, that of squared changes, or for adagrad their sum, shape (d,).
+            m_t, decaying mean of changes, shape (d,).
+            squares
+            v_t, decaying mean of squared changes, or their sum for adagrad, shape (d,).
         """
 
         momentum: Vector
@@ -68,7 +68,7 @@ class FedOpt(FedAvg):
         return self.State(model, np.zeros_like(model), np.full_like(model, self.settings.adaptivity**2))
 
     async def admit(self, cohort: Cohort) -> None:
-        """Take in newcomers, who need nothing."""
+        """Do nothing, as clients have no state."""
 
     async def round(self, t: int) -> None:
         """Delta <- mean of the x_i - x; m <- beta_1 m + (1 - beta_1) Delta; x <- x + eta m / (sqrt(v) + tau)."""
@@ -88,4 +88,4 @@ class FedOpt(FedAvg):
 
 
 class FedOptClient(FedAvgClient):
-    """Local steps as in FedAvg."""
+    """Client half: local steps as in FedAvg."""

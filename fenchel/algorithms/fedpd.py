@@ -24,7 +24,7 @@ from fenchel.fleet.cohort import Cohort
 
 
 class FedPDSettings(WeightedSumSettings):
-    """A primal-dual method that leaves out communication at random (Zhang, Hong, Dhople, Yin, Liu 2021)."""
+    """Primal-dual method that skips communication at random (Zhang, Hong, Dhople, Yin, Liu 2021)."""
 
     name: Literal["fedpd"] = "fedpd"
     proximal_step: PositiveFloat = Field(
@@ -50,16 +50,16 @@ class FedPDSettings(WeightedSumSettings):
 
 
 class FedPD(Algorithm):
-    """Clients solve their augmented Lagrangians; in some rounds their results are averaged, in others they go on."""
+    """Server half: clients minimise augmented Lagrangians; their results are averaged in rounds with communication."""
 
     @dataclass
     class State(Algorithm.State):
-        """The global model x: the mean of all z_i of the last round with communication.
+        """Global model x: the mean of all z_i of the last round with communication.
 
         Attributes
         ----------
         agreed
-            Whether that was the last round, so that the clients must be told the model.
+            Whether the previous round had communication, so that clients need the new model.
         """
 
         agreed: bool = True
@@ -79,11 +79,11 @@ class FedPD(Algorithm):
             )
 
     def talks(self, t: int) -> bool:
-        """Draw whether round ``t`` ends with communication: with probability 1 - p."""
+        """Draw whether round ``t`` ends with communication, which has probability 1 - p."""
         return float(generator(self.fleet.seed, "server", t, "communication").random()) >= self.settings.skip
 
     async def admit(self, cohort: Cohort) -> None:
-        """Newcomers begin at the model that everybody knows."""
+        """x_i <- x for late joiners, where x is the model that all clients know."""
         await cohort.tell("begin", model=self.model)
 
     async def round(self, t: int) -> None:
@@ -103,14 +103,14 @@ class FedPDClient(LocalTraining):
 
     @dataclass
     class State:
-        """What a client keeps.
+        """State of the client half.
 
         Attributes
         ----------
         dual
-            mu_i, shape (d,): at a solution minus the gradient of p_i f_i; zeros in the beginning.
+            mu_i, shape (d,): minus the gradient of p_i f_i at a solution; initially zeros.
         anchor
-            x_i (``x_{0,i}`` in the paper), shape (d,): what this client takes for the global model.
+            x_i (``x_{0,i}`` in the paper), shape (d,): the client's copy of the global model.
         """
 
         dual: Vector
@@ -120,7 +120,7 @@ class FedPDClient(LocalTraining):
 
     @answers("begin")
     def begin(self, model: Vector) -> None:
-        """x_i <- x: this client has just joined."""
+        """x_i <- x, after the client has joined."""
         self.state.anchor = model.copy()
 
     @answers("train")
@@ -130,11 +130,11 @@ class FedPDClient(LocalTraining):
         Parameters
         ----------
         mean_samples
-            n / N, of which the weight p_i is made.
-        talks
+            n / N, the mean number of samples of a client, for the weight p_i.
+            talks
             Whether this round ends with communication; if not, x_i <- z_i.
-        model
-            x, the mean of all z_i, shape (d,), if the last round ended with communication: then x_i <- x.
+            model
+            x, the mean of all z_i, shape (d,), if the previous round had communication; then x_i <- x first.
         """
         state, eta = self.state, self.settings.proximal_step
         x = state.anchor if model is None else model

@@ -1,9 +1,8 @@
 """FedPDM; with noise DP-FedPDM, with sparsified messages BSDP-FedPDM.
 
 Li, Huang, Wang, Chi, Quek, "Privacy-preserving Federated Primal-Dual Learning for Non-convex and Non-smooth
-Problems with Model Sparsification", Algorithms 1 and 2 (docs/specifications/fedpdm.md, sections 2.3 to 2.7). Which of
-the three runs is a matter of the settings ``uplink``, ``downlink`` and ``differential_privacy``: the
-algorithm is the same.
+Problems with Model Sparsification", Algorithms 1 and 2 (docs/specifications/fedpdm.md, sections 2.3 to 2.7). The
+settings ``uplink``, ``downlink`` and ``differential_privacy`` choose the variant; the algorithm is the same.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class FedPDMSettings(LocalTrainingSettings):
     )
 
     def minimises(self, sampler: Sampler) -> Weighting | None:
-        """The sum of the clients' objectives, unless large clients are drawn more often."""
+        """Return equal weights of the clients' objectives, or ``None`` if large clients are drawn more often."""
         return None if isinstance(sampler, Weighted) else "uniform"
 
     @model_validator(mode="after")
@@ -98,21 +97,21 @@ class FedPDMSettings(LocalTrainingSettings):
 
     @property
     def mirrors_initial(self) -> bool:
-        """Where the server keeps what clients sent, both begin from the initial model."""
+        """Whether the server keeps a copy of each client's upload, which begins as the initial model."""
         return self.aggregator == "stale" or self.error_feedback != "none"
 
     @property
     def prox_penalty(self) -> float:
-        """rho, in whose metric the server takes the proximal operator of h."""
+        """Penalty of the server's proximal operator of h: rho."""
         return self.penalty
 
     def check_link(self, uplink: Uplink, *, noisy: bool) -> None:
-        """Refuse error feedback where nothing is left out, and with noise, which it would send after.
+        """Reject error feedback without sparsification, and with noise, which it would compensate.
 
         Raises
         ------
         ValueError
-            There is error feedback, and an uplink that it does not go with.
+            If error feedback is on, and the uplink does not support it.
         """
         if self.error_feedback == "none":
             return
@@ -124,15 +123,15 @@ class FedPDMSettings(LocalTrainingSettings):
 
     @property
     def pull(self) -> float:
-        """rho."""
+        """Weight of the proximal term: rho."""
         return self.penalty
 
     def gain(self, *, noisy: bool) -> Literal[1, 2]:
-        """1 where local models are sent, else 2, for y_i = 2 x_i - x0 - lambda_i / rho."""
+        """Return 1 if local models are sent, otherwise 2, for y_i = 2 x_i - x0 - lambda_i / rho."""
         return 1 if self.aggregates(noisy=noisy) == "hybrid" else 2
 
     def memory(self, *, noisy: bool) -> Literal["none", "public", "private"]:
-        """Of dual variables: public or private."""
+        """Return whether dual variables are public or private."""
         return "public" if self.dual_is_public(noisy=noisy) else "private"
 
     def aggregates(self, *, noisy: bool) -> Aggregator:
@@ -142,28 +141,28 @@ class FedPDMSettings(LocalTrainingSettings):
         return "sampled" if noisy or self.dual == "private" else "hybrid"
 
     def dual_is_public(self, *, noisy: bool) -> bool:
-        """Whether dual variables are formed from what was sent, given whether that carries noise."""
+        """Return whether dual variables follow from uploads, given whether these carry noise."""
         if self.aggregates(noisy=noisy) == "hybrid":
             return True
         return noisy if self.dual is None else self.dual == "public"
 
 
 class FedPDM(Algorithm):
-    """Each round a cohort descends on its augmented Lagrangians; the server takes a proximal step from the mean."""
+    """Server half: a cohort descends on augmented Lagrangians; the server takes a proximal step from the mean."""
 
     @dataclass
     class State(Algorithm.State):
-        """The server's state; ``model`` is x0 as the clients know it.
+        """State of the server half; ``model`` is x0 as the clients know it.
 
         Attributes
         ----------
         mean_upload
-            Aggregator ``stale``: the mean over all N clients of what each sent last, shape (d,), of which the initial
-            model stands for those that sent nothing yet.
+            Aggregator ``stale``: mean of the last uploads of all N clients, shape (d,). The initial model stands in for
+            those that have sent none.
         mean_dual
-            Aggregator ``hybrid``: the mean of all N dual variables, shape (d,).
+            Aggregator ``hybrid``: mean of all N dual variables, shape (d,).
         replicas
-            Aggregator ``sampled`` with error feedback: what has come together of each client's upload, shape (d,).
+            Aggregator ``sampled`` with error feedback: accumulated upload of each client, shape (d,).
         """
 
         mean_upload: Vector
@@ -183,15 +182,15 @@ class FedPDM(Algorithm):
         self._figures: dict[str, float] = {}
 
     def initial_state(self, model: Vector) -> State:
-        """x0 as given, of which the clients will know a part; nobody has sent anything, all dual variables are 0."""
+        """Return the state before the first upload: x0 as given, all dual variables 0."""
         return self.State(model, model.copy(), np.zeros_like(model))
 
     async def round(self, t: int) -> None:
-        """x0 <- prox_{h/rho}(u), of which the clients are sent a part; u is made of what S_t sent."""
+        """x0 <- prox_{h/rho}(u), where u aggregates the uploads of S_t; the downlink may sparsify x0."""
         cohort = self.fleet.all() if t == 1 and self.settings.first_round == "all" else self.sample()
         u, sent, steps = await self._aggregate(cohort, t)
         x0 = self.h.prox(u, self.settings.penalty)  # (12)
-        # Held after the prox, which would shrink it round by round.
+        # Coordinates that no client sent keep their value after the prox, which would shrink them round by round.
         self.model = x0 if sent is None else sent.held(x0)  # (27)
         self._figures = {
             "nonzeros": float(np.count_nonzero(self.model)),
@@ -200,7 +199,7 @@ class FedPDM(Algorithm):
         }
 
     async def _aggregate(self, cohort: Cohort, t: int) -> tuple[Vector, ReceivedVector | None, float]:
-        """Return u, shape (d,), what it was made of if not of all coordinates, and the mean of Q_i."""
+        """Return u, shape (d,), the received vectors if some coordinates are missing, and the mean of Q_i."""
         x0, rho, clients = self.model, self.settings.penalty, len(self.fleet.members)
         returns: dict[str, Expected] = {"upload": self.upload, "steps": int}
         if self.aggregator == "sampled" and self.settings.error_feedback == "ef21":
@@ -214,7 +213,7 @@ class FedPDM(Algorithm):
         steps = float(sums.mean("steps"))
         sent = self.received(sums, "upload")
         nothing = np.zeros_like(x0)
-        if self.aggregator == "stale":  # the clients sent what changed
+        if self.aggregator == "stale":  # uploads are differences
             self.state.mean_upload = self.state.mean_upload + sent.total / clients
             return self.state.mean_upload, None, steps
         if self.aggregator == "sampled":
@@ -224,33 +223,33 @@ class FedPDM(Algorithm):
         return u, sent, steps
 
     async def admit(self, cohort: Cohort) -> None:
-        """Take newcomers into the means over all clients: they have sent nothing, and their dual variables are 0."""
+        """Add late joiners to the means over all clients, with initial uploads and dual variables 0."""
         everybody = len(self.fleet.members)
         share = (everybody - len(cohort)) / everybody
         self.state.mean_upload = share * self.state.mean_upload + (1 - share) * self.initial_model
         self.state.mean_dual = share * self.state.mean_dual
 
     def metrics(self) -> dict[str, float]:
-        """Return how sparse the model is, which share of it somebody sent, and the mean of Q_i."""
+        """Return the sparsity of the model, the share of coordinates that were sent, and the mean of Q_i."""
         return dict(self._figures)
 
 
 class FedPDMClient(LocalTraining):
-    """Keeps the dual variable of the constraint that its local model equals the global one."""
+    """Client half, with the dual variable of the constraint that local and global model are equal."""
 
     @dataclass
     class State:
-        """What a client keeps.
+        """State of the client half.
 
         Attributes
         ----------
         dual
-            lambda_i, shape (d,); at a solution the gradient of f_i.
+            lambda_i, shape (d,): the gradient of f_i at a solution.
         mirrored
-            What the server has of this client's upload, shape (d,), where it keeps that; else empty.
+            The server's copy of this client's upload, shape (d,); empty if the server keeps none.
         difference
-            By how much the dual variable may differ, in norm, were one sample another one: what the sensitivity of a
-            private dual variable grows from (docs/specifications/fedpdm.md, section 3.3, item 1).
+            Bound on the distance of dual variables if one sample is replaced, which enters the sensitivity of a
+            private dual variable (docs/specifications/fedpdm.md, section 3.3, item 1).
         """
 
         dual: Vector
@@ -265,19 +264,19 @@ class FedPDMClient(LocalTraining):
         self.dual_is_public = self.settings.dual_is_public(noisy=self.uplink.noisy)
 
     def initial_state(self) -> Any:
-        """lambda_i = 0; the server begins with the initial model in place of what a client sends."""
+        """Return lambda_i = 0, and the initial model as the server's copy of the upload."""
         mirrors = self.aggregator == "stale" or self.settings.error_feedback == "ef21"
         initial = self.objective.initial(self.seed)
         return self.State(np.zeros_like(initial), initial if mirrors else initial[:0], 0.0)
 
     def sensitivity(self) -> float | None:
-        """Return how far one sample can move the upload, and carry on how far it can move the dual variable."""
+        """Return the L2 sensitivity of the upload, and update that of the dual variable."""
         protection = self.uplink.protection
         if protection is None:
             return None
         sensitivity, after = protection.sensitivity(self.local_map(), DualDifference(self.state.difference))
         self.state.difference = after.value
-        self.largest = max(self.largest, after.value)  # a private dual variable is at most so long
+        self.largest = max(self.largest, after.value)  # bounds the norm of a private dual variable
         return sensitivity
 
     @answers("solve")
@@ -287,7 +286,7 @@ class FedPDMClient(LocalTraining):
         Parameters
         ----------
         model
-            x0, as everybody knows it, shape (d,).
+            x0 as all clients know it, shape (d,).
         """
         x0, state, rho = model, self.state, self.settings.penalty
         x, steps = self._local(x0)
@@ -304,19 +303,19 @@ class FedPDMClient(LocalTraining):
         return {"upload": sent.wire, "steps": steps}
 
     def _local(self, x0: Vector) -> tuple[Vector, int]:
-        """Algorithm 1, lines 4 to 8: return x_i, and Q_i."""
+        """Run lines 4 to 8 of Algorithm 1; return x_i and Q_i."""
         eta, rho, nu = self.settings.step_size_at(self.round), self.settings.penalty, self.settings.tolerance
         x, steps = x0.copy(), 0
         for batch in self.batches():
             g = self.gradient(x, batch) - self.state.dual + rho * (x - x0)
             x -= eta * g  # (8a)
             steps += 1
-            if nu is not None and g @ g <= nu:  # before the step that was just taken, as in the paper
+            if nu is not None and g @ g <= nu:  # the gradient before this step, as in the paper
                 break
         return x, steps
 
     def _sent(self, y: Vector, x0: Vector) -> tuple[Sent, Vector]:
-        """Send y_i, or its change where the server keeps it; return also y_i on the coordinates that were sent."""
+        """Send y_i, or its change if the server keeps a copy; return also y_i on the coordinates sent."""
         mirrored = self.state.mirrored
         if self.settings.error_feedback == "ef21":
             sent = self.send(y - mirrored, around=x0)

@@ -15,7 +15,7 @@ from fenchel.common.settings.algorithm import AlgorithmSettings
 
 
 class FedProxSettings(WeightedAverageSettings):
-    """FedAvg whose local steps are pulled towards the global model (Li et al. 2020, Algorithm 2)."""
+    """FedAvg with a proximal term in the local objectives (Li et al. 2020, Algorithm 2)."""
 
     uses_uplink: ClassVar[bool] = True
     uses_optimizer: ClassVar[bool] = True
@@ -27,15 +27,15 @@ class FedProxSettings(WeightedAverageSettings):
 
     @property
     def pull(self) -> float:
-        """mu."""
+        """Weight of the proximal term: mu."""
         return self.proximity
 
 
 class FedProx(FedAvg):
-    """The server averages local models, as in FedAvg; the clients differ."""
+    """Server half, the same as that of FedAvg."""
 
     Settings: ClassVar[type[AlgorithmSettings]] = FedProxSettings
 
 
 class FedProxClient(FedAvgClient):
-    """Local steps as in FedAvg, with a pull."""
+    """Client half: local steps as in FedAvg, with the proximal term."""

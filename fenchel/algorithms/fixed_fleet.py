@@ -1,4 +1,4 @@
-"""What algorithms share in whose problem each client has a weight, so that nobody can join once the run has begun."""
+"""Base of algorithms whose problem is fixed by the clients at the start, so that late joiners are not supported."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from fenchel.fleet.quorum import nobody_left
 
 
 class FixedFleet(Algorithm):
-    """An algorithm whose problem becomes that of the clients that are left, once some are lost."""
+    """Server half whose problem is restricted to the remaining clients when some are lost."""
 
     @dataclass
     class State(Algorithm.State):
-        """The global model, and which clients are out of the run.
+        """Global model, and lost clients.
 
         Attributes
         ----------
         lost
-            Who has no part in any of this any more, shape (N,), in the order of client ids.
+            Mask of the clients that have left the problem, shape (N,), in the order of client ids.
         """
 
         lost: NDArray[np.bool_]
@@ -36,15 +36,15 @@ class FixedFleet(Algorithm):
 
     @property
     def clients(self) -> int:
-        """How many clients are left."""
+        """Number of remaining clients."""
         return int(np.count_nonzero(~self.state.lost))
 
     def lost(self) -> NDArray[np.bool_]:
-        """Return which clients are lost by now, shape (N,)."""
+        """Return the mask of lost clients, shape (N,), in the order of client ids."""
         return np.array([member.lost is not None for member in self.fleet.members.values()])
 
     def newly_lost(self) -> list[str] | None:
-        """Note which clients are lost; return the ids of the new ones, or ``None`` if nothing has changed."""
+        """Update the mask of lost clients; return the ids of newly lost ones, or ``None`` if there are none."""
         self.fleet.check_lost()
         before, lost = self.state.lost, self.lost()
         if np.array_equal(before, lost):
@@ -56,14 +56,14 @@ class FixedFleet(Algorithm):
 
 
 class WeightedSums:
-    """Sums over clients of what they sent, each times its weight, in float64 and in the order of client ids."""
+    """Weighted sums of the clients' values, in float64 and in the order of client ids."""
 
     def __init__(self) -> None:
         self._totals: dict[str, Any] = {}
         self.weight = 0.0  # sum of the weights
 
     def add(self, weight: float, values: Mapping[str, Any]) -> None:
-        """Add what a client sent."""
+        """Add the values of a client."""
         self.weight += weight
         for name, value in values.items():
             part = weight * np.asarray(value, np.float64)
@@ -73,11 +73,11 @@ class WeightedSums:
                 self._totals[name] = part
 
     def sum(self, name: str) -> NDArray[np.float64]:
-        """Return the weighted sum of what was sent under a name."""
+        """Return the weighted sum of a value."""
         total: NDArray[np.float64] = self._totals[name]
         return total
 
     def mean(self, name: str) -> NDArray[np.float64]:
-        """Return that sum over the sum of the weights."""
+        """Return the weighted mean of a value."""
         mean: NDArray[np.float64] = self.sum(name) / self.weight
         return mean

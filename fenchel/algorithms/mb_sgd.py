@@ -16,23 +16,23 @@ from fenchel.fleet.fleet import Fleet
 
 
 class MiniBatchSGDSettings(WeightedSumSettings):
-    """Gradient descent on the server, with mini-batches that all lie at the global model."""
+    """Gradient descent on the server, with stochastic gradients at the global model."""
 
     name: Literal["mb-sgd"] = "mb-sgd"
     step_size: PositiveFloat = Field(0.1, description="learning rate of the server's step (eta)")
 
 
 def mean_samples(fleet: Fleet) -> float:
-    """Return n / N, the samples of a client on average over all clients, lost ones too.
+    """Return n / N, the mean number of samples over all clients, including lost ones.
 
-    The weight of a client's objective is its own number of samples divided by this.
+    The weight p_i of a client is its number of samples divided by this mean.
     """
     shards = [member.shard for member in fleet.members.values() if member.shard is not None]
     return sum(shard.samples for shard in shards) / len(shards)
 
 
 class MiniBatchSGD(Algorithm):
-    """Clients send gradients at the global model, and the server takes one step along their mean."""
+    """Server half: clients send gradients at the global model, and the server takes one step along their mean."""
 
     Settings = MiniBatchSGDSettings
     settings: MiniBatchSGDSettings
@@ -46,7 +46,7 @@ class MiniBatchSGD(Algorithm):
 
 
 class MiniBatchSGDClient(LocalTraining):
-    """The mean of several stochastic gradients at the global model; keeps no state."""
+    """Client half: mean of several stochastic gradients at the global model, without state."""
 
     settings: MiniBatchSGDSettings
 
@@ -59,7 +59,7 @@ class MiniBatchSGDClient(LocalTraining):
         model
             x, shape (d,).
         mean_samples
-            n / N, of which the weight p_i is made.
+            n / N, the mean number of samples of a client, for the weight p_i.
         """
         total, steps = np.zeros_like(model), 0
         for batch in self.batches():

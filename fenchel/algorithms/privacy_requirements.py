@@ -1,4 +1,4 @@
-"""What a run's settings say that differential privacy rests on."""
+"""Requirements of differential privacy on the settings of a run."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ _OF_ONE_SCORE = ("logistic", "one-sided-logistic", "squared", "smoothed-hinge", 
 
 
 def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -> PrivacyFacts:
-    """Return what everybody may know of a client with so many samples.
+    """Return the public facts about a client with this number of samples.
 
     Parameters
     ----------
+    settings
+        Settings of the run.
     objective
-        What is minimised; its data are not looked at. ``None``: its loss is not known, and so no bound on its
-        curvature.
+        Objective, whose data are not used; ``None`` if the loss, and so a bound on its curvature, is unknown.
+    samples
+        Number of samples of the client.
     """
     algorithm, privacy = settings.algorithm, settings.differential_privacy
     if privacy is None or not isinstance(algorithm, LocalTrainingSettings):
@@ -54,10 +57,10 @@ def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -
         batch_size=algorithm.samples_a_step(samples),
         samples=samples,
         fixed_seeds=privacy.fixed_seeds,
-        # The ridge is convex, so for its part this is more than is needed: L grows by l2, and 2 beta is twice half.
+        # An upper bound, as the ridge is convex: it adds l2 to L, and 2 beta is twice half of it.
         beta=settings.objective.l2 / 2 + (linear.nonconvex if linear is not None else 0.0),
         convex_scalar=settings.objective.kind in _OF_ONE_SCORE,
-        curvature=smoothness if math.isfinite(smoothness) else None,  # it has corners, or is not known
+        curvature=smoothness if math.isfinite(smoothness) else None,  # infinite for losses with kinks, or unknown
         penalty=algorithm.pull,
         step_size=algorithm.step_size,
     )
@@ -66,13 +69,13 @@ def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -
 def _batches(algorithm: LocalTrainingSettings, samples: int) -> Batches:
     size = algorithm.samples_a_step(samples)
     once = algorithm.steps(samples) * size <= samples
-    if algorithm.batches == "epoch" or (algorithm.batches == "passes" and once):  # the first pass draws each once
+    if algorithm.batches == "epoch" or (algorithm.batches == "passes" and once):  # one pass draws each sample once
         return "epoch"
     return "full" if size == samples else "independent"
 
 
 def problems_of(settings: RunSettings, facts: PrivacyFacts) -> list[str]:
-    """Return why this run's privacy would not be what it says; empty if it is sound, or claims nothing."""
+    """Return the reasons why the claimed privacy does not hold; empty if it holds, or nothing is claimed."""
     privacy = settings.differential_privacy
     if privacy is None or privacy.mechanism == "paper":
         return []
@@ -104,7 +107,7 @@ def problems_of(settings: RunSettings, facts: PrivacyFacts) -> list[str]:
 
 
 def check_claim(settings: RunSettings) -> None:
-    """Refuse settings whose privacy would not be what they say, as far as that does not depend on the data."""
+    """Reject settings whose claimed privacy does not hold, as far as this does not depend on the data."""
     privacy = settings.differential_privacy
     if privacy is None:
         return
@@ -112,12 +115,12 @@ def check_claim(settings: RunSettings) -> None:
     linear = build_objective(kind, _NO_DATA) if isinstance(kind, LinearSettings | SmoothedHingeSettings) else None
     facts = facts_of(settings, linear, _MANY)
     refuse(problems_of(settings, facts))
-    # A budget's noise depends on the data, but is some multiple of the sensitivity that is neither tiny nor huge.
+    # The noise for a budget depends on the data, but its multiple of the sensitivity is neither tiny nor huge.
     check_noise(settings, facts, privacy.noise(facts) if privacy.uploads is None else 1.0)
 
 
 def check_noise(settings: RunSettings, facts: PrivacyFacts, noise_multiplier: float) -> None:
-    """Refuse noise whose standard deviation floating-point numbers cannot hold, in the first round or the last."""
+    """Reject noise whose standard deviation is not representable in floating point, in the first or last round."""
     algorithm, privacy = settings.algorithm, settings.differential_privacy
     assert isinstance(algorithm, LocalTrainingSettings)
     assert privacy is not None
@@ -138,24 +141,28 @@ def check_noise(settings: RunSettings, facts: PrivacyFacts, noise_multiplier: fl
 
 
 def check_uploads(settings: RunSettings, objective: Objective, samples: Collection[int]) -> None:
-    """Refuse settings with which a client could not send a single upload, once the sizes of shards are known.
+    """Reject settings that allow some client not even one upload, given the sizes of shards.
 
     Parameters
     ----------
+    settings
+        Settings of the run.
     objective
-        What is minimised; its data are not looked at.
+        Objective, whose data are not used.
+    samples
+        Numbers of samples of the clients.
     """
     privacy = settings.differential_privacy
     assert privacy is not None
     for count in sorted(set(samples)):
         refuse(problems_of(settings, facts_of(settings, objective, count)))
-    # Noise and sampling rate grow as a shard shrinks, and to find the noise of a budget takes a second.
+    # Noise and sampling rate decrease with the size of a shard. Only extreme sizes are checked, as each takes a second.
     for count in sorted({min(samples), max(samples)}):
         facts = facts_of(settings, objective, count)
         release = Release(privacy.noise(facts), privacy.sampling_rate(facts))
         check_noise(settings, facts, release.noise_multiplier)
         if privacy.budget is None or privacy.mechanism == "paper":
-            continue  # the paper's budget is by the paper's formula
+            continue  # the paper's mechanism has its own formula
         first = Accountant(privacy.accountant).epsilon({release: 1}, privacy.delta)
         if first > privacy.budget:
             raise SettingsError(
@@ -173,11 +180,11 @@ def refuse(problems: Sequence[str]) -> None:
 
 _CLIPPED = (LinearSettings, SmoothedHingeSettings, MlpSettings, CnnSettings)
 _NO_DATA = Shard(np.empty((0, 1)), np.empty(0, np.int64), 2, 1, np.empty(0, np.int64))
-_MANY = 1 << 40  # samples: what depends on their number is looked at when it is known
+_MANY = 1 << 40  # samples, while their number is unknown; what depends on it is checked later
 
 
 def _expands(settings: RunSettings) -> bool:
-    """Whether clients take the proximal operator of something that is not convex."""
+    """Return whether clients take the proximal operator of a non-convex function."""
     algorithm = settings.algorithm
     by_clients = isinstance(algorithm, FedAvgSettings) and algorithm.regularizer_step == "prox"
     return by_clients and settings.objective.regularizer.kind in ("mcp", "l0")

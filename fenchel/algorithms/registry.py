@@ -1,4 +1,4 @@
-"""The halves of algorithms by name, and the leave that a client needs to run code from outside Fenchel."""
+"""Registry of algorithm halves by name, and the check of permission for code from outside Fenchel."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def client_half(name: str, allowed: Collection[str] = ()) -> type[ClientAlgorith
     Parameters
     ----------
     name
-        As in the settings, which come from the server.
-    allowed
-        Algorithms from outside Fenchel that the person who started this client agreed to run.
+        Name in the settings, which come from the server.
+        allowed
+        Algorithms from outside Fenchel that the client's operator allows.
     """
     if is_outside(name):
         require_allowed(name, allowed)
@@ -50,7 +50,7 @@ def client_half(name: str, allowed: Collection[str] = ()) -> type[ClientAlgorith
 
 
 def require_allowed(name: str, allowed: Collection[str]) -> None:
-    """Refuse code from outside Fenchel that nobody on this side agreed to run."""
+    """Reject code from outside Fenchel that the client's operator does not allow."""
     if name not in allowed:
         raise SettingsError(
             f"the server's settings name {name!r}, which is code from outside Fenchel; if you trust it, "

@@ -1,4 +1,4 @@
-"""FedAvg with an aggregation that a few clients cannot move at will: median, trimmed mean, Krum.
+"""FedAvg with an aggregation that is robust to a few faulty clients: median, trimmed mean, Krum.
 
 Yin, Chen, Ramchandran, Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018
 (median, Definition 1; trimmed mean, Definition 2); Blanchard, El Mhamdi, Guerraoui, Stainer, "Machine Learning with
@@ -22,7 +22,7 @@ from fenchel.common.settings.uplink import Uplink
 
 
 class RobustAggregationSettings(LocalTrainingSettings):
-    """What stands in for the mean of local models, and how many of them may be anything."""
+    """Aggregation rule in place of the mean, and the number of faulty models that it tolerates."""
 
     treats_regularizer: ClassVar[bool] = True
     uses_uplink: ClassVar[bool] = True
@@ -40,16 +40,16 @@ class RobustAggregationSettings(LocalTrainingSettings):
 
     @property
     def least(self) -> int:
-        """How many models the rule needs, so that f of them cannot decide."""
+        """Least number of models for which the rule tolerates f faulty ones."""
         return 2 * self.faulty + (3 if self.rule in ("krum", "multi-krum") else 1)
 
     def check_link(self, uplink: Uplink, *, noisy: bool) -> None:
-        """Refuse models of which coordinates are left out: each client may send others.
+        """Reject sparsified models, as clients may send different coordinates.
 
         Raises
         ------
         ValueError
-            The uplink leaves coordinates out.
+            If the uplink is sparsified.
         """
         if uplink.sparsify is not None:
             raise ValueError(
@@ -58,23 +58,23 @@ class RobustAggregationSettings(LocalTrainingSettings):
             )
 
     def check_participation(self, participation: Participation) -> None:
-        """Refuse cohorts that are too small for the rule.
+        """Reject cohorts that are too small for the rule.
 
         Raises
         ------
         ValueError
-            The sampler draws fewer clients than :attr:`least`.
+            If the sampler draws fewer clients than :attr:`least`.
         """
         if isinstance(participation.sampler, FixedSize):
             self._check_clients(participation.sampler.size)
 
     def check_rounds(self, rounds: int, clients: int | None) -> None:
-        """Refuse federations that are too small for the rule.
+        """Reject federations that are too small for the rule.
 
         Raises
         ------
         ValueError
-            There are fewer clients than :attr:`least`, or more rounds than the step size allows.
+            If there are fewer clients than :attr:`least`, or more rounds than the step size allows.
         """
         super().check_rounds(rounds, clients)
         if clients is not None:
@@ -89,7 +89,7 @@ class RobustAggregationSettings(LocalTrainingSettings):
 
 
 class RobustAggregation(Algorithm):
-    """Each round a cohort trains locally from the global model, and a robust aggregate of the results is the next."""
+    """Server half: a cohort trains locally, and a robust aggregate of the results is the next model."""
 
     Settings = RobustAggregationSettings
     settings: RobustAggregationSettings
@@ -107,23 +107,23 @@ class RobustAggregation(Algorithm):
 
 
 class RobustAggregationClient(FedAvgClient):
-    """Local steps as in FedAvg."""
+    """Client half: local steps as in FedAvg."""
 
 
 def aggregate(models: NDArray[np.floating[Any]], rule: str, faulty: int) -> Vector:
-    """Return what a rule makes of models.
+    """Aggregate models by a robust rule.
 
     Parameters
     ----------
     models
-        Shape (m, d).
+        Local models, shape (m, d), where m is at least :attr:`RobustAggregationSettings.least`.
     rule, faulty
-        As in :class:`RobustAggregationSettings`; m is as large as the rule needs.
+        As in :class:`RobustAggregationSettings`.
 
     Returns
     -------
     Vector
-        Shape (d,), dtype of the models.
+        Aggregate, shape (d,), in the dtype of the models.
     """
     found: Vector
     match rule:
@@ -138,19 +138,16 @@ def aggregate(models: NDArray[np.floating[Any]], rule: str, faulty: int) -> Vect
 
 
 def krum_scores(models: NDArray[np.floating[Any]], faulty: int) -> Vector:
-    """Return, for each model, the sum of its squared distances to the m - f - 2 others that are nearest.
+    """Return the sum of squared distances from each model to its m - f - 2 nearest others, shape (m,), float64.
 
     Parameters
     ----------
     models
-        Shape (m, d).
-
-    Returns
-    -------
-    Vector
-        Shape (m,), float64.
+        Local models, shape (m, d).
+    faulty
+        Number f of faulty models.
     """
     distances = squareform(pdist(models, "sqeuclidean"))
-    nearest = np.sort(distances, axis=1)[:, 1 : len(models) - faulty - 1]  # without that to itself, 0
+    nearest = np.sort(distances, axis=1)[:, 1 : len(models) - faulty - 1]  # column 0 is the distance to itself
     scores: Vector = nearest.sum(axis=1)
     return scores

@@ -40,16 +40,16 @@ class ScaffoldSettings(WeightedSumSettings):
     )
 
     def memory(self, *, noisy: bool) -> Literal["none", "public", "private"]:
-        """Control variates: formed from what was sent, where that is changed on its way."""
+        """Return the kind of the control variates: public if they follow from uploads, which the uplink changes."""
         return "public"
 
     def check_link(self, uplink: Uplink, *, noisy: bool) -> None:
-        """Refuse control variates that do not follow from what was sent, for which both sides must know Q.
+        """Reject control variates that the server cannot compute from uploads, for which it must know Q.
 
         Raises
         ------
         ValueError
-            The uplink changes vectors, and the server cannot form the control variates from them.
+            If the uplink changes vectors, and the correction is ``option-i`` or the server does not know Q.
         """
         if uplink.is_plain and not noisy:
             return
@@ -67,16 +67,16 @@ class ScaffoldSettings(WeightedSumSettings):
 
 
 class Scaffold(Algorithm):
-    """Clients take local steps, each corrected by its difference from the mean of all clients."""
+    """Server half: clients take local steps corrected by control variates, and the server averages the changes."""
 
     @dataclass
     class State(Algorithm.State):
-        """The global model x, and the control variate.
+        """Global model x and control variate.
 
         Attributes
         ----------
         control
-            c, shape (d,): after each round the mean of c_i over all clients, whoever took part.
+            c, shape (d,): the mean of c_i over all clients after each round.
         """
 
         control: Vector
@@ -94,7 +94,7 @@ class Scaffold(Algorithm):
         return self.State(model, np.zeros_like(model))
 
     async def admit(self, cohort: Cohort) -> None:
-        """Newcomers have c_i = 0, so the mean of all c_i is c N_old / N_new."""
+        """c <- c N_old / N_new, the mean of all c_i, as those of late joiners are 0."""
         clients = len(self.fleet.members)
         self.state.control = self.state.control * ((clients - len(cohort)) / clients)
 
@@ -119,15 +119,15 @@ class Scaffold(Algorithm):
 
     @property
     def receives_control(self) -> bool:
-        """True if clients send Delta c_i, too, as in the paper.
+        """True if clients send Delta c_i as well, as in the paper.
 
-        They do not where Delta x_i is changed on its way: then they form c_i from what they sent, and Delta c_i follows
-        from that (docs/specifications/fedpdm.md, section 2.8).
+        If the uplink changes Delta x_i, clients compute c_i from what they sent, and Delta c_i follows from that
+        (docs/specifications/fedpdm.md, section 2.8).
         """
         return self.corrects and self.uplink.is_plain
 
     def _control_change(self, replies: Reduced, change: ReceivedVector) -> Vector:
-        """Return the sum of Delta c_i: as sent, or -c - Delta x_i / (Q eta) where a coordinate was sent."""
+        """Return the sum of Delta c_i as sent, or of -c - Delta x_i / (Q eta) on the coordinates sent."""
         if self.receives_control:
             total: Vector = replies.sum("control_change")
         else:
@@ -136,21 +136,21 @@ class Scaffold(Algorithm):
         return total
 
     def metrics(self) -> dict[str, float]:
-        """Return the norm of c, by which all clients are corrected: small again where SCAFFOLD converges."""
+        """Return the norm of c, which becomes small as SCAFFOLD converges."""
         return {"control_variate_norm": float(np.linalg.norm(self.state.control))}
 
 
 class ScaffoldClient(LocalTraining):
-    """Mini-batch gradient descent on ``p_i f_i``, corrected by what all clients do and this one does not."""
+    """Client half: mini-batch gradient descent on ``p_i f_i``, corrected by ``c - c_i``."""
 
     @dataclass
     class State:
-        """The control variate.
+        """Control variate of the client.
 
         Attributes
         ----------
         control
-            c_i, shape (d,): the gradient of p_i f_i, as this client last saw it; zeros before.
+            c_i, shape (d,): estimate of the gradient of p_i f_i in the client's last round; zeros before.
         """
 
         control: Vector
@@ -166,7 +166,7 @@ class ScaffoldClient(LocalTraining):
         model
             x, shape (d,).
         mean_samples
-            n / N, of which the weight p_i is made.
+            n / N, the mean number of samples of a client, for the weight p_i.
         control
             c, shape (d,); absent if the correction is ``none``.
         """

@@ -23,20 +23,20 @@ from fenchel.fleet.uplink import ReceivedVector, ServerUplink
 
 @dataclass(frozen=True, kw_only=True)
 class ServerContext:
-    """What a server half works with.
+    """Environment of a server half.
 
     Attributes
     ----------
     fleet
-        The clients.
+        Clients of the run.
     initial_model
-        The model before the first round, shape (d,), dtype of the objective.
+        Model before the first round, shape (d,), in the dtype of the objective.
     objective
-        What is minimised, without any data: its loss, its weight of the ridge.
+        Objective without data: its loss and regularisation.
     public_key
-        The public key that the clients must use; ``None``: the algorithm learns it from them.
+        Public key that the clients must use; ``None`` if the algorithm receives it from them.
     privacy
-        What the clients claim of differential privacy, if anything.
+        Differential privacy that the clients claim, if any.
     """
 
     fleet: Fleet
@@ -50,7 +50,7 @@ class ServerContext:
 
     @property
     def noisy(self) -> bool:
-        """Whether what clients send carries noise."""
+        """Whether uploads carry noise."""
         return self.privacy is not None or self.uplink.noise is not None
 
 
@@ -146,7 +146,7 @@ class Algorithm:
         self.state.model = self._known(model)
 
     def _known(self, model: Vector) -> Vector:
-        """Return what clients will know of a model, shape (d,), in the next round."""
+        """Return the model as the clients receive it in the next round, shape (d,)."""
         return self.downlink.kept(model, self.fleet.round + 1)
 
     @property

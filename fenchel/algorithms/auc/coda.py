@@ -25,14 +25,14 @@ from fenchel.common.objectives.binary import BinaryObjective
 from fenchel.common.wire.schema import ABSURD
 from fenchel.common.wire.values import Values
 
-_ROUNDING = 1e-3  # relative, of a norm that was computed in float32
+_ROUNDING = 1e-3  # relative error of a norm computed in float32
 
 
 _REPORT = {"positives": int, "negatives": int, "positive_sum": float, "negative_sum": float}
 
 
 class CodaSettings(AveragingSettings):
-    """CODA, which computes alpha anew after each stage (Guo et al. 2020; section 2.4)."""
+    """CODA, which recomputes alpha after each stage (Guo et al. 2020)."""
 
     name: Literal["coda"] = "coda"
     dual_batch_size: PositiveInt | None = Field(
@@ -56,7 +56,7 @@ class CodaSettings(AveragingSettings):
 
 
 class Coda(CodaPlus):
-    """CODA+ that computes alpha from the scores after each stage (section 2.4)."""
+    """Server half: CODA+ that recomputes alpha from scores after each stage."""
 
     Settings = CodaSettings
     settings: CodaSettings
@@ -67,10 +67,10 @@ class Coda(CodaPlus):
         self.objective = cast(BinaryObjective, context.objective)
 
     async def renew_dual(self) -> None:
-        """alpha <- its maximiser at the scores of all clients; it stays where a class was not drawn.
+        """alpha <- its maximiser at the scores of all clients; alpha is kept if a class was not drawn.
 
-        With the class prior that the clients' samples have that is m_- - m_+. A client whose report cannot be
-        true has failed in this phase, and the others go on.
+        If the class prior is that of the samples, the maximiser is m_- - m_+. A client with an impossible report fails
+        in this phase, and the others continue.
         """
         state = self.state
         replies = await self.fleet.all().ask("score", self._verify, point=self.point, returns=_REPORT)
@@ -92,14 +92,14 @@ class Coda(CodaPlus):
         state.auxiliary = auxiliary
 
     def _held(self, client: str) -> tuple[int, int, int]:
-        """Return n_k, n_k^+ and how many samples the client draws for the new alpha."""
+        """Return n_k, n_k^+ and the number of samples that the client draws for the new alpha."""
         k = self.place[client]
         n, n_positive = int(self.state.samples[k]), int(self.state.positives[k])
         size = self.settings.dual_batch_size
         return n, n_positive, n if size is None else min(size, n)
 
     def _verify(self, client: str, reply: Mapping[str, Any]) -> None:
-        """Refuse what no client can honestly report of a batch."""
+        """Reject counts and sums of scores that are impossible for a batch of the client."""
         n, n_positive, drawn = self._held(client)
         counts = reply["positives"], reply["negatives"]
         if sum(counts) != drawn or not all(
@@ -120,13 +120,13 @@ class Coda(CodaPlus):
                 )
 
     def _moments(self, client: str, reply: Mapping[str, Any]) -> Moments:
-        """Return what a client reports of its batch of m_s samples, in the class shares of its mini-batches."""
+        """Return the reported moments of a batch of m_s samples, weighted to the class shares of mini-batches."""
         n, n_positive, drawn = self._held(client)
         counts = reply["positives"], reply["negatives"]
         sums = reply["positive_sum"], reply["negative_sum"]
         rate = self.settings.positive_rate(n, n_positive)
         shares = (rate, n_positive), (1 - rate, n - n_positive)
-        # Stratified batches have other shares than the shard; 1 where they are equal.
+        # Importance weights, as stratified batches have other class shares than the shard.
         factors = [share / (held / n) / drawn if held else 0.0 for share, held in shares]
         return Moments(
             *(count * factor for count, factor in zip(counts, factors, strict=True)),
@@ -134,19 +134,19 @@ class Coda(CodaPlus):
         )
 
     def _bounds(self, count: int) -> tuple[float, float]:
-        """Return the least and the greatest sum that the scores of so many samples can have."""
+        """Return bounds on the sum of the scores of ``count`` samples."""
         match self.objective.output:
             case "sigmoid":
                 return 0.0, float(count)
-            case "l2":  # all scores of the batch have the norm 1
+            case "l2":  # the scores of a batch have norm 1
                 most = math.sqrt(count) * (1 + _ROUNDING)
             case "none":
-                most = ABSURD * count  # an alpha of such scores is a number still, in float32 too
+                most = ABSURD * count  # so that alpha stays finite, also in float32
         return -most, most
 
 
 class CodaClient(CodaPlusClient):
-    """CODA: the step on the proximal term is exact, and alpha is computed anew after a stage."""
+    """Client half of CODA, with an exact step on the proximal term, and alpha recomputed after a stage."""
 
     settings: CodaSettings
 
@@ -159,7 +159,7 @@ class CodaClient(CodaPlusClient):
 
     @answers("score")
     def score(self, point: Vector) -> Values:
-        """Draw m_s samples; return how many of either class they are, N_+ and N_-, and sums of scores, S_+ and S_-."""
+        """Draw m_s samples; return the numbers N_+ and N_- of each class, and the sums of scores S_+ and S_-."""
         objective, size = self.objective, self.settings.dual_batch_size
         rows = objective.all_rows
         if size is not None and size < objective.samples:

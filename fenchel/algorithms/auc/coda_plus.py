@@ -25,7 +25,7 @@ from fenchel.common.wire.values import Values
 
 
 class AveragingSettings(WindowedSettings):
-    """What CODA+ and CODA share."""
+    """Settings common to CODA+ and CODA."""
 
     output: Literal["average", "last"] = Field(
         "average",
@@ -35,7 +35,7 @@ class AveragingSettings(WindowedSettings):
 
     @property
     def needs_everybody(self) -> str | None:
-        """The average is over all clients."""
+        """Setting ``output: average``, whose average is over all clients."""
         return "output: average is the mean over all local iterates" if self.output == "average" else None
 
     def stage(self, number: int, prior: float, clients: int) -> Stage:
@@ -52,7 +52,7 @@ class CodaPlusSettings(AveragingSettings):
 
 
 class CodaPlus(Staged):
-    """Clients take local steps, and the server averages where they end: federated averaging for a saddle."""
+    """Server half: clients take local steps towards a saddle point, and the server averages the results."""
 
     Settings: ClassVar[type[AlgorithmSettings]] = CodaPlusSettings
     settings: AveragingSettings
@@ -82,10 +82,10 @@ class CodaPlus(Staged):
             await self.renew_dual()
 
     async def renew_dual(self) -> None:
-        """Nothing: alpha goes on as it is."""
+        """Do nothing, as CODA+ keeps alpha between stages."""
 
     async def finish(self) -> None:
-        """End the last stage where the run ends before it does: take the mean of its iterates, and renew alpha."""
+        """End the last stage if the run ends within it: average its iterates, and recompute alpha."""
         if not self.state.done:
             return
         if self.averages:
@@ -95,20 +95,20 @@ class CodaPlus(Staged):
 
 
 class CodaPlusClient(StagedClient):
-    """Local descent and ascent from the averaged point."""
+    """Client half: local descent and ascent from the averaged point."""
 
     @dataclass
     class State:
-        """What a client keeps within a stage.
+        """State of the client half within a stage.
 
         Attributes
         ----------
         centre
-            v_0, where the stage began, shape (n,); its last entry is not used.
+            v_0, the initial point of the stage, shape (n,); its last entry is not used.
         iterates
-            Sum of the local iterates of the stage, shape (n,), float64; shape (0,) where it is not wanted.
+            Sum of the local iterates of the stage, shape (n,), float64; shape (0,) if the average is not used.
         counted
-            How many they are.
+            Number of iterates in the sum.
         """
 
         centre: Vector
@@ -119,13 +119,13 @@ class CodaPlusClient(StagedClient):
     state: State
 
     def initial_state(self) -> State:
-        """Begin without iterates."""
+        """Return the state before the first iterate."""
         wanted = self.length if self.settings.output == "average" else 0
         return self.State(self.zeros(), np.zeros(wanted), 0)
 
     @answers("begin_stage")
     def begin_stage(self, point: Vector) -> None:
-        """Note where a stage has begun that this client did not begin itself."""
+        """v_0 <- the point, for clients that missed the first round of a stage."""
         self.state.centre = np.array(point)
         self.state.iterates[:] = 0
         self.state.counted = 0
@@ -137,15 +137,15 @@ class CodaPlusClient(StagedClient):
         Parameters
         ----------
         begins, ends
-            Whether a stage begins here, whose centre is then the point, and whether it ends.
+        Whether this is the first and the last round of a stage. In the first, the centre becomes ``point``.
         point
             u_{r-1}, shape (n,).
 
         Returns
         -------
         Values
-            ``change``, u - u_{r-1}, and ``value``, the mean of F along the way; where a stage ends whose average is
-            wanted, ``average`` of this client's iterates.
+            ``change``: u - u_{r-1}. ``value``: mean of F over the local steps. ``average``: mean of this client's
+            iterates, at the end of a stage if it is used.
         """
         if begins:
             self.begin_stage(point)

@@ -62,13 +62,13 @@ class CodascaSettings(WindowedSettings):
 
     @property
     def needs_everybody(self) -> str | None:
-        """What travels in the compact form are means over all clients."""
+        """Setting ``wire: compact``, for which the server needs the mean over all clients."""
         if self.wire == "compact":
             return "wire: compact leaves out what follows from the mean of all clients"
         return None
 
     def server_step(self, clients: int) -> float:
-        """eta_g."""
+        """Return the server's step size eta_g."""
         if self.server_step_size is not None:
             return self.server_step_size
         return math.sqrt(clients) if isinstance(self.schedule, TheorySchedule) else 1.0
@@ -86,20 +86,20 @@ log = logging.getLogger("fenchel.server")
 
 
 class Codasca(Staged):
-    """Clients take local steps, each corrected by its difference from the mean of all clients."""
+    """Server half: clients take local steps corrected by control variates, and the server averages the changes."""
 
     @dataclass
     class State(Staged.State):
-        """The global point, and the control variate.
+        """Global point and control variate.
 
         Attributes
         ----------
         control
-            c, shape (n,), float64: after each round sum_k lambda_k c^k over all clients, whoever took part. It travels
-            in the dtype of the model.
+            c, shape (n,), float64: sum_k lambda_k c^k over all clients after each round. It is sent in the dtype of the
+            model.
         moved
-            With the compact wire, eta_g I eta_l of the last round, times c what the point moved by; ``None``: the
-            clients have no point yet.
+            With the compact wire, eta_g I eta_l of the last round, in which the point moved by -``moved`` c; ``None``
+            if the clients have no point yet.
         """
 
         control: NDArray[np.float64]
@@ -119,7 +119,7 @@ class Codasca(Staged):
         return self.State(**fields, control=np.zeros(fields["centre"].shape), moved=None)
 
     def stage(self) -> Stage:
-        """Return the stage that is going on; with ``output: random`` it ends after a random one of its rounds."""
+        """Return the present stage. With ``output: random`` it ends after a random one of its rounds."""
         stage = super().stage()
         if self.settings.output != "random":
             return stage
@@ -127,10 +127,11 @@ class Codasca(Staged):
         return replace(stage, rounds=int(random.integers(1, stage.rounds + 1)))
 
     async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:
-        """u <- u + eta_g mean of (u^k - u); c <- sum_k lambda_k c^k, as the change of it (sections 2.2, 7.2 and 7.4).
+        """u <- u + eta_g mean of (u^k - u); c <- sum_k lambda_k c^k, from changes of c^k.
 
-        With the compact wire the mean of u^k - u is -I eta_l c, since the corrections cancel in the mean. A
-        client's new c^k counts if and only if its reply did, so that c stays the weighted sum of all c^k.
+        With the compact wire the mean of u^k - u is -I eta_l c, as the corrections cancel in the mean. A client's new
+        c^k counts if and only if its reply did, so that c stays the weighted sum of all c^k. Source:
+        docs/specifications/codasca.md, sections 2.2, 7.2 and 7.4.
         """
         state, u = self.state, self.point
         if begins and self.settings.cv_init == "gradient":
@@ -158,14 +159,14 @@ class Codasca(Staged):
         if self.is_compact:
             state.control = sums.sum("control")
             state.moved = eta_g * stage.local_steps * stage.step_size
-            self.point = u - state.moved * self._sent_control()  # as the clients will
+            self.point = u - state.moved * self._sent_control()  # the same operations as on the clients
         else:
             state.control = state.control + sums.sum("control_change")
             self.point = u + eta_g * sums.mean("change")
         state.value = float(sums.mean("value"))
 
     async def _restart(self, u: Vector) -> None:
-        """Begin a stage with c^k = G_k(u_0), and c their weighted sum (section 5.4)."""
+        """Begin a stage with c^k = G_k(u_0), and c their weighted sum (docs/specifications/codasca.md, section 5.4)."""
         state, name = self.state, "control" if self.is_compact else "control_change"
         sums, answered = await self.visit(
             self.fleet.all(),
@@ -180,13 +181,13 @@ class Codasca(Staged):
             state.moved = 0.0
 
     async def part_with_lost(self) -> bool:
-        """Take what a lost client's c^k was out of c, which is that of the clients that are left from then on.
+        """Restrict the problem to the remaining clients; return whether clients were lost.
 
-        Nobody knows that c^k any more, so c and every c^k begin at 0 again, together: a promise that each
-        client keeps before it trains again.
+        The c^k of a lost client is unknown and cannot be removed from c. Therefore c and every c^k are reset to 0: an
+        instruction that each client applies before it trains again.
         """
         parted = await super().part_with_lost()
-        if parted and not self.is_compact:  # the compact wire needs everybody, and stops
+        if parted and not self.is_compact:  # the compact wire needs all clients, and stops the run
             self.state.control = np.zeros_like(self.state.control)
             await self.fleet.all().tell("forget_control")
             log.warning(
@@ -196,11 +197,11 @@ class Codasca(Staged):
         return parted
 
     def _sent_control(self) -> Vector:
-        """Return c as it travels, shape (n,), in the dtype of the model."""
+        """Return c as it is sent, shape (n,), in the dtype of the model."""
         return self.state.control.astype(self.state.model.dtype)
 
     def _whereabouts(self, u: Vector, *, with_control: bool) -> dict[str, Value]:
-        """Return what tells clients the point: itself, or what it has moved by since they knew it."""
+        """Return the values from which clients get the point: the point itself, or its change."""
         state = self.state
         if not self.is_compact:
             return {"point": u, "control": self._sent_control()} if with_control else {"point": u}
@@ -210,21 +211,21 @@ class Codasca(Staged):
 
 
 class CodascaClient(StagedClient):
-    """Local descent and ascent, corrected by what all clients do and this one does not."""
+    """Client half: local descent and ascent, corrected by ``c - c^k``."""
 
     @dataclass
     class State:
-        """What a client keeps; all of shape (n,), for points u = (w, a, b, alpha).
+        """State of the client half, with vectors of shape (n,) for points u = (w, a, b, alpha).
 
         Attributes
         ----------
         centre
-            v_0, where the stage began; its last entry is not used.
+            v_0, the initial point of the stage; its last entry is not used.
         control
-            c^k, the mean direction of this client's last round. With the paper's wire in float64: the sum of the
-            changes that were sent, of which the server keeps the weighted sum over all clients.
+            c^k, the mean direction of this client's last round. With the paper's wire it is the sum of the changes
+            sent, in float64, so that the server's c stays the weighted sum of all c^k.
         point
-            u_{r-1}, with the compact wire, over which it does not travel; otherwise of shape (0,).
+            u_{r-1}, with the compact wire, which does not send it; otherwise of shape (0,).
         """
 
         centre: Vector
@@ -235,7 +236,7 @@ class CodascaClient(StagedClient):
     state: State
 
     def initial_state(self) -> State:
-        """Begin with c^k = 0."""
+        """Return c^k = 0."""
         kept = self.zeros() if self._is_compact else self.zeros()[:0]
         return self.State(self.zeros(), self._no_control(), kept)
 
@@ -248,7 +249,7 @@ class CodascaClient(StagedClient):
 
     @answers("begin_stage")
     def begin_stage(self, point: Vector) -> None:
-        """v_0 <- u_0; also told to clients that did not begin the stage themselves."""
+        """v_0 <- u_0, also for clients that missed the first round of the stage."""
         self.state.centre = np.array(point)
         if self.settings.cv_init == "zero":
             self.state.control = self._no_control()
@@ -257,7 +258,10 @@ class CodascaClient(StagedClient):
     def gradient(
         self, prior: float, point: Vector | None = None, control: Vector | None = None, moved: float = 0.0
     ) -> Values:
-        """Begin a stage with c^k = G_k(u_0), on the whole shard (section 5.4); arguments as for :meth:`train`."""
+        """Begin a stage with c^k = G_k(u_0), on the whole shard; parameters as for :meth:`train`.
+
+        Source: docs/specifications/codasca.md, section 5.4.
+        """
         u = self._point(point, control, moved)
         self.begin_stage(u)
         control = self.objective.saddle_gradient(u, self.objective.all_rows, prior)[1]  # the proximal term is 0 here
@@ -267,7 +271,7 @@ class CodascaClient(StagedClient):
 
     @answers("forget_control")
     def forget_control(self) -> None:
-        """c^k <- 0, as everybody's and the server's c: another client's c^k is lost for good."""
+        """c^k <- 0, on all clients and on the server, as the c^k of another client was lost."""
         self.state.control = self._no_control()
 
     @answers("train")
@@ -286,20 +290,20 @@ class CodascaClient(StagedClient):
         Parameters
         ----------
         begins
-            Whether a stage begins here: then the point is its centre.
+        Whether this is the first round of a stage, whose centre is then the point.
         point
-            u_{r-1}, shape (n,). With the compact wire only in the first round; later it follows from what this client
-            has and ``control``.
+        u_{r-1}, shape (n,). With the compact wire it is sent only in the first round; later it follows from the
+        client's state and ``control``.
         control
-            c, shape (n,); absent where it is 0.
+        c, shape (n,); absent if it is 0.
         moved
             With the compact wire, eta_g I eta_l of the round before: u_{r-1} = u_{r-2} - moved c.
 
         Returns
         -------
         Values
-            ``change``, u - u_{r-1}, and ``control_change``, that of c^k; with the compact wire only ``control``, c^k,
-            from which both follow. ``value``: the mean of F along the way.
+            ``change``: u - u_{r-1}. ``control_change``: change of c^k. With the compact wire, ``control``: c^k, from
+            which both follow. ``value``: mean of F over the local steps.
         """
         start = self._point(point, control, moved)
         if begins:
@@ -322,10 +326,10 @@ class CodascaClient(StagedClient):
         return {**reply, "change": u - start}
 
     def _renewed(self, control: Vector) -> Values:
-        """c^k <- ``control``, shape (n,); return what the server must hear of it.
+        """c^k <- ``control``, shape (n,); return the values of the reply.
 
-        With the paper's wire that is the change, rounded to the dtype of the model; and c^k is what it was
-        plus just that change, or else the server's c would slowly leave the sum of all c^k.
+        With the paper's wire the reply is the change, rounded to the dtype of the model. c^k changes by exactly the
+        rounded amount; otherwise the server's c would drift away from the sum of all c^k.
         """
         if self._is_compact:
             self.state.control = control

@@ -22,7 +22,7 @@ from fenchel.common.wire.values import Values
 
 
 class NaiveParallelSettings(StagedSettings):
-    """The naive parallel algorithm: one averaged gradient a round (appendix C of the paper)."""
+    """Naive parallel algorithm, with one averaged gradient per round (appendix C of the paper)."""
 
     name: Literal["npa"] = "npa"
     output: Literal["average", "last"] = Field(
@@ -32,7 +32,7 @@ class NaiveParallelSettings(StagedSettings):
 
     @property
     def local_steps(self) -> int:
-        """I = 1."""
+        """Number of local steps: I = 1."""
         return 1
 
     def stage(self, number: int, prior: float, clients: int) -> Stage:
@@ -49,11 +49,11 @@ class NaiveParallelSettings(StagedSettings):
 
 
 class NaiveParallel(Staged):
-    """Every round is one step along the mean of the clients' gradients."""
+    """Server half: each round is one step along the mean of the clients' gradients."""
 
     @dataclass
     class State(Staged.State):
-        """The global point, and those of the stage.
+        """Global point, and sum of the points of the stage.
 
         Attributes
         ----------
@@ -68,7 +68,7 @@ class NaiveParallel(Staged):
     state: State
 
     def initial_state(self, model: Vector) -> State:
-        """Begin without iterates."""
+        """Return the state before the first point."""
         fields = self.beginning(model)
         return self.State(**fields, iterates=np.zeros(fields["centre"].size))
 
@@ -91,13 +91,13 @@ class NaiveParallel(Staged):
             self.point = state.iterates / stage.rounds
 
     async def finish(self) -> None:
-        """Return the mean of the points of the last stage also where the run ended before it did."""
+        """End the last stage if the run ends within it: average its points."""
         if self.settings.output == "average" and self.state.done:
             self.point = self.state.iterates / self.state.done
 
 
 class NaiveParallelClient(StagedClient):
-    """One gradient on one batch; keeps no state."""
+    """Client half: one gradient on one batch, without state."""
 
     @answers("gradient")
     def gradient(self, point: Vector, prior: float) -> Values:

@@ -1,4 +1,4 @@
-"""Common parts of the algorithms for the area under the ROC curve (docs/specifications/codasca.md, section 2).
+"""Base of the AUC algorithms, which proceed in stages (docs/specifications/codasca.md, section 2).
 
 The point is u = (w, a, b, alpha), shape (n,) with n = d + 3; v = (w, a, b) descends and alpha ascends. Vectors of
 directions have the sign of G = (grad_v F, -grad_alpha F), so that all entries are treated alike.
@@ -32,33 +32,33 @@ log = logging.getLogger("fenchel.server")
 
 
 class Staged(FixedFleet):
-    """Goes through the stages of a run; a subclass says what a round is."""
+    """Server half that runs the stages; a subclass defines a round of communication."""
 
     @dataclass
     class State(FixedFleet.State):
-        """The global point, and where in which stage the run is.
+        """Global point, and position of the run in its stages.
 
         Attributes
         ----------
         auxiliary
             (a, b, alpha), shape (3,).
         centre
-            v_0, where the stage began, shape (n,); its last entry is not used.
-        samples
-            Samples, positives: n_k and n_k^+ of every client, shape (N,), in the order of client ids.
+            v_0, the initial point of the stage, shape (n,); its last entry is not used.
+        samples, positives
+            n_k and n_k^+ of all clients, shape (N,), in the order of client ids.
         prior
-            p, frozen after the set-up, unless a client is lost.
+            Class prior p, which is fixed after the set-up, unless a client is lost.
         share
-            q, the share of positive samples among those that are drawn, over all clients with their lambda_k; p, unless
-            the settings say another p.
+            q, the share of positive samples among those drawn, averaged with weights lambda_k. It equals p unless the
+            settings give p.
         weights
-            lambda_k of every client, shape (N,), float64, in the order of client ids; they add up to 1.
+            lambda_k of all clients, shape (N,), float64, in the order of client ids, with sum 1.
         stage
-            s, counted from 1; 0 before the first.
+            Number s of the stage, from 1; 0 before the first.
         done
-            Rounds done in the stage; 0 also after its last.
+            Number of completed rounds in the stage; 0 after its last.
         value
-            Mean of F along the local steps of the last round, over the clients.
+            Mean of F over the local steps of the last round and over the clients.
         """
 
         auxiliary: Vector
@@ -82,7 +82,7 @@ class Staged(FixedFleet):
         require_scores(context.objective, self.settings.name)
 
     def check(self, data: DataSource | None) -> None:
-        """Refuse data with samples of one class only."""
+        """Reject data with samples of only one class."""
         if data is None or data.positives is None:
             return
         held = data.trained_on(len(self.fleet.members))
@@ -91,7 +91,7 @@ class Staged(FixedFleet):
         self._share_of_positives(samples, positives)
 
     def initial_state(self, model: Vector) -> Any:
-        """a = b = alpha = 0."""
+        """Return the state with a = b = alpha = 0."""
         return self.State(**self.beginning(model))
 
     def beginning(self, model: Vector) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class Staged(FixedFleet):
         self._weigh()
 
     def _weigh(self) -> None:
-        """Set the lambda_k of the clients that are left, q and p."""
+        """Set the lambda_k of the remaining clients, q and p."""
         state, left = self.state, ~self.state.lost
         weights, state.share = self._share_of_positives(state.samples[left], state.positives[left])
         state.weights = np.zeros(left.size)
@@ -155,7 +155,7 @@ class Staged(FixedFleet):
     def _share_of_positives(
         self, samples: NDArray[np.int64], positives: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], float]:
-        """Return the lambda_k of clients with so many samples and positives, shape (K,), and q."""
+        """Return lambda_k, shape (K,), and q for clients with these numbers of samples and positive samples."""
         counts = samples if self.settings.weighting == "samples" else np.ones_like(samples)
         weights = counts / counts.sum()
         rates = [
@@ -172,10 +172,9 @@ class Staged(FixedFleet):
         return weights, share
 
     async def part_with_lost(self) -> bool:
-        """Take out of the problem the clients that were lost; return whether there were any.
+        """Restrict the problem to the remaining clients; return whether clients were lost.
 
-        With ``participation.on_lost_state: continue`` the problem is from then on that of the clients that
-        are left: with their lambda_k, which add up to 1 again, and their p and q.
+        With ``participation.on_lost_state: continue``, lambda_k, p and q become those of the remaining clients.
         """
         names, state = self.newly_lost(), self.state
         if names is None:
@@ -193,7 +192,7 @@ class Staged(FixedFleet):
         return True
 
     def stage(self) -> Stage:
-        """Return the stage that is going on."""
+        """Return the present stage."""
         number, prior = self.state.stage, self.state.prior
         try:
             self.settings.check_stage(number, prior, self.clients)
@@ -202,7 +201,7 @@ class Staged(FixedFleet):
         return self.settings.stage(number, prior, self.clients)
 
     async def round(self, t: int) -> None:
-        """Do a round of the stage; the first one sets its centre, the last one hands on its output."""
+        """Run a round of the present stage. The first sets its centre, the last computes its output."""
         await self.part_with_lost()
         state = self.state
         begins = state.done == 0
@@ -216,23 +215,25 @@ class Staged(FixedFleet):
 
     @abstractmethod
     async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:
-        """Do one round of communication.
+        """Run one round of communication.
 
         Parameters
         ----------
+        stage
+            Present stage.
         begins, ends
-            Whether it is the first, and the last round of the stage.
+            Whether this is the first and the last round of the stage.
         """
 
     async def visit(
         self, cohort: Cohort, phase: str, returns: Mapping[str, Any], values: Mapping[str, Any], *, everybody: bool
     ) -> tuple[WeightedSums, Cohort]:
-        """Ask a phase; return the sum of the replies, each times lambda_k, and who answered.
+        """Ask a cohort; return the replies summed with weights lambda_k, and the clients that answered.
 
         Parameters
         ----------
         everybody
-            Whether the run stops if somebody in the fleet does not answer.
+            Whether the run stops if any client of the fleet does not answer.
         """
         missing = sorted(self.fleet.members.keys() - set(cohort.clients))
         if everybody and missing:
@@ -254,20 +255,20 @@ class Staged(FixedFleet):
         return sums, answered
 
     async def tell_others(self, answered: Cohort, u: Vector) -> None:
-        """Let those know where the stage has begun whose answer to its beginning did not count."""
+        """Send the stage's initial point to clients whose reply to its first round did not count."""
         others = self.fleet.all().only(lambda client: client not in answered.clients)
         if others.clients:
             await others.tell("begin_stage", point=u)
 
     def metrics(self) -> dict[str, float]:
-        """Return stage, mean of F in the last round, and a, b and alpha."""
+        """Return the number of the stage, the mean of F in the last round, a, b and alpha."""
         a, b, alpha = self.state.auxiliary.tolist()
         state = self.state
         return {"stage": float(state.stage), "minmax_value": state.value, "a": a, "b": b, "alpha": alpha}
 
 
 class StagedClient(ClientAlgorithm):
-    """Counts its samples, draws batches, and knows the direction of a step."""
+    """Client half with counts of samples, mini-batches and the proximal term."""
 
     settings: StagedSettings
     objective: BinaryObjective
@@ -299,7 +300,7 @@ class StagedClient(ClientAlgorithm):
         )
 
     def _stratified(self, steps: int) -> Iterator[Indices]:
-        """Draw batches with a fixed number of positive samples; one occurs twice only if there are too few."""
+        """Draw batches with a fixed number of positive samples, with repetition only if there are too few."""
         objective, random = self.objective, self.generator("batches")
         objective.require(objective.samples)
         size = self.settings.batch_size or objective.samples
@@ -315,7 +316,7 @@ class StagedClient(ClientAlgorithm):
             )
 
     def pulled(self, g: Vector, u: Vector, centre: Vector) -> Vector:
-        """Add gamma (v - v_0) to the part of ``g`` that belongs to v = (w, a, b)."""
+        """Add gamma (v - v_0) to the entries of ``g`` for v = (w, a, b), in place."""
         gamma = self.settings.proximal_weight
         if gamma:
             g[:-1] += gamma * (u[:-1] - centre[:-1])

@@ -1,4 +1,4 @@
-"""What the settings of CODASCA, CODA+, CODA and NPA share."""
+"""Settings common to CODASCA, CODA+, CODA and NPA."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fenchel.common.settings.algorithm import SMALLEST_STEP, AlgorithmSettings
 from fenchel.common.settings.participation import AllClients, Participation
 
 _LONGEST_ROUND = 1 << 31
-"""Local steps that no client will ever have taken."""
+"""Bound on the number of local steps of a run."""
 
 
 class StagedSettings(AlgorithmSettings):
-    """What the algorithms for the area under the ROC curve share."""
+    """Settings common to the AUC algorithms."""
 
     step_size: PositiveFloat | None = Field(
         None,
@@ -64,16 +64,16 @@ class StagedSettings(AlgorithmSettings):
 
     @property
     def needs_everybody(self) -> str | None:
-        """The setting with which all clients must take part in every round, and why; ``None``: they need not."""
+        """Setting that requires all clients in every round, and the reason; ``None`` if there is none."""
         return None
 
     def check_participation(self, participation: Participation) -> None:
-        """Refuse to leave clients out where all are needed.
+        """Reject partial participation if all clients are required.
 
         Raises
         ------
         ValueError
-            The sampler draws some of the clients, or a lost client would be left out.
+            If the sampler draws only some clients, or the run would continue without lost clients.
         """
         reason, sampler = self.needs_everybody, participation.sampler
         if reason is None:
@@ -92,16 +92,16 @@ class StagedSettings(AlgorithmSettings):
     @field_validator("schedule", mode="before")
     @classmethod
     def _schedule_of_practice(cls, value: Any) -> Any:
-        """Let a schedule that does not say its kind be one of practice."""
+        """Make a schedule without ``kind`` one of practice."""
         return {"kind": "practice", **value} if isinstance(value, Mapping) else value
 
     def check_stage(self, number: int, prior: float, clients: int) -> None:
-        """Refuse a stage that cannot be done; parameters as for :meth:`stage`.
+        """Reject a stage that cannot be run; parameters as for :meth:`stage`.
 
         Raises
         ------
         ValueError
-            Its steps move nothing, its rounds never end, or its numbers are beyond all bounds.
+            If step sizes vanish, numbers of steps exceed their bound, or numbers are not finite.
         """
         schedule = self.schedule
         if isinstance(schedule, TheorySchedule):
@@ -126,14 +126,14 @@ class StagedSettings(AlgorithmSettings):
             )
 
     def check_rounds(self, rounds: int, clients: int | None) -> None:
-        """Refuse more rounds than the stages that can be done have.
+        """Reject numbers of rounds that reach a stage that cannot be run.
 
-        Where the class prior is not given it counts as 1/2, with which the stages of the theorems are shortest.
+        If the class prior is not given, 1/2 is assumed, for which the stages of the theorems are shortest.
 
         Raises
         ------
         ValueError
-            The run would reach a stage that cannot be done.
+            If the run would reach a stage that cannot be run.
         """
         prior, k = (0.5 if self.prior is None else self.prior), clients or 1
         number, done = 0, 0
@@ -151,25 +151,25 @@ class StagedSettings(AlgorithmSettings):
 
     @property
     def proximal_weight(self) -> float:
-        """gamma."""
+        """Weight gamma of the proximal term."""
         if self.gamma is not None:
             return self.gamma
         return self.schedule.gamma if isinstance(self.schedule, TheorySchedule) else 1e-3
 
     @property
     def first_step(self) -> float:
-        """eta of the first stage, of schedules that do not derive it."""
+        """Step size eta of the first stage, for schedules that do not derive it."""
         return 0.1 if self.step_size is None else self.step_size
 
     def positives_of_batch(self, samples: int, positives: int) -> int:
-        """Return how many positive samples each stratified batch of a client has."""
+        """Return the number of positive samples in each stratified batch of a client."""
         size = self.batch_size or samples
         if positives in (0, samples):
             return size if positives else 0
         return min(max(1, round(positives / samples * size)), size - 1)
 
     def positive_rate(self, samples: int, positives: int) -> float:
-        """Return p_k: which share of the samples that a client draws is positive, in the mean."""
+        """Return p_k, the expected share of positive samples among those that a client draws."""
         if self.batches == "stratified" and self.batch_size is not None:
             return self.positives_of_batch(samples, positives) / self.batch_size
         return positives / samples
@@ -180,7 +180,7 @@ class StagedSettings(AlgorithmSettings):
 
 
 class WindowedSettings(StagedSettings):
-    """For those that take several local steps in a round."""
+    """Settings of AUC algorithms with several local steps per round."""
 
     local_steps: PositiveInt | None = Field(
         None,
@@ -205,5 +205,5 @@ class WindowedSettings(StagedSettings):
 
     @property
     def round_steps(self) -> int:
-        """I, of schedules that do not derive it."""
+        """Number I of local steps per round, for schedules that do not derive it."""
         return 32 if self.local_steps is None else self.local_steps

@@ -1,6 +1,6 @@
 """Stages of CODASCA, CODA+, CODA and NPA, and their schedules (docs/specifications/codasca.md, section 2.6).
 
-A stage fixes the step size, the number of local steps in a round, and the centre that the model is pulled towards.
+A stage fixes the step size, the number of local steps per round, and the centre of the proximal term.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from fenchel.common.settings.section import Section
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of a run.
+    """Stage of a run.
 
     Attributes
     ----------
     step_size
-        Eta, of the local steps.
+        Step size eta of local steps.
     local_steps
-        I, in a round.
+        Number I of local steps per round.
     rounds
-        R: I R = T local steps in the stage.
+        Number R of rounds, with I R = T local steps in the stage.
     """
 
     step_size: float
@@ -34,7 +34,7 @@ class Stage:
 
 
 class PracticeSchedule(Section):
-    """The schedule of the experiments: step sizes that fall, rounds of one length (section 2.6)."""
+    """Schedule of the paper's experiments: decreasing step sizes and a fixed number of local steps per round."""
 
     kind: Literal["practice"] = Field(
         "practice",
@@ -51,13 +51,13 @@ class PracticeSchedule(Section):
     )
 
     def stage(self, number: int, step_size: float, local_steps: int) -> Stage:
-        """Return stage ``number``, counted from 1, of a run that begins with this step size."""
+        """Return stage ``number``, counted from 1, given the step size of the first stage."""
         before, after = (-(-stages * self.stage_steps // local_steps) for stages in (number - 1, number))
         return Stage(step_size / self.decay ** (number - 1), local_steps, after - before)
 
 
 class TheorySchedule(Section):
-    """The schedules of the theorems, with the constants of the problem (section 2.6)."""
+    """Schedules of the paper's theorems, from constants of the problem."""
 
     kind: Literal["theory"] = Field(
         description="as in the theorems, which set gamma, eta_g, step sizes, local steps and lengths of stages from "
@@ -76,27 +76,27 @@ class TheorySchedule(Section):
 
     @property
     def gamma(self) -> float:
-        """2 ell."""
+        """Weight of the proximal term: gamma = 2 ell."""
         return 2 * self.smoothness
 
     @property
     def _primal(self) -> float:
-        """L_hat = L + 2 ell."""
+        """Smoothness of the primal function: L_hat = L + 2 ell."""
         return self.primal_smoothness + 2 * self.smoothness
 
     def _concavity(self, prior: float) -> float:
-        """mu_2 = 2 p (1-p), and min(ell, mu_2)."""
+        """Return mu_2 = 2 p (1-p) and min(ell, mu_2)."""
         return 2 * prior * (1 - prior)
 
     @property
     def rate(self) -> float:
-        """c of Theorem 1: the step sizes of CODA+ fall like exp(-c)."""
+        """Constant c of Theorem 1: the step sizes of CODA+ decrease like exp(-c)."""
         ratio = self.polyak / self._primal
         return ratio / (5 + ratio)
 
     @property
     def growth(self) -> float:
-        """rho of Theorem 2: the rounds of CODASCA grow like exp(rho)."""
+        """Constant rho of Theorem 2: the numbers of rounds of CODASCA grow like exp(rho)."""
         c = 4 * self.smoothness + 248 / 53 * self._primal
         return 2 * self.polyak / (c + 2 * self.polyak)
 
@@ -118,11 +118,11 @@ class TheorySchedule(Section):
         Parameters
         ----------
         number
-            s, counted from 1.
-        step_size
-            eta_0; ``None``: the largest.
-        local_steps
-            I, where it is given (1 for NPA).
+            Number s of the stage, from 1.
+            step_size
+            eta_0; ``None`` for the largest that Lemma 1 allows.
+            local_steps
+            I, if it is given (1 for NPA).
         """
         first = self.longest_step(prior) if step_size is None else step_size
         grown = math.exp((number - 1) * self.rate)
@@ -138,9 +138,9 @@ class TheorySchedule(Section):
         Parameters
         ----------
         number
-            s, counted from 1.
-        round_length
-            eta_l eta_g I; ``None``: the largest.
+            Number s of the stage, from 1.
+            round_length
+            eta_l eta_g I; ``None`` for the largest that Lemma 2 allows.
         """
         length = self.longest_round(prior) if round_length is None else round_length
         local_steps = max(1, round(self.window * math.exp(self.growth * (number - 1))))

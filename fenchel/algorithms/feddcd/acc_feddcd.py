@@ -65,12 +65,12 @@ class AccFedDCDSettings(DualAscentSettings):
 
 @dataclass(frozen=True)
 class Acceleration:
-    """The scalars of AccFedDCD, the same for all clients: otherwise the duals would not sum to zero.
+    """Scalars of AccFedDCD. They are the same for all clients, so that the duals sum to zero.
 
     Attributes
     ----------
     a, b, theta
-        As in the paper's Algorithm 2 (specification, section 2.3).
+        As in Algorithm 2 of the paper (docs/specifications/feddcd.md, section 2.3).
     """
 
     a: float
@@ -87,19 +87,20 @@ class Acceleration:
 
     @property
     def decay(self) -> float:
-        """rho, by which z - y shrinks in a round that a client sits out."""
+        """Factor rho by which z - y decreases in a round without the client."""
         return self.a**2 * (1 - self.a) / (self.a**2 + self.b)
 
 
 def effective_participation(cohort: float, scales: Sequence[float]) -> float:
-    """Return r: (tau - 1) / (N - 1) for equal scales, a lower value for others (specification, 1.5).
+    """Return r, which is (tau - 1) / (N - 1) for equal scales, and lower for unequal ones.
 
-    For unequal scales there is no proof that the accelerated method converges with it; it does in practice.
+    For unequal scales, convergence of the accelerated method with this r is not proved, but observed. Source:
+    docs/specifications/feddcd.md, section 1.5.
 
     Parameters
     ----------
     cohort
-        Tau, the (mean) number of clients in a round.
+        (Mean) number tau of clients in a round.
     scales
         1 / lambda_i of all clients.
     """
@@ -107,7 +108,7 @@ def effective_participation(cohort: float, scales: Sequence[float]) -> float:
     if n < 2 or cohort >= n:
         return 1.0
     total = float(a.sum())
-    # The smallest ratio is that of the pair with the largest sum if it decreases in the sum, which it does.
+    # The ratio decreases in the sum of a pair, so the pair with the largest sum has the smallest ratio.
     pair = float(a[-1] + a[-2])
     rest = 0.0 if n == 2 else (cohort - 2) / (n - 2) * (total - pair)
     return cohort * (cohort - 1) / (n * (n - 1)) * total / (pair + rest)
@@ -116,9 +117,9 @@ def effective_participation(cohort: float, scales: Sequence[float]) -> float:
 log = logging.getLogger("fenchel.server")
 
 _WINDOW = 10  # rounds over which the clients' spread is averaged
-_FINEST = 1e-6  # accuracy of local solves that more restarts do not tighten further
-_GROWTH = 10.0  # of that average over its lowest value
-_INEXACT = 0.25  # of the squared length of the dual steps, by which inexact solves may have moved them
+_FINEST = 1e-6  # smallest accuracy of local solves to which restarts tighten it
+_GROWTH = 10.0  # ratio of the average spread to its lowest value that triggers a restart
+_INEXACT = 0.25  # ratio of the mean error of solves to the mean spread above which it restarts
 _UNFIT = (
     "acc-feddcd needs a smooth and strongly convex objective: not the hinge, and objective.l2 above 0; for a neural "
     "network give algorithm.dual_step_size (such as 0.01) and algorithm.conditioning (such as 0.3)"
@@ -126,26 +127,26 @@ _UNFIT = (
 
 
 class AccFedDCD(DualAscent):
-    """Accelerated federated dual coordinate descent."""
+    """Server half of accelerated federated dual coordinate descent."""
 
     @dataclass
     class State(DualAscent.State):
-        """The server's state.
+        """State of the server half.
 
         Attributes
         ----------
         spreads
-            The clients' spread in the latest rounds.
+            Spread of the clients' minimisers in the latest rounds.
         errors
-            Bounds on how far inexact solves moved the dual steps of these rounds, in the unit of the spread.
+            Bounds on the errors of the dual steps of these rounds by inexact solves, in the unit of the spread.
         lowest
-            The lowest mean spread of a window so far.
+            Lowest mean spread of a window so far.
         smallest
-            The smallest spread above 0 so far.
+            Smallest positive spread so far.
         restarts
-            Numbers of committed rounds after which the acceleration began anew, shape (restarts,).
+            Numbers of committed rounds after which the acceleration was restarted, shape (restarts,).
         accuracy
-            Delta that the local solves keep at least.
+            Required accuracy delta of local solves.
         """
 
         spreads: list[float] = field(default_factory=list)
@@ -180,7 +181,7 @@ class AccFedDCD(DualAscent):
             raise SettingsError(_UNFIT, key="objective.kind")
 
     def constants(self) -> dict[str, float]:
-        """a, b and theta of Algorithm 2, from r and the worst alpha_i / beta_i."""
+        """Return a, b and theta of Algorithm 2, from r and the smallest alpha_i / beta_i."""
         scales = self._scales()
         conditioning = self.settings.conditioning or self._worst_conditioning()
         r = effective_participation(self.cohort_size(), scales)
@@ -188,7 +189,7 @@ class AccFedDCD(DualAscent):
         return {"a": chosen.a, "b": chosen.b, "theta": chosen.theta}
 
     def _scales(self) -> list[float]:
-        """1 / lambda_i of all clients; 1 each where the dual step is a constant of its own."""
+        """Return 1 / lambda_i of all clients, or 1 for each if the settings give the dual step."""
         alphas = self.state.strong_convexity
         if self.settings.dual_step_size is not None:
             return [1.0] * len(alphas)
@@ -196,7 +197,7 @@ class AccFedDCD(DualAscent):
         return [weights[client] * alpha for client, alpha in alphas.items()]
 
     def _worst_conditioning(self) -> float:
-        """The smallest alpha_i / beta_i."""
+        """Return the smallest alpha_i / beta_i."""
         state = self.state
         ratios = (
             alpha / (self.settings.smoothness or state.smoothness[client])
@@ -205,7 +206,7 @@ class AccFedDCD(DualAscent):
         return min(*ratios, 1.0)
 
     async def admit(self, cohort: Cohort) -> None:
-        """A newcomer begins far from the others, which is no sign of inexact solves: the guard watches anew."""
+        """Integrate late joiners, and reset the guard, as their initial distance is no sign of inexact solves."""
         await super().admit(cohort)
         self._watch_anew()
 
@@ -215,7 +216,7 @@ class AccFedDCD(DualAscent):
         first = self.sample()
         solved = await self.minimisers(first, **self._asked())
         if self.is_alone(solved.cohort):
-            return  # not committed: nobody's recurrence advances
+            return  # not committed: the recurrence of no client advances
         center = self.average(solved)
         self.note(solved, center)
         if self.settings.cohorts == 1:
@@ -228,7 +229,7 @@ class AccFedDCD(DualAscent):
         await self.certify(t)
 
     async def _second(self, first: Cohort, center: Vector) -> None:
-        """Steps 6 to 9 as printed: another cohort, at the same v_i, moves z."""
+        """Run steps 6 to 9 as printed: a second cohort, at the same v_i, updates z."""
         solved = await self.minimisers(self.second_sample(), min_replies=0, **self._asked())
         members = solved.cohort.clients if len(solved.cohort) >= 2 else ()
         both = first.only(members.__contains__)
@@ -244,16 +245,16 @@ class AccFedDCD(DualAscent):
         return self.fleet.sample(draw_name="second cohort")
 
     def moment(self) -> dict[str, Any]:
-        """Return the number of committed rounds, and where among them the acceleration began anew."""
+        """Return the number of committed rounds, and those of restarts of the acceleration."""
         return {"committed": self.state.committed, "restarts": self.state.restarts}
 
     def _asked(self) -> dict[str, Any]:
         asked = {**self.moment(), "accuracy": self.state.accuracy}
-        # A neural network's local solve starts from the average of the last round, in either cohort.
+        # Local solves of a neural network start from the average of the last round, in both cohorts.
         return asked | ({"model": self.model} if self.settings.dual_step_size is not None else {})
 
     def note(self, solved: Reduced, center: Vector) -> None:
-        """Note also sum_i (1 / lambda_i) e_i, where e_i bounds client i's squared distance to its exact minimiser."""
+        """Record also sum_i (1 / lambda_i) e_i, where e_i bounds client i's squared distance to its exact minimiser."""
         super().note(solved, center)
         self.state.figures["solve_error"] = float(solved.sum("error"))
 
@@ -262,17 +263,16 @@ class AccFedDCD(DualAscent):
         state.spreads, state.errors, state.lowest = [], [], float("inf")
 
     def _guard(self) -> None:
-        """Begin the acceleration anew, with more accurate solves, when inexact ones drive the minimisers apart (5.7).
+        """Restart the acceleration, with more accurate solves, if inexact solves drive the minimisers apart.
 
-        With cohorts that are drawn, the spread of unequal clients may grow by much while the method
-        converges, as the theorem is about exact solves and means over the draws. So growth alone is no sign.
-        The dual step of a cohort, a projection of its minimisers, has the spread as its squared length, and
-        inexact solves move it by no more than the sum of their errors: 0 for exact ones, for which the
-        theorem holds, and the guard does nothing.
+        With sampled cohorts the spread of unequal clients may grow while the method converges, as the theorem is about
+        exact solves and expectations. Growth alone is therefore no sign of divergence. The spread is the squared norm
+        of a cohort's dual step, and inexact solves change it by at most the sum of their errors. For exact solves the
+        sum is 0, and the guard never acts.
 
-        A spread that rounding hides reads 0, so whatever reads more lies above rounding. A window whose mean
-        is below the smallest of such readings is counted as that: rounding errors that come and go are no
-        growth, and a run that leaves an agreement, however close, is seen.
+        A spread below rounding reads 0, so each positive reading lies above rounding. The mean of a window is raised
+        to the smallest positive reading. Rounding errors that come and go are then no growth, but departure from
+        agreement is detected. Source: docs/specifications/feddcd.md, section 5.7.
         """
         state, spread = self.state, self.state.figures["spread"]
         state.spreads = [*state.spreads[-(_WINDOW - 1) :], spread]
@@ -300,26 +300,26 @@ class AccFedDCD(DualAscent):
 
 
 class AccFedDCDClient(DualAscentClient):
-    """Keeps two dual vectors, y_i and the extrapolating z_i."""
+    """Client half, with the dual vectors y_i and z_i, where z_i extrapolates."""
 
     settings: AccFedDCDSettings
 
     @dataclass
     class State(DualAscentClient.State):
-        """What a client keeps; ``dual`` is y_i.
+        """State of the client half; ``dual`` is y_i.
 
         Attributes
         ----------
         momentum
             z_i, shape (d,).
         committed
-            After which committed round y_i and z_i are.
+            Number of committed rounds to which y_i and z_i belong.
         solved_in
-            The committed round before which ``minimizer`` was computed; -1: never.
+            Number of committed rounds at the time ``minimizer`` was computed; -1 before the first solve.
         error
             Bound on the squared distance of ``minimizer`` to the exact one.
         a, b, theta
-            The scalars of acceleration, the same for all clients.
+            Scalars of the acceleration, the same for all clients.
         """
 
         momentum: Vector
@@ -331,20 +331,20 @@ class AccFedDCDClient(DualAscentClient):
         theta: float
 
     def initial_state(self) -> Any:
-        """y_i = z_i = w_i = 0."""
+        """Return y_i = z_i = w_i = 0."""
         zeros = np.zeros(self.objective.dimension)
         w = zeros.astype(self.objective.dtype)
         return self.State(zeros, w, 1.0, 0, zeros, 0, -1, ABSURD, 0.0, 0.0, 0.0)
 
     @answers("begin")
     def begin(self, weight: float, a: float, b: float, theta: float, committed: int, restarts: Indices) -> None:
-        """Take in p_i and the scalars of acceleration; told again when the fleet has grown, start it anew.
+        """Set p_i and the scalars of acceleration; repeated after late joiners, which restart the acceleration.
 
-        Rounds that this client sat out before are caught up with by the scalars that held then. From
-        ``committed`` on z_i = y_i (specification, section 2.6, "Client joining late").
+        Missed rounds are first caught up with the old scalars. From ``committed`` on z_i = y_i
+        (docs/specifications/feddcd.md, section 2.6, "Client joining late").
         """
         state = self.state
-        if state.a:  # a client that joins late has y_i = z_i = 0, and no scalars that held before
+        if state.a:  # 0 for a late joiner, which has no old scalars, and y_i = z_i = 0
             self._catch_up(committed, restarts)
         state.momentum, state.committed, state.solved_in = state.dual, committed, -1
         state.weight = weight
@@ -352,14 +352,14 @@ class AccFedDCDClient(DualAscentClient):
 
     @answers("minimize")
     def minimize(self, committed: int, restarts: Indices, accuracy: float, model: Vector | None = None) -> Values:
-        """v_i = (1-a) y_i + a z_i; w_i = argmin_w f_i(w) - <w, v_i>. Asked twice in a round it solves once.
+        """v_i = (1-a) y_i + a z_i; w_i = argmin_w f_i(w) - <w, v_i>. A second request in a round is not solved again.
 
-        The solve starts from the last own minimiser, or from the average (networks).
+        The solve starts from the client's last minimiser, or from the average for networks.
         """
         state = self.state
         self._catch_up(committed, restarts)
         if state.solved_in == committed:
-            return self.reply(0)  # in the other cohort of this round, at the same v_i
+            return self.reply(0)  # solved in the other cohort of this round, at the same v_i
         start = state.minimizer if model is None else model
         solved = self.solved_at(self._v(), start, accuracy)
         state.minimizer, state.solves, state.solved_in = solved.w, state.solves + 1, committed
@@ -367,11 +367,11 @@ class AccFedDCDClient(DualAscentClient):
         return self.reply(solved.iterations)
 
     def reply(self, iterations: int) -> Values:
-        """Return also how far the minimiser may be from the exact one, which the server's guard rests on."""
+        """Return the reply with a bound on the minimiser's error, which the server's guard uses."""
         return {**super().reply(iterations), "error": self.state.error}
 
     def _error(self, solved: Solved) -> float:
-        """Bound ||w_i - w_i(v_i)||^2 by the gradient that is left; ABSURD where the solver or alpha_i tell none."""
+        """Bound ||w_i - w_i(v_i)||^2 by the remaining gradient; ABSURD if the solver or alpha_i give no bound."""
         alpha = self.objective.strong_convexity
         if not (alpha > 0 and math.isfinite(solved.gradient_norm)):
             return ABSURD
@@ -383,8 +383,7 @@ class AccFedDCDClient(DualAscentClient):
     ) -> None:
         """y_i = v_i - (w_i - center) / lambda_i; z_i = u_i - theta (w_i - center) / lambda_i.
 
-        With two cohorts each has a center of its own; without one (the client was in the other cohort only),
-        y_i = v_i or z_i = u_i.
+        Each of two cohorts has its own center. For a client that was only in the other cohort, y_i = v_i or z_i = u_i.
         """
         state, v, u = self.state, self._v(), self._u()
         if center is not None:
@@ -395,7 +394,7 @@ class AccFedDCDClient(DualAscentClient):
 
     @answers("certify")
     def certify(self, model: Vector, committed: int, restarts: Indices) -> Values:
-        """Objective and conjugate at y_i after the committed rounds, for the duality gap."""
+        """Return objective and conjugate at y_i after the committed rounds, for the duality gap."""
         self._catch_up(committed, restarts)
         return self.certificate(model, self.state.dual)
 
@@ -411,7 +410,7 @@ class AccFedDCDClient(DualAscentClient):
         return u
 
     def _catch_up(self, committed: int, restarts: Indices) -> None:
-        """Bring y_i and z_i to where the committed rounds are; z_i = y_i wherever the acceleration began anew."""
+        """Advance y_i and z_i over missed committed rounds, with z_i = y_i at each restart of the acceleration."""
         state = self.state
         for restart in restarts[(restarts >= state.committed) & (restarts <= committed)].tolist():
             state.dual, _ = self._after(restart)
@@ -420,7 +419,7 @@ class AccFedDCDClient(DualAscentClient):
         state.committed = committed
 
     def _after(self, committed: int) -> tuple[Vector, Vector]:
-        """y_i and z_i after k rounds without this client, in closed form (specification, 2.3)."""
+        """Return y_i and z_i after missed rounds, in closed form (docs/specifications/feddcd.md, section 2.3)."""
         state = self.state
         decay = Acceleration(state.a, state.b, state.theta).decay
         k = committed - state.committed

@@ -1,8 +1,8 @@
 """FedDCD.
 
 Fan, Fang, Friedlander, "A dual approach for federated learning" (docs/specifications/feddcd.md). Each client holds a
-dual vector y_i; together they sum to zero. The server sees minimisers and sends back their average, which it
-needs to keep the sum at zero: the projection in the paper's Algorithm 1, line 5.
+dual vector y_i, and the sum of all y_i is zero. The server receives minimisers and sends back their average, which
+keeps the sum at zero: the projection in line 5 of the paper's Algorithm 1.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fenchel.fleet.sampling import fraction_size
 
 
 class DualAscentSettings(AlgorithmSettings):
-    """What FedDCD and AccFedDCD have in common (Fan, Fang and Friedlander 2022)."""
+    """Settings common to FedDCD and AccFedDCD (Fan, Fang and Friedlander 2022)."""
 
     weighting: Literal["uniform", "samples"] = Field(
         "samples",
@@ -70,7 +70,7 @@ class DualAscentSettings(AlgorithmSettings):
         return self
 
     def minimises(self, sampler: Sampler) -> Weighting | None:
-        """As the settings say, whoever is drawn how often: a dual step leaves the optimum where it is."""
+        """Return the weights in the settings, for any sampler, as sampling does not change the dual optimum."""
         return self.weighting
 
 
@@ -87,7 +87,7 @@ class FedDCDSettings(DualAscentSettings):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A step that is known to diverge."""
+        """Warnings about step sizes that are known to diverge."""
         if self.step_size > 2:
             return (f"algorithm.step_size: {self.step_size:g}. Above 2 FedDCD diverges",)
         return ()
@@ -101,31 +101,29 @@ class FedDCDSettings(DualAscentSettings):
 
 log = logging.getLogger("fenchel.server")
 
-_ROUNDING = 64  # units in the last place that a difference of sums may be wrong by
+_ROUNDING = 64  # bound on the error of a difference of sums, in units in the last place
 
 
 class DualAscent(Algorithm):
-    """What FedDCD and AccFedDCD have in common: constants, averages, the certificate."""
+    """Server half common to FedDCD and AccFedDCD: constants, averages, the certificate."""
 
     @dataclass
     class State(Algorithm.State):
-        """The server's state.
+        """State of the server half.
 
         Attributes
         ----------
-        strong_convexity
-            strong_convexity, smoothness: alpha_i and beta_i of each client's objective, before weighting, by client id;
-            beta 0: not known.
+        strong_convexity, smoothness
+            alpha_i and beta_i of each client's unweighted objective, by client id. beta_i is 0 if it is unknown.
         samples
-            n_i.
-        rounding
-            Rounding, second_rounding: what rounding the averages (of the first and the second cohort) to their dtype
-            has left out of the sum of the duals so far, shape (d,): it is added to the next average (specification,
-            5.20).
+            n_i, by client id.
+        rounding, second_rounding
+            Accumulated rounding error of the averages of the first and second cohort in the sum of the duals, shape
+            (d,). It is added to the next average (docs/specifications/feddcd.md, section 5.20).
         committed
-            Rounds whose average was told to the clients.
+            Number of rounds whose average was sent to the clients.
         figures
-            The latest figures.
+            Latest metrics.
         """
 
         strong_convexity: dict[str, float] = field(default_factory=dict)
@@ -140,7 +138,7 @@ class DualAscent(Algorithm):
     objective: Objective
     state: State
     also_reported: ClassVar[Mapping[str, Expected]] = {}
-    """What a method's clients report of a solve beside what all of them do."""
+    """Names of values in a reply beyond those common to both methods."""
     figures: ClassVar[tuple[str, ...]] = ("spread", "solver_iterations", "minimised_objective", "dual_objective", "gap")
 
     def __init__(self, context: ServerContext) -> None:
@@ -148,7 +146,7 @@ class DualAscent(Algorithm):
         self.objective = context.objective
 
     def check(self, data: DataSource | None) -> None:
-        """Refuse cohorts of one, and local problems that the settings' solver cannot solve."""
+        """Reject cohorts of one client, and local problems that the chosen solver cannot solve."""
         self._check_cohorts()
         try:
             check_solver(self.settings.solver, self.objective)
@@ -161,13 +159,13 @@ class DualAscent(Algorithm):
             self._check_smoothness(0.0)
 
     async def start(self) -> None:
-        """Begin with y_i = 0 everywhere."""
+        """Start all clients with y_i = 0."""
         self.state.rounding = np.zeros(self.model.shape)
         self.state.second_rounding = np.zeros(self.model.shape)
         await self._take_in(self.fleet.all())
 
     async def admit(self, cohort: Cohort) -> None:
-        """Newcomers have y_i = 0, so the sum of the duals stays what it is (specification, end of section 2.6)."""
+        """Integrate late joiners with y_i = 0, so that the sum of the duals stays zero."""
         before = replace(self.state)
         try:
             await self._take_in(cohort)
@@ -176,9 +174,9 @@ class DualAscent(Algorithm):
             raise JoinRefusedError(f"with {', '.join(cohort)} the run could not go on: {error}") from None
 
     async def _take_in(self, newcomers: Cohort) -> None:
-        """Collect the newcomers' alpha_i, beta_i and n_i; tell every client its weight p_i in the objective.
+        """Collect alpha_i, beta_i and n_i of new clients, and send all clients their weight p_i in the objective.
 
-        The weights and the constants depend on all clients, so all hear them anew, also those who are away.
+        Weights and constants depend on all clients, so all receive them again, including absent ones.
         """
         described = await newcomers.ask(
             "describe",
@@ -202,7 +200,7 @@ class DualAscent(Algorithm):
                     f"{0 if shard is None else shard.samples} when it joined; did its data file change? It must have "
                     "some, and keep them for the whole run"
                 )
-        state = self.state  # its dicts are replaced, never changed: admit may have to go back
+        state = self.state  # its dictionaries are replaced, not changed, so that admit can be undone
         state.strong_convexity = dict(sorted((state.strong_convexity | alphas).items()))
         state.smoothness = dict(sorted((state.smoothness | betas).items()))
         state.samples = dict(sorted((state.samples | samples).items()))
@@ -211,7 +209,7 @@ class DualAscent(Algorithm):
         await self.fleet.all().tell("begin", weight=Each(self.weights()), **constants, **self.moment())
 
     def _check_cohorts(self) -> None:
-        """Refuse cohorts in which a dual step has nobody to agree with."""
+        """Reject cohorts of one client, in which no dual step is possible."""
         if self.cohort_size() < 2:
             raise SettingsError(
                 f"{self.cohort_size():g} clients a round on average, but the dual methods need two or more: a client "
@@ -220,10 +218,10 @@ class DualAscent(Algorithm):
             )
 
     def _check_convexity(self, least: float) -> None:
-        """Refuse local problems whose strong convexity is only known to be ``least``, if that is too little."""
+        """Reject local problems if their strong convexity, at least ``least``, does not suffice."""
 
     def _check_smoothness(self, least: float) -> None:
-        """Refuse local problems where they have to be smooth; ``least`` is the smallest smoothness, 0: not known."""
+        """Reject non-smooth problems if smoothness is required; ``least`` is the smallest beta_i, or 0 if unknown."""
         if self.settings.monitor and least <= 0:
             raise SettingsError(
                 f"{self.settings.monitor} given, but the duality gap needs local problems that can be solved exactly, "
@@ -232,7 +230,7 @@ class DualAscent(Algorithm):
             )
 
     def _check(self) -> None:
-        """Refuse what cannot work, before anybody computes: now the clients have told their constants."""
+        """Reject impossible problems once the clients' constants are known, before any computation."""
         self._check_cohorts()
         self._check_convexity(min(self.state.strong_convexity.values()))
         self._check_smoothness(min(self.state.smoothness.values()))
@@ -244,7 +242,7 @@ class DualAscent(Algorithm):
             )
 
     def cohort_size(self) -> float:
-        """tau, or its mean."""
+        """(Mean) number tau of clients in a round."""
         clients, sampler = len(self.fleet.members), self.fleet.participation.sampler
         match sampler:
             case FixedSize() | Weighted():
@@ -258,15 +256,15 @@ class DualAscent(Algorithm):
         return float(clients)
 
     def constants(self) -> dict[str, float]:
-        """Return what else the clients need to know before they begin, of all clients together."""
+        """Return constants of all clients together that each client needs."""
         return {}
 
     def moment(self) -> dict[str, Any]:
-        """Return what tells a client which rounds lie behind the run, if it cannot know by itself."""
+        """Return the values from which a client knows the rounds that it missed, if the method needs them."""
         return {}
 
     def weights(self) -> dict[str, float]:
-        """p_i: 1, or N n_i / n."""
+        """Return p_i by client id: 1, or N n_i / n."""
         samples = self.state.samples
         if self.settings.weighting == "uniform":
             return dict.fromkeys(samples, 1.0)
@@ -274,7 +272,7 @@ class DualAscent(Algorithm):
         return {client: len(samples) * own / total for client, own in samples.items()}
 
     async def minimisers(self, cohort: Cohort, **values: Any) -> Reduced:
-        """Have a cohort solve its local problems; fold sum_i w_i / lambda_i as the replies arrive."""
+        """Have a cohort solve its local problems; sum w_i / lambda_i as the replies arrive."""
         returns: dict[str, Expected | Each[Expected]] = {
             "minimizer": self.model,
             "scale": float,
@@ -285,18 +283,18 @@ class DualAscent(Algorithm):
         return await cohort.reduce("minimize", returns=returns, weight="scale", dtype=np.float64, **values)
 
     def average(self, solved: Reduced) -> Vector:
-        """The lambda-weighted mean of the minimisers, as it travels: rounded, with the rounding carried over."""
+        """Return the lambda-weighted mean of the minimisers as it is sent: rounded, with the error carried over."""
         center, self.state.rounding = self._rounded(solved, self.state.rounding)
         return center
 
     def _rounded(self, solved: Reduced, carried: Vector) -> tuple[Vector, Vector]:
-        """Return the mean in the model's dtype, and what that leaves out of the sum of the duals."""
+        """Return the mean in the model's dtype, and the error of its rounding in the sum of the duals."""
         exact = (solved.sum("minimizer") + carried) / solved.weight
         center: Vector = exact.astype(self.model.dtype)
         return center, solved.weight * (exact - center)
 
     def note(self, solved: Reduced, center: Vector) -> None:
-        """Spread sum_i (1 / lambda_i) ||w_i - center||^2, which falls to 0, and the solvers' mean iterations."""
+        """Record the spread sum_i (1 / lambda_i) ||w_i - center||^2, which tends to 0, and the mean iterations."""
         squares = float(solved.sum("square"))
         spread = squares - solved.weight * float(center.astype(np.float64) @ center)
         blur = _ROUNDING * float(np.finfo(center.dtype).eps) * squares
@@ -306,7 +304,7 @@ class DualAscent(Algorithm):
         }
 
     async def certify(self, t: int) -> None:
-        """Every so many rounds, from everybody: F(center)/N and -G(y)/N, whose difference bounds the gap."""
+        """Collect F(center)/N and -G(y)/N from all clients in rounds that are due; their difference bounds the gap."""
         if not self.settings.monitor or t % self.settings.monitor:
             return
         everybody = self.fleet.all()
@@ -325,7 +323,7 @@ class DualAscent(Algorithm):
         }
 
     def is_alone(self, cohort: Cohort) -> bool:
-        """Whether fewer than two clients answered: then nobody's duals move, and the round is not committed."""
+        """Return whether fewer than two clients answered, so that no dual moves and the round is not committed."""
         if len(cohort) >= 2:
             return False
         log.warning(
@@ -337,12 +335,12 @@ class DualAscent(Algorithm):
         return True
 
     def metrics(self) -> dict[str, float]:
-        """Return the latest figures."""
+        """Return the latest metrics."""
         return dict(self.state.figures)
 
 
 class FedDCD(DualAscent):
-    """Federated dual coordinate descent (Algorithm 1; exact and inexact, section 5 of the paper)."""
+    """Server half of federated dual coordinate descent (Algorithm 1; exact and inexact, section 5 of the paper)."""
 
     Settings = FedDCDSettings
     settings: FedDCDSettings
@@ -359,7 +357,7 @@ class FedDCD(DualAscent):
         """w_i = argmin f_i - <., y_i> on I_t; y_i -= eta (w_i - center) / lambda_i."""
         self.state.figures = {}
         cohort = self.sample()
-        # A neural network's local solve starts from the average; others from the client's own last minimiser.
+        # Local solves of a neural network start from the average, others from the client's last minimiser.
         start = {"model": self.model} if self.settings.dual_step_size is not None else {}
         solved = await self.minimisers(cohort, **start)
         if self.is_alone(solved.cohort):
@@ -373,28 +371,28 @@ class FedDCD(DualAscent):
 
 
 _FIRST_ACCURACY = 0.01  # of a client's first solve, which has no warm start
-_EXACTLY = Stopping(accuracy=1e-30)  # as far as rounding lets it
+_EXACTLY = Stopping(accuracy=1e-30)  # down to rounding
 
 
 class DualAscentClient(ClientAlgorithm):
-    """What the clients of FedDCD and AccFedDCD have in common: constants, the local solve, the certificate."""
+    """Client half common to FedDCD and AccFedDCD: constants, the local solve, the certificate."""
 
     settings: DualAscentSettings
 
     @dataclass
     class State:
-        """What a client keeps.
+        """State of the client half.
 
         Attributes
         ----------
         dual
-            y_i, shape (d,), float64 whatever the model's dtype: the duals of all clients sum to zero.
+            y_i, shape (d,), always float64, so that the duals of all clients sum to zero.
         minimizer
-            w_i, the last model that this client computed: where the next solve starts, shape (d,).
+            w_i, the last minimiser of this client, from which the next solve starts, shape (d,).
         weight
-            p_i, its weight in the objective.
+            p_i, the client's weight in the objective.
         solves
-            How often it has solved.
+            Number of solves.
         """
 
         dual: Vector
@@ -403,13 +401,13 @@ class DualAscentClient(ClientAlgorithm):
         solves: int
 
     def initial_state(self) -> Any:
-        """y_i = w_i = 0."""
+        """Return y_i = w_i = 0."""
         zeros = np.zeros(self.objective.dimension)
         return self.State(zeros, zeros.astype(self.objective.dtype), 1.0, 0)
 
     @answers("describe")
     def describe(self) -> Values:
-        """alpha_i, beta_i (0: no bound is known) and n_i of the unweighted objective."""
+        """Return alpha_i, beta_i (0 if unknown) and n_i of the unweighted objective."""
         alpha, beta = float(self.objective.strong_convexity), float(self.objective.smoothness)
         return {
             "strong_convexity": max(alpha, 0.0),
@@ -419,25 +417,32 @@ class DualAscentClient(ClientAlgorithm):
 
     @property
     def scale(self) -> float:
-        """1 / lambda_i: the strong convexity of the weighted objective; 1 where the dual step is a free constant."""
+        """1 / lambda_i, the strong convexity of the weighted objective, or 1 if the settings give the dual step."""
         if self.settings.dual_step_size is not None:
             return 1.0
         return float(self.state.weight * self.objective.strong_convexity)
 
     @property
     def step(self) -> float:
-        """1 / lambda_i, or what replaces it for a network."""
+        """Dual step 1 / lambda_i, or its replacement for a network."""
         return self.settings.dual_step_size or self.scale
 
     def apart(self, center: Vector) -> Vector:
-        """w_i - center, in float64: both are exactly what travelled."""
+        """Return w_i - center in float64, both exactly as they were sent."""
         exact: Vector = self.state.minimizer.astype(np.float64) - center
         return exact
 
     def solved_at(self, dual: Vector, start: Vector, accuracy: float | None = None) -> Solved:
-        """argmin_w f_i(w) - <w, y>, where f_i carries the weight p_i: the tilt of the unweighted one is y / p_i.
+        """Return argmin_w f_i(w) - <w, y>, where f_i includes the weight p_i.
 
-        ``accuracy``: delta that the solve keeps at least, where its solver's rule is an accuracy.
+        Parameters
+        ----------
+        dual
+            y, shape (d,).
+        start
+            Initial model of the solver, shape (d,).
+        accuracy
+            Required accuracy delta, for solvers whose stopping criterion is an accuracy.
         """
         solver: Solver = self.settings.solver
         if self.own_solver is not None:
@@ -454,12 +459,12 @@ class DualAscentClient(ClientAlgorithm):
         return solve(problem, start, solver, self.generator("solver"))
 
     def reply(self, iterations: int) -> Values:
-        """The minimiser, its weight in the average, and what the server can watch."""
+        """Return the minimiser, its weight in the average, and statistics of the solve."""
         w = self.state.minimizer
         return {"minimizer": w, "scale": self.scale, "square": float(w @ w), "iterations": iterations}
 
     def certificate(self, model: Vector, dual: Vector) -> Values:
-        """p_i f_i(model) and the conjugate at the dual, exactly solved; what is left of the gradient is added."""
+        """Return p_i f_i(model) and an upper bound on the conjugate at the dual, from the remaining gradient."""
         exactly = NewtonCgSolver if isinstance(self.objective, LinearObjective) else LbfgsSolver
         solved = self._solved(dual, self.state.minimizer, exactly(stop=_EXACTLY))
         weight, w = self.state.weight, solved.w
@@ -469,18 +474,18 @@ class DualAscentClient(ClientAlgorithm):
 
 
 class FedDCDClient(DualAscentClient):
-    """Solves its local problem, tilted by the dual vector that makes it agree with the others."""
+    """Client half: solves the local problem with the dual vector as linear term."""
 
     settings: FedDCDSettings
 
     @answers("begin")
     def begin(self, weight: float) -> None:
-        """Take in p_i, at the start and whenever a client has joined: y_i stays, and with it the sum of all."""
+        """Set p_i, at the start and after late joiners. y_i is kept, and with it the sum of all duals."""
         self.state.weight = weight
 
     @answers("minimize")
     def minimize(self, model: Vector | None = None) -> Values:
-        """w_i = argmin_w f_i(w) - <w, y_i>, from the last own minimiser, or from the average (networks)."""
+        """w_i = argmin_w f_i(w) - <w, y_i>, starting from the last minimiser, or from the average for networks."""
         state = self.state
         start = state.minimizer if model is None else model
         solved = self.solved_at(state.dual, start)
@@ -489,10 +494,10 @@ class FedDCDClient(DualAscentClient):
 
     @answers("shift_dual")
     def shift_dual(self, center: Vector) -> None:
-        """y_i -= eta (w_i - center) / lambda_i; w_i is what was sent."""
+        """y_i -= eta (w_i - center) / lambda_i, where w_i is the minimiser as sent."""
         self.state.dual = self.state.dual - self.settings.step_size * self.step * self.apart(center)
 
     @answers("certify")
     def certify(self, model: Vector) -> Values:
-        """Objective and conjugate, for the duality gap."""
+        """Return objective and conjugate, for the duality gap."""
         return self.certificate(model, self.state.dual)

@@ -1,7 +1,7 @@
 """FedAvg for data split by samples and features.
 
 A baseline of Overman, Blum, Klabjan, "A Primal-Dual Algorithm for Hybrid Federated Learning",
-arXiv:2210.08106 (docs/specifications/hyfdca.md, section 2.7). Where every client holds all features it is FedAvg.
+arXiv:2210.08106 (docs/specifications/hyfdca.md, section 2.7). If every client holds all features, it is FedAvg.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fenchel.fleet.addressing import Each
 
 
 class LocalDescentSettings(AlgorithmSettings):
-    """What the baselines of HyFDCA share: steps on a client's own samples and features, then averages."""
+    """Settings common to the baselines of HyFDCA: local steps on a client's samples and features, then averages."""
 
     splits_features: ClassVar[bool] = True
     other_problem: ClassVar[str] = (
@@ -45,11 +45,11 @@ class LocalDescentSettings(AlgorithmSettings):
     )
 
     def minimises(self, sampler: Sampler) -> Weighting | None:
-        """As the average is weighted, where clients hold whole samples."""
+        """Return the weights of the average if clients hold whole samples."""
         return None if isinstance(sampler, Weighted) else self.weighting
 
     def step_size_at(self, t: int) -> float:
-        """Step size ``a / (b + sqrt(t))`` of round ``t``, counted from 1."""
+        """Return the step size ``a / (b + sqrt(t))`` of round ``t``, counted from 1."""
         return self.step_size / (self.step_offset + math.sqrt(t))
 
 
@@ -60,11 +60,11 @@ class HybridFedAvgSettings(LocalDescentSettings):
 
 
 class HybridFedAvg(Algorithm):
-    """Clients train the weights of the features that they hold; the server averages feature by feature."""
+    """Server half: clients train the weights of their features; the server averages feature by feature."""
 
     @dataclass
     class State(Algorithm.State):
-        """The global model, and who holds which part of it.
+        """Global model, and the features of each client.
 
         Attributes
         ----------
@@ -83,7 +83,7 @@ class HybridFedAvg(Algorithm):
         require_one_score(context.objective, context.settings.name)
 
     async def start(self) -> None:
-        """Learn every client's M_k."""
+        """Collect M_k of all clients."""
         everybody = self.fleet.all()
         told = await everybody.ask(
             "tell_features", returns={"features": ArraySpec(np.int64, (None,))}, min_replies=len(everybody)
@@ -115,10 +115,10 @@ def averaged_by_feature(model: Vector, parts: Iterable[tuple[Indices, Vector, fl
     Parameters
     ----------
     model
-        Shape (m,); a feature that no part has keeps its weight from here.
-    parts
-        Of each client: positions in the model, strictly increasing; the values there, of the same shape; and how much
-        they weigh, above 0.
+        Model, shape (m,), which gives the weights of features that are in no part.
+        parts
+        Part of each client: strictly increasing positions in the model, values of the same shape, and a positive
+        weight.
 
     Returns
     -------
@@ -136,7 +136,7 @@ def averaged_by_feature(model: Vector, parts: Iterable[tuple[Indices, Vector, fl
 
 
 class HybridFedAvgClient(ClientAlgorithm):
-    """Stochastic gradient descent from the global model, on the client's samples and features; no state."""
+    """Client half: stochastic gradient descent from the global model on its samples and features, without state."""
 
     settings: LocalDescentSettings
     objective: LinearObjective
@@ -147,7 +147,7 @@ class HybridFedAvgClient(ClientAlgorithm):
 
     @answers("tell_features")
     def tell_features(self) -> Values:
-        """Return M_k, the global positions of the features held here."""
+        """Return M_k, the positions of the client's features in the global model."""
         return {"features": self.objective.features_held}
 
     @answers("train")
@@ -156,7 +156,7 @@ class HybridFedAvgClient(ClientAlgorithm):
         return {"model": self.descended(model), "samples": self.objective.samples}
 
     def descended(self, start: Vector, *, pull: float = 0.0, anchor: Vector | None = None) -> Vector:
-        """Return where this round's steps lead, shape (m,); see :func:`fenchel.common.optim.sparse_descent.descend`."""
+        """Take this round's steps and return the result, shape (m,), see :mod:`fenchel.common.optim.sparse_descent`."""
         batches = self.objective.batches(
             self.generator("batches"), steps=self.settings.local_steps, batch_size=self.settings.batch_size
         )

@@ -1,6 +1,6 @@
 """The HyFEM-like algorithm.
 
-A stand-in for Zhang, Yin, Hong, Chen, "Hybrid Federated Learning: Algorithms and Implementation", 2020, with
+A substitute for Zhang, Yin, Hong, Chen, "Hybrid Federated Learning: Algorithms and Implementation", 2020, with
 linear models, as a baseline of HyFDCA (docs/specifications/hyfdca.md, section 2.7).
 """
 
@@ -19,7 +19,7 @@ from fenchel.common.wire.values import Values
 
 
 class HyFEMLikeSettings(LocalDescentSettings):
-    """A stand-in for HyFEM (Zhang et al. 2020) with linear models: local models, tied to the global one."""
+    """Substitute for HyFEM (Zhang et al. 2020) with linear models: local models with a penalty to the global one."""
 
     name: Literal["hyfem-like"] = "hyfem-like"
     proximity: NonNegativeFloat = Field(
@@ -28,17 +28,17 @@ class HyFEMLikeSettings(LocalDescentSettings):
 
 
 class HyFEMLike(HybridFedAvg):
-    """The server averages local models feature by feature, as in hybrid FedAvg; the clients differ."""
+    """Server half, the same as that of hybrid FedAvg."""
 
     Settings: ClassVar[type[AlgorithmSettings]] = HyFEMLikeSettings
 
 
 class HyFEMLikeClient(HybridFedAvgClient):
-    """Stochastic gradient descent on a local model that is pulled towards the global one."""
+    """Client half: stochastic gradient descent on a local model with a penalty on its distance to the global one."""
 
     @dataclass
     class State:
-        """The local model.
+        """Local model.
 
         Attributes
         ----------
