@@ -97,7 +97,7 @@ class FedPDMSettings(LocalTrainingSettings):
 
     @property
     def mirrors_initial(self) -> bool:
-        """Whether the server keeps a copy of each client's upload, which begins as the initial model."""
+        """True if the server keeps a copy of each client's upload, which begins as the initial model."""
         return self.aggregator == "stale" or self.error_feedback != "none"
 
     @property
@@ -224,8 +224,8 @@ class FedPDM(Algorithm):
 
     async def admit(self, cohort: Cohort) -> None:
         """Add late joiners to the means over all clients, with initial uploads and dual variables 0."""
-        everybody = len(self.fleet.members)
-        share = (everybody - len(cohort)) / everybody
+        all_clients = len(self.fleet.members)
+        share = (all_clients - len(cohort)) / all_clients
         self.state.mean_upload = share * self.state.mean_upload + (1 - share) * self.initial_model
         self.state.mean_dual = share * self.state.mean_dual
 

@@ -88,7 +88,7 @@ def problems_of(settings: RunSettings, facts: PrivacyFacts) -> list[str]:
     bounded_by_gradients = privacy.mechanism != "clip-update"
     if bounded_by_gradients and not isinstance(settings.objective, _CLIPPED):
         problems.append(
-            f"nobody knows how to clip the gradients of single samples of objective.kind: {settings.objective.kind}; "
+            f"gradients of single samples cannot be clipped with objective.kind: {settings.objective.kind}; "
             "set mechanism to clip-update"
         )
     if bounded_by_gradients and settings.algorithm.takes_subgradient and settings.objective.regularizer.kind != "none":

@@ -50,7 +50,7 @@ class ServerContext:
 
     @property
     def noisy(self) -> bool:
-        """Whether uploads carry noise."""
+        """True if uploads carry noise."""
         return self.privacy is not None or self.uplink.noise is not None
 
 

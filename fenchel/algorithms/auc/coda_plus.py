@@ -34,7 +34,7 @@ class AveragingSettings(WindowedSettings):
     )
 
     @property
-    def needs_everybody(self) -> str | None:
+    def needs_all_clients(self) -> str | None:
         """Setting ``output: average``, whose average is over all clients."""
         return "output: average is the mean over all local iterates" if self.output == "average" else None
 
@@ -73,7 +73,7 @@ class CodaPlus(Staged):
             "ends": ends,
             "point": u,
         }
-        sums, answered = await self.visit(self.sample(), "train", returns, values, everybody=self.averages)
+        sums, answered = await self.visit(self.sample(), "train", returns, values, all_clients=self.averages)
         if begins:
             await self.tell_others(answered, u)
         self.state.value = float(sums.mean("value"))
@@ -89,7 +89,7 @@ class CodaPlus(Staged):
         if not self.state.done:
             return
         if self.averages:
-            sums, _ = await self.visit(self.fleet.all(), "average", {"average": self.point}, {}, everybody=True)
+            sums, _ = await self.visit(self.fleet.all(), "average", {"average": self.point}, {}, all_clients=True)
             self.point = sums.mean("average")
         await self.renew_dual()
 

@@ -61,7 +61,7 @@ class CodascaSettings(WindowedSettings):
         return self
 
     @property
-    def needs_everybody(self) -> str | None:
+    def needs_all_clients(self) -> str | None:
         """Setting ``wire: compact``, for which the server needs the mean over all clients."""
         if self.wire == "compact":
             return "wire: compact leaves out what follows from the mean of all clients"
@@ -151,7 +151,7 @@ class Codasca(Staged):
                 "begins": begins,
                 **self._whereabouts(u, with_control=True),
             },
-            everybody=self.is_compact,
+            all_clients=self.is_compact,
         )
         if begins:
             await self.tell_others(answered, u)
@@ -173,7 +173,7 @@ class Codasca(Staged):
             "gradient",
             {name: u},
             {"prior": state.prior, **self._whereabouts(u, with_control=False)},
-            everybody=self.is_compact,
+            all_clients=self.is_compact,
         )
         await self.tell_others(answered, u)
         state.control = sums.sum(name) if self.is_compact else state.control + sums.sum(name)

@@ -80,7 +80,7 @@ class NaiveParallel(Staged):
             "gradient",
             {"gradient": u, "value": float},
             {"point": u, "prior": state.prior},
-            everybody=False,
+            all_clients=False,
         )
         g = sums.mean("gradient")
         g[:-1] += self.settings.proximal_weight * (u[:-1] - state.centre[:-1])

@@ -128,9 +128,11 @@ class Staged(FixedFleet):
 
     async def start(self) -> None:
         """Set-up phase: p = sum_k lambda_k p_k, with the lambda_k that average the models (section 1.5)."""
-        state, everybody = self.state, self.fleet.all()
+        state, all_clients = self.state, self.fleet.all()
         state.lost = self.lost()
-        replies = await everybody.ask("count", returns={"samples": int, "positives": int}, min_replies=len(everybody))
+        replies = await all_clients.ask(
+            "count", returns={"samples": int, "positives": int}, min_replies=len(all_clients)
+        )
         samples, positives = (np.array(replies.values_of(name), np.int64) for name in ("samples", "positives"))
         for client, n, n_positive in zip(replies, samples.tolist(), positives.tolist(), strict=True):
             shard = self.fleet.members[client].shard
@@ -226,17 +228,17 @@ class Staged(FixedFleet):
         """
 
     async def visit(
-        self, cohort: Cohort, phase: str, returns: Mapping[str, Any], values: Mapping[str, Any], *, everybody: bool
+        self, cohort: Cohort, phase: str, returns: Mapping[str, Any], values: Mapping[str, Any], *, all_clients: bool
     ) -> tuple[WeightedSums, Cohort]:
         """Ask a cohort; return the replies summed with weights lambda_k, and the clients that answered.
 
         Parameters
         ----------
-        everybody
+        all_clients
             Whether the run stops if any client of the fleet does not answer.
         """
         missing = sorted(self.fleet.members.keys() - set(cohort.clients))
-        if everybody and missing:
+        if all_clients and missing:
             raise LostStateError(
                 f"{', '.join(missing)} cannot take part any more, but these "
                 f"settings of {self.settings.name} need all clients in every round; use settings for partial "
@@ -249,7 +251,7 @@ class Staged(FixedFleet):
             phase,
             lambda client, reply: sums.add(weights[client], reply),
             returns=returns,
-            min_replies=self.clients if everybody else None,
+            min_replies=self.clients if all_clients else None,
             **values,
         )
         return sums, answered

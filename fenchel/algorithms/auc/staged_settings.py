@@ -63,7 +63,7 @@ class StagedSettings(AlgorithmSettings):
         return self
 
     @property
-    def needs_everybody(self) -> str | None:
+    def needs_all_clients(self) -> str | None:
         """Setting that requires all clients in every round, and the reason; ``None`` if there is none."""
         return None
 
@@ -75,7 +75,7 @@ class StagedSettings(AlgorithmSettings):
         ValueError
             If the sampler draws only some clients, or the run would continue without lost clients.
         """
-        reason, sampler = self.needs_everybody, participation.sampler
+        reason, sampler = self.needs_all_clients, participation.sampler
         if reason is None:
             return
         if not isinstance(sampler, AllClients):

@@ -212,8 +212,8 @@ class DualAscent(Algorithm):
         """Reject cohorts of one client, in which no dual step is possible."""
         if self.cohort_size() < 2:
             raise SettingsError(
-                f"{self.cohort_size():g} clients a round on average, but the dual methods need two or more: a client "
-                "alone has nobody to agree with",
+                f"{self.cohort_size():g} clients a round on average, but the dual methods need at least two, as a "
+                "dual step is the difference of clients' minimisers",
                 key="participation.sampler" if len(self.fleet.members) > 1 else "clients",
             )
 
@@ -307,10 +307,10 @@ class DualAscent(Algorithm):
         """Collect F(center)/N and -G(y)/N from all clients in rounds that are due; their difference bounds the gap."""
         if not self.settings.monitor or t % self.settings.monitor:
             return
-        everybody = self.fleet.all()
-        if len(everybody) < len(self.fleet.members):
+        all_clients = self.fleet.all()
+        if len(all_clients) < len(self.fleet.members):
             return  # sums over some clients bound nothing, and a solve by all the others is not cheap
-        certified = await everybody.ask(
+        certified = await all_clients.ask(
             "certify", model=self.model, returns={"objective": float, "conjugate": float}, **self.moment()
         )
         if len(certified) < len(self.fleet.members):

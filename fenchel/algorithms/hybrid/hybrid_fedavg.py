@@ -84,11 +84,11 @@ class HybridFedAvg(Algorithm):
 
     async def start(self) -> None:
         """Collect M_k of all clients."""
-        everybody = self.fleet.all()
-        told = await everybody.ask(
-            "tell_features", returns={"features": ArraySpec(np.int64, (None,))}, min_replies=len(everybody)
+        all_clients = self.fleet.all()
+        reported = await all_clients.ask(
+            "tell_features", returns={"features": ArraySpec(np.int64, (None,))}, min_replies=len(all_clients)
         )
-        for client, reply in told.items():
+        for client, reply in reported.items():
             features = cast(Indices, reply["features"])
             check_features(client, features, self.model.size)
             self.state.features_held[client] = features

@@ -1,7 +1,7 @@
-"""Arithmetic on aligned vectors, of which the server may see the entries or not.
+"""Arithmetic on aligned vectors, whose entries are numbers or ciphertexts.
 
-The server does three things with them: it takes the part that one client holds, it adds up what clients
-sent, and it remembers. All three are the same whether entries are numbers or ciphertexts.
+The server selects the entries of one client, adds the clients' shares, and stores the result. These operations are
+the same for numbers and for ciphertexts.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from fenchel.common.wire.schema import ArraySpec, CipherSpec, Expected
 from fenchel.common.wire.values import Value
 
 Stored: TypeAlias = Vector | CipherVector | Ciphertexts
-"""An aligned vector: numbers, ciphertexts to compute with, or ciphertexts as they are stored and sent."""
+"""Aligned vector: numbers, ciphertexts for arithmetic, or ciphertexts for storage and messages."""
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """How the aligned vectors of one kind are computed with. Shares are added in the order of client ids.
+    """Operations on aligned vectors of one kind. Shares are added in the order of client ids.
 
     Attributes
     ----------
     arrangement
-        Who holds which entries.
+        Positions of the clients' entries.
     cipher
-        Under which each block is one ciphertext; ``None``: numbers.
+        Cryptosystem, with one ciphertext for each block; ``None`` for vectors of numbers.
     """
 
     arrangement: Arrangement
     cipher: tuple[PublicKey, Layout] | None = None
 
     def zeros(self) -> Stored:
-        """Return the vector of zeros, which everybody can tell from encrypted ones."""
+        """Return the zero vector. Its ciphertexts are not blinded, so they reveal that they are zeros."""
         return self._zeros(self.arrangement.items, self.arrangement.blocks)
 
     def own_zeros(self, client: str) -> Stored:
-        """Return zeros for what one client holds."""
+        """Return zeros for the entries of one client."""
         held = self.arrangement.slices[client]
         return self._zeros(len(held.positions), len(held.blocks))
 
     def expected(self, client: str, blocks: Indices | None = None) -> Expected:
-        """Return what a client must send: its entries, or those of some of its blocks."""
+        """Return the schema of a client's share: its entries, or those of some of its blocks."""
         count = len(self._places(client, blocks))
         if self.cipher is None:
             return ArraySpec(np.float64, (count,))
@@ -59,7 +59,7 @@ class Vectors:
         return CipherSpec(key, layout, count * layout.slots)
 
     def part(self, vector: Stored, client: str, blocks: Indices | None = None) -> Value:
-        """Return a copy of what a client holds, or of some of its blocks (their places among its own)."""
+        """Return a copy of a client's entries, or of some blocks, by their positions among the client's blocks."""
         places = self._places(client, blocks)
         if self.cipher is None:
             numbers: Vector = _numbers(vector)[places]
@@ -67,10 +67,15 @@ class Vectors:
         return self._ciphers(vector).take(places).to_wire()
 
     def total(self, shares: Mapping[str, Stored], blocks: Mapping[str, Indices | None] | None = None) -> Stored:
-        """Return the sum of all clients' shares; EncryptionError if slots have no room for it.
+        """Return the sum of the shares of all clients.
 
-        Each share is of all that its client holds. With ``blocks``, only these of each client are added, and the
-        others are zero.
+        Each share has all entries of its client. With ``blocks``, only these blocks of each client are added, and the
+        other entries are zero.
+
+        Raises
+        ------
+        EncryptionError
+            If the sum may overflow the slots of ciphertexts.
         """
         total = self.zeros()
         for client in sorted(shares):
@@ -85,9 +90,9 @@ class Vectors:
     def added(
         self, vector: Stored, shares: Mapping[str, Value], blocks: Mapping[str, Indices | None] | None = None
     ) -> Stored:
-        """Return a new vector with clients' shares added: of all their blocks, or of some.
+        """Return a new vector with the clients' shares of all or some of their blocks added.
 
-        Ciphertexts of the sum lie in the range of a single value: see ``CipherVector.settled``.
+        The sum counts as a single value in the range of its slots, see ``CipherVector.settled``.
         """
         total = self._copied(vector)
         for client in sorted(shares):
@@ -95,7 +100,7 @@ class Vectors:
         return total
 
     def replaced(self, own: Stored, share: Value, client: str, blocks: Indices) -> Stored:
-        """Return a new vector of what one client holds, with the entries of some of its blocks replaced."""
+        """Return a new vector of one client's entries, with those of some blocks replaced."""
         changed = self._copied(own)
         if isinstance(changed, CipherVector):
             changed.replace_at(blocks, self._ciphers(share))

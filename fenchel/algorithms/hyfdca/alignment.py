@@ -1,12 +1,12 @@
-"""Which samples and features the clients have in common, and where each client's entries lie.
+"""Alignment of the clients' samples and features.
 
-With hybrid data a sample is spread over several clients, and so is a feature. The server lays all samples out
-in one aligned vector that serves every client (HyFDCA's dual variable ``alpha_0``, its inner products), and all
-held features in another (``w_0``). Of the samples it knows only keyed pseudonyms.
+With hybrid data a sample is spread over several clients, and so is a feature. The server arranges all samples in one
+aligned vector, which is common to all clients (HyFDCA's dual variable ``alpha_0``, its inner products), and all held
+features in another (``w_0``). It knows samples only by keyed pseudonyms.
 
-Samples with the same holders make a *group*, and a group is cut into *blocks*. What one ciphertext holds is one
-block: ciphertexts can only be added slot by slot, so the same samples must stand in the same places for all who
-hold them. Nothing here knows about ciphertexts or messages: these are functions of arrays.
+Samples with the same holders form a *group*, and a group is divided into *blocks*. A block is the content of one
+ciphertext. Ciphertexts are added slot by slot, so each sample must have the same position in its block on all its
+holders. This module is independent of ciphertexts and messages.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from fenchel.common.arrays import Indices
 from fenchel.common.errors import ContradictingLabelsError, DataError, PayloadError
 
 PSEUDONYM_BYTES = 32
-"""Length of a sample's pseudonym."""
+"""Length of a sample's pseudonym in bytes."""
 
 CELL_BYTES = 16
-"""Length of a cell's pseudonym."""
+"""Length of a cell's pseudonym in bytes."""
 
 LABEL_BYTES = 16
-"""Length of a label's pseudonym."""
+"""Length of a label's pseudonym in bytes."""
 
 
 @dataclass(frozen=True)
 class HeldEntries:
-    """What a client says that it holds.
+    """Samples and features of a client, as reported by the client.
 
     Attributes
     ----------
     samples
-        Pseudonyms of its samples, shape (N_k, 32), uint8, in the order of its rows.
+        Pseudonyms of the samples, shape (N_k, 32), uint8, in the order of the client's rows.
     features
-        Global positions of its features, shape (M_k,), strictly increasing.
+        Global positions of the features, shape (M_k,), strictly increasing.
     """
 
     samples: NDArray[np.uint8]
@@ -53,9 +53,9 @@ class Group(NamedTuple):
     Attributes
     ----------
     clients
-        Their holders, in the order of ids.
+        Ids of the holders, in ascending order.
     blocks
-        Numbers of the group's blocks: a range, shape (blocks of the group,).
+        Consecutive numbers of the group's blocks, shape (blocks of the group,).
     """
 
     clients: tuple[str, ...]
@@ -64,23 +64,23 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Slice:
-    """Where the entries of one client lie in an aligned vector.
+    """Positions of one client's entries in an aligned vector.
 
-    With ``local`` an array over the client's own rows, ``aligned[slice.positions]`` corresponds to
-    ``local[slice.order]``, block after block.
+    For an array ``local`` over the client's rows, ``aligned[slice.positions]`` corresponds to ``local[slice.order]``,
+    block after block.
 
     Attributes
     ----------
     order
-        Positions among the client's own rows (or columns), in aligned order, shape (N_k,).
+        Numbers of the client's rows (or columns) in aligned order, shape (N_k,).
     positions
-        Places in the aligned vector, in that order: strictly increasing, shape (N_k,).
+        Positions in the aligned vector, strictly increasing, shape (N_k,).
     blocks
-        Numbers of the blocks that the client holds, increasing, shape (B_k,).
+        Numbers of the client's blocks, increasing, shape (B_k,).
     sizes
-        Items in each of these blocks, shape (B_k,); their sum is N_k.
+        Number of items in each of these blocks, shape (B_k,), with sum N_k.
     holders
-        Number of clients that hold each item, ``|B_n|``, in that order, shape (N_k,).
+        Number ``|B_n|`` of holders of each item, in aligned order, shape (N_k,).
     group
         Number of the group of each block, shape (B_k,).
     """
@@ -95,20 +95,20 @@ class Slice:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Items (samples or features) in one vector: group after group, block after block.
+    """Arrangement of items (samples or features) in one vector, group after group, block after block.
 
     Attributes
     ----------
     items
-        Length of the aligned vector: how many items somebody holds.
+        Length of the aligned vector, which has all items with a holder.
     block_sizes
-        Items in each block, shape (blocks,). All but the last block of a group are full.
+        Number of items in each block, shape (blocks,). All but the last block of a group are full.
     item_holders
-        Number of clients that hold each item, in aligned order, shape (items,).
+        Number of holders of each item, in aligned order, shape (items,).
     groups
-        The groups, ordered by their holders.
+        Groups, ordered by their holders.
     slices
-        For each client, where its items lie.
+        Positions of each client's items, by client id.
     """
 
     items: int
@@ -125,14 +125,14 @@ class Arrangement:
 
 @dataclass(frozen=True)
 class Alignment(Arrangement):
-    """The samples of a run in one vector, and what is known of its features.
+    """Arrangement of the samples of a run, with the holders of its features.
 
     Attributes
     ----------
     feature_holders
-        Number of clients that hold each feature, ``|K_m|``, shape (M,); 0 where nobody does.
+        Number ``|K_m|`` of holders of each feature, shape (M,).
     warnings
-        What a person should know before the run begins.
+        Warnings for the operator.
     """
 
     feature_holders: Indices
@@ -140,36 +140,42 @@ class Alignment(Arrangement):
 
     @property
     def samples(self) -> int:
-        """Number of samples that somebody holds, N."""
+        """Number N of samples with a holder."""
         return self.items
 
     @property
     def sample_holders(self) -> Indices:
-        """Number of clients that hold each sample, ``|B_n|``, in aligned order, shape (N,)."""
+        """Number ``|B_n|`` of holders of each sample, in aligned order, shape (N,)."""
         return self.item_holders
 
 
 def align(
     local_data: Mapping[str, HeldEntries], *, features: int, block: int, ragged: bool, random: np.random.Generator
 ) -> Alignment:
-    """Lay the samples of all clients out in one vector.
+    """Arrange the samples of all clients in one vector: setup step S2 of HyFDCA.
 
-    Within a group the samples stand in a random order, drawn over the rows of the group's first holder. So the
-    order does not depend on the pseudonyms, and data of the same sample groups have the same order however their
-    features are split.
-
-    HyFDCA, setup step S2. A cell that two clients hold would count twice in both of the method's sums.
+    The samples of a group are in random order, drawn over the rows of the group's first holder. The order is therefore
+    independent of pseudonyms, and of the way in which features are split. A cell (a sample's value of a feature) with
+    two holders would count twice in the sums of the method and is rejected.
 
     Parameters
     ----------
     local_data
-        What each client holds, by client id.
+        Samples and features of each client, by client id.
+    features
+        Number of features of the problem.
+    block
+        Number of samples in a full block.
     ragged
-        Whether a client may lack cells (a sample's value of a feature) within its samples and features, so that two
-        clients may have samples and features in common without having a cell in common. :func:`check_cells` finds
-        common cells then; otherwise they are refused here.
+        Whether a client may lack cells of its samples and features. Two clients may then have samples and features in
+        common but no cell, which :func:`check_cells` verifies. Otherwise this function does.
     random
-        Where the order comes from.
+        Generator of the order.
+
+    Raises
+    ------
+    DataError
+        If two clients hold the same cell, or a client holds a sample twice.
     """
     clients = sorted(local_data)
     for client in clients:
@@ -191,26 +197,28 @@ def align(
 
 
 def align_features(local_data: Mapping[str, HeldEntries], *, features: int, block: int) -> Arrangement:
-    """Lay the features that somebody holds out in one vector; within a group they keep their order.
+    """Arrange the features of all clients in one vector, in ascending order within each group.
 
     Parameters
     ----------
     local_data
-        What each client holds, by client id, as :func:`align` has checked it.
+        Samples and features of each client, by client id, checked by :func:`align`.
+    features
+        Number of features of the problem.
+    block
+        Number of features in a full block.
     """
     clients = sorted(local_data)
     return _arrange(clients, [local_data[client].features for client in clients], features, block, None)
 
 
 def check_cells(cells: Mapping[str, NDArray[np.uint8]]) -> None:
-    """Refuse a cell that is held twice.
-
-    docs/specifications/hyfdca.md, E11.
+    """Raise a ``DataError`` if two clients hold the same cell (docs/specifications/hyfdca.md, E11).
 
     Parameters
     ----------
     cells
-        For each client, pseudonyms of its non-zero cells, shape (cells, 16), uint8.
+        Pseudonyms of each client's non-zero cells, shape (cells, 16), uint8, by client id.
     """
     clients = sorted(cells)
     numbers = np.concatenate([np.empty(0, np.int64), *_numbered([cells[client] for client in clients])])
@@ -228,20 +236,22 @@ def check_cells(cells: Mapping[str, NDArray[np.uint8]]) -> None:
 
 
 def check_labels(alignment: Alignment, labels: Mapping[str, NDArray[np.uint8]]) -> None:
-    """Refuse samples whose holders have different labels for them.
+    """Raise a ``DataError`` if the holders of a sample have different labels for it.
 
-    A sample with two labels has a different dual step at each holder, so that the method converges to no optimum.
+    The dual steps of such a sample differ between its holders, so the method does not converge to an optimum.
 
     Parameters
     ----------
+    alignment
+        Alignment of the samples.
     labels
-        For each client, pseudonyms of its labels in the order of its rows, shape (N_k, 16), uint8: equal for two
-        clients if their labels of one sample are equal.
+        Pseudonyms of each client's labels, shape (N_k, 16), uint8, in the order of its rows, by client id. They are
+        equal for two holders of a sample if and only if their labels are.
     """
     first_label = np.zeros((alignment.samples, LABEL_BYTES), np.uint8)
     first_holder = np.full(alignment.samples, -1)
     contradicted = np.zeros(alignment.samples, np.bool_)
-    example: tuple[int, int, int] | None = None  # two clients, and a sample that they have in common
+    example: tuple[int, int, int] | None = None  # two clients and a sample with different labels
     clients = sorted(labels)
     for number, client in enumerate(clients):
         held = alignment.slices[client]
@@ -269,13 +279,13 @@ def check_labels(alignment: Alignment, labels: Mapping[str, NDArray[np.uint8]]) 
 
 
 def _row(alignment: Alignment, client: str, position: int) -> int:
-    """Return which row of a client's data lies at a place of the aligned vector, counted from 1."""
+    """Return the row of a client's data, from 1, at a position of the aligned vector."""
     held = alignment.slices[client]
     return int(held.order[np.searchsorted(held.positions, position)]) + 1
 
 
 def check_features(client: str, own: Indices, features: int) -> None:
-    """Refuse what a client says of the features that it holds, unless it is increasing positions below ``features``."""
+    """Raise an error unless a client's feature positions are strictly increasing and below ``features``."""
     if len(own) == 0:
         raise DataError(f"client {client} holds no features; it needs some to take part")
     steps = np.diff(own)
@@ -295,9 +305,9 @@ def check_features(client: str, own: Indices, features: int) -> None:
 
 
 def _numbered(pseudonyms: Sequence[NDArray[np.uint8]]) -> list[Indices]:
-    """Number the different pseudonyms of all clients together: for each client, shape (its pseudonyms,)."""
+    """Return a number for each pseudonym of each client, which is equal for equal pseudonyms."""
     every = np.concatenate(pseudonyms) if pseudonyms else np.empty((0, CELL_BYTES), np.uint8)
-    words = every.view(np.uint64)  # four or two words sort far faster than strings of bytes
+    words = every.view(np.uint64)  # a few integers sort far faster than byte strings
     order = np.lexsort(words.T)
     sequence = words[order]
     numbers = np.empty(len(every), np.int64)
@@ -320,14 +330,20 @@ def _refuse_repeated(client: str, numbers: Indices) -> None:
 def _arrange(
     clients: Sequence[str], held: Sequence[Indices], items: int, block: int, random: np.random.Generator | None
 ) -> Arrangement:
-    """Group the items by their holders, order them, and cut the groups into blocks.
+    """Group the items by their holders, order them, and divide the groups into blocks.
 
     Parameters
     ----------
+    clients
+        Client ids.
     held
-        For each client, the different items that it holds, numbers below ``items``, in its own order.
+        Distinct items of each client, numbers below ``items``, in the client's order.
+    items
+        Number of items.
+    block
+        Number of items in a full block.
     random
-        Puts the items of a group in random order; ``None`` leaves them in the order of their numbers.
+        Generator of the order within groups; ``None`` keeps the order of item numbers.
     """
     if block < 1:
         raise ValueError(f"blocks of {block} items; expected at least 1")
@@ -343,7 +359,7 @@ def _arrange(
         local = np.arange(items)
     else:
         local = np.zeros(items, np.int64)
-        for own in reversed(held):  # so the first holder has the last word
+        for own in reversed(held):  # the first holder comes last and determines the order
             local[own] = np.arange(len(own))
     present = np.flatnonzero(group >= 0)
     aligned = present[np.lexsort((local[present], group[present]))]
@@ -382,11 +398,11 @@ def _groups(held: Sequence[Indices], items: int) -> tuple[Indices, list[tuple[in
     Returns
     -------
     tuple[Indices, list[tuple[int, ...]]]
-        Number of each item's group, shape (items,); -1 where nobody holds it. Of each group, the positions of its
-        holders among the clients, increasing.
+        Number of each item's group, shape (items,), or -1 without a holder; and for each group the increasing
+        positions of its holders among the clients.
     """
-    # Refinement: each client splits every class that it holds a part of. Held and not held part ways, and the
-    # cost is that of the client's own items, however many others there are.
+    # Partition refinement: each client splits every class of which it holds a part. The cost is proportional to the
+    # number of the client's items, not to that of all items.
     label = np.zeros(items, np.int64)
     labels = 1
     for own in held:
@@ -403,14 +419,14 @@ def _groups(held: Sequence[Indices], items: int) -> tuple[Indices, list[tuple[in
 
 
 def _refuse_common_cells(groups: Sequence[Group], parts: Mapping[str, tuple[Indices, Indices]]) -> None:
-    """Refuse two clients that have a sample and a feature in common.
+    """Raise a ``DataError`` if two clients have a sample and a feature in common.
 
     Parameters
     ----------
     groups
-        The groups of the samples: only clients of one group have samples in common.
+        Groups of samples. Only clients of one group have samples in common.
     parts
-        For each client, its samples (numbers) and its features.
+        Numbers of the samples and features of each client, by client id.
     """
     number = {client: i for i, client in enumerate(parts)}
     disjoint = np.zeros((len(parts), len(parts)), np.bool_)

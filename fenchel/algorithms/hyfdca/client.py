@@ -1,7 +1,7 @@
 """HyFDCA, client half.
 
-Overman, Blum, Klabjan, "A Primal-Dual Algorithm for Hybrid Federated Learning", arXiv:2210.08106v3. Numbers
-of algorithms are the paper's; corrections are those of the specification, which docs/algorithms/hyfdca.md lists.
+Overman, Blum, Klabjan, "A Primal-Dual Algorithm for Hybrid Federated Learning", arXiv:2210.08106v3. Numbers of
+algorithms are those of the paper. docs/algorithms/hyfdca.md lists the corrections.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _CURVATURE_TERMS = 2  # w^T v and ||v||^2
 
 
 class HyFDCAClient(HyFDCASetupClient):
-    """Holds some features of some samples; sees dual variables and inner products of its samples only."""
+    """Client half, which holds some features of some samples, and sees values of its samples only."""
 
     # Algorithm 1
 
     @answers("resume")
     def resume(self, dual: Vector | Ciphertexts) -> Values:
-        """Steps 2 and 3, returning client: alpha_k <- alpha_0; contribute to the primal."""
+        """Steps 2 and 3 for a returning client: alpha_k <- alpha_0; send what_k."""
         self.state.dual = self._samples_in("dual").open(dual)
         return self._contribution(self.state.dual)
 
@@ -91,7 +91,7 @@ class HyFDCAClient(HyFDCASetupClient):
     def propose(
         self, change: Vector | Ciphertexts, blocks: Indices | None = None, figures: Ciphertexts | None = None
     ) -> Values:
-        """Take in delta, not yet the new alpha; send sum_i delta_i x_{k,i} and what the line search needs."""
+        """Store the proposed change delta; send sum_i delta_i x_{k,i} and the terms of the line search."""
         state, blocks = self.state, check_blocks(blocks, len(self.state.sizes))
         state.change = self._samples_in("dual").open(change, blocks)
         terms = self._line_terms() / state.samples
@@ -100,7 +100,7 @@ class HyFDCAClient(HyFDCASetupClient):
 
     @answers("curvature")
     def curvature(self, change: Ciphertexts) -> Values:
-        """With an encrypted primal: shares of w^T v and ||v||^2, where v = A delta."""
+        """Send shares of w^T v and ||v||^2, where v = A delta, with an encrypted primal."""
         v = self._features_in("primal").open(change) / self._scale
         w, held_by = self.state.primal, self.state.feature_holders
         terms = np.array([np.sum(w * v / held_by), np.sum(v * v / held_by)])
@@ -108,9 +108,10 @@ class HyFDCAClient(HyFDCASetupClient):
 
     @answers("reveal")
     def reveal(self, figures: Ciphertexts, count: int) -> Values:
-        """Decrypt ``count`` sums over all clients, which the server may know.
+        """Decrypt ``count`` sums over all clients, which are disclosed to the server.
 
-        A client cannot tell such sums from other ciphertexts, so it opens no more at once than the protocol needs.
+        A client cannot distinguish such sums from other ciphertexts, so it limits their number to what the protocol
+        needs.
         """
         needed = {self.settings.monitored, line_count(self._loss), _CURVATURE_TERMS}
         if count not in needed:
@@ -122,18 +123,18 @@ class HyFDCAClient(HyFDCASetupClient):
 
     @answers("step")
     def step(self, step_size: float) -> None:
-        """alpha_k += g delta, with the step size g that the line search chose."""
+        """alpha_k += g delta, with the step size g of the line search."""
         self.state.dual = self._stepped(self.state.dual, self.state.change, step_size)
 
     @answers("advance")
     def advance(self, step_size: float) -> Values:
-        """Do the step, with an encrypted primal: its contribution cannot be computed by the server."""
+        """Apply the step and send the contribution, which the server cannot compute with an encrypted primal."""
         self.step(step_size)
         return self._contribution(self.state.dual)
 
     @answers("catch_up")
     def catch_up(self, change: Vector | Ciphertexts, step_size: float) -> Values:
-        """Do a step that was made while this client was away."""
+        """Apply a step that this client has missed."""
         delta = self._samples_in("dual").open(change)
         self.state.dual = self._stepped(self.state.dual, delta, step_size)
         return self._contribution(self.state.dual)
@@ -142,13 +143,13 @@ class HyFDCAClient(HyFDCASetupClient):
 
     @answers("figures")
     def figures(self, scores: Vector | Ciphertexts | None = None, primal: Vector | Ciphertexts | None = None) -> Values:
-        """Share objective and dual objective of the final model."""
+        """Send shares of the objective and dual objective of the final model."""
         shares = self._monitored(self._all_scores(scores, primal, None))
         return {"figures": self._figures(len(shares)).seal(shares)}
 
     @answers("release")
     def release(self, primal: Ciphertexts) -> Values:
-        """Decrypt w on the own features: the final model is released to the server."""
+        """Decrypt w on the client's features, which discloses the final model to the server."""
         w = np.empty(len(self.state.feature_order))
         w[self.state.feature_order] = self._features_in("primal").open(primal) / self._scale
         return {"model": w}
@@ -156,7 +157,7 @@ class HyFDCAClient(HyFDCASetupClient):
     # Mathematics
 
     def _local_step(self, dual: Vector, z: Vector, picked: Indices, step_size: float, damping: float) -> Vector:
-        """Algorithms 3 and 5, in one kernel (specification, 2.6): Delta for the picked samples."""
+        """Algorithms 3 and 5 in one kernel: return Delta of sampled entries (docs/specifications/hyfdca.md, 2.6)."""
         problem, state = self._problem, self.state
         loss, targets = self._loss, problem.targets[state.order][picked]
         if self.settings.preset == "theory":
@@ -166,9 +167,9 @@ class HyFDCAClient(HyFDCASetupClient):
         return dual_step(loss, dual, z, targets, damping * norms / (problem.l2 * state.samples))
 
     def _monitored(self, z: Vector) -> Vector:
-        """This client's share of (1/N) sum_i l_i(z_i) and (1/N) sum_i -l_i*(-alpha_i).
+        """Return the client's shares of (1/N) sum_i l_i(z_i) and (1/N) sum_i -l_i*(-alpha_i).
 
-        And of (lambda/2) ||w||^2, if the primal is encrypted; otherwise the server knows it.
+        With an encrypted primal also of (lambda/2) ||w||^2, which the server knows otherwise.
         """
         state, targets = self.state, self._problem.targets[self.state.order]
         dual = feasible(self._loss, state.dual, targets)
@@ -179,11 +180,11 @@ class HyFDCAClient(HyFDCASetupClient):
         return np.array(shares)
 
     def _revealed(self, figures: Ciphertexts | None) -> Values:
-        """The monitored figures, summed over all clients, which the server may know."""
+        """Return the monitored sums over all clients, decrypted for the server."""
         return {} if figures is None else {"figures": self._figures(self.settings.monitored).open(figures)}
 
     def _line_terms(self) -> Vector:
-        """This client's share of what D(alpha + g delta) is made of, before the division by N."""
+        """Return the client's share of the terms of D(alpha + g delta), before the division by N."""
         state, targets = self.state, self._problem.targets[self.state.order]
         dual = feasible(self._loss, state.dual, targets)
         parabola = line_terms(self._loss, dual, state.change, targets)
@@ -198,7 +199,7 @@ class HyFDCAClient(HyFDCASetupClient):
         return total
 
     def _contribution(self, dual: Vector) -> Values:
-        """Algorithm 4: sum_i alpha_{k,i} x_{k,i,m} for the own features."""
+        """Algorithm 4: return sum_i alpha_{k,i} x_{k,i,m} for the client's features m."""
         features = self._problem.features
         of_rows = np.empty(len(dual))
         of_rows[self.state.order] = dual
@@ -210,7 +211,7 @@ class HyFDCAClient(HyFDCASetupClient):
     def _all_scores(
         self, scores: Vector | Ciphertexts | None, primal: Vector | Ciphertexts | None, blocks: Indices | None
     ) -> Vector:
-        """z_i = x_i^T w_0, shape (N_k,), from what the server summed, or from w_0 where whole samples are held."""
+        """Return z_i = x_i^T w_0, shape (N_k,), from the server's sums, or from w_0 with whole samples."""
         if scores is None:
             if primal is None:
                 raise PayloadError(
@@ -222,7 +223,7 @@ class HyFDCAClient(HyFDCASetupClient):
         return self._samples_in("score").open(scores, blocks)
 
     def _primal(self, value: Vector | Ciphertexts) -> Vector:
-        """w_k in the order of the own columns."""
+        """Return w_k in the order of the client's columns."""
         if isinstance(value, np.ndarray):
             return value
         aligned = self._features_in("primal").open(value) / self._scale
@@ -250,5 +251,5 @@ class HyFDCAClient(HyFDCASetupClient):
 
     @property
     def _scale(self) -> float:
-        """lambda N, by which contributions are divided."""
+        """Divisor of contributions: lambda N."""
         return float(self._problem.l2 * self.state.samples)

@@ -1,7 +1,7 @@
-"""Checks of where a server says that a client's entries lie, before anything is laid out by it.
+"""Checks of the alignment and layouts that a client receives from the server.
 
-Whoever lays values out by numbers that a server made up may take any amount of memory, divide by zero, or encrypt
-into slots that the key has no room for.
+With invalid numbers a client could allocate any amount of memory, divide by zero, or encrypt into slots that do not
+fit the key.
 """
 
 from __future__ import annotations
@@ -23,20 +23,29 @@ _VALUE_BYTES = 8
 def check_slice(
     what: str, count: int, *, order: Indices, sizes: Indices, holders: Indices, slots: int | None, message_bytes: int
 ) -> None:
-    """Check where a client's samples, or its features, lie in an aligned vector.
+    """Check the positions of a client's samples or features in an aligned vector.
 
     Parameters
     ----------
+    what
+        Kind of items, for the error.
+    count
+        Number of items of the client.
     order
-        Expected to be a permutation of ``0 .. count-1``, shape (count,).
+        Valid if a permutation of ``0 .. count-1``, shape (count,).
     sizes
-        Expected to be positive numbers that add up to ``count``, shape (blocks,).
+        Valid if positive with sum ``count``, shape (blocks,).
     holders
-        Expected to be positive numbers, shape (count,).
+        Valid if positive, shape (count,).
     slots
-        Entries that a ciphertext has room for; ``None`` where nothing is encrypted.
+        Number of slots in a ciphertext; ``None`` without encryption.
     message_bytes
-        The largest message of the run: what a vector may take when its blocks are padded to whole ciphertexts.
+        Limit on the size of a vector in bytes, with blocks padded to whole ciphertexts.
+
+    Raises
+    ------
+    PayloadError
+        If an array is invalid.
     """
     _check_shape(f"the order of the {what}", order, count)
     _check_shape(f"the numbers of holders of the {what}", holders, count)
@@ -48,7 +57,7 @@ def check_slice(
     if (holders < 1).any():
         raise _wrong(f"some of the {what} have fewer than one holder")
     largest = count if slots is None else slots
-    # First each by itself: a sum of any numbers could overflow.
+    # Each is checked before the sum, which could overflow.
     if ((sizes < 1) | (sizes > largest)).any() or int(sizes.sum()) != count:
         raise _wrong(f"the blocks of the {what} have other sizes than 1 to {largest}, or do not add up to {count}")
     needed = len(sizes) * (slots or 0) * _VALUE_BYTES
@@ -61,7 +70,7 @@ def check_slice(
 
 
 def check_blocks(blocks: Indices | None, held: int) -> Indices | None:
-    """Return the numbers of some of a client's blocks, if they are increasing and it has ``held`` blocks."""
+    """Return block numbers after checking that they are increasing and below ``held``."""
     if blocks is None:
         return None
     if blocks.ndim != 1 or (np.diff(blocks) <= 0).any() or (len(blocks) and (blocks[0] < 0 or blocks[-1] >= held)):
@@ -70,7 +79,7 @@ def check_blocks(blocks: Indices | None, held: int) -> Indices | None:
 
 
 def check_groups(groups: Indices, sizes: Indices, slots: int | None) -> None:
-    """Check the groups of a client's blocks: only the last block of a group may have room left."""
+    """Check the groups of a client's blocks, of which only the last of a group may be partly filled."""
     _check_shape("the groups of the blocks", groups, len(sizes))
     if (len(groups) and groups[0] < 0) or (np.diff(groups) < 0).any():
         raise _wrong("the groups of the blocks are not in increasing order")
@@ -79,11 +88,11 @@ def check_groups(groups: Indices, sizes: Indices, slots: int | None) -> None:
 
 
 def check_quotas(quotas: Indices, groups: Indices, settings: HyFDCASettings) -> None:
-    """Check how many units the client is to pick in a round."""
+    """Check the numbers of units that the client samples in a round."""
     if settings.picks is None:
         _check_shape("the numbers of picks", quotas, 0)
     elif settings.picking == "independent":
-        # Fewer picks than were agreed on would show single rows to the server.
+        # With fewer units than agreed, sums would disclose single rows to the server.
         if quotas.tolist() != [settings.picks]:
             raise _wrong(f"the number of picks is not algorithm.picks, {settings.picks}")
     else:
@@ -93,14 +102,14 @@ def check_quotas(quotas: Indices, groups: Indices, settings: HyFDCASettings) -> 
 
 
 def check_layouts(layouts: Mapping[str, Layout], key: PublicKey, settings: HyFDCASettings) -> None:
-    """Check how values lie in ciphertexts: layouts of the settings' precision, for this key."""
+    """Check that layouts of ciphertexts have the precision of the settings and fit the key."""
     precision = settings.encryption.fraction_bits
     for name, layout in layouts.items():
         try:
             layout.check_fits(key)
         except EncryptionError as error:
             raise _wrong(f"the layout of the {name}s is impossible: {error}") from None
-        # Figures have twice the precision: the line search divides differences of them.
+        # Sums have twice the precision, as the line search divides differences of them.
         wanted = precision * (2 if name == "figure" else 1)
         if layout.fraction_bits != wanted:
             raise _wrong(

@@ -1,6 +1,6 @@
-"""What a client settles before HyFDCA's first round: where its entries lie, and how vectors travel.
+"""Setup of HyFDCA's client half: alignment of samples and features, layouts of ciphertexts.
 
-The setup is the specification's (section 2.2); the paper takes it for granted.
+The paper assumes the setup; it is specified in docs/specifications/hyfdca.md, section 2.2.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fenchel.keys.pseudonyms import cell_pseudonyms, label_pseudonyms, pseudonym
 
 log = logging.getLogger("fenchel.client")
 
-_PUBLIC_ALIGNMENT_KEY = b"privacy: none"  # pseudonyms of a plaintext run hide nothing
+_PUBLIC_ALIGNMENT_KEY = b"privacy: none"  # in plaintext runs, whose pseudonyms are not secret
 _RANGES = {
     "score": "inner products (algorithm.encryption.largest_score)",
     "dual": "dual variables (their bound follows from algorithm.encryption.largest_dual and the largest target)",
@@ -38,46 +38,46 @@ _RANGES = {
     "norm": "squared norms of rows (algorithm.encryption.largest_norm)",
     "primal": "contributions to the model (their bound follows from the longest row)",
 }
-_UNIT_NORM = 1 + 2e-5  # squared; rows that were divided by their norm, in float32 perhaps, are rounded
+_UNIT_NORM = 1 + 2e-5  # bound on the squared norm of rows that were normalised, possibly in float32
 
 
 class HyFDCASetupClient(ClientAlgorithm):
-    """Knows where its entries lie among all, and how they travel; a subclass does the rounds."""
+    """Client half before the first round; a subclass implements the rounds."""
 
     settings: HyFDCASettings
 
     @dataclass
     class State:
-        """What a client keeps; entries of samples are in aligned order (fenchel/algorithms/hyfdca/alignment.py).
+        """State of the client half, with samples in aligned order (:mod:`fenchel.algorithms.hyfdca.alignment`).
 
         Attributes
         ----------
         dual
             alpha_k, shape (N_k,).
         change
-            The latest proposed change of alpha_k, shape (N_k,); line search only.
+            Latest proposed change of alpha_k, shape (N_k,), for the line search.
         primal
-            w_k, shape (M_k,) in the order of ``feature_order``; encrypted primal only.
+            w_k, shape (M_k,), in the order of ``feature_order``, for an encrypted primal.
         samples
-            N, distinct samples of all clients.
+            Number N of distinct samples of all clients.
         largest_dual
-            Largest magnitude of a dual variable that ciphertexts have room for, if the loss does not bound it.
+            Largest magnitude of a dual variable that fits into ciphertexts, if the loss does not bound it.
         order
-            Own rows in aligned order, shape (N_k,).
+            Numbers of the client's rows in aligned order, shape (N_k,).
         sizes
-            Samples in each own block, shape (B_k,).
+            Number of samples in each of the client's blocks, shape (B_k,).
         holders
-            |B_n| of each sample, shape (N_k,).
+            Number |B_n| of holders of each sample, shape (N_k,).
         groups
-            Sample group of each own block, shape (B_k,).
+            Group of each of the client's blocks, shape (B_k,).
         quotas
-            How many units are picked a round (:func:`fenchel.algorithms.hyfdca.settings.picked_units`).
+            Numbers of units sampled in a round (:func:`fenchel.algorithms.hyfdca.settings.picked_units`).
         norms
             ||x_i||^2 over all holders, shape (N_k,).
-        feature_order
-            feature_order, feature_sizes, feature_holders: the same for features; empty unless the primal is encrypted.
+        feature_order, feature_sizes, feature_holders
+            ``order``, ``sizes`` and ``holders`` of features; empty unless the primal is encrypted.
         layouts
-            How values lie in ciphertexts, by what they are (:func:`fenchel.algorithms.hyfdca.settings.layout_numbers`).
+            Layouts of ciphertexts by kind of value (:func:`fenchel.algorithms.hyfdca.settings.layout_numbers`).
         """
 
         dual: Vector
@@ -97,20 +97,20 @@ class HyFDCASetupClient(ClientAlgorithm):
         layouts: dict[str, Indices]
 
     def initial_state(self) -> State:
-        """Return the state of a client that has not been aligned yet."""
+        """Return the state before the alignment."""
         real, whole = np.empty(0), np.empty(0, np.int64)
         return self.State(real, real, real, 0, 1.0, whole, whole, whole, whole, whole, real, whole, whole, whole, {})
 
     @property
     def meter(self) -> CipherMeter | None:
-        """What was encrypted and decrypted so far; ``None`` in plaintext."""
+        """Counts and times of encryption and decryption so far; ``None`` in plaintext."""
         return None if self._cipher is None else self._cipher.meter
 
     # Setup
 
     @answers("introduce")
     def introduce(self) -> Values:
-        """S1: say by pseudonyms which samples are held, with which labels, and which features."""
+        """S1: send pseudonyms of the client's samples and labels, and the positions of its features."""
         features = self._problem.features
         if not features.shape[0] or not features.shape[1]:
             raise SettingsError(
@@ -133,7 +133,7 @@ class HyFDCASetupClient(ClientAlgorithm):
             "features": self._problem.features_held,
             "cells": cells,
             "key": self._public_key_bytes(),
-            # The orders of magnitude alone: the server needs them to lay out the ciphertexts.
+            # Only the orders of magnitude, from which the server computes the layouts of ciphertexts.
             "norm_bits": norm_bits(longest),
             "target_bits": target_bits(self._problem.targets),
         }
@@ -157,7 +157,7 @@ class HyFDCASetupClient(ClientAlgorithm):
         feature_sizes: Indices,
         feature_holders: Indices,
     ) -> Values:
-        """S3, S4: take in where the own entries lie; share the squared norms of the own parts of rows."""
+        """S3, S4: store the alignment of the client's entries; send the squared norms of its parts of rows."""
         count, columns = self._problem.features.shape
         layouts: dict[str, Layout] = {}
         if self._cipher is not None:
@@ -205,7 +205,7 @@ class HyFDCASetupClient(ClientAlgorithm):
 
     @answers("take_norms")
     def take_norms(self, norms: Vector | Ciphertexts) -> Values:
-        """S4: learn ||x_i||^2 over all holders; report how many rows are longer than 1."""
+        """S4: store ||x_i||^2 over all holders; return the number of rows with a norm above 1."""
         self.state.norms = self._samples_in("norm").open(norms)
         long = int(np.count_nonzero(self.state.norms > _UNIT_NORM))
         if long and self.settings.preset in ("paper", "theory"):
@@ -233,7 +233,7 @@ class HyFDCASetupClient(ClientAlgorithm):
         return Encrypted(self.state.feature_sizes, layout, self._cipher, _RANGES[what])
 
     def _figures(self, count: int = 2) -> Clear:
-        """A few numbers that are summed over clients."""
+        """Return the vector of ``count`` numbers that are summed over clients."""
         if self._cipher is None:
             return Clear(np.array([count]))
         layout = layout_of(self.state.layouts["figure"])

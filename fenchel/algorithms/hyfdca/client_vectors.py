@@ -1,4 +1,4 @@
-"""Aligned vectors as a client sends and receives them: in the clear, or encrypted."""
+"""Encoding of a client's aligned vectors in messages, in plaintext or encrypted."""
 
 from __future__ import annotations
 
@@ -23,26 +23,31 @@ log = logging.getLogger("fenchel.client")
 
 @dataclass(frozen=True)
 class Clear:
-    """The entries of an aligned vector as they are.
+    """Plaintext encoding of an aligned vector.
 
     Attributes
     ----------
     sizes
-        Entries in each block, shape (B,).
+        Number of entries in each block, shape (B,).
     """
 
     sizes: Indices
 
     def seal(self, values: Vector, blocks: Indices | None = None) -> Value:
-        """Return what is sent of a client's entries: those of all its blocks, or of some."""
+        """Encode the client's entries, or those of some of its blocks."""
         if blocks is None:
             return self._sent(values, self.sizes)
         return self._sent(values[entries_of(self.sizes, blocks)], self.sizes[blocks])
 
     def open(self, value: Value, blocks: Indices | None = None, others: Vector | None = None) -> Vector:
-        """Return a new vector of all the client's entries: those of ``blocks`` as they arrived.
+        """Decode a received value into a new vector of all the client's entries.
 
-        The other entries are those of ``others``, or 0. PayloadError if what arrived is no such vector.
+        Entries outside ``blocks`` are taken from ``others``, or are 0.
+
+        Raises
+        ------
+        PayloadError
+            If the value is not such a vector.
         """
         if blocks is None:
             return self._arrived(value, self.sizes)
@@ -65,16 +70,16 @@ class Clear:
 
 @dataclass(frozen=True)
 class Encrypted(Clear):
-    """One ciphertext for each block, none larger than ``layout.slots``, its values in the first slots.
+    """Encrypted encoding, with one ciphertext for each block of at most ``layout.slots`` entries.
 
     Attributes
     ----------
     layout
-        How values lie in a ciphertext.
+        Layout of values in a ciphertext.
     cipher
-        Encrypts and decrypts.
+        Cryptosystem with the private key.
     what
-        What the values are, and the setting that bounds them, for errors.
+        Kind of the values and the setting that bounds them, for errors.
     """
 
     layout: Layout
@@ -82,13 +87,13 @@ class Encrypted(Clear):
     what: str = "values"
 
     def _sent(self, values: Vector, sizes: Indices) -> Value:
-        """Return fresh ciphertexts, zeros in the slots that a block leaves over."""
+        """Return fresh ciphertexts, with zeros in unused slots."""
         padded = np.zeros((len(sizes), self.layout.slots))
         padded[np.arange(self.layout.slots) < sizes[:, None]] = values
         try:
             return self.cipher.encrypt(padded.reshape(-1), self.layout).to_wire()
         except EncryptionError as error:
-            # An error's text reaches the server, which must not learn the value.
+            # The error's text is sent to the server, which must not learn the value.
             log.error("%s: %s", self.what, error)
             finite = bool(np.isfinite(values).all())
             problem = (
@@ -114,7 +119,7 @@ class Encrypted(Clear):
         try:
             values = self.cipher.decrypt(vector).reshape(-1, self.layout.slots)
         except EncryptionError as error:
-            # The server chose the ciphertexts: which slot overflowed would tell it more of what is in them.
+            # The server chose the ciphertexts, so the position of the overflow would disclose their content.
             log.error("%s: %s", self.what, error)
             raise self._overflow() from None
         filled: NDArray[np.bool_] = np.arange(self.layout.slots) < sizes[:, None]

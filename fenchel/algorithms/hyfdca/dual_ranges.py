@@ -1,4 +1,4 @@
-"""How large the numbers of HyFDCA can be, and so how wide their slots in a ciphertext are."""
+"""Bounds on the numbers of HyFDCA, from which the widths of slots in a ciphertext follow."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from fenchel.common.objectives.coordinate import conjugate_curvature
 from fenchel.common.objectives.losses import MarginLoss
 
 Kind: TypeAlias = Literal["score", "dual", "norm", "primal", "figure"]
-"""What is encrypted: inner products, dual variables and their changes, squared norms of rows, contributions to
-the model, and the few numbers that are summed over clients for monitoring and line search."""
+"""Kinds of encrypted values: inner products, dual variables and their changes, squared norms of rows, contributions to
+the model, and sums over clients for monitoring and line search."""
 
 KINDS: tuple[Kind, ...] = ("score", "dual", "norm", "primal", "figure")
 
-_SPARE = 2.0  # of the range of dual variables: rounding and averaging may lead a little out of it
-_MARGIN = 4.0  # of a bound that holds where everybody takes part
-_CLEAR_BLOCK = 1024  # samples in a block where nothing is encrypted
+_SPARE = 2.0  # factor on the range of dual variables, as rounding and averaging may exceed it slightly
+_MARGIN = 4.0  # factor on a bound that is proved for full participation
+_CLEAR_BLOCK = 1024  # samples in a block without encryption
 
 
 @dataclass(frozen=True)
 class DualRanges:
-    """Bounds that follow from the settings and from the little that the server knows of the data.
+    """Bounds from the settings and from the server's knowledge of the data.
 
     Attributes
     ----------
     settings
-        Of the algorithm.
+        Section ``algorithm`` of the settings.
     key_bits
-        Length of the public key; ``None``: nothing is encrypted.
+        Length of the public key; ``None`` without encryption.
     loss, l2
-        Of the objective.
+        Loss and regularisation of the objective.
     samples
-        Number of rows of all clients together.
+        Total number of rows of all clients.
     clients
         Number of clients.
     holders
-        Clients that hold the same sample, at most.
+        Largest number of holders of a sample.
     longest_part
-        Largest squared norm of a client's part of a row, at most.
+        Bound on the squared norm of a client's part of a row.
     largest_target
-        Largest magnitude of a target, at most; at least 1.
+        Bound on the magnitude of targets, at least 1.
     ascends
-        Whether the dual objective never falls, so that it bounds the model.
+        Whether the dual objective never decreases, so that it bounds the model.
     """
 
     settings: HyFDCASettings
@@ -63,7 +63,7 @@ class DualRanges:
 
     @cached_property
     def block(self) -> int:
-        """Samples in a block, which is what one ciphertext holds."""
+        """Number of samples in a block, which is the content of one ciphertext."""
         per_sample: tuple[Kind, ...] = ("score", "dual", "norm")
         fits = min(self._fitted(kind).slots for kind in per_sample) if self.key_bits else _CLEAR_BLOCK
         wanted, picks = self.settings.block, self.settings.picks
@@ -79,16 +79,16 @@ class DualRanges:
 
     @cached_property
     def layouts(self) -> dict[Kind, Layout]:
-        """The layout of each kind of vector. All per-sample vectors have the same blocks."""
+        """Return the layout of each kind of vector. All per-sample vectors have the same blocks."""
         if self.key_bits is None:
-            return dict.fromkeys(KINDS, Layout(2, 0, 1, 1))  # of no ciphertexts
+            return dict.fromkeys(KINDS, Layout(2, 0, 1, 1))  # a placeholder, as there are no ciphertexts
         slots: dict[Kind, int] = {"score": self.block, "dual": self.block, "norm": self.block}
         return {kind: self._fitted(kind, slots.get(kind)) for kind in KINDS}
 
     def _fitted(self, kind: Kind, slots: int | None = None) -> Layout:
         largest, additions = self._bounds()[kind]
         assert self.key_bits is not None
-        # The line search divides differences of figures, which near the optimum are as small as the gap.
+        # The line search divides differences of sums, which are as small as the gap near the optimum.
         precision = self.settings.encryption.fraction_bits * (2 if kind == "figure" else 1)
         try:
             return Layout.fit(self.key_bits, precision, largest, additions, slots)
@@ -101,43 +101,43 @@ class DualRanges:
 
     @property
     def largest_dual(self) -> float:
-        """Largest magnitude of a dual variable: that of the loss, or in proportion to the targets."""
+        """Largest magnitude of a dual variable, by the loss or in proportion to the targets."""
         if self._bounded:
             return 1.0
         return self.settings.encryption.largest_dual * self.largest_target
 
     @property
     def _bounded(self) -> bool:
-        """Whether the loss bounds dual variables: to ``b = y alpha`` in [0, 1]."""
+        """Return whether the loss bounds dual variables, such that ``b = y alpha`` is in [0, 1]."""
         return math.isfinite(self.loss.domain[1])
 
     @property
     def _largest_change(self) -> float:
-        """Largest magnitude of a change of a dual variable, from one end of its range to the other."""
+        """Return the largest magnitude of a change of a dual variable, which is the width of its range."""
         return self.largest_dual * (1.0 if self._bounded else 2.0)
 
     def _bounds(self) -> dict[Kind, tuple[float, int]]:
-        """Return largest magnitudes, and how many fresh vectors are added up."""
-        row = self.holders * self.longest_part  # ||x_i||^2 is the sum over its holders
+        """Return the largest magnitude and the number of added vectors for each kind."""
+        row = self.holders * self.longest_part  # bound on ||x_i||^2, a sum over holders
         score = self.settings.encryption.largest_score or self._largest_score(row)
-        contribution = self.samples * self._largest_change * math.sqrt(row)  # |sum_i alpha_i x_im|, or of changes
+        contribution = self.samples * self._largest_change * math.sqrt(row)  # bound on |sum_i alpha_i x_im|
         return {
             "score": (score, self.holders),
-            "dual": (_SPARE * self.largest_dual, self.holders + 1),  # alpha_0 and the changes
+            "dual": (_SPARE * self.largest_dual, self.holders + 1),  # alpha_0 plus a change of each holder
             "norm": (self.longest_part, self.holders),
             "primal": (contribution, self.clients),
             "figure": (self._largest_figure(row, score), self.clients),
         }
 
     def _largest_figure(self, row: float, score: float) -> float:
-        """Bound the numbers that are summed over clients: means over samples of what is bounded for each of them.
+        """Bound the numbers that are summed over clients, which are means over samples of bounded terms.
 
-        These are losses, conjugates, and the terms of the line search
-        (``fenchel.common.objectives.coordinate.line_terms``); where the server does not know w, also
-        (lambda/2) ||w||^2, w^T v and ||v||^2, where v = A delta.
+        The terms are losses, conjugates and those of the line search
+        (``fenchel.common.objectives.coordinate.line_terms``). If the server does not know w, also (lambda/2) ||w||^2,
+        w^T v and ||v||^2, where v = A delta.
         """
         dual, change, target = self.largest_dual, self._largest_change, self.largest_target
-        # Of the logistic loss the conjugate is an entropy, at most ln 2 in magnitude.
+        # The conjugate of the logistic loss is an entropy, of magnitude at most ln 2.
         curvature = conjugate_curvature(self.loss) or 0.0
         bounds = [
             1 + score if self._bounded else (target + score) * (target + score) / 2,
@@ -153,9 +153,9 @@ class DualRanges:
     def _largest_score(self, row: float) -> float:
         """Bound |x_i^T w|, also for a part of the features.
 
-        |x_i^T w| = |sum_j alpha_j x_i^T x_j| / (lambda N) <= max |alpha| max ||x||^2 / lambda. Where the dual
-        objective never falls, (lambda/2) ||w||^2 <= (1/N) sum_i -l_i*(-alpha_i) <= max l_i(0), which is 1 at
-        most for the losses with a bounded dual variable; a margin is for rounds in which somebody was absent.
+        |x_i^T w| = |sum_j alpha_j x_i^T x_j| / (lambda N) <= max |alpha| max ||x||^2 / lambda. If the dual objective
+        never decreases, (lambda/2) ||w||^2 <= (1/N) sum_i -l_i*(-alpha_i) <= max l_i(0), which is at most 1 for losses
+        with bounded dual variables. A margin covers rounds with absent clients.
         """
         score = self.largest_dual * row / self.l2
         if self.ascends and self._bounded:

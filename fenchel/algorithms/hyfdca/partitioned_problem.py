@@ -1,7 +1,6 @@
-"""A problem whose samples and features are spread over clients, as far as the server knows it.
+"""Problem whose samples and features are spread over clients, as known to the server.
 
-Everything here follows from what the clients said in the beginning: it is computed when needed, and again after a
-restart, and never changes.
+All of it follows from the clients' reports in the setup. It is computed when needed, and again after a restart.
 """
 
 from __future__ import annotations
@@ -29,31 +28,31 @@ from fenchel.common.randomness import generator
 from fenchel.common.wire.schema import ArraySpec, CipherSpec, Expected
 from fenchel.common.wire.values import Value
 
-_SHORTEST = -100  # shorter rows than 2^-50 need no narrower slots
+_SHORTEST = -100  # exponent of the least bound on a squared norm
 
 
 @dataclass(frozen=True)
 class Hybrid:
-    """Who holds what, and how vectors over samples and features are laid out, encrypted or not.
-
-    holdings: what each client holds, by client id.
+    """Holders of samples and features, and layouts of vectors over them, encrypted or not.
 
     Attributes
     ----------
+    local_data
+        Samples and features of each client, by client id.
     settings, seed
-        Of the run.
+        Section ``algorithm`` of the settings, and seed of the run.
     loss, l2
-        Of the objective.
+        Loss and regularisation of the objective.
     features
-        M, features of the whole problem.
+        Number M of features of the whole problem.
     norm_bits
-        Of each client: the squared norm of its longest part of a row is at most ``2^norm_bits``.
+        For each client, an exponent such that squared norms of its parts of rows are at most ``2^norm_bits``.
     target_bits
-        Of each client: its targets are at most ``2^target_bits`` in magnitude.
+        For each client, an exponent such that its targets are at most ``2^target_bits`` in magnitude.
     key
-        The clients' public key; ``None`` in plaintext.
+        Public key of the clients; ``None`` in plaintext.
     ascends
-        Whether the dual objective never falls.
+        Whether the dual objective never decreases.
     """
 
     settings: HyFDCASettings
@@ -68,12 +67,12 @@ class Hybrid:
     ascends: bool
 
     def prepare(self) -> None:
-        """Work out what is needed in every round and takes long: for millions of samples, seconds."""
+        """Compute the alignment in advance, which takes seconds for millions of samples."""
         _ = self.alignment, self.feature_arrangement
 
     @cached_property
     def ranges(self) -> DualRanges:
-        """How large numbers can be."""
+        """Bounds on the numbers of the method."""
         every = np.concatenate([holding.samples for holding in self.local_data.values()])
         _, holders = np.unique(every.view(np.dtype((np.void, every.shape[1]))), return_counts=True)
         return DualRanges(
@@ -91,7 +90,7 @@ class Hybrid:
 
     @cached_property
     def alignment(self) -> Alignment:
-        """Who holds which samples."""
+        """Alignment of the samples."""
         return align(
             self.local_data,
             features=self.features,
@@ -102,41 +101,41 @@ class Hybrid:
 
     @cached_property
     def feature_arrangement(self) -> Arrangement:
-        """Where features lie: in their own places, or where they are encrypted in blocks with equal holders."""
+        """Arrangement of the features: in blocks with equal holders if encrypted, otherwise in their own order."""
         if not self.settings.protect_primal:
             return _in_own_places(self.local_data, self.features)
         return align_features(self.local_data, features=self.features, block=self.ranges.layouts["primal"].slots)
 
     @cached_property
     def picks(self) -> SampledBlocks:
-        """Which samples are picked."""
+        """Sampler of the blocks or samples of a round."""
         return SampledBlocks(self.settings, self.seed, self.alignment, self.ranges.block)
 
     @property
     def scale(self) -> float:
-        """lambda N."""
+        """Divisor of contributions: lambda N."""
         return self.l2 * self.alignment.samples
 
     @property
     def shares_samples(self) -> bool:
-        """Whether some client holds only a part of a sample's features."""
+        """True if any client holds only a part of a sample's features."""
         return bool((self.alignment.sample_holders > 1).any())
 
     # Vectors
 
     @cached_property
     def duals(self) -> Vectors:
-        """Dual variables and their changes, over samples."""
+        """Operations on dual variables and their changes, over samples."""
         return self.over_samples("dual")
 
     @cached_property
     def scores(self) -> Vectors:
-        """Inner products, over samples."""
+        """Operations on inner products, over samples."""
         return self.over_samples("score")
 
     @cached_property
     def primals(self) -> Vectors:
-        """Contributions to the model, over features."""
+        """Operations on contributions to the model, over features."""
         cipher = None
         if self.settings.protect_primal:
             assert self.key is not None
@@ -144,18 +143,18 @@ class Hybrid:
         return Vectors(self.feature_arrangement, cipher)
 
     def over_samples(self, kind: Kind) -> Vectors:
-        """Return how vectors over samples are computed with."""
+        """Return the operations on vectors over samples of one kind."""
         return Vectors(self.alignment, None if self.key is None else (self.key, self.ranges.layouts[kind]))
 
     def figures_expected(self, count: int) -> Expected:
-        """Return what a client sends when it shares some numbers that are summed over clients."""
+        """Return the schema of ``count`` numbers that are summed over clients."""
         if self.key is None:
             return ArraySpec(np.float64, (count,))
         layout = self.ranges.layouts["figure"]
         return CipherSpec(self.key, layout, layout.ciphertexts(count) * layout.slots)
 
     def summed(self, shares: Sequence[Value]) -> Value:
-        """Return the sum of such numbers over clients."""
+        """Return the sum of the clients' numbers."""
         if self.key is None:
             total: Vector = np.sum([share for share in shares if isinstance(share, np.ndarray)], axis=0)
             return total
@@ -164,7 +163,7 @@ class Hybrid:
 
 
 def _in_own_places(local_data: Mapping[str, HeldEntries], features: int) -> Arrangement:
-    """Return the arrangement in which each feature stands in its own place: there are no blocks."""
+    """Return the arrangement of features in their own order, without blocks."""
     nothing = np.empty(0, np.int64)
     slices = {
         client: Slice(nothing, holding.features, nothing, nothing, nothing, nothing)
@@ -176,16 +175,16 @@ def _in_own_places(local_data: Mapping[str, HeldEntries], features: int) -> Arra
 def agreed_key(
     keys: Mapping[str, NDArray[np.uint8]], bits: int | None, expected: PublicKey | None
 ) -> NDArray[np.uint8]:
-    """Return the public key that all clients have: n, big-endian; empty in plaintext.
+    """Check that all clients have the same public key, and return its n, big-endian; empty in plaintext.
 
     Parameters
     ----------
     keys
-        What each client says, by client id.
+        n of each client's key, by client id.
     bits
-        Length that the settings ask for; ``None``: nothing is encrypted.
+        Length of the key in the settings; ``None`` without encryption.
     expected
-        The key that the server was given, if any.
+        Key with which the server was started, if any.
     """
     if bits is None:
         return np.empty(0, np.uint8)
@@ -217,7 +216,7 @@ def _public_key(client: str, n: NDArray[np.uint8]) -> PublicKey:
 
 
 def checked_norm_bits(norm_bits: int, client: str, encryption: Encryption) -> int:
-    """Return what a client said of its longest part of a row, if the settings leave room for it."""
+    """Return a client's bound on its parts of rows after checking that it fits the settings."""
     if norm_bits > math.ceil(math.log2(encryption.largest_norm)):
         raise RunStoppedError(
             f"client {client} has a part of a row whose squared norm is about 2^{norm_bits}, but "

@@ -1,4 +1,4 @@
-"""Which dual coordinates are updated in a round, and how much each change counts."""
+"""Sampling of the dual coordinates that are updated in a round, and weights of their changes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from fenchel.common.arrays import Indices
 
 @dataclass(frozen=True)
 class SampledBlocks:
-    """The picks of all clients, which follow from the run's seed: clients draw the same.
+    """Sampled dual coordinates of all clients, which follow from the run's seed, so that server and clients agree.
 
     Attributes
     ----------
     settings, seed
-        Of the run.
+        Section ``algorithm`` of the settings, and seed of the run.
     alignment
-        Of its samples.
+        Alignment of the samples.
     block
-        Samples in a block.
+        Number of samples in a block.
     """
 
     settings: HyFDCASettings
@@ -37,7 +37,7 @@ class SampledBlocks:
         return sampled(self.settings, self.seed, client, t, held.group, held.sizes, self.quotas(client))
 
     def quotas(self, client: str) -> list[int]:
-        """Return how many units the client picks: of all, or with common picks of each of its groups."""
+        """Return the number of units that the client samples: in all, or from each group with common sampling."""
         held, wanted = self.alignment.slices[client], self.settings.picks
         if wanted is None:
             return []
@@ -47,16 +47,16 @@ class SampledBlocks:
         for group in np.unique(held.group):
             here = self.alignment.groups[group]
             size = int(self.alignment.block_sizes[here.blocks].sum())
-            # In proportion to the group's part of the largest of its holders: about H in all, rounded up in each group.
+            # In proportion to the group's share of its largest holder: about H in all, rounded up in each group.
             most = max(len(self.alignment.slices[other].positions) for other in here.clients)
             samples = max(1, round(size * min(1.0, wanted / most)))
             quotas.append(-(-samples // self.block) if self.settings.picks_blocks else samples)
         return quotas
 
     def touched(self, clients: Iterable[str], picked: Mapping[str, SampledBlock]) -> dict[str, Indices | None]:
-        """Return, of every client of the run, its blocks in the union of some clients' picks.
+        """Return the blocks of each client of the run that are in the union of the sampled blocks of ``clients``.
 
-        ``None``: all of them, as messages are dense.
+        ``None`` stands for all blocks, in runs with dense messages.
         """
         slices = self.alignment.slices
         union = np.zeros(self.alignment.blocks, bool)
@@ -68,7 +68,7 @@ class SampledBlocks:
         return {client: np.flatnonzero(union[held.blocks]) for client, held in slices.items()}
 
     def divisors(self, clients: Iterable[str], picked: Mapping[str, SampledBlock]) -> dict[str, Indices]:
-        """Return by how many a change of each sample is divided (specification, 5.1-E9), in aligned order."""
+        """Return the divisor of each sample's change, in aligned order (docs/specifications/hyfdca.md, 5.1, E9)."""
         slices, clients = self.alignment.slices, list(clients)
         if self.settings.averaging == "all":
             return {client: slices[client].holders for client in clients}
@@ -86,6 +86,9 @@ class SampledBlocks:
         divisors: Mapping[str, Indices],
         step_size: float,
     ) -> float:
-        """Return sigma = max(1, sigma_t / 2), with which the dual objective never falls (section 3.2)."""
+        """Return sigma = max(1, sigma_t / 2), with which the dual objective never decreases.
+
+        Source: docs/specifications/hyfdca.md, section 3.2.
+        """
         sigma = sum(float(np.sum(step_size / divisors[client][picked[client].entries])) for client in clients)
         return max(1.0, sigma / 2)

@@ -1,9 +1,9 @@
 """HyFDCA, server half.
 
-Overman, Blum, Klabjan, "A Primal-Dual Algorithm for Hybrid Federated Learning", arXiv:2210.08106v3. Numbers
-of algorithms and steps are the paper's; corrections are those of the specification, which
-docs/algorithms/hyfdca.md lists. What the server holds of dual variables and inner products is encrypted, and
-nothing in a server process can decrypt it; with ``privacy: none`` the same code computes with numbers.
+Overman, Blum, Klabjan, "A Primal-Dual Algorithm for Hybrid Federated Learning", arXiv:2210.08106v3. Numbers of
+algorithms and steps are those of the paper. docs/algorithms/hyfdca.md lists the corrections. Dual variables and inner
+products are encrypted, and the server process cannot decrypt them. With ``privacy: none`` the same code computes with
+numbers.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from fenchel.fleet.cohort import Cohort, Replies
 log = logging.getLogger("fenchel.server")
 
 _PATIENCE = 3
-"""Rounds without a step after which the line search gives up."""
+"""Number of consecutive rounds without a step after which the line search stops the run."""
 
 
 class HyFDCA(HyFDCASetup):
-    """Dual coordinate ascent on data whose samples and features are both spread over the clients."""
+    """Server half: dual coordinate ascent on data whose samples and features are both spread over clients."""
 
     Settings = HyFDCASettings
     figures: ClassVar[tuple[str, ...]] = ("primal_objective", "dual_objective", "gap", "outer_step")
@@ -40,12 +40,12 @@ class HyFDCA(HyFDCASetup):
     # Algorithm 1
 
     async def round(self, t: int) -> None:
-        """Do one outer iteration of Algorithm 1."""
+        """Run one outer iteration of Algorithm 1."""
         await self._prepare()
         cohort = await self._welcome_back(self.sample())  # steps 2 and 3
         picked = {client: self.hybrid.picks.of(client, t) for client in cohort}
         scores, cohort = await self._scores(cohort, picked)  # step 4
-        # The line search is exact if the sums are those over all clients; else the step is damped.
+        # The line search is exact if sums are over all clients; otherwise the step is damped.
         complete = len(cohort) == len(self.fleet.members) and not self.state.away
         searches = self._searches_line and complete
         monitors = complete and self._monitors(t)
@@ -59,9 +59,9 @@ class HyFDCA(HyFDCASetup):
             await self._aggregate(changed.cohort, changes, picked, figures)  # steps 6 to 8
 
     async def _welcome_back(self, cohort: Cohort) -> Cohort:
-        """Steps 2 and 3: alpha_0 to returning clients, and their contributions to the primal.
+        """Steps 2 and 3: send alpha_0 to returning clients, and collect their contributions to the primal.
 
-        Returns the cohort without those that did not answer: their dual variables are old.
+        Return the cohort without clients that did not answer, whose dual variables are outdated.
         """
         if self._searches_line:
             await self._catch_up(cohort.only(self.state.away.__contains__))
@@ -82,7 +82,7 @@ class HyFDCA(HyFDCASetup):
     async def _scores(
         self, cohort: Cohort, picked: Mapping[str, SampledBlock]
     ) -> tuple[dict[str, Each[Value]], Cohort]:
-        """Step 4: what clients learn z_i from, and the clients that took part in it."""
+        """Step 4: return the values from which clients compute z_i, and the clients that took part."""
         if not self.hybrid.shares_samples:
             return {"primal": self._primal_parts(cohort)}, cohort
         total, answered = await self._inner_product(cohort, picked)
@@ -90,7 +90,7 @@ class HyFDCA(HyFDCASetup):
         return {"scores": Each({c: scores.part(total, c, picked[c].blocks) for c in answered})}, answered
 
     async def _inner_product(self, cohort: Cohort, picked: Mapping[str, SampledBlock]) -> tuple[Stored, Cohort]:
-        """Algorithm 2: enc(z_i) = sum over k in B_i of ip_{k,i}, cached for those that are absent."""
+        """Algorithm 2: enc(z_i) = sum over k in B_i of ip_{k,i}, with cached values for absent clients."""
         wanted = self.hybrid.picks.touched(cohort, picked)
         values: dict[str, Any] = {"primal": self._primal_parts(cohort)}
         if all(blocks is not None for blocks in wanted.values()):
@@ -119,7 +119,7 @@ class HyFDCA(HyFDCASetup):
         damps: bool,
         monitors: bool,
     ) -> Replies:
-        """Step 5: each client's enc(gamma_t / |B_i| Delta_i), and its share of the monitored figures."""
+        """Step 5: collect each client's enc(gamma_t / |B_i| Delta_i) and its share of the monitored sums."""
         hybrid, preset = self.hybrid, self.settings.preset
         step_size = 1.0 if self._searches_line else self.settings.step_size_at(t)
         divisors = hybrid.picks.divisors(cohort, picked)
@@ -140,11 +140,11 @@ class HyFDCA(HyFDCASetup):
     async def _aggregate(
         self, cohort: Cohort, changes: Mapping[str, Value], picked: Mapping[str, SampledBlock], figures: Value | None
     ) -> None:
-        """Steps 6 to 8: alpha_0 += the changes; alpha_0 to the cohort; PrimalAggregation(cohort)."""
+        """Steps 6 to 8: add the changes to alpha_0, send it to the cohort, and run PrimalAggregation(cohort)."""
         state = self.state
         assert state.dual is not None
         state.dual = self.hybrid.duals.added(state.dual, changes, {client: picked[client].blocks for client in changes})
-        state.synced = []  # unless they answer
+        state.synced = []  # until they answer
         aggregated = await self._spread("aggregate", "dual", state.dual, cohort, picked, figures, {})
         self._record(_revealed(aggregated, figures), 1.0)
         self._take_contributions(aggregated)
@@ -160,9 +160,9 @@ class HyFDCA(HyFDCASetup):
         figures: Value | None,
         returns: Mapping[str, Expected],
     ) -> Replies:
-        """Send each client its entries of alpha_0 or its change, for its contribution and what else is returned.
+        """Send each client its entries of alpha_0 or of its change, and return the replies.
 
-        The monitored figures are decrypted along with a phase that is asked anyway.
+        A client decrypts the monitored sums in the same phase.
         """
         touched = self.hybrid.picks.touched(cohort, picked)
         values: dict[str, Any] = {name: self._dual_parts(vector, cohort, touched)}
@@ -195,7 +195,7 @@ class HyFDCA(HyFDCASetup):
         *,
         searches: bool,
     ) -> None:
-        """Replace step 6 to 8: find the g that maximises D(alpha + g delta), then everybody steps."""
+        """Replace steps 6 to 8: find the g that maximises D(alpha + g delta), and step on all clients."""
         blocks = {client: picked[client].blocks for client in changes}
         delta = self.hybrid.duals.added(self.hybrid.duals.zeros(), changes, blocks)
         terms = {"terms": self.hybrid.figures_expected(line_count(self._loss))}
@@ -204,8 +204,8 @@ class HyFDCA(HyFDCASetup):
         shares = {client: cast(Stored, reply["contribution"]) for client, reply in proposed.items()}
         g = 1.0
         if searches:
-            # Somebody who is lost in the middle leaves sums that are not D's, and tell of the others alone: they are
-            # not revealed, and better no step than a wrong one.
+            # If a client is lost here, the sums are not those of D, and would disclose sums over the others. They are
+            # not decrypted, and no step is taken.
             g = await self._best_step(shares, proposed) if complete else 0.0
             self._note_stall(proposed.cohort, complete=complete)
         self._record(_revealed(proposed, figures), g)
@@ -213,9 +213,9 @@ class HyFDCA(HyFDCASetup):
             await self._step(proposed.cohort, shares, delta, g)
 
     async def _step(self, cohort: Cohort, shares: Mapping[str, Stored], delta: Stored, g: float) -> None:
-        """alpha_k += g delta on all clients; the contributions follow, and the model."""
+        """alpha_k += g delta on all clients; update contributions and model."""
         contributions = self.state.contributions
-        if self.settings.protect_primal:  # ciphertexts cannot be multiplied by g, so they are asked for anew
+        if self.settings.protect_primal:  # ciphertexts cannot be multiplied by g, so clients send new ones
             answers = await cohort.ask("advance", returns=self._contributions(cohort), step_size=g)
             contributions |= {c: cast(Stored, reply["contribution"]) for c, reply in answers.items()}
             cohort = answers.cohort
@@ -271,7 +271,7 @@ class HyFDCA(HyFDCASetup):
         return g
 
     def _note_missed(self, cohort: Cohort, delta: Stored, g: float) -> None:
-        """Keep a step for those who are away."""
+        """Store a step for absent clients."""
         state = self.state
         for member in self.fleet.present:
             if member.name not in cohort.clients:
@@ -280,10 +280,10 @@ class HyFDCA(HyFDCASetup):
             state.missed.append({"step": g, "change": delta})
 
     async def _catch_up(self, returning: Cohort) -> None:
-        """Have returning clients do the steps that they missed: first those that missed most, then all together."""
+        """Have returning clients apply the steps that they missed, in order."""
         state = self.state
         for lost in state.away.keys() - {member.name for member in self.fleet.present}:
-            del state.away[lost]  # it never comes back
+            del state.away[lost]  # a lost client does not return
         for number, missed in enumerate(state.missed):
             behind = returning.only({client for client in returning if state.away[client] == number}.__contains__)
             if not len(behind):
@@ -291,7 +291,7 @@ class HyFDCA(HyFDCASetup):
             back = await behind.ask(
                 "catch_up",
                 returns=self._contributions(behind),
-                min_replies=0,  # a client that does not answer tries again in the next round
+                min_replies=0,  # a client that does not answer catches up in a later round
                 change=self._dual_parts(cast(Stored, missed["change"]), behind),
                 step_size=cast(float, missed["step"]),
             )
@@ -308,10 +308,13 @@ class HyFDCA(HyFDCASetup):
     # End
 
     async def finish(self) -> None:
-        """Finalise (E17): bring everybody up to date, so that w_0 = A alpha_0; measure; release the model."""
+        """Update all clients, so that w_0 = A alpha_0; measure the final model and disclose it.
+
+        Source: docs/specifications/hyfdca.md, section 5.1, E17.
+        """
         await self._prepare()
-        everybody = self.fleet.all()
-        current = await self._welcome_back(everybody)
+        all_clients = self.fleet.all()
+        current = await self._welcome_back(all_clients)
         if len(current) < len(self.fleet.members):
             stale = ", ".join(client for client in self.fleet.members if client not in current.clients)
             log.warning(
@@ -323,11 +326,11 @@ class HyFDCA(HyFDCASetup):
             await self._final_figures(current)
         if not self.settings.protect_primal:
             return
-        released = await everybody.ask(
+        released = await all_clients.ask(
             "release",
-            returns={"model": Each({c: ArraySpec(np.float64, (len(self.state.features[c]),)) for c in everybody})},
-            min_replies=len(everybody),  # else the weights that only one client can decrypt would be missing
-            primal=self._primal_parts(everybody),
+            returns={"model": Each({c: ArraySpec(np.float64, (len(self.state.features[c]),)) for c in all_clients})},
+            min_replies=len(all_clients),  # each client decrypts the weights of its features
+            primal=self._primal_parts(all_clients),
         )
         model = np.zeros_like(self.model)
         known = np.zeros(model.size, bool)
@@ -337,30 +340,30 @@ class HyFDCA(HyFDCASetup):
         missing = int(np.count_nonzero(~known & (self.hybrid.alignment.feature_holders > 0)))
         if missing:
             log.warning(
-                "the weights of %d features are 0 in the saved model: the clients that had them are lost, and "
-                "nobody else can decrypt them; only a new run with these clients learns them",
+                "the weights of %d features are 0 in the saved model: the clients that could decrypt them "
+                "are lost. To get them, begin a new run with these clients",
                 missing,
             )
         self.model = model
         self.state.released = True
 
-    async def _final_figures(self, everybody: Cohort) -> None:
+    async def _final_figures(self, all_clients: Cohort) -> None:
         all_blocks = SampledBlock(None, np.empty(0, np.int64))
-        scores, answered = await self._scores(everybody, dict.fromkeys(everybody, all_blocks))
+        scores, answered = await self._scores(all_clients, dict.fromkeys(all_clients, all_blocks))
         values: dict[str, Any] = dict(scores)
         shared = await answered.ask(
             "figures", returns={"figures": self.hybrid.figures_expected(self.settings.monitored)}, **values
         )
-        if len(shared) == len(self.fleet.members):  # else they are not sums over all samples
+        if len(shared) == len(self.fleet.members):  # otherwise the sums are not over all samples
             self._record(await self._reveal(shared, "figures", self.settings.monitored), math.nan)
 
     @property
     def model_is_known(self) -> bool:
-        """Whether the server knows the model: with an encrypted primal, only once it has been released."""
+        """True if the server knows the model. With an encrypted primal this is only after the end of the run."""
         return self.state.released or not self.settings.protect_primal
 
     def metrics(self) -> dict[str, float]:
-        """Return objective, dual objective and gap of the model that the round began with."""
+        """Return objective, dual objective and gap of the model at the start of the round."""
         return dict(self.state.figures)
 
     # Sums over clients that the server may know
@@ -369,7 +372,7 @@ class HyFDCA(HyFDCASetup):
         return self.hybrid.summed(replies.values_of(name))
 
     async def _reveal(self, shares: Replies, name: str, count: int) -> Vector:
-        """Have a client decrypt the sums of what all clients shared: the first one that answers."""
+        """Have a client decrypt sums over all clients, and return them. The first client that answers is used."""
         sums, cohort = self._sum(shares, name), shares.cohort
         if self.hybrid.key is None:
             return cast(Vector, sums)
@@ -383,9 +386,9 @@ class HyFDCA(HyFDCASetup):
         raise AssertionError("the last one must answer")
 
     def _record(self, sums: Vector | None, g: float) -> None:
-        """Objective P(w) and dual objective D(alpha) from the sums of losses and conjugates; w = A alpha.
+        """Compute objective P(w) and dual objective D(alpha) from the sums of losses and conjugates, where w = A alpha.
 
-        ``None``: they were not measured in this round.
+        ``sums`` is ``None`` in rounds without a measurement.
         """
         self.state.figures = {"outer_step": g}
         if sums is None:
@@ -402,27 +405,29 @@ class HyFDCA(HyFDCASetup):
     # What follows from the settings
 
     def _monitors(self, t: int) -> bool:
-        """Whether objective and gap are measured: every sample's score must be known."""
+        """Return whether objective and gap are measured in round ``t``, which needs the scores of all samples."""
         every = self.settings.monitor
         return every > 0 and self.settings.messages == "dense" and (t - 1) % every == 0
 
 
 def _revealed(replies: Replies, figures: Value | None) -> Vector | None:
-    """Return the monitored figures: as clients decrypted them, or as they were summed in plaintext."""
+    """Return the monitored sums, as decrypted by a client or summed in plaintext."""
     decrypted = next(iter(replies.values())).get("figures", figures)
     return cast(Vector | None, decrypted)
 
 
 def best_step(wv: float, vv: float, terms: Vector, l2: float) -> float:
-    """Return the g in [0, 1] with the largest D(alpha + g delta) (specification, section 3.3).
+    """Return the g in [0, 1] that maximises D(alpha + g delta) (docs/specifications/hyfdca.md, section 3.3).
 
     Parameters
     ----------
     wv, vv
         w^T v and ||v||^2, where v = A delta.
     terms
-        Two numbers a and c, if (1/N) sum_i -l_i*(-(alpha_i + g delta_i)) grows by g a - g^2 c / 2; else its values at g
-        = 0 and at each of ``LINE_STEPS``.
+        Numbers a and c if (1/N) sum_i -l_i*(-(alpha_i + g delta_i)) grows by g a - g^2 c / 2; otherwise its values at
+        g = 0 and at each of ``LINE_STEPS``.
+    l2
+        Regularisation parameter lambda.
     """
     if len(terms) == 2:
         rise, bend = float(terms[0]) - l2 * wv, float(terms[1]) + l2 * vv

@@ -1,6 +1,6 @@
-"""What HyFDCA's server settles before the first round: who holds what, and how vectors travel.
+"""Setup of HyFDCA's server half: alignment of samples and features, layouts of ciphertexts.
 
-The setup is the specification's (section 2.2); the paper takes it for granted.
+The paper assumes the setup; it is specified in docs/specifications/hyfdca.md, section 2.2.
 """
 
 from __future__ import annotations
@@ -41,46 +41,46 @@ from fenchel.proto import fenchel_pb2 as pb
 
 log = logging.getLogger("fenchel.server")
 
-# What a pseudonym takes at the most while it is compared with the others, about:
+# Approximate peak of memory for each pseudonym while pseudonyms are compared:
 _SAMPLE_BYTES, _VALUE_BYTES = 256, 128
 _LARGEST_TARGET_BITS = 128
 
 
 class HyFDCASetup(Algorithm):
-    """Aligns the clients' samples and features, and agrees on numbers with them; a subclass says what a round is."""
+    """Server half before the first round; a subclass implements the rounds."""
 
     @dataclass
     class State(Algorithm.State):
-        """The server's state.
+        """State of the server half.
 
         Attributes
         ----------
-        pseudonyms
-            Pseudonyms, features: what each client holds (setup S1).
+        pseudonyms, features
+            Pseudonyms of samples and positions of features by client id (setup step S1).
         key
-            The public key's n, big-endian bytes; empty in plaintext.
+            n of the public key, big-endian bytes; empty in plaintext.
         norm_bits
-            Of each client: its longest part of a row has a squared norm of at most ``2^norm_bits``.
+            For each client, an exponent such that squared norms of its parts of rows are at most ``2^norm_bits``.
         target_bits
-            Of each client: its targets are at most ``2^target_bits`` in magnitude.
+            For each client, an exponent such that its targets are at most ``2^target_bits`` in magnitude.
         dual
-            enc(alpha_0), aligned; ``None`` where the line search keeps it with the clients only.
+            enc(alpha_0), aligned; ``None`` with the line search, which keeps alpha on the clients only.
         scores
-            For each client, its last inner products enc(ip_k) (Algorithm 2's cache).
+            Last inner products enc(ip_k) of each client (cache of Algorithm 2).
         contributions
-            For each client, its last what_k (Algorithm 4's cache), numbers or ciphertexts.
+            Last what_k of each client (cache of Algorithm 4), numbers or ciphertexts.
         synced
-            Clients that have done the last aggregation: all others are "returning" in their next round.
+            Clients that took part in the last aggregation. All others are "returning" in their next round.
         missed
-            Line search: steps that somebody missed, each {"step": g, "change": enc(delta)}.
+            Line search: steps that a client missed, each {"step": g, "change": enc(delta)}.
         away
-            Line search: from which of them on a client missed them.
+            Line search: index of the first missed step of each absent client.
         figures
-            The latest objective, dual objective and gap.
+            Latest objective, dual objective and gap.
         stalled
-            Line search: rounds in a row without a step, because somebody did not answer all phases.
+            Line search: number of consecutive rounds without a step, as a client did not answer all phases.
         released
-            Whether the model that was encrypted until the end has been released to the server.
+            Whether the encrypted model has been disclosed to the server at the end of the run.
         """
 
         pseudonyms: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class HyFDCASetup(Algorithm):
         self._expected_key = context.public_key
         self._sampler = self.fleet.participation.sampler.kind
         if self.settings.key_bits is not None:
-            self.settings.backend()  # raises where this machine does not have it
+            self.settings.backend()  # raises if this machine does not have it
         problem = context.objective
         require_one_score(problem, "hyfdca")
         assert isinstance(problem, LinearObjective)
@@ -129,43 +129,43 @@ class HyFDCASetup(Algorithm):
             )
         if self.settings.preset == "linesearch" and self._sampler != "all":
             raise SettingsError(
-                f"linesearch needs everybody in every round, but participation.sampler is {self._sampler}; use safe "
+                f"linesearch needs all clients in every round, but participation.sampler is {self._sampler}; use safe "
                 "or exact",
                 key="algorithm.preset",
             )
 
     def check(self, data: DataSource | None) -> None:
-        """Refuse settings with which numbers that follow from these data do not fit into ciphertexts."""
+        """Reject settings for which the numbers of these data do not fit into ciphertexts."""
         if data is None or self.settings.key_bits is None:
             return
         held, norms, targets = {}, {}, {}
         for number, client in enumerate(self.fleet.members):
-            shard = data.shard(number, len(self.fleet.members))  # one after the other, as they may be large
-            told = norm_bits(float(squared_norms(shard.features).max()))
+            shard = data.shard(number, len(self.fleet.members))  # one at a time, as shards may be large
+            exponent = norm_bits(float(squared_norms(shard.features).max()))
             try:
-                norms[client] = checked_norm_bits(told, client, self.settings.encryption)
+                norms[client] = checked_norm_bits(exponent, client, self.settings.encryption)
             except RunStoppedError as error:
                 raise SettingsError(str(error), key="algorithm.encryption.largest_norm") from None
             targets[client] = target_bits(self._loss.targets(shard.labels, shard.classes, np.dtype(np.float64)))
             names = np.ascontiguousarray(shard.samples_held, np.int64).view(np.uint8).reshape(-1, 8)
-            held[client] = HeldEntries(names, np.empty(0, np.int64))  # numbers serve as pseudonyms
+            held[client] = HeldEntries(names, np.empty(0, np.int64))  # row numbers in place of pseudonyms
         ranges = self._hybrid(held, norms, targets, None).ranges
         _ = ranges.block, ranges.layouts
 
     async def start(self) -> None:
-        """S1 to S5: learn who holds what, align, agree on numbers, start from zero."""
-        everybody = self.fleet.all()
-        clients = list(everybody)
+        """S1 to S5: collect samples and features, align them, agree on layouts, start from zero."""
+        all_clients = self.fleet.all()
+        clients = list(all_clients)
         shards = {client: self._shard(client) for client in clients}
         samples = {client: shard.samples for client, shard in shards.items()}
         features = {client: shard.features_held for client, shard in shards.items()}
-        # Before they are sent; the values of ragged data are known only when their pseudonyms are here.
+        # Before pseudonyms are sent. The number of cells of ragged data is known only with their pseudonyms.
         self._check_memory("samples and features", {c: samples[c] + features[c] for c in clients}, _SAMPLE_BYTES)
 
         def pseudonyms(rows: int | None, width: int, most: int | None = None) -> ArraySpec:
             return ArraySpec(np.uint8, (rows, width), form="pseudonyms", most=most)
 
-        introduced = await everybody.ask(
+        introduced = await all_clients.ask(
             "introduce",
             returns={
                 "samples": Each({c: pseudonyms(samples[c], PSEUDONYM_BYTES) for c in clients}),
@@ -188,7 +188,7 @@ class HyFDCASetup(Algorithm):
         await self._prepare()
         await asyncio.to_thread(self._compare, introduced)
         self._tell_alignment()
-        await self._share_norms(everybody)
+        await self._share_norms(all_clients)
         state = self.state
         state.synced = clients
         if not self._searches_line:
@@ -203,7 +203,7 @@ class HyFDCASetup(Algorithm):
         return shard
 
     def _check_memory(self, what: str, held: Mapping[str, int], bytes_each: int) -> None:
-        """Refuse to align more than there is memory for."""
+        """Raise an error if the alignment needs more memory than is available."""
         needed, limit = bytes_each * sum(held.values()), self.fleet.memory_budget.limit
         if needed > limit:
             most = max(held, key=held.__getitem__)
@@ -214,7 +214,7 @@ class HyFDCASetup(Algorithm):
             )
 
     async def _prepare(self) -> None:
-        """Work the alignment out, after the setup or a restart: in a thread, as the event loop serves the clients."""
+        """Compute the alignment after the setup or a restart, in a thread, as the event loop serves clients."""
         if not self._is_prepared:
             await asyncio.to_thread(self.hybrid.prepare)
             self._is_prepared = True
@@ -230,7 +230,7 @@ class HyFDCASetup(Algorithm):
             state.target_bits[client] = cast(int, reply["target_bits"])
 
     def _compare(self, introduced: Replies) -> None:
-        """Refuse values that two clients hold, and samples whose holders have different labels."""
+        """Reject cells with two holders, and samples whose holders have different labels."""
         if self.settings.compares_cells:
             check_cells({c: cast(NDArray[np.uint8], reply["cells"]) for c, reply in introduced.items()})
         check_labels(
@@ -252,39 +252,39 @@ class HyFDCASetup(Algorithm):
             alignment.blocks,
         )
 
-    async def _share_norms(self, everybody: Cohort) -> None:
-        """S3 and S4: tell each client where its entries lie; add up ||x_{k,i}||^2 over the holders."""
+    async def _share_norms(self, all_clients: Cohort) -> None:
+        """S3 and S4: send each client its alignment, and sum ||x_{k,i}||^2 over the holders."""
         slices = self.hybrid.alignment.slices
-        features = self.hybrid.feature_arrangement.slices  # of no blocks unless they are encrypted
-        quotas = {client: np.array(self.hybrid.picks.quotas(client), np.int64) for client in everybody}
+        features = self.hybrid.feature_arrangement.slices  # without blocks unless features are encrypted
+        quotas = {client: np.array(self.hybrid.picks.quotas(client), np.int64) for client in all_clients}
         layouts: dict[str, Any] = {
             f"{name}_layout": layout_numbers(layout) for name, layout in self.hybrid.ranges.layouts.items()
         }
         norms = self.hybrid.over_samples("norm")
-        shared = await everybody.ask(
+        shared = await all_clients.ask(
             "align",
-            returns={"norms": Each({client: norms.expected(client) for client in everybody})},
-            min_replies=len(everybody),
+            returns={"norms": Each({client: norms.expected(client) for client in all_clients})},
+            min_replies=len(all_clients),
             samples=self.hybrid.alignment.samples,
             largest_dual=self.hybrid.ranges.largest_dual,
-            order=Each({c: slices[c].order for c in everybody}),
-            sizes=Each({c: slices[c].sizes for c in everybody}),
-            holders=Each({c: slices[c].holders for c in everybody}),
-            groups=Each({c: slices[c].group for c in everybody}),
+            order=Each({c: slices[c].order for c in all_clients}),
+            sizes=Each({c: slices[c].sizes for c in all_clients}),
+            holders=Each({c: slices[c].holders for c in all_clients}),
+            groups=Each({c: slices[c].group for c in all_clients}),
             quotas=Each(quotas),
-            feature_order=Each({c: features[c].order for c in everybody}),
-            feature_sizes=Each({c: features[c].sizes for c in everybody}),
-            feature_holders=Each({c: features[c].holders for c in everybody}),
+            feature_order=Each({c: features[c].order for c in all_clients}),
+            feature_sizes=Each({c: features[c].sizes for c in all_clients}),
+            feature_holders=Each({c: features[c].holders for c in all_clients}),
             **layouts,
         )
         total = norms.total({client: cast(Stored, reply["norms"]) for client, reply in shared.items()})
-        told = await everybody.ask(
+        received = await all_clients.ask(
             "take_norms",
             returns={"long_rows": int},
-            min_replies=len(everybody),
-            norms=Each({client: norms.part(total, client) for client in everybody}),
+            min_replies=len(all_clients),
+            norms=Each({client: norms.part(total, client) for client in all_clients}),
         )
-        long = sum(cast(int, reply["long_rows"]) for reply in told.values())
+        long = sum(cast(int, reply["long_rows"]) for reply in received.values())
         if long and self.settings.preset in ("paper", "theory"):
             log.warning(
                 "%d of the clients' rows are longer than 1, but the preset %s rests on rows of norm 1 at most and may "
@@ -302,7 +302,7 @@ class HyFDCASetup(Algorithm):
 
     @cached_property
     def hybrid(self) -> Hybrid:
-        """Who holds what; known from the setup on."""
+        """Partitioned problem, known after the setup."""
         state = self.state
         n = int.from_bytes(state.key.tobytes(), "big")
         key = PublicKey(n, self.settings.backend()) if n else None
@@ -322,18 +322,18 @@ class HyFDCASetup(Algorithm):
     # How vectors travel
 
     def _contributions(self, cohort: Cohort) -> dict[str, Expected | Each[Expected]]:
-        """Return what a phase is answered with whose replies hold what_k."""
+        """Return the schema of replies that contain what_k."""
         return {"contribution": Each({client: self.hybrid.primals.expected(client) for client in cohort})}
 
     def _dual_parts(
         self, dual: Stored, cohort: Cohort, touched: Mapping[str, Indices | None] | None = None
     ) -> Each[Value]:
-        """enc(alpha_0), or a change of it, on each client's samples; on some blocks of them if ``touched`` says so."""
+        """Return enc(alpha_0), or its change, on each client's samples, or on the blocks in ``touched``."""
         blocks = touched or {}
         return Each({client: self.hybrid.duals.part(dual, client, blocks.get(client)) for client in cohort})
 
     def _primal_parts(self, cohort: Cohort) -> Each[Value]:
-        """w_0 on each client's features; lambda N times as much if it is encrypted."""
+        """Return w_0 on each client's features, multiplied by lambda N if it is encrypted."""
         if not self.settings.protect_primal:
             return Each({client: self.model[self.state.features[client]] for client in cohort})
         primals = self.hybrid.primals

@@ -1,4 +1,4 @@
-"""Settings of HyFDCA, and what its two halves must compute alike."""
+"""Settings of HyFDCA, and functions that its two halves must compute identically."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from fenchel.common.settings.section import Section
 from fenchel.common.version import SAME_VERSION
 
 LINE_STEPS = 2.0 ** -np.arange(0.0, 31.0)
-"""Step sizes that the line search compares where it has no closed form (logistic loss), shape (31,)."""
+"""Step sizes that the line search compares if it has no closed form (logistic loss), shape (31,)."""
 
 Preset: TypeAlias = Literal["auto", "linesearch", "safe", "exact", "paper", "theory"]
 
 
 class Encryption(Section):
-    """Size of the key and of the numbers under it."""
+    """Encryption: key and precision of encrypted numbers."""
 
     security: Security = Field(
         128,
@@ -89,10 +89,10 @@ class HyFDCASettings(AlgorithmSettings):
     preset: Preset = Field(
         "auto",
         description="local step. linesearch: exact coordinate steps, then the best common factor (all clients "
-        "must take part). safe: damped so that the dual objective never falls where everybody takes part. "
+        "must take part). safe: damped so that the dual objective never falls if all clients take part. "
         "exact: undamped, with the rows' norms. paper: undamped, rows taken as of norm 1 (Algorithm "
         "5). theory: Algorithm 3. auto: linesearch "
-        "where everybody takes part, else safe",
+        "if all clients take part, otherwise safe",
     )
     picks: PositiveInt | None = Field(
         None,
@@ -143,8 +143,8 @@ class HyFDCASettings(AlgorithmSettings):
     monitor: int = Field(
         1,
         ge=0,
-        description="report objective, dual objective and gap every so many rounds (of the model that the round "
-        "began with; needs dense messages and everybody); 0: never",
+        description="rounds from one report of objective, dual objective and gap to the next (of the model at the start of "
+        "the round; needs dense messages and all clients); 0: never",
     )
     layout: Literal["rectangular", "ragged"] = Field(
         "rectangular",
@@ -171,7 +171,7 @@ class HyFDCASettings(AlgorithmSettings):
         return self
 
     def minimises(self, sampler: Sampler) -> Weighting | None:
-        """The mean over all samples, whoever is drawn how often."""
+        """Return ``samples``: the objective is the mean over all samples, for any sampler."""
         return "samples"
 
     @property
@@ -181,16 +181,16 @@ class HyFDCASettings(AlgorithmSettings):
 
     @property
     def encryption_implementation(self) -> Implementation:
-        """Maker of that key, which computes on ciphertexts, too."""
+        """Implementation of key generation and of arithmetic on ciphertexts."""
         return self.encryption.implementation
 
     def backend(self) -> Backend:
-        """Return the code that computes on ciphertexts in this process.
+        """Return the backend for arithmetic on ciphertexts in this process.
 
         Raises
         ------
         SettingsError
-            This machine does not have it.
+            If the backend is not available on this machine.
         """
         return backend_of(self.encryption.implementation, self.encryption.backend)
 
@@ -201,7 +201,7 @@ class HyFDCASettings(AlgorithmSettings):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What everybody should know before such a run."""
+        """Warnings about the run, for all operators."""
         if self.privacy == "none":
             return (
                 "privacy: none. Nothing is encrypted: the server sees dual variables, and with them the labels, "
@@ -223,67 +223,67 @@ class HyFDCASettings(AlgorithmSettings):
 
     @property
     def compares_cells(self) -> bool:
-        """Whether clients tell pseudonyms of their cells."""
+        """True if clients send pseudonyms of their cells."""
         return self.layout == "ragged" and self.check_cells
 
     @property
     def monitored(self) -> int:
-        """How many figures clients share: two, and with an encrypted primal that of the ridge."""
+        """Number of monitored sums: two, and a third for the ridge with an encrypted primal."""
         return 3 if self.protect_primal else 2
 
     @property
     def picks_blocks(self) -> bool:
-        """Whether whole blocks are picked, not single samples."""
+        """True if whole blocks are sampled, not single samples."""
         return self.messages == "sparse"
 
     def step_size_at(self, t: int) -> float:
-        """Outer step size gamma_t of round ``t``, counted from 1."""
+        """Return the outer step size gamma_t of round ``t``, counted from 1."""
         powers = {"constant": 0.0, "inverse-sqrt": 0.5, "inverse": 1.0}
         return float(self.step_size / t ** powers[self.step_decay])
 
 
 def line_count(loss: MarginLoss) -> int:
-    """Return how many numbers a client shares for the line search: two of a parabola, or values at some steps."""
+    """Return the number of terms of the line search: two coefficients of a parabola, or values at several steps."""
     return 2 if conjugate_curvature(loss) is not None else 1 + len(LINE_STEPS)
 
 
 def layout_numbers(layout: Layout) -> Indices:
-    """Return a layout as an array that can travel, shape (4,)."""
+    """Return a layout as an array for messages, shape (4,)."""
     return np.array(astuple(layout), np.int64)
 
 
 def norm_bits(longest: float) -> int:
-    """Return the least power of 2 that is not below a squared norm, as an exponent: what a client tells of its rows."""
+    """Return the exponent of the least power of 2 that bounds a squared norm, which a client discloses."""
     return math.ceil(math.log2(longest)) if longest else -1
 
 
 def target_bits(targets: Vector) -> int:
-    """Return the least power of 2, from 1 on, that is not below any target's magnitude, as an exponent."""
+    """Return the exponent of the least power of 2, at least 1, that bounds the magnitudes of targets."""
     largest = float(np.abs(targets).max())
     return math.ceil(math.log2(largest)) if largest > 1 else 0
 
 
 def layout_of(numbers: Indices) -> Layout:
-    """Undo :func:`layout_numbers`."""
+    """Return the layout from the array of :func:`layout_numbers`."""
     if numbers.shape != (len(fields(Layout)),):
         raise PayloadError(f"an array of shape {numbers.shape} is no layout of ciphertexts{SAME_VERSION}")
     return Layout(*(int(number) for number in numbers))
 
 
 def entries_of(sizes: Indices, blocks: Indices) -> Indices:
-    """Return the places of some blocks' samples in a vector of consecutive blocks.
+    """Return the positions of the samples of some blocks in a vector of consecutive blocks.
 
     Parameters
     ----------
     sizes
-        Samples in each block, shape (B,).
+        Number of samples in each block, shape (B,).
     blocks
-        Which blocks, shape (b,).
+        Numbers of the blocks, shape (b,).
 
     Returns
     -------
     Indices
-        Block after block, shape (sum of the sizes,).
+        Positions, block after block, shape (sum of the sizes,).
     """
     starts = np.cumsum(sizes) - sizes
     lengths = sizes[blocks]
@@ -292,14 +292,14 @@ def entries_of(sizes: Indices, blocks: Indices) -> Indices:
 
 
 class SampledBlock(NamedTuple):
-    """D_k, what a client picks in a round.
+    """Sampled coordinates D_k of a client in a round.
 
     Attributes
     ----------
     blocks
-        Places of the picked blocks among its own; ``None`` if it picks single samples.
+        Positions of the sampled blocks among the client's blocks; ``None`` if single samples are drawn.
     entries
-        Places of the picked samples in its aligned order.
+        Positions of the samples in the client's aligned order.
     """
 
     blocks: Indices | None
@@ -319,18 +319,17 @@ def sampled(
 def picked_units(
     settings: HyFDCASettings, seed: int, client: str, t: int, groups: Indices, quotas: Sequence[int]
 ) -> Indices:
-    """Draw D_k, what a client updates in a round: uniformly, without replacement.
+    """Draw D_k, the units that a client updates in a round, uniformly without replacement.
 
-    Both halves call this: the picks follow from the run's seed, and so are no secret from the server.
+    Both halves call this function. The draw follows from the run's seed and is not secret from the server.
 
     Parameters
     ----------
     groups
-        Group of each unit that the client holds, shape (u,): of each sample in aligned order, or, where blocks are
-        picked, of each block.
+        Group of each of the client's units, shape (u,). A unit is a sample in aligned order, or a block.
     quotas
-        With common picks: how many units of each of its groups (in increasing order of their numbers) are picked. With
-        independent picks: one number, how many of all.
+        With common sampling, the number of units from each group, in increasing order of group numbers. With
+        independent sampling, the total number of units as the only element.
 
     Returns
     -------

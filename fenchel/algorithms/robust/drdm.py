@@ -1,8 +1,8 @@
 """DRDM.
 
 Krouka, Ben Issaid, Bennis, "Distributionally Robust Federated Learning with Client Drift Minimization",
-Algorithms 1 to 3, with the parenthesis of the server's update where it belongs (docs/specifications/drdm.md, sections
-2.2 to 2.6 and 6.1).
+Algorithms 1 to 3, with a corrected parenthesis in the server's update (docs/specifications/drdm.md, sections 2.2 to
+2.6 and 6.1).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from fenchel.common.wire.values import Values
 from fenchel.fleet.addressing import Each
 
 OMEGA_MIN = 1e-3
-"""Smallest factor of a client's gradients, with ``lambda-scaled``: without weight a drift is renewed all the same."""
+"""Smallest factor on gradients with ``lambda-scaled``, so that drifts of clients without weight are renewed."""
 
-_FALLBACK = 0.1  # mu where no smoothness is known, or no drift depends on mu
-_FAR_BELOW = 0.1  # of the smoothness: an explicit mu that is warned of
+_FALLBACK = 0.1  # mu if no smoothness is known, or no drift depends on mu
+_FAR_BELOW = 0.1  # ratio of an explicit mu to the smoothness below which there is a warning
 
 
 class DRDMSettings(SampledByWeightSettings):
@@ -52,9 +52,8 @@ class DRDMSettings(SampledByWeightSettings):
     )
     dual_estimator: Literal["plain", "control-variate"] = Field(
         "control-variate",
-        description="what is taken for the losses of clients that were not asked. plain: 0, as in the paper; "
-        "control-variate: what they last reported, which is quieter; where everybody is asked, about those that do not "
-        "answer",
+        description="estimate of the losses of clients that were not asked or did not answer. plain: 0, as in the paper; "
+        "control-variate: the last reported loss, which has less variance",
     )
     regularization: NonNegativeFloat | None = Field(
         None,
@@ -77,16 +76,16 @@ class DRDMSettings(SampledByWeightSettings):
         return 0.1 if self.exploration is None else self.exploration
 
     def fitting_regularization(self, smoothness: float) -> float:
-        """Return a mu for losses of this smoothness L (section 2.10).
+        """Return mu for losses of smoothness L (docs/specifications/drdm.md, section 2.10).
 
-        L/2 keeps drifts and lambda stable together; where local steps are short, mu is critically damped, and larger.
-        Local steps must stay stable, too, so mu is at most half of 1 / step_size.
+        L/2 keeps drifts and lambda stable together. For short local steps mu is larger, for critical damping. It is at
+        most half of 1 / step_size, so that local steps stay stable.
         """
         damped = 2 * math.sqrt(smoothness) / math.sqrt(self.step_size * self.local_steps) - smoothness
         return min(max(smoothness / 2, damped), 0.5 / self.step_size)
 
     def minimises(self, sampler: Sampler) -> Weighting | None:
-        """With drifts that are summed up all alike, the average of the clients' losses; else the largest."""
+        """Return equal weights if all drifts count equally, otherwise ``None``, as the largest loss is minimised."""
         return "uniform" if self.correction == "uniform" else None
 
     @model_validator(mode="after")
@@ -100,7 +99,7 @@ class DRDMSettings(SampledByWeightSettings):
         return self
 
     @model_validator(mode="after")
-    def _visits_everybody(self) -> Self:
+    def _visits_all_clients(self) -> Self:
         if self.correction == "lambda-scaled" and self.sampling != "uniform":
             raise ValueError(
                 f"correction: lambda-scaled sums up the drifts of all clients, also of those with little weight, so "
@@ -123,20 +122,20 @@ log = logging.getLogger("fenchel.server")
 
 
 class DRDM(SampledByWeight):
-    """Local steps that correct the clients' drift, cohorts drawn by weights that grow with the loss."""
+    """Server half: local steps with drift correction, and cohorts drawn by weights that grow with the loss."""
 
     @dataclass
     class State(SampledByWeight.State):
-        """More of the server's state.
+        """State of the server half.
 
         Attributes
         ----------
         drift
-            H, shape (d,), float64: the mean of all clients' h_i, whoever took part; with ``lambda-table`` their sum,
-            weighed by the lambda of the last round.
+            H, shape (d,), float64: mean of h_i over all clients. With ``lambda-table`` their sum weighted by the
+            lambda of the last round.
         table
-            h_i of every client, shape (N, d), with ``lambda-table``; else (0, d). In the dtype of the model, as the
-            clients keep theirs, so that both round alike.
+            h_i of all clients, shape (N, d), with ``lambda-table``; otherwise shape (0, d). In the dtype of the model,
+            as on the clients, so that both sides round alike.
         """
 
         drift: NDArray[np.float64]
@@ -157,20 +156,20 @@ class DRDM(SampledByWeight):
             )
 
     def initial_state(self, model: Vector) -> State:
-        """H = 0, as the clients begin with h_i = 0."""
+        """Return H = 0, as the clients begin with h_i = 0."""
         rows = len(self.fleet.members) if self.settings.correction == "lambda-table" else 0
         return self.State(
             **self.beginning(model), drift=np.zeros(model.shape), table=np.zeros((rows, model.size), model.dtype)
         )
 
     def cautions(self, smoothness: Callable[[], float]) -> tuple[str, ...]:
-        """Warn of an explicit mu far below L: drifts are gradients over mu, and lambda moves too far for them."""
+        """Return a warning if mu is far below L, as lambda then moves too fast for the drifts."""
         settings = self.settings
         mu = settings.regularization
         if not mu or settings.dual_step_size == 0 or not settings.correction.startswith("lambda"):
             return ()
         if not isinstance(self.objective, LinearObjective):
-            return ()  # what all samples together tell of a client's is known of means over samples only
+            return ()  # the smoothness over all samples bounds that of clients only for means over samples
         known = smoothness()
         if not math.isfinite(known):
             return ()
@@ -185,17 +184,17 @@ class DRDM(SampledByWeight):
 
     @property
     def _unsmooth(self) -> bool:
-        """True if no data can tell the smoothness of this objective."""
+        """Return whether the objective has no known smoothness for any data."""
         return smoothness(self.objective) == math.inf
 
     async def start(self) -> None:
-        """Agree on mu and gamma, as far as they follow from the clients' data."""
+        """Determine mu and gamma from the clients' data, if the settings do not give them."""
         if self.settings.regularization is None and self.settings.correction != "none" and not self._unsmooth:
             await self._fit_regularization()
         await super().start()
 
     async def _fit_regularization(self) -> None:
-        """Have each client report its L once, and tell all of them the mu that fits the largest."""
+        """Collect L of each client, and send all clients the mu for the largest."""
         spec = NumberSpec(minimum=0, maximum=ABSURD, hint="the regularization follows from it, so it does not count")
         replies = await self.fleet.all().ask("smoothness", returns={"smoothness": spec})
         reported = {client: cast(float, reply["smoothness"]) for client, reply in replies.items()}
@@ -217,15 +216,15 @@ class DRDM(SampledByWeight):
         await self.fleet.all().tell("regularize", strength=mu)
 
     async def round(self, t: int) -> None:
-        """Phase A: train D^(s) and move the model; phase B: ask U^(s) for losses at the snapshot and move lambda.
+        """Phase A: train D^(s), update the model; phase B: collect losses of U^(s) at the snapshot, update lambda.
 
-        Where client i has come by Delta_i and Delta'_i:
+        With displacements Delta_i and Delta'_i of client i after tau and k' steps:
 
             H <- H + sum_i share_i Delta_i        w       <- w + mean_D(Delta_i)  + H
             H' = H + sum_i share_i Delta'_i       snapshot = w + mean_D(Delta'_i) + H'     (with the old w and H)
 
-        A client that was drawn more than once counts more in the means, and once in the sums. Its new h_i
-        counts if and only if its reply did.
+        A client drawn n_i times counts n_i times in the means, and once in the sums. Its new h_i counts if and only if
+        its reply did.
         """
         await self.part_with_lost()
         w, state, share = self.model, self.state, self.shares()
@@ -246,11 +245,11 @@ class DRDM(SampledByWeight):
         await self.dual_step(t, self.moved(w, snapshot_change + snapshot_drift))
 
     async def part_with_lost(self) -> bool:
-        """Take out of H the h_i of clients that were lost, so that H is again the sum over those that are left.
+        """Restrict H to the remaining clients; return whether clients were lost.
 
-        With a table H does without them, as their lambda_i is 0. Otherwise nobody knows their h_i any more,
-        and H and every h_i begin at 0 again, together (section 2.7): a promise that each client keeps before
-        it trains again.
+        With a table, lost clients drop out, as their lambda_i is 0. Otherwise their h_i are unknown, and H and every
+        h_i are reset to 0 (docs/specifications/drdm.md, section 2.7): an instruction that each client applies before it
+        trains again.
         """
         parted = await super().part_with_lost()
         if parted and self.settings.correction == "lambda-table":
@@ -266,13 +265,13 @@ class DRDM(SampledByWeight):
         return parted
 
     def shares(self) -> NDArray[np.float64]:
-        """Return what each h_i counts for in H, shape (N,): 1/N, lambda_i, or nothing (section 2.4)."""
+        """Return the weight of each h_i in H, shape (N,): 1/N, lambda_i or 0 (docs/specifications/drdm.md, 2.4)."""
         if self.settings.correction == "lambda-table":
             return self.state.weights
         return np.where(self.state.lost | (self.settings.correction == "none"), 0.0, 1 / self.clients)
 
     def current_drift(self) -> NDArray[np.float64]:
-        """Return H before the round, a new array of shape (d,); from the table, since lambda may have changed."""
+        """Return H before the round, a new array of shape (d,), recomputed from a table, as lambda may have changed."""
         drift = self.state.drift.copy()
         if self.settings.correction == "lambda-table":
             drift[:] = 0
@@ -281,7 +280,7 @@ class DRDM(SampledByWeight):
         return drift
 
     def _scales(self) -> dict[str, Any]:
-        """omega_i = max(N lambda_i, OMEGA_MIN), for ``lambda-scaled``: each client is told its own."""
+        """Return omega_i = max(N lambda_i, OMEGA_MIN) for each client, with ``lambda-scaled``."""
         if self.settings.correction != "lambda-scaled":
             return {}
         scales = np.maximum(self.clients * self.state.weights, OMEGA_MIN)
@@ -289,15 +288,15 @@ class DRDM(SampledByWeight):
 
 
 class SampledClient(LocalTraining):
-    """What the clients of DRDM and DRFA share: they report their loss."""
+    """Client half common to DRDM and DRFA, which reports losses."""
 
     settings: SampledByWeightSettings
 
     @answers("loss")
     def loss(self, model: Vector) -> Values:
-        """Algorithm 3: return the mean loss of a fresh mini-batch at the snapshot, shape (d,); no state is touched.
+        """Algorithm 3: return the mean loss of a new mini-batch at the snapshot; the state does not change.
 
-        The penalty is left out: it is the same for all clients, so lambda is not meant to follow it.
+        The loss is without the regulariser, which is the same for all clients and should not affect lambda.
         """
         size = self.settings.dual_batch_size
         if size is None or size >= self.objective.samples:
@@ -306,26 +305,26 @@ class SampledClient(LocalTraining):
         return {"loss": self.objective.batch_loss(model, rows)}
 
     def displacements(self, change: Vector, snapshot_change: Vector, snapshot_step: int) -> Values:
-        """Return what is sent; at the last step the snapshot is the end, and is not sent twice."""
+        """Return the reply. After the last step the two displacements are equal, and one is sent."""
         if snapshot_step == self.settings.local_steps:
             return {"change": change}
         return {"change": change, "snapshot_change": snapshot_change}
 
 
 class DRDMClient(SampledClient):
-    """Local steps with dynamic regularisation; keeps the drift."""
+    """Client half: local steps with dynamic regularisation, and the client's drift."""
 
     @dataclass
     class State:
-        """The drift, in units of the model.
+        """Drift, in units of the model.
 
         Attributes
         ----------
         drift
-            h_i = -g_i / mu, shape (d,): g_i estimates the gradient of f_i at this client's last local model. In
-            float64, as the server's mean of them; with ``lambda-table`` in the dtype of the model, as its table.
+            h_i = -g_i / mu, shape (d,), where g_i estimates the gradient of f_i at the client's last local model. In
+            float64, like H; with ``lambda-table`` in the dtype of the model, like the table.
         regularization
-            Mu, where the settings leave it open.
+            The value of mu, if the settings do not give it.
         """
 
         drift: Vector
@@ -334,7 +333,7 @@ class DRDMClient(SampledClient):
     settings: DRDMSettings
 
     def initial_state(self) -> State:
-        """h_i = 0."""
+        """Return h_i = 0."""
         return self.State(self._no_drift())
 
     def _no_drift(self) -> Vector:
@@ -343,13 +342,13 @@ class DRDMClient(SampledClient):
 
     @answers("smoothness")
     def smoothness(self) -> Values:
-        """Return L of this client's objective; 0: no bound is known."""
+        """Return L of this client's objective, or 0 if it is unknown."""
         bound = float(self.objective.smoothness)
         return {"smoothness": bound if math.isfinite(bound) else 0.0}
 
     @answers("regularize")
     def regularize(self, strength: float) -> None:
-        """Take in mu, which follows from the largest L of all clients."""
+        """Set mu, which follows from the largest L of all clients."""
         self.state.regularization = strength
 
     @answers("train")
@@ -359,11 +358,11 @@ class DRDMClient(SampledClient):
         Parameters
         ----------
         model
-            Wbar, shape (d,).
-        snapshot_step
-            k': after so many steps the snapshot is taken.
-        scale
-            omega_i, with ``lambda-scaled``; steps are shorter where it is above 1.
+            wbar, shape (d,).
+            snapshot_step
+            k', the number of steps before the snapshot.
+            scale
+            omega_i, with ``lambda-scaled``. Above 1 it shortens steps.
         """
         w, snapshot, given = model.copy(), model, self.settings.regularization
         mu = self.state.regularization if given is None else given
@@ -381,5 +380,8 @@ class DRDMClient(SampledClient):
 
     @answers("forget_drift")
     def forget_drift(self) -> None:
-        """h_i <- 0, as everybody's and the server's H: another client's h_i is lost for good (section 2.7)."""
+        """h_i <- 0, on all clients, and H on the server, as the h_i of another client was lost.
+
+        Source: docs/specifications/drdm.md, section 2.7.
+        """
         self.state.drift = self._no_drift()

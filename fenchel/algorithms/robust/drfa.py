@@ -24,13 +24,13 @@ class DRFASettings(SampledByWeightSettings):
 
 
 class DRFA(SampledByWeight):
-    """Federated averaging whose cohorts are drawn by weights that grow with the loss."""
+    """Server half: federated averaging with cohorts drawn by weights that grow with the loss."""
 
     Settings = DRFASettings
     settings: DRFASettings
 
     async def round(self, t: int) -> None:
-        """w <- mean of the local models of D^(s); lambda moves by losses at the mean of their snapshots."""
+        """w <- mean of the local models of D^(s); update lambda with losses at the mean of their snapshots."""
         await self.part_with_lost()
         w = self.model
         change, snapshot_change = await self.trained(t, w)
@@ -39,11 +39,11 @@ class DRFA(SampledByWeight):
 
 
 class DRFAClient(SampledClient):
-    """Local gradient steps from the global model; keeps no state."""
+    """Client half: local gradient steps from the global model, without state."""
 
     @answers("train")
     def train(self, model: Vector, snapshot_step: int) -> Values:
-        """tau times w <- Pi_W(w - eta grad l_k(w)); return how far that went, and how far the first k' steps did."""
+        """tau times w <- Pi_W(w - eta grad l_k(w)); return the displacements after tau and after k' steps."""
         w, snapshot, eta = model.copy(), model, self.settings.step_size_at(self.round)
         for step, batch in enumerate(self.batches(), 1):
             w = onto(self.settings.constraint, w - eta * self.gradient(w, batch))

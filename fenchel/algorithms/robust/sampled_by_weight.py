@@ -1,6 +1,6 @@
-"""What DRDM and DRFA have in common: cohorts drawn by weight, and a dual step at a snapshot of the model.
+"""Base of DRDM and DRFA: cohorts drawn by weight, and a dual step at a snapshot of the model.
 
-docs/specifications/drdm.md, sections 2.2, 2.5 and 2.6.
+Source: docs/specifications/drdm.md, sections 2.2, 2.5 and 2.6.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from fenchel.fleet.cohort import Cohort
 
 log = logging.getLogger("fenchel.server")
 
-_QUIET = 0.3  # of a dual step that takes all weight from clients that were not asked
-_NOTABLE = 10  # times the median: a first loss that is reported, since it shortens the dual steps much
-_APART = 1e3  # times the median: what a first loss counts for dual_step_size at most
+_QUIET = 0.3  # share of the dual step that would remove all weight from clients that were not asked
+_NOTABLE = 10  # ratio of a first loss to the median above which it is logged, as it shortens dual steps
+_APART = 1e3  # ratio of a first loss to the median at which it is capped for dual_step_size
 
 
 class SampledByWeight(Robust):
-    """Phase A trains clients that are drawn by lambda; phase B moves lambda by losses at a random local step."""
+    """Server half: phase A trains clients drawn by lambda; phase B updates lambda by losses at a random local step."""
 
     @dataclass
     class State(Robust.State):
-        """More of the server's state.
+        """State of the server half.
 
         Attributes
         ----------
         dual_step_size
-            Gamma; 0 until it is known.
+            Dual step size gamma; 0 until it is known.
         mean_weights
-            Mean over the rounds of the lambda that they drew by, shape (N,).
+            Mean over rounds of the lambda used in the draw, shape (N,).
         mean_snapshot
-            Mean over the rounds of their snapshots, shape (d,). The theorem is about these means, not about the last
-            iterates (section 6.2, E7).
+            Mean over rounds of the snapshots, shape (d,). The theorem is about these means, not about the last iterates
+            (docs/specifications/drdm.md, section 6.2, E7).
         """
 
         dual_step_size: float
@@ -64,8 +64,8 @@ class SampledByWeight(Robust):
         sampler = self.fleet.participation.sampler
         if not isinstance(sampler, AllClients | FixedSize):
             raise SettingsError(
-                f"{sampler.kind} given, but {self.settings.name} draws its cohorts itself, by the clients' weights, "
-                "and must only be told how many clients: use kind: fixed with a size, or kind: all",
+                f"{sampler.kind} given, but {self.settings.name} draws its cohorts itself, by the clients' weights. "
+                "Use kind: fixed with a size, or kind: all",
                 key="participation.sampler.kind",
             )
         clients = len(self.fleet.members)
@@ -79,14 +79,14 @@ class SampledByWeight(Robust):
         if self.settings.exploration and self.settings.sampling == "without-replacement" and size == clients:
             raise SettingsError(
                 f"{self.settings.exploration:g} changes nothing, since with algorithm.sampling: without-replacement "
-                f"and participation.sampler for all {clients} clients everybody is drawn in every round; leave "
+                f"and participation.sampler for all {clients} clients all are drawn in every round; leave "
                 "exploration out, or draw fewer clients",
                 key="algorithm.exploration",
             )
 
     @property
     def m(self) -> int:
-        """How many clients are drawn in each phase; no more than are left."""
+        """Number of clients drawn in each phase, at most that of remaining clients."""
         sampler = self.fleet.participation.sampler
         return min(sampler.size, self.clients) if isinstance(sampler, FixedSize) else self.clients
 
@@ -99,21 +99,21 @@ class SampledByWeight(Robust):
         }
 
     async def start(self) -> None:
-        """Ask everybody for the loss of the first model, if gamma follows from it."""
+        """Collect the losses of the initial model from all clients, if gamma follows from them."""
         if self.settings.dual_step_size is not None:
             return
         losses = self.heard(await self._losses(self.fleet.all(), self.model, min_replies=None))
         self.state.dual_step_size = self._quiet_step(losses)
         log.info("dual_step_size is %.3g", self.state.dual_step_size)
-        self.state.losses[:] = np.nan  # the control variate begins with 0, as where gamma is given
+        self.state.losses[:] = np.nan  # the control variate begins at 0, as in runs with a given gamma
 
     def _quiet_step(self, losses: NDArray[np.float64]) -> float:
-        """Return gamma = 0.3 / (tau N l), with l the mean of the first losses, shape (m,) (section 6.2, E11).
+        """Return gamma = 0.3 / (tau N l), where l is the mean of the initial losses, shape (m,).
 
-        As no loss is below 0, no client's weight is then moved by more than 0.3 in a step. With the median
-        for l it would be, where one client's loss is far above the others': the weights would swing for ever.
-        A single absurd loss must not stop the weights for the whole run, so each counts as 1000 medians at
-        most.
+        As losses are not negative, no weight then changes by more than 0.3 in a step. With the median in place of the
+        mean it could, if the loss of one client is far above the others, and the weights would oscillate. Each loss is
+        capped at 1000 medians, so that a single absurd loss does not freeze the weights. Source:
+        docs/specifications/drdm.md, section 6.2, E11.
         """
         median = float(np.median(losses))
         counted = np.minimum(losses, _APART * median) if median > 0 else losses
@@ -146,9 +146,9 @@ class SampledByWeight(Robust):
         return min(_QUIET / self._loudness(loss, 1.0), LARGEST_DUAL_STEP)
 
     def training_cohort(self, t: int) -> Counter[str]:
-        """Draw D^(s): n_i, how often each client was drawn, by client id (section 2.5).
+        """Draw D^(s) with p(lambda) = (1 - epsilon) lambda + epsilon / N; return the number n_i of draws by client id.
 
-        Drawn by p(lambda) = (1 - epsilon) lambda + epsilon / N, of those that are not lost.
+        Lost clients are not drawn. Source: docs/specifications/drdm.md, section 2.5.
         """
         if self.settings.sampling == "uniform":
             return Counter(self.sample().clients)
@@ -168,26 +168,32 @@ class SampledByWeight(Robust):
         return Counter(present[i] for i in drawn)
 
     def snapshot_step(self, t: int) -> int:
-        """Draw k', uniformly from 1 to tau: after so many local steps the snapshot is taken."""
+        """Draw k', the number of local steps before the snapshot, uniformly from 1 to tau."""
         random = generator(self.fleet.seed, "server", t, "snapshot step")
         return int(random.integers(1, self.settings.local_steps, endpoint=True))
 
     def dual_cohort(self, t: int) -> Cohort:
-        """Draw U^(s), m clients without regard to lambda, whatever D^(s) was."""
+        """Draw U^(s), m clients, uniformly and independently of D^(s)."""
         return self.fleet.sample(draw_name="dual cohort")
 
     async def trained(
         self, t: int, w: Vector, take: Callable[[str, Vector, Vector], None] = lambda *_: None, **values: Any
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Phase A: have D^(s) train from w; return mean_D(Delta_i) and mean_D(Delta'_i), shape (d,) each.
+        """Phase A: have D^(s) train from w; return mean_D(Delta_i) and mean_D(Delta'_i), each of shape (d,).
 
-        Delta_i and Delta'_i are how far client i has come after tau and after k' steps. One that was drawn n_i times
-        counts n_i times. At the last step the snapshot is the end, and is not sent twice.
+        Delta_i and Delta'_i are the displacements of client i after tau and after k' steps. A client drawn n_i times
+        counts n_i times.
 
         Parameters
         ----------
+        t
+            Number of the round.
+        w
+            Global model, shape (d,).
         take
-            Given each client that answers, its Delta_i and its Delta'_i.
+            Callback for each reply, with the client id, Delta_i and Delta'_i.
+        values
+            Further values to send.
         """
         n, k = self.training_cohort(t), self.snapshot_step(t)
         sums = WeightedSums()
@@ -210,7 +216,7 @@ class SampledByWeight(Robust):
         return onto(self.settings.constraint, (w + displacement).astype(w.dtype, copy=False))
 
     async def dual_step(self, t: int, snapshot: Vector) -> None:
-        """Phase B: ask U^(s) for losses at the snapshot; lambda <- Pi(lambda + tau gamma v)."""
+        """Phase B: collect losses of U^(s) at the snapshot; lambda <- Pi(lambda + tau gamma v)."""
         state, tau = self.state, self.settings.local_steps
         state.mean_weights += (state.weights - state.mean_weights) / t
         state.mean_snapshot += ((snapshot - state.mean_snapshot) / t).astype(snapshot.dtype)
@@ -224,10 +230,10 @@ class SampledByWeight(Robust):
         state.weights = self.onto_simplex(state.weights + tau * state.dual_step_size * v)
 
     def estimate(self, reported: dict[str, float]) -> NDArray[np.float64]:
-        """Return v, an unbiased estimate of the losses of all clients that are left, and note what was reported.
+        """Return v, an unbiased estimate of the losses of all remaining clients, and store the reported losses.
 
-        v_i = b_i + (N/m)(L_i - b_i) for i in U^(s), and b_i for others: b_i is what a client last reported,
-        or always 0 (section 2.6). m counts those that answered.
+        v_i = b_i + (N/m)(L_i - b_i) for i in U^(s), and b_i for others, where b_i is the last reported loss of client
+        i, or always 0, and m the number of replies. Source: docs/specifications/drdm.md, section 2.6.
 
         Parameters
         ----------
@@ -237,7 +243,7 @@ class SampledByWeight(Robust):
         Returns
         -------
         NDArray[np.float64]
-            Shape (N,); 0 for those that are lost.
+            Shape (N,), with 0 for lost clients.
         """
         b = np.zeros(len(self.place))
         if self.settings.dual_estimator == "control-variate":
@@ -253,25 +259,28 @@ class SampledByWeight(Robust):
         return {client: float(cast(float, reply["loss"])) for client, reply in replies.items()}
 
     def _loudness(self, loss: float, dual_step_size: float) -> float:
-        """tau gamma N l: from 1 on, one step takes all weight from clients that are not asked (section 6.2, E11)."""
+        """Return tau gamma N l. From 1 on, one step removes all weight from clients that are not asked.
+
+        Source: docs/specifications/drdm.md, section 6.2, E11.
+        """
         return self.settings.local_steps * dual_step_size * self.clients * loss
 
     def _warn(self, t: int) -> None:
         loud = self._loudness(float(np.fmax.reduce(self.state.losses)), self.state.dual_step_size)
         if t == 1 and loud > 1 and self.m < self.clients:
             log.warning(
-                "local_steps * dual_step_size * clients * loss is %.2g: above 1 whoever is not asked for its loss "
-                "loses all of its weight at once; choose algorithm.dual_step_size so that it is below %g",
+                "local_steps * dual_step_size * clients * loss is %.2g: above 1 a client that is not asked for "
+                "its loss loses all of its weight at once; choose algorithm.dual_step_size so that it is below %g",
                 loud,
                 _QUIET,
             )
 
     async def finish(self) -> None:
-        """Return the mean of all snapshots, if that is wanted; else the last model."""
+        """Set the model to the mean of all snapshots, if the settings say so."""
         if self.settings.output == "average":
             self.model = self.state.mean_snapshot.copy()
 
     def metrics(self) -> dict[str, float]:
-        """Return also how uneven the mean of lambda over the rounds is."""
+        """Return the metrics of the base class, and the entropy of the mean of lambda over rounds."""
         mean = self.state.mean_weights
         return super().metrics() | {"largest_mean_weight": float(mean.max()), "mean_weights_entropy": entropy(mean)}

@@ -1,7 +1,7 @@
 """SCAFF-PD.
 
-Yu, Karimireddy, Ma, Jordan, "SCAFF-PD: Communication Efficient Fair and Robust Federated Learning", 2023, as
-docs/specifications/drdm.md describes it (section 2.8); not checked against the original.
+Yu, Karimireddy, Ma, Jordan, "SCAFF-PD: Communication Efficient Fair and Robust Federated Learning", 2023, as described
+in docs/specifications/drdm.md, section 2.8, and not checked against the original.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fenchel.fleet.cohort import Cohort
 
 
 class ScaffPDSettings(RobustSettings):
-    """SCAFF-PD (Yu, Karimireddy, Ma, Jordan 2023), as docs/specifications/drdm.md describes it (section 2.8)."""
+    """SCAFF-PD (Yu, Karimireddy, Ma, Jordan 2023), as described in docs/specifications/drdm.md, section 2.8."""
 
     name: Literal["scaff-pd"] = "scaff-pd"
     dual_step_size: NonNegativeFloat = Field(
@@ -56,17 +56,16 @@ class ScaffPDSettings(RobustSettings):
 
 
 class ScaffPD(Robust):
-    """A dual step with extrapolated losses, then local steps that are corrected towards the weighted gradient."""
+    """Server half: a dual step with extrapolated losses, then local steps corrected towards the weighted gradient."""
 
     Settings = ScaffPDSettings
     settings: ScaffPDSettings
 
     async def round(self, t: int) -> None:
-        """Ask for L_k and c_k at x; move lambda; ask for local steps; x <- x + eta_g sum_k lambda_k du_k.
+        """Collect L_k and c_k at x; update lambda; have clients take local steps; x <- x + eta_g sum_k lambda_k du_k.
 
-        Both phases go to the same clients; the sums are over those that answered, with lambda renormalised on
-        them. One that was drawn n_k times counts n_k times. A round whose clients were all lost after they
-        had answered takes no step.
+        Both phases go to the same clients. Sums are over the replies, with lambda renormalised on them. A client drawn
+        n_k times counts n_k times. If all clients are lost after the first phase, no step is taken.
         """
         await self.part_with_lost()
         x = self.model
@@ -103,8 +102,8 @@ class ScaffPD(Robust):
         Parameters
         ----------
         reported
-            The losses of those that answered. q holds what the others last reported; 0 for one that never did, and for
-            one that reports for the first time q^{r-1} = q^r.
+            Losses by client id. For other clients, q has the last reported loss, or 0. For a client that reports for
+            the first time, q^{r-1} = q^r.
         """
         state, theta = self.state, self.settings.extrapolation
         sigma, rho = self.settings.dual_step_size, self.settings.concavity
@@ -115,7 +114,7 @@ class ScaffPD(Robust):
         state.weights = self.onto_simplex((state.weights + sigma * (s + rho / self.clients)) / (1 + sigma * rho))
 
     def shares(self, cohort: Cohort) -> dict[str, np.float64]:
-        """Return n_k lambda_k, renormalised on a cohort, by client id; of n_k where it has no weight at all."""
+        """Return n_k lambda_k, normalised on a cohort, by client id; n_k normalised if the cohort has no weight."""
         times = Counter(cohort.draws)
         n = np.array([times[client] for client in cohort], np.float64)
         weights: NDArray[np.float64] = n * self.state.weights[self.places(cohort)]
@@ -125,11 +124,11 @@ class ScaffPD(Robust):
 
 
 class ScaffPDClient(LocalTraining):
-    """Keeps the model and its own gradient between the two phases of a round."""
+    """Client half, which stores the model and its gradient between the two phases of a round."""
 
     @dataclass
     class State:
-        """What the local steps begin with.
+        """Starting point of local steps.
 
         Attributes
         ----------
@@ -153,12 +152,12 @@ class ScaffPDClient(LocalTraining):
 
     @answers("train")
     def train(self, mean_gradient: Vector) -> Values:
-        """J times u <- u - eta (grad l_k(u) - c_k + cbar), from x^r; return how far that went.
+        """J times u <- u - eta (grad l_k(u) - c_k + cbar), from x^r; return the displacement.
 
         Parameters
         ----------
         mean_gradient
-            Cbar, the gradients weighted by lambda, shape (d,).
+            cbar, the mean of the gradients weighted by lambda, shape (d,).
         """
         x = self.state.start
         u, eta = x.copy(), self.settings.step_size_at(self.round)

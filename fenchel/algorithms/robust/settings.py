@@ -1,4 +1,4 @@
-"""Settings of DRDM, and of DRFA and SCAFF-PD, with which its paper compares it.
+"""Settings of DRDM, and of its baselines DRFA and SCAFF-PD.
 
 Source: docs/specifications/drdm.md, section 2.
 """
@@ -14,13 +14,13 @@ from fenchel.common.settings.constraint import ConstraintSettings, NoConstraint
 from fenchel.common.wire.schema import ABSURD
 
 LARGEST_DUAL_STEP = 1e12
-"""Beyond this a step of the weights along any loss that means something is a jump to a corner of their simplex."""
+"""Bound on dual step sizes, above which a step along any realistic loss jumps to a corner of the simplex."""
 
 
 class RobustSettings(LocalTrainingSettings):
-    """For algorithms that minimise the largest of the clients' losses.
+    """Settings of algorithms that minimise the largest of the clients' losses.
 
-    Each client has a weight lambda_i; they are at least 0 and add up to 1.
+    Each client has a weight lambda_i >= 0, with sum 1.
     """
 
     other_problem: ClassVar[str] = "the largest of the clients' losses"
@@ -44,7 +44,7 @@ class RobustSettings(LocalTrainingSettings):
 
 
 class SampledByWeightSettings(RobustSettings):
-    """For DRDM and DRFA: who trains is drawn by weight, and the weights move by losses at a snapshot of the model."""
+    """Settings of DRDM and DRFA: cohorts drawn by weight, and updates of the weights by losses at a snapshot."""
 
     sampling: Literal["with-replacement", "without-replacement", "uniform"] = Field(
         "with-replacement",
@@ -73,9 +73,8 @@ class SampledByWeightSettings(RobustSettings):
     )
     dual_estimator: Literal["plain", "control-variate"] = Field(
         "plain",
-        description="what is taken for the losses of clients that were not asked. plain: 0, as in the paper; "
-        "control-variate: what they last reported, which is quieter; where everybody is asked, about those that do not "
-        "answer",
+        description="estimate of the losses of clients that were not asked or did not answer. plain: 0, as in the paper; "
+        "control-variate: the last reported loss, which has less variance",
     )
     output: Literal["last", "average"] = Field(
         "last",

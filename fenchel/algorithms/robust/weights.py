@@ -1,7 +1,7 @@
-"""What DRDM, DRFA and SCAFF-PD have in common: a weight for each client.
+"""Base of DRDM, DRFA and SCAFF-PD, with a weight for each client.
 
-The weights lambda lie on the simplex and maximise ``sum_i lambda_i f_i(w)``, so they grow where the loss is
-large (docs/specifications/drdm.md, sections 1.1 and 2.3). They never leave the server.
+The weights lambda lie on the simplex and maximise ``sum_i lambda_i f_i(w)``, so they grow with the loss
+(docs/specifications/drdm.md, sections 1.1 and 2.3). They never leave the server.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ log = logging.getLogger("fenchel.server")
 
 
 class Robust(FixedFleet):
-    """An algorithm that minimises the largest of the clients' losses."""
+    """Server half that minimises the largest of the clients' losses."""
 
     @dataclass
     class State(FixedFleet.State):
-        """The global model, the weights, and what the server knows of the clients. N is the number of clients.
+        """Global model, weights, and statistics of the N clients.
 
         Attributes
         ----------
         weights
-            Lambda, shape (N,), float64, in the order of client ids.
+            lambda, shape (N,), float64, in the order of client ids.
         losses
-            What each client last reported as its loss, shape (N,), float64; nan before.
+            Last reported loss of each client, shape (N,), float64; initially nan.
         unvisited
-            Rounds since each client last took part, shape (N,): who is never visited again has a drift that is never
-            renewed (section 6.1, E2).
+            Number of rounds since each client took part, shape (N,). The drift of a client that no longer takes part is
+            not renewed (docs/specifications/drdm.md, section 6.1, E2).
         """
 
         weights: NDArray[np.float64]
@@ -63,7 +63,7 @@ class Robust(FixedFleet):
         self.objective = context.objective
 
     def initial_state(self, model: Vector) -> Any:
-        """Begin with lambda_i = 1/N."""
+        """Return lambda_i = 1/N."""
         return self.State(**self.beginning(model))
 
     def beginning(self, model: Vector) -> dict[str, Any]:
@@ -78,15 +78,14 @@ class Robust(FixedFleet):
         }
 
     def places(self, clients: Iterable[str]) -> NDArray[np.int64]:
-        """Return where clients stand in the vectors of the state."""
+        """Return the positions of clients in the vectors of the state."""
         return np.array([self.place[client] for client in clients], np.int64)
 
     async def part_with_lost(self) -> bool:
-        """Take out of the state what clients had in it that were lost; return whether there were any.
+        """Restrict the problem to the remaining clients; return whether clients were lost.
 
-        With ``participation.on_lost_state: continue`` the problem is from then on that of the clients that
-        are left: lambda goes to the nearest point of their simplex, N is their number, and what the lost ones
-        reported is forgotten.
+        With ``participation.on_lost_state: continue``, lambda is projected onto the simplex of the remaining clients, N
+        is their number, and the losses of lost clients are dropped.
         """
         names, state = self.newly_lost(), self.state
         if names is None:
@@ -103,22 +102,22 @@ class Robust(FixedFleet):
         return True
 
     def onto_simplex(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the nearest lambda on the simplex, where clients that are lost have no weight; shape (N,)."""
+        """Return the projection onto the simplex of the remaining clients, shape (N,), with weight 0 for lost ones."""
         left = ~self.state.lost
         weights = np.zeros(x.shape)
         weights[left] = onto_simplex(x[left])
         return weights
 
     def of_left(self, reported: Mapping[str, float]) -> dict[str, float]:
-        """Return what was reported by clients that were not lost after they had."""
+        """Return the reported losses of clients that have not been lost since."""
         return {client: loss for client, loss in reported.items() if not self.state.lost[self.place[client]]}
 
     @property
     def loss_expected(self) -> Expected:
-        """What a reply must hold as a loss; a client that reports another has failed in this phase.
+        """Return the schema of a loss. A client that reports another value fails in the phase.
 
-        With ``largest_loss`` any number will do, since it is cut off. Without, none is taken that is absurdly
-        large, or below the least that the objective can have.
+        With ``largest_loss`` any number is accepted and capped. Otherwise absurdly large values, and values below the
+        lower bound of the objective, are rejected.
         """
         if self.settings.largest_loss is not None:
             return float
@@ -130,7 +129,7 @@ class Robust(FixedFleet):
         )
 
     def heard(self, reported: Mapping[str, float]) -> NDArray[np.float64]:
-        """Note the losses of some clients, in the order of their ids; return them as they count, shape (m,)."""
+        """Store the losses of some clients; return them, capped, in the order of client ids, shape (m,)."""
         losses = np.array(list(reported.values()), np.float64)
         if self.settings.largest_loss is not None:
             losses = np.clip(losses, 0, self.settings.largest_loss)
@@ -138,12 +137,12 @@ class Robust(FixedFleet):
         return losses
 
     def visited(self, clients: Iterable[str]) -> None:
-        """Note who took part in a round."""
+        """Record that clients took part in a round."""
         self.state.unvisited += 1
         self.state.unvisited[self.places(clients)] = 0
 
     def metrics(self) -> dict[str, float]:
-        """Return how uneven the weights are, and for how long somebody has not taken part who is left."""
+        """Return the entropy of the weights, and the longest absence of a remaining client."""
         state, left = self.state, ~self.state.lost
         return {
             "largest_weight": float(state.weights.max()),
@@ -154,7 +153,7 @@ class Robust(FixedFleet):
         }
 
     def client_metrics(self) -> dict[str, dict[str, float]]:
-        """Return lambda_i, and what each client last reported as its loss."""
+        """Return lambda_i and the last reported loss of each client."""
         weights, losses = self.state.weights.tolist(), self.state.losses.tolist()
         return {
             client: {"weight": weights[place], "reported_loss": losses[place]} for client, place in self.place.items()
