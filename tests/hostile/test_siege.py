@@ -361,9 +361,9 @@ QUIET: dict[str, tuple[Attack, str]] = {
 
 FLOODS: dict[str, tuple[Attack, str]] = {
     "drops": (drops, "in the middle of a message"),
-    "replies of another run": (unsolicited_replies, "many replies that nobody waits for"),
+    "replies of another run": (unsolicited_replies, "many unsolicited replies"),
     "ten thousand values that nobody asked for": (many_values, "a reply to no question has 10,000 values"),
-    "bodies of other runs": (bodies, "replies that nobody waits for"),
+    "bodies of other runs": (bodies, "many unsolicited replies"),
     "streams that are cancelled at once": (cancelled, "begins more calls than it may"),
     "health checks": (calling(lambda channel, offender: health_check(channel), 15), "begins more calls than it may"),
     "names of classes of a megabyte": (names_of_megabytes, "names of classes"),
