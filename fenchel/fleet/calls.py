@@ -16,7 +16,7 @@ from fenchel.fleet.metering.socket_bytes import SocketBytes
 from fenchel.proto import fenchel_pb2 as pb
 
 Outcome = Literal["counted", "late", "failed", "unanswered", "promised", "told"]
-"""Outcome of a call. A ``tell`` is ``promised`` until the client confirms it, and ``told`` after that."""
+"""Outcome of a call. A ``tell`` is ``promised`` until the client confirms it."""
 
 
 class ReplySink(Protocol):
