@@ -272,16 +272,8 @@ class Coordinator:
     async def _end(self, rounds: Rounds | None, seconds: float, reason: str, told: str | None) -> Summary:
         """End the run: send farewells to the clients, and write the summary.
 
-        Parameters
-        ----------
-        rounds
-            Rounds of the run; ``None``: the fleet never became complete.
-        seconds
-            Duration of this process's part of the run.
-        reason
-            Reason of a failure for the summary; empty if the run is complete.
-        told
-            Reason for the clients. With ``None`` they receive no farewell, as if the server had been killed.
+        ``reason`` is empty if the run is complete. Clients receive a reason without paths of the server's files, or no
+        farewell at all if that is ``None``, as if the server had been killed.
         """
         done = 0 if rounds is None else rounds.done
         figures = {} if rounds is None else {k: v for k, v in rounds.figures.items() if not math.isnan(v)}

@@ -245,7 +245,7 @@ LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
         lambda groups: moved(groups, 2, 1),
         "samples, expected 106, the number that the client reported",
     ),
-    "a sample less": ("holdout_negatives", lambda groups: moved(groups, 2, -1), "samples, expected 46, as many"),
+    "a sample less": ("holdout_negatives", lambda groups: moved(groups, 2, -1), "samples, expected 46, the number"),
     "a range too far": ("negatives", lambda groups: moved(groups, 1, 5000), "not ordered parts of the bins 0 to 1023"),
     "no groups": ("negatives", lambda groups: groups[:0], "the number that the client reported"),
     "a smaller group": ("positives", lambda groups: moved(groups, 2, 4 - groups[:, 2].max()), "of 4 samples"),
