@@ -54,7 +54,7 @@ class DisclosureEntry:
     bytes
         Smallest and largest size in the message, without padding; 0 for scalars, which are part of the head.
     additions
-        Smallest and largest number of fresh ciphertext vectors in a sum; 0: encrypted zeros, which hide nothing.
+        Smallest and largest number of fresh ciphertext vectors in a sum; 0: encrypted zeros, which anyone can make.
     clients
         Ids of the clients that sent it (up) or received it (down).
     times
