@@ -33,5 +33,5 @@ class Each(Generic[T]):
 
 
 def for_client(values: Mapping[str, T | Each[T]], client: str) -> dict[str, T]:
-    """Return the values that one client is sent."""
+    """Return the values for one client."""
     return {name: value.values[client] if isinstance(value, Each) else value for name, value in values.items()}

@@ -1,8 +1,9 @@
-"""The failure detector of a client: whether phases wait for it, and whether it is drawn (``participation.patience``).
+"""The failure detector of a client, which decides whether phases wait for it and cohorts include it.
 
-Phases wait by the clock: what counts is deadlines that were missed just now. Draws are repeatable: what counts is
-only what the run has recorded of its rounds, never who is connected. So an absence that is shorter than the deadlines
-changes no draw, and a server that is resumed draws as it would have drawn.
+Its threshold is ``participation.patience``. The decision to wait depends on the clock and on the deadlines that the
+client has missed lately. Draws must be repeatable, so they depend on the recorded rounds alone, and never on open
+connections. An absence that is shorter than the deadlines changes no draw, and a resumed server draws the same
+cohorts.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from dataclasses import dataclass, field
 log = logging.getLogger("fenchel.server")
 
 ALL_PHASES = ""
-"""Stands for all phases together: a client that is away misses the deadlines of all of them."""
+"""Key for all phases together, as a disconnected client misses the deadlines of all of them."""
 CHRONIC = "*"
-"""Stands for all phases of a client that misses deadlines again and again, with answers in time in between."""
+"""Key for a client that misses deadlines again and again, with replies in time in between, whatever the phase."""
 
 _CHANCES_SHARE = 0.05
 _PAUSE_SHARE = 0.25
@@ -25,16 +26,16 @@ _CHRONIC_FACTOR = 3  # times the patience
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Rounds in a row in which a client was asked, and no answer of it counted.
+    """Consecutive rounds in which a client received requests and answered none in time.
 
     Attributes
     ----------
     missed
-        How many.
+        Number of rounds missed.
     since
-        The first of them.
+        First round missed.
     back
-        The round from which on it may be drawn again.
+        First round in which the client may be drawn again.
     """
 
     missed: int = 0
@@ -44,13 +45,14 @@ class Absence:
     def after(self, t: int, patience: int | None) -> Absence:
         """Return the absence after one more missed round ``t``.
 
-        From ``patience`` such rounds on the client is left out for a quarter of the time that it has been
-        missing, and at least for a round; then it has another chance. So a client that is away for good takes the
-        place of another for ever fewer rounds, and one that is there again has waited for a quarter of its absence at
-        most until it may be drawn.
+        After ``patience`` missed rounds the client is left out for a quarter of its absence so far, at least one
+        round, and then gets a trial. So a client that never returns takes the place of another ever more rarely. A
+        client that returns waits for at most a quarter of its absence.
 
         Parameters
         ----------
+        t
+            Number of the round.
         patience
             ``participation.patience``; ``None``: no client is left out.
         """
@@ -62,31 +64,31 @@ class Absence:
 
 @dataclass
 class Availability:
-    """How one client keeps deadlines.
+    """Failure detector of one client.
 
-    Misses are counted for all phases together, and for each: who is slow in one phase may be quick in
-    another. A client is waited for again once it answers in time or comes back on a new connection: coming
-    back speaks for it once, until it answers in time, as anybody can come back before every deadline.
-    Otherwise it gets another chance now and then, for which at most a twentieth of the time is spent: it may
-    long be well, and only slower than the others.
+    Missed deadlines are counted per phase and over all phases, as a client that is slow in one phase may be fast in
+    another. A client with ``patience`` misses in a row is suspected, and phases do not wait for it. It is trusted again
+    after a reply in time or after a reconnect. A reconnect counts once until the next reply in time, because a client
+    could otherwise reconnect before every deadline. A suspected client also gets trials, which take at most a twentieth
+    of the time, as it may have recovered and only be slower than the others.
 
-    Who stalls now and then never misses many in a row, and would cost a deadline each time. So all misses are
-    counted, too, until the client has been waited for, without one, for twenty times its last deadline. After
-    three times the patience nothing but another chance speaks for it any more.
+    A client that stalls now and then never misses many deadlines in a row, but costs a deadline each time. So all
+    misses are counted, too, until the client has gone without a miss for twenty times its last deadline. At three times
+    the patience it is suspected as :data:`CHRONIC`, and only a trial can end that.
 
     Attributes
     ----------
     client
-        Its id.
+        Id of the client.
     missed
-        Deadlines missed in a row, by phase, and of :data:`ALL_PHASES`; since the client came back, where that spoke for
-        it. Under :data:`CHRONIC`, while it is suspected for that, all of them.
+        Deadlines missed in a row, by phase and under :data:`ALL_PHASES`. A reconnect that counts sets it to zero. Under
+        :data:`CHRONIC`, while the client is suspected for that, all deadlines missed.
     suspected
-        Phases that do not wait for the client; :data:`ALL_PHASES`, :data:`CHRONIC`: none does.
+        Phases that do not wait for the client. With :data:`ALL_PHASES` or :data:`CHRONIC`, no phase does.
     absence
-        The rounds that it has missed lately, from which draws follow; kept in checkpoints.
+        Rounds missed lately, on which draws depend. Checkpoints contain it.
     stream
-        On which the client was seen last, by number.
+        Number of the stream on which the client was last seen.
     """
 
     client: str = ""
@@ -94,20 +96,24 @@ class Availability:
     suspected: set[str] = field(default_factory=set)
     absence: Absence = field(default_factory=Absence)
     stream: int = 0
-    _trusted: set[str] = field(default_factory=set)  # where coming back spoke for it since its last answer in time
+    _trusted: set[str] = field(default_factory=set)  # phases trusted for a reconnect since the last reply in time
     _chance_from: float = 0.0
-    _spell: float = 0.0  # seconds from the last miss until then
-    _total_misses: int = 0  # deadlines missed since it was last waited for so long without one
+    _spell: float = 0.0  # seconds between the last miss and the next trial
+    _total_misses: int = 0  # deadlines missed since the client last went without a miss for long enough
 
     def record_miss(self, phase: str, stream: int, patience: int | None, deadline: float) -> list[str]:
-        """Note a deadline that was missed; return which phases do not wait from now on, for misses in a row.
+        """Record a missed deadline, and return the phases that newly suspect the client for misses in a row.
 
         Parameters
         ----------
+        phase
+            Name of the phase.
+        stream
+            Number of the client's stream.
         patience
-            How many it may miss in a row; ``None``: any number.
+            Misses in a row at which the client is suspected; ``None``: never.
         deadline
-            Seconds that were waited.
+            Seconds of the deadline.
         """
         self.returned(stream)
         news = []
@@ -137,7 +143,7 @@ class Availability:
         return news
 
     def record_reply(self, phase: str) -> bool:
-        """Note an answer in time; return whether the client was suspected in this phase, and is not any more."""
+        """Record a reply in time; return True if that ends a suspicion in this phase."""
         was = self._is_suspected(phase)
         often = CHRONIC in self.suspected and not self._has_mended(time.monotonic())
         for which in (ALL_PHASES, phase) if often else (ALL_PHASES, phase, CHRONIC):
@@ -150,43 +156,45 @@ class Availability:
         self._trusted.discard(which)
 
     def returned(self, stream: int) -> bool:
-        """Suspect the client no longer where it has come back and that speaks for it; return whether it does."""
+        """Record the number of the client's stream; return True if a reconnect ends a suspicion."""
         if stream == self.stream:
             return False
         self.stream = stream
         again = self.suspected - self._trusted - {CHRONIC}
         for which in again:
-            self.missed[which] = 0  # kept: an answer in time must be noted
+            self.missed[which] = 0  # the key stays, so that the next reply in time is recorded
         self.suspected -= again
         self._trusted |= again
         return bool(again)
 
     def answered_round(self) -> None:
-        """Note a round in which an answer of the client counted, or showed that it is there."""
+        """Record a round in which the client answered, even if with a failure."""
         self.absence = Absence()
 
     def missed_round(self, t: int, patience: int | None) -> bool:
-        """Note a round in which the client was asked and did not answer; return whether its patience has just run out.
+        """Record a round in which the client did not answer; return True if the count has just reached ``patience``.
 
         Parameters
         ----------
+        t
+            Number of the round.
         patience
-            Rounds that it may miss in a row; ``None``: any number.
+            Missed rounds in a row at which the client is left out of draws; ``None``: never.
         """
         self.absence = self.absence.after(t, patience)
         return self.absence.missed == patience
 
     def drawn(self, t: int) -> bool:
-        """Return whether cohorts of round ``t`` are drawn with the client; without it only as far as others suffice."""
+        """Return True if the client competes for a place in round ``t``, rather than fill one that others leave."""
         return t >= self.absence.back
 
     def awaited(self, phase: str) -> bool:
-        """Whether a phase that begins now waits for the client."""
+        """Return True if a phase that begins now waits for the client."""
         return not self._is_suspected(phase) or time.monotonic() >= self._chance_from
 
     def _is_suspected(self, phase: str) -> bool:
         return not self.suspected.isdisjoint({ALL_PHASES, CHRONIC, phase})
 
     def _has_mended(self, now: float) -> bool:
-        """Return whether it was waited for long enough without a miss; if suspected, only from its chance on."""
+        """Return True if the client has gone without a miss for long enough, counted from its trial if suspected."""
         return now >= self._chance_from + (self._spell if CHRONIC in self.suspected else 0.0)

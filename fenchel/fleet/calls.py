@@ -1,4 +1,4 @@
-"""One instruction on its way to one client and back, which takes its own time at each boundary."""
+"""Calls: one instruction to one client and its reply, with time stamps at each boundary."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ from fenchel.fleet.metering.socket_bytes import SocketBytes
 from fenchel.proto import fenchel_pb2 as pb
 
 Outcome = Literal["counted", "late", "failed", "unanswered", "promised", "told"]
-"""What became of a call. A told one is ``promised`` until the client confirms it."""
+"""Outcome of a call. A ``tell`` is ``promised`` until the client confirms it."""
 
 
 class ReplySink(Protocol):
-    """A request as the calls that belong to it see it; ``fenchel/fleet/request.py`` has the implementation.
+    """Interface of a request for the calls that belong to it, implemented in ``fenchel/fleet/request.py``.
 
     Attributes
     ----------
     forms
         Declared form of each value of the replies, by name.
     room
-        For its replies.
+        Memory reservation for the replies.
     values
         Number of values of each reply; ``None``: any number.
-    started_ns
-        started_ns, posted_ns, ended_ns: by the performance counter: when it was made, when all clients had been asked,
-        when it was over; 0: not yet.
+    started_ns, posted_ns, ended_ns
+        Performance counter at the creation, after the last instruction was queued, and at the end; 0: not yet.
     """
 
     forms: Mapping[str, Form]
@@ -43,19 +42,19 @@ class ReplySink(Protocol):
     ended_ns: int
 
     def is_open_for(self, call: Call) -> bool:
-        """Return whether a reply to this call would still count."""
+        """Return True if a reply to this call would still count."""
         ...
 
     def check(self, client: str, values: Mapping[str, Value], finite: bool, /) -> None:
-        """Raise ``PayloadError`` for a reply that is not what was asked for."""
+        """Raise ``PayloadError`` for a reply that does not match the schema."""
         ...
 
     async def arriving(self, call: Call, size: int) -> None:
-        """Note that a reply has begun to arrive; return when there is room for its body."""
+        """Register a reply that has begun to arrive, and wait until there is memory for its body."""
         ...
 
     def interrupted(self, client: str) -> None:
-        """Note that a reply stopped arriving."""
+        """Register that the client's stream broke while its reply was arriving."""
         ...
 
     def receive(self, call: Call, values: dict[str, Value]) -> None:
@@ -63,38 +62,48 @@ class ReplySink(Protocol):
         ...
 
     def fail(self, call: Call, reason: str, *, diverged: bool = False) -> None:
-        """Note that a client could not answer."""
+        """Register the failure of a client; ``diverged`` marks values that are not finite."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """An instruction to one client, and what became of it.
+    """An instruction to one client, with its outcome, times and sizes.
 
-    Times ending in ``_ns`` are of this process's performance counter; 0 means not yet. Durations are
-    ``held_ns`` (the reply was left on the wire, because there was no room for it), ``away_ns`` and
-    ``broken_ns`` (the client had no stream open: before the first byte was sent to it, and after that).
+    Times ending in ``_ns`` are stamps of this process's performance counter; 0: not yet. Three are durations:
+    ``held_ns``, while the reply waited on the wire for memory, and ``away_ns`` and ``broken_ns``, while the client had
+    no stream open, before and after the first byte was sent.
 
     Attributes
     ----------
+    base
+        Sequence number of the client's last instruction whose effect counted when this one was queued.
+    first_sent_ns
+        Stamp of the first byte of the first transmission, also if the instruction was sent again.
     taken_ns
-        When the reply had been checked and had entered the result.
+        Stamp of the moment when the reply had been checked and passed to the collector.
     interrupted
-        Whether a stream broke before the answer was here. ``first_sent_ns`` is of the first time that it was sent.
+        True if a stream broke before the reply was complete.
     opening_down, opening_up
         Bytes of the first frame of the instruction and of its reply.
+    body_bytes, reply_bytes
+        Bytes of the payloads of the instruction and of its reply.
+    wire_down, wire_up
+        Bytes of all frames sent and received, repeated transmissions included.
+    timing
+        Times that the client reported with its reply.
     offset
-        Between the two clocks, as far as it was known when the reply came.
+        Estimated offset of the two clocks when the reply arrived; ``None``: unknown.
     serialisation
-        Seconds in which the bytes of both messages passed.
+        Transmission time of both messages in seconds, without propagation delay.
     crossed
-        What crossed the client's connection for it; ``None``: nobody knows.
+        Socket bytes of the client's connection for this call; ``None``: unknown.
     kept_out
-        Whether the reply could not come for want of room on the server, which is not the client's doing.
+        True if the server had no memory for the reply, which is not a failure of the client.
     recorded
-        Whether its row has been written: a promise may be kept later than that.
+        True if the row of the call has been written. A promise may be confirmed after that.
     traceparent
-        W3C trace context of the question; empty: nobody traces.
+        W3C trace context of the request; empty without tracing.
     """
 
     client: str
@@ -140,33 +149,33 @@ class Call:
 
     @property
     def ended_ns(self) -> int:
-        """End of the exchange that it belongs to; 0: not yet, or none."""
+        """Stamp of the end of its request; 0: not yet, or no request."""
         return 0 if self.request is None else self.request.ended_ns
 
     @property
     def most_values(self) -> int | None:
-        """Number of values that the reply may have: 0 to a ``tell``; ``None``: any number."""
+        """Largest number of values in the reply: 0 for a ``tell``; ``None``: any number."""
         if self.kind == pb.TELL:
             return 0
         return None if self.request is None else self.request.values
 
     def mark_sending(self, resume: int) -> None:
-        """Note that it is being sent now, from some byte of its payload on."""
+        """Stamp the start of a transmission, which resumes at byte ``resume`` of the payload."""
         self.interrupted = self.interrupted or self.first_sent_ns > 0 or resume > 0
         self.first_sent_ns = self.first_sent_ns or time.perf_counter_ns()
 
     def count_sent_frame(self, frame_bytes: int) -> None:
-        """Count a frame, before it is written: the answer can be here before the write returns."""
+        """Count a frame before it is written, because the reply can arrive before the write returns."""
         self.opening_down = self.opening_down or frame_bytes
         self.wire_down += frame_bytes
 
     def mark_sent(self) -> None:
-        """Note that all of it has been written, unless the reply says so."""
+        """Stamp the end of the transmission, unless the reply has already begun to arrive."""
         if not self.first_received_ns:
             self.last_sent_ns = time.perf_counter_ns()
 
     def mark_receiving(self, frame_bytes: int, resume: int) -> None:
-        """Note that the reply has begun to arrive now, with a first frame, from some byte of its payload on."""
+        """Stamp the arrival of the first frame of the reply, which resumes at byte ``resume`` of the payload."""
         self.first_received_ns = time.perf_counter_ns()
         self.last_sent_ns = self.last_sent_ns or self.first_received_ns
         self.opening_up = frame_bytes
@@ -177,47 +186,47 @@ class Call:
         self.wire_up += frame_bytes
 
     def mark_admitted(self) -> None:
-        """Note that there is room for the rest of the reply now."""
+        """Stamp the moment when there is memory for the rest of the reply."""
         self.held_ns = time.perf_counter_ns() - self.first_received_ns
 
     def mark_received(self, last_ns: int, size: int, timing: pb.Timing) -> None:
-        """Note the whole reply: when its last frame came, the bytes of its payload, and the client's account."""
+        """Set the stamp of the reply's last frame, the bytes of its payload, and the client's times."""
         self.last_received_ns, self.reply_bytes, self.timing = last_ns, size, timing
 
     def mark_decoded(self) -> None:
-        """Note that the values of the reply have been read now."""
+        """Stamp the moment when the values of the reply have been decoded."""
         self.decoded_ns = time.perf_counter_ns()
 
     def mark_taken(self) -> None:
-        """Note that the reply has entered the result now."""
+        """Stamp the moment when the collector has the reply."""
         self.taken_ns = time.perf_counter_ns()
 
     def align(self, offset: Offset | None, serialisation: float) -> None:
-        """Note how far the client's clock is off, and the seconds in which the bytes of both messages passed."""
+        """Set the estimated clock offset, and the transmission time of both messages in seconds."""
         self.offset, self.serialisation = offset, serialisation
 
     def set_socket_bytes(self, crossed: SocketBytes | None) -> None:
-        """Note what crossed the client's connection for it."""
+        """Set the socket bytes of the client's connection for this call."""
         self.crossed = crossed
 
     def end(self, outcome: Outcome) -> None:
-        """Note what became of it."""
+        """Set the outcome."""
         self.outcome = outcome
 
     def mark_kept_out(self) -> None:
-        """Note that there was no room for its reply."""
+        """Mark the call as one for whose reply the server had no memory."""
         self.kept_out = True
 
     def mark_recorded(self) -> None:
-        """Note that its row has been written."""
+        """Mark the row of the call as written."""
         self.recorded = True
 
     def let_go(self) -> None:
-        """Let go of the arrays that it sent: the record of the call is kept for the round, and they need not be."""
+        """Release the arrays of the instruction, as the call itself is kept until the end of the round."""
         self.body = None
 
     def count_disconnected_time(self, since_ns: int) -> None:
-        """Note that the client has come back now, or is given up, and had been away since some moment."""
+        """Add the client's disconnected time since ``since_ns`` to ``away_ns`` or ``broken_ns``."""
         away_ns = time.perf_counter_ns() - max(since_ns, self.queued_ns)
         if self.first_sent_ns:
             self.broken_ns += away_ns
@@ -225,13 +234,17 @@ class Call:
             self.away_ns += away_ns
 
     def unix_ns(self, stamp_ns: int) -> int:
-        """Return the time of day of a moment of the performance counter."""
+        """Convert a stamp of the performance counter to nanoseconds since 1970."""
         return self.queued_unix_ns + stamp_ns - self.queued_ns
 
     def head(self, reach: int) -> pb.Instruction:
         """Return the head of the message, without its payload.
 
-        A promise counts in a checkpoint before it is kept, so its own base may lie before ``reach``.
+        Parameters
+        ----------
+        reach
+            Low-water mark of the client. The own base of a promise may lie below it, as a checkpoint counts a promise
+            before the client has confirmed it; the smaller number is sent.
         """
         return pb.Instruction(
             phase=self.phase,

@@ -1,7 +1,7 @@
-"""The server's record of one client, which outlives its connections.
+"""The server's record of one client, which outlives the client's connections.
 
-It numbers the instructions, knows which of them counts last (the base), and keeps those that are not
-answered yet, so that a client that comes back gets them again.
+The record numbers the instructions, holds the base (the last instruction whose effect counts), and keeps unanswered
+instructions, so that a client that reconnects receives them again.
 """
 
 from __future__ import annotations
@@ -25,59 +25,66 @@ from fenchel.proto import fenchel_pb2 as pb
 
 log = logging.getLogger("fenchel.server")
 
-_CALL_BYTES = 1024  # what an instruction takes beside its body, about
+_CALL_BYTES = 1024  # approximate memory of an instruction without its body
 
 EPOCH_BITS = 32
-"""Sequence numbers of a resumed run start above all that the run before it can have used."""
+"""Sequence numbers of a resumed server start at the next multiple of 2**32, above all numbers used before."""
 
 
 @dataclass
 class ClientRecord:
-    """One client of the run.
+    """Record of one client of the run.
 
     Attributes
     ----------
     name
-        The client's id.
+        Id of the client.
     index
-        Its place among all clients, by order of ids.
+        Position of the client in the order of ids, from 0.
     shard
-        What it said of its data; ``None`` until it has come.
+        Description of the client's data; ``None`` before the client has joined.
     base
-        The last instruction whose effect counts; 0: none.
+        Sequence number of the last instruction whose effect counts; 0: none.
     low_water_mark
-        The base in the older of the two checkpoints that are on disk: no run can go back behind it.
+        Base in the older of the two checkpoints on disk. No resumed run goes back further.
+    next_sequence
+        Sequence number of the next instruction.
     lost
-        Why this client is out of the run, or ``None``.
+        Reason for which the client is out of the run; ``None``: it is not.
     spent
-        How it said that its privacy budget is spent, or ``None``: it is asked for nothing more in this run.
+        The client's statement that its privacy budget is used up; ``None``: it is not. The client receives no more
+        requests in this run.
+    outstanding
+        Unsettled instructions, by sequence number.
     owed_bytes
-        What the promises take that it has not confirmed yet.
+        Memory of the promises that the client has not confirmed.
     streams
-        How often the client has come.
+        Number of streams that the client has opened.
     changed_unix
-        When it last came or went away.
+        Time of the last connection or disconnection, in seconds since 1970.
     queue
-        Feeds the stream that is open now, with numbers of instructions: of what is settled before it could be sent,
-        nothing is kept. ``None`` while the client is away.
+        Queue of the open stream; ``None`` while the client is disconnected. It holds sequence numbers rather than
+        instructions, so that an instruction that is settled before it was sent takes no memory.
     farewell
-        What ends the client's part, once that is said.
+        Message that ends the client's participation; ``None``: not sent yet.
     serving
-        Converses on the client's latest stream.
+        Task of the client's latest stream.
     overdue
-        Questions whose deadline has passed, until the next one is asked.
+        Requests whose deadline has passed, by sequence number, until the next instruction.
     availability
-        How it keeps deadlines, and which rounds it has missed lately.
+        Failure detector: missed deadlines and rounds.
     partial
-        The beginning of a reply that is arriving, or whose stream broke.
+        Received part of a reply that is arriving, or whose stream broke.
     clock
-        How far the client's clock is from this process's.
+        Estimate of the client's clock offset.
+    throughput_down, throughput_up
+        Estimates of the throughput to and from the client.
     unsolicited
-        Rate limits of what it sends unasked; ``None`` until it has come.
+        Rate limits of unsolicited replies; ``None`` before the client has joined.
     most_values
-        The largest number of values that a question to it asked for.
+        Largest number of values that any request to the client has asked for.
     carried
-        What crossed the client's connections and belongs to calls that are not answered yet.
+        Socket bytes of the client's connections that are not assigned to an answered call yet.
     """
 
     name: str
@@ -111,55 +118,55 @@ class ClientRecord:
 
     @property
     def takes_part(self) -> bool:
-        """Whether the run asks this client: it is not lost, and its privacy budget is not spent."""
+        """True if the client is neither lost nor without privacy budget."""
         return self.lost is None and self.spent is None
 
     @property
     def connected(self) -> bool:
-        """Whether the client's stream is open."""
+        """True if the client's stream is open."""
         return self.queue is not None
 
     def attach(self, queue: asyncio.Queue[int | pb.Farewell]) -> None:
-        """Feed a stream of the client from now on, first with all that is outstanding."""
+        """Connect the record to the queue of a new stream, and queue all outstanding instructions again."""
         for call in self.outstanding.values():
             queue.put_nowait(call.sequence)
             call.count_disconnected_time(self._left_ns)
-        if self.farewell is not None:  # said while the stream was being opened
+        if self.farewell is not None:  # set while the stream was being opened
             queue.put_nowait(self.farewell)
         self.queue, self.changed_unix = queue, time.time()
         self.streams += 1
 
     def detach(self, queue: asyncio.Queue[int | pb.Farewell]) -> None:
-        """Note that a stream is over; the client is away, unless it has come on another one."""
+        """Disconnect the record from the queue of a stream that has ended, unless a newer stream has replaced it."""
         if self.queue is queue:
             self.queue, self.changed_unix, self._left_ns = None, time.time(), time.perf_counter_ns()
 
     def serve(self) -> asyncio.Task[None] | None:
-        """Note that this task converses with the client from now on; return the one that did before, if another."""
+        """Make the current task the one that serves the client, and return the task that did so before, if another."""
         older, self.serving = self.serving, asyncio.current_task()
         return None if older is self.serving else older
 
     def limit_unsolicited(self, limits: Limits) -> UnsolicitedReplyLimiter:
-        """Return the rate limits of what it sends unasked; a client that comes back does not begin anew."""
+        """Return the rate limits of unsolicited replies, which a reconnect does not reset."""
         if self.unsolicited is None:
             self.unsolicited = UnsolicitedReplyLimiter(self.name, limits)
         return self.unsolicited
 
     def mark_reply_begun(self, reply: IncomingMessage[pb.Reply]) -> None:
-        """Note that a reply of several frames has begun to arrive."""
+        """Keep the received part of a reply of several frames, so that it can be resumed."""
         self.partial = reply
 
     def mark_reply_complete(self, sequence: int) -> None:
-        """Note that all of a reply is here, so that none before it is resumed."""
+        """Drop the received part of this reply or an earlier one, as a reply has arrived in full."""
         if self.partial is not None and self.partial.head.sequence <= sequence:
             self.partial = None
 
     def carry(self, crossed: SocketBytes) -> None:
-        """Keep what has crossed its connections and belongs to calls that are not answered yet."""
+        """Set the socket bytes that are not assigned to an answered call yet."""
         self.carried = crossed
 
     def raise_low_water_mark(self, base: int) -> None:
-        """Note the base in the older of the two checkpoints that are on disk."""
+        """Set the low-water mark to the base in the older of the two checkpoints on disk."""
         self.low_water_mark = base
 
     def post(
@@ -172,20 +179,20 @@ class ClientRecord:
         *,
         traceparent: str = "",
     ) -> Call:
-        """Queue an instruction.
+        """Queue an instruction for the client, and return its call.
 
-        A told one counts from now on. An asked one counts once :meth:`count` says so.
+        A ``tell`` counts at once, and an ``ask`` after :meth:`count`.
 
         Raises
         ------
         RuntimeError
-            Another question to the client is still open.
+            An earlier request to the client is still open.
         """
         last = next(reversed(self.outstanding.values()), None)
         if last is not None and last.request is not None:
             raise RuntimeError(
-                f"phase {phase!r} is for client {self.name}, to which another question is still open: "
-                "await one exchange with a client before the next"
+                f"phase {phase!r} addresses client {self.name}, to which an earlier request is still open: "
+                "await one request to a client before the next"
             )
         call = Call(
             client=self.name,
@@ -209,23 +216,22 @@ class ClientRecord:
         return call
 
     def enqueue(self, call: Call) -> None:
-        """Hold on to an instruction until it is settled."""
+        """Keep an instruction until it is settled."""
         self.outstanding[call.sequence] = call
         if call.kind == pb.TELL:
             self.owed_bytes += call.body_bytes + _CALL_BYTES
 
     def count(self, call: Call) -> None:
-        """Let the effect of an answered question count.
+        """Make the effect of an answered request count.
 
-        Its answer builds on all promises, and so proves them kept, confirmed or not: none was made since it
-        was asked.
+        The reply also confirms all promises: they precede the request, so the client has applied them.
         """
         if call.kind == pb.ASK:
             self.base = call.sequence
             self._kept(self.pending_tells())
 
     def resolve(self, call: Call) -> None:
-        """Stop waiting for an instruction: it was answered, or its deadline has passed."""
+        """Settle an instruction that was answered or whose deadline has passed, and release its memory."""
         if self.outstanding.pop(call.sequence, None) is not None:
             if self.queue is None:
                 call.count_disconnected_time(self._left_ns)
@@ -240,7 +246,7 @@ class ClientRecord:
         return (call for call in self.outstanding.values() if call.kind == pb.TELL)
 
     def can_restore(self, hello: pb.Hello) -> bool:
-        """Whether a client that introduces itself so still has the state that the run counts on."""
+        """Return True if a client with this ``Hello`` can restore the state that the run counts on."""
         if hello.stateless:
             return True
         kept = {0, *hello.snapshots}
@@ -250,10 +256,10 @@ class ClientRecord:
         return first.base in kept or any(call.sequence in kept for call in self.pending_tells())
 
     def confirm(self, hello: pb.Hello) -> None:
-        """Settle the promises that a client has kept before the last one that its journal holds.
+        """Settle the promises before the last one that the client's journal holds.
 
-        Each builds on the one before it, so that one in the journal proves those before it done. The
-        journal may have dropped them, where a checkpoint made the last promise the base.
+        Each promise builds on the one before it, so the last one in the journal proves that the earlier ones were
+        applied. The journal may have dropped those after a checkpoint that made the last promise the base.
         """
         tells = list(self.pending_tells())
         held = [place for place, call in enumerate(tells) if call.sequence in hello.snapshots]
@@ -265,7 +271,7 @@ class ClientRecord:
             self.resolve(call)
 
     def mark_lost(self, reason: str) -> None:
-        """Take the client out of the run: its state cannot be restored."""
+        """Remove the client from the run, because its state cannot be restored, and fail its open request."""
         log.error(
             "client %s is lost: %s (participation.on_lost_state: the run stops, or goes on without it)",
             self.name,
@@ -280,13 +286,13 @@ class ClientRecord:
         self.say_farewell(pb.Farewell(reason=f"this client is out of the run: {reason}"))
 
     def mark_spent(self, reason: str) -> None:
-        """Ask the client for nothing more: its privacy budget is spent. It stays connected until the run is over."""
+        """Exclude the client from requests, as its privacy budget is used up. It stays connected until the run ends."""
         if self.spent is None:
             log.warning("client %s has spent its privacy budget; it is asked for nothing more in this run", self.name)
         self.spent = reason
 
     def say_farewell(self, farewell: pb.Farewell) -> None:
-        """End the client's part, now or as soon as it is connected."""
+        """End the client's participation with a message, sent now or as soon as the client is connected."""
         self.farewell = farewell
         if self.queue is not None:
             self.queue.put_nowait(farewell)

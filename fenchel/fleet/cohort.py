@@ -467,5 +467,5 @@ class Cohort:
         )
 
     async def _put(self, question: Question, collector: Collector) -> Cohort:
-        """Have a question put to the clients; return those whose replies count."""
+        """Send a request, and return the cohort of the clients whose replies count."""
         return self.only(set(await self.fleet.exchange(question, collector)).__contains__)

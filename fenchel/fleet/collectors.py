@@ -17,19 +17,19 @@ from fenchel.fleet.weighted_sum import WeightedSum
 
 
 class Collector(Protocol):
-    """Takes the replies of a request: a reply is added, and taken when it is due.
+    """Receiver of the replies to a request. Each reply is added on arrival, and taken when it is due.
 
     Attributes
     ----------
     buffer_bytes
-        For replies that come before their turn; ``None``: all are held until the last has come.
+        Size of the buffer for replies that arrive before their turn; ``None``: all replies are held until the last.
     """
 
     buffer_bytes: int | None
 
     @property
     def due(self) -> str | None:
-        """Client whose reply is here and is next; ``None``: there is none, or all are kept until the last has come."""
+        """Client whose reply has arrived and is next in order; ``None`` if there is none."""
         ...
 
     def add(self, client: str, values: dict[str, Value]) -> None:
@@ -37,34 +37,34 @@ class Collector(Protocol):
         ...
 
     def skip(self, client: str) -> None:
-        """Expect nothing more of a client: it failed, or its time is up."""
+        """Continue without a client that failed or missed the deadline."""
         ...
 
     def take_due(self) -> None:
-        """Take the reply that is due, whose memory is free after that."""
+        """Process the reply that is due. Its memory is free after that."""
         ...
 
 
 def number_of(value: Value) -> float:
-    """Return a value that weighs others as a number."""
+    """Return the weight of a reply as a float; raise ``TypeError`` if the value is not a number."""
     if isinstance(value, bool | int | float):
         return float(value)
     raise TypeError(f"a weight must be a number, not {type(value).__name__}")
 
 
 def array_of(name: str, value: Value) -> Array:
-    """Return a value of a reply as an array whose sum and mean are exact for counts, too."""
+    """Return a value of a reply as a floating-point array, so that sums of integers do not wrap."""
     if isinstance(value, bool | int | float):
         return np.asarray(float(value))
     if (entries := entries_of(value)) is not None:
         array = entries.dense()
-        # Sums of counts must not wrap, nor means of them be cut off.
+        # Integer sums could wrap, and integer means would be truncated.
         return array if array.dtype.kind == "f" else array.astype(np.float64)
     raise TypeError(f"{name!r} is a {type(value).__name__}, which has no mean")
 
 
 class GatherCollector:
-    """Collects whole replies (:meth:`fenchel.fleet.cohort.Cohort.ask`)."""
+    """Collector that keeps all replies (:meth:`fenchel.fleet.cohort.Cohort.ask`)."""
 
     buffer_bytes: int | None = None
     due: str | None = None
@@ -77,19 +77,21 @@ class GatherCollector:
         self.replies[client] = values
 
     def skip(self, client: str) -> None:
-        """Do without a client."""
+        """Do nothing."""
 
     def take_due(self) -> None:
-        """Do nothing, as no reply is due before the others."""
+        """Do nothing, as no reply is ever due."""
 
 
 class OrderedCollector(ABC):
-    """Takes replies in the order of client ids as they arrive; those that come before their turn are kept.
+    """Base class of collectors that process replies in the order of client ids, and buffer those that arrive early.
 
     Parameters
     ----------
     order
         Client ids in order.
+    buffer_bytes
+        Size of the buffer.
     """
 
     def __init__(self, order: Sequence[str], buffer_bytes: int) -> None:
@@ -99,7 +101,7 @@ class OrderedCollector(ABC):
 
     @property
     def due(self) -> str | None:
-        """Client whose reply is here and is next."""
+        """Client whose reply has arrived and is next in order; ``None`` if there is none."""
         first = next(iter(self._left), None)
         return first if first in self._ready else None
 
@@ -108,22 +110,22 @@ class OrderedCollector(ABC):
         self._ready[client] = values
 
     def skip(self, client: str) -> None:
-        """Take the others without this one."""
+        """Remove a client from the order."""
         self._left.pop(client, None)
         self._ready.pop(client, None)
 
     def take_due(self) -> None:
-        """Take the reply that is due."""
+        """Process the reply that is due."""
         client, _ = self._left.popitem(last=False)
         self.take(client, self._ready.pop(client))
 
     @abstractmethod
     def take(self, client: str, values: Mapping[str, Value]) -> None:
-        """Take a client's reply: it is its turn."""
+        """Process the reply of a client whose turn it is."""
 
 
 class VisitCollector(OrderedCollector):
-    """Hands each reply on, and keeps none (:meth:`fenchel.fleet.cohort.Cohort.visit`)."""
+    """Collector that passes each reply to a function and keeps none (:meth:`fenchel.fleet.cohort.Cohort.visit`)."""
 
     def __init__(
         self, order: Sequence[str], buffer_bytes: int, look: Callable[[str, Mapping[str, Value]], None]
@@ -132,12 +134,12 @@ class VisitCollector(OrderedCollector):
         self._look = look
 
     def take(self, client: str, values: Mapping[str, Value]) -> None:
-        """Let the caller look at a reply."""
+        """Call the function with a reply."""
         self._look(client, values)
 
 
 class SumCollector(OrderedCollector):
-    """Sums of replies that are added up in the order of client ids as they arrive."""
+    """Weighted sums of the replies, added up in the order of client ids as they arrive."""
 
     def __init__(
         self, order: Sequence[str], weight: str | None, buffer_bytes: int, dtype: DTypeLike | None = None
@@ -146,7 +148,7 @@ class SumCollector(OrderedCollector):
         self._weight = weight
         self._dtype = dtype
         self._sums: dict[str, WeightedSum] = {}
-        self.weight = 0.0  # sum of the weights of the replies; their number where no weight was named
+        self.weight = 0.0  # sum of the weights of the replies, or their number if no weight was named
 
     def take(self, client: str, values: Mapping[str, Value]) -> None:
         """Add a reply to the sums."""
@@ -231,7 +233,7 @@ class SumCollector(OrderedCollector):
         return self._sum_of(name).mean()
 
     def _sum_of(self, name: str) -> WeightedSum:
-        """Return the sum of a value by name, of which there is none before the first reply."""
+        """Return the sum of a value by name; raise ``ValueError`` before the first reply."""
         if not self._sums:
             raise ValueError(f"no client has replied, so the sum of {name!r} has no shape")
         return self._sums[name]

@@ -1,7 +1,7 @@
-"""The model on its way to the clients: some coordinates only, or in fewer bits.
+"""The server's side of the compressed downlink: models with fewer coordinates or fewer bits.
 
-The server goes on with what it sent, so that everybody computes from the same model (docs/specifications/fedpdm.md,
-section 2.1, rule 1).
+The server continues from the compressed model, so that the server and all clients compute with the same one
+(docs/specifications/fedpdm.md, section 2.1, rule 1).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from fenchel.common.wire.values import SparseVector
 
 @dataclass(frozen=True)
 class ServerDownlink:
-    """The way down.
+    """The server's side of the downlink.
 
     Attributes
     ----------
     settings
-        What is done to the model.
+        Section ``downlink`` of the settings.
     seed
-        Of the run.
+        Seed of the run.
     """
 
     settings: Downlink
     seed: int
 
     def kept(self, model: Vector, t: int) -> Vector:
-        """Return what clients will know of the model in round ``t``, shape (d,): the other coordinates are zero."""
+        """Return the compressed model of round ``t`` as a dense vector, shape (d,); dropped coordinates are zero."""
         if self.settings.is_plain:
             return model
         rounded = model.astype(self.settings.dtype or model.dtype).astype(model.dtype)
@@ -46,7 +46,7 @@ class ServerDownlink:
         return remaining
 
     def wire(self, model: Vector, t: int) -> Vector | SparseVector:
-        """Return what travels in round ``t`` of a model that :meth:`kept` returned for it."""
+        """Return the value to send in round ``t`` for a model that :meth:`kept` returned for it."""
         sparsifier = self.settings.sparsify
         dtype = self.settings.dtype or model.dtype
         if sparsifier is None:
@@ -56,7 +56,7 @@ class ServerDownlink:
         return SparseVector(support, model[support].astype(dtype), model.size, seed)
 
     def _support(self, model: Vector, t: int) -> Indices:
-        """Return k_D coordinates, shape (k_D,). The largest of a model are the largest of what was kept of it."""
+        """Return the index set, shape (k_D,), which is the same for a model and for the result of :meth:`kept`."""
         sparsifier = self.settings.sparsify
         assert sparsifier is not None
         count = kept(sparsifier.keep, model.size)

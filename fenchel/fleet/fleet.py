@@ -80,7 +80,7 @@ class Fleet:
     calls: list[Call] = field(default_factory=list)
     _shortage: SmallCohortWarning = field(default_factory=SmallCohortWarning)
 
-    # Who takes part
+    # Clients that take part
 
     @property
     def present(self) -> list[ClientRecord]:
@@ -160,7 +160,7 @@ class Fleet:
         self._renew([other for other in self.members.values() if other is not member])
 
     def _renew(self, members: Iterable[ClientRecord]) -> None:
-        # In place, as the coordinator refers to them, too.
+        # In place, because the coordinator holds a reference to the same dictionary.
         ordered = sorted(members, key=lambda member: member.name)
         self.members.clear()
         for index, member in enumerate(ordered):
@@ -228,7 +228,7 @@ class Fleet:
         self._shortage.tell(sampler, len(present), lost, self.round)
         return Cohort(self, tuple(present[i].name for i in drawn))
 
-    # Questions and promises
+    # Requests and promises
 
     @contextmanager
     def in_round(self, t: int, *, draws_follow: bool = True) -> Iterator[list[Call]]:
@@ -316,7 +316,7 @@ class Fleet:
         return list(answered)
 
     def _lacks(self, request: Request, shortfall: Shortfall, tell: bool) -> None:
-        """Note that a request waits for its quorum; ``tell``: it is time to say so in the log."""
+        """Record that a request waits for its quorum. With ``tell``, a warning to the log is due."""
         self.check_lost()
         self.shortfalls.note(request, shortfall, log=tell)
 
@@ -360,9 +360,9 @@ class Fleet:
                     await asyncio.sleep(0.005)
 
     def _note_absences(self, calls: Sequence[Call]) -> None:
-        """Note who has answered in this round, and who was asked and has not.
+        """Record which of the clients with a request in this round answered, and which did not.
 
-        A client that answered but could not do what it was asked is not away.
+        A client that answered with a failure is not absent.
         """
         asked = [call for call in calls if call.kind == pb.ASK and call.round == self.round and not call.kept_out]
         answered = {call.client for call in asked if call.outcome in ("counted", "failed")}
@@ -374,8 +374,8 @@ class Fleet:
             if availability.missed_round(self.round, patience) and has_places(self.participation.sampler):
                 log.warning(
                     "client %s has not answered in %d rounds in a row that asked it (participation.patience): its "
-                    "place in cohorts goes to others, as far as there are enough, until round %d, and then again for "
-                    "ever longer, until it answers",
+                    "place in cohorts goes to others, as far as there are enough, until round %d. Each further "
+                    "exclusion is longer, until the client answers",
                     client,
                     patience,
                     availability.absence.back,
@@ -386,7 +386,7 @@ def _too_far_behind(member: ClientRecord, limit: int) -> str:
     first = next(member.pending_tells())
     where = "is slow to follow" if member.connected else "has been away for long"
     return (
-        f"it {where}: the promises since round {first.round}, {member.owed_bytes:,} bytes, are still to be kept, "
-        f"and no more than {limit:,} are kept for one client (network.promised_bytes). Bring it back, or to a faster "
-        "line, and go on with --resume RUN: it catches up"
+        f"it {where}: it has not confirmed the promises since round {first.round}, {member.owed_bytes:,} bytes, and "
+        f"the server keeps {limit:,} for one client (network.promised_bytes). Reconnect the client, or give it a "
+        "faster link, and continue with --resume RUN: it catches up"
     )

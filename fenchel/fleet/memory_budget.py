@@ -1,10 +1,10 @@
-"""How much of replies the server holds at once, over all clients and phases.
+"""Memory budget: the bytes of replies that the server holds at once, over all clients and phases.
 
-A reply is in flight from the moment that memory is taken for it until it has been folded into a sum, or its
-phase is over and the algorithm has it. What does not fit waits on the wire, where flow control holds it.
+A reply is in flight from the allocation of its memory until it was added to a sum, or its phase has ended and the
+algorithm has it. Replies that do not fit wait on the wire, held by flow control.
 
-Nobody can wait for ever. Rooms are in the order in which their phases began, and a younger room is given only
-what the older ones cannot come to need. So the oldest always goes on, and after it the next.
+Reservations cannot deadlock. They are ordered by the start of their phases, and a later one gets only memory that
+the earlier ones can never need. So the earliest always proceeds, and after it the next.
 """
 
 from __future__ import annotations
@@ -20,38 +20,41 @@ from fenchel.common.errors import PayloadError, SettingsError
 from fenchel.common.memory import memory_bytes
 from fenchel.common.wire.schema import Expectation, body_bounds
 
-_SMALL_BYTES = 1 << 20  # replies up to here are never held back where they are taken in order
+_SMALL_BYTES = 1 << 20  # replies up to this size are never held back by phases that take replies in order
 
 
 @dataclass(frozen=True)
 class Size:
-    """How many bytes the body of a reply has: at least, and at most (``None``: as many as a message)."""
+    """Bounds on the bytes of a reply's body: the least, and the most (``None``: as many as any message)."""
 
     least: int
     most: int | None
 
     @classmethod
     def of(cls, expectation: Expectation) -> Size:
-        """Return that of a reply that is as expected."""
+        """Return the bounds of a reply that matches a schema."""
         return cls(*body_bounds(expectation))
 
 
 class Reservation:
-    """What one phase may hold of replies; open for the duration of a ``with`` block.
+    """Memory reservation of one phase for its replies, open for the duration of a ``with`` block.
 
-    Where replies are taken in order, one that comes before its turn needs room in a buffer of bounded size; when that
-    is full, the others are left on the wire. So the server's memory does not grow with the number of clients.
+    If replies are taken in order, a reply that arrives before its turn needs space in a buffer of bounded size. When
+    the buffer is full, further replies stay on the wire. So the server's memory does not grow with the number of
+    clients.
 
     Parameters
     ----------
+    memory_budget
+        Budget of the run.
     sizes
-        Of the replies, by client, in the order in which they are taken.
+        Bounds on the bytes of each reply, by client, in the order in which replies are taken.
     wanted
-        Bytes that it may come to hold.
+        Largest number of bytes that the phase holds at once.
     buffer
-        Of these, what replies may take that come before their turn; ``None``: all are held until the last has come.
+        Share of ``wanted`` for replies that arrive before their turn; ``None``: all replies are held until the last.
     allowed
-        Bytes of a client's reply, where the limit leaves less than was asked for.
+        Largest bytes of each client's reply, if the budget leaves less than the schema permits.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class Reservation:
         self.buffer = buffer
         self._allowed = allowed or {}
         self._turns = OrderedDict.fromkeys(sizes if buffer is not None else ())
-        """Clients whose replies are to be taken in order, and are not yet; the first is next."""
+        """Clients whose replies are still to be taken, in order."""
         self._claims: dict[str, int] = {}
         self._waiting: dict[str, tuple[int, asyncio.Future[None]]] = {}
         self._open = False
@@ -87,15 +90,15 @@ class Reservation:
         self._memory_budget.rooms.remove(self)
         for client in [*self._waiting, *self._claims]:
             self._give_back(client)
-        self._memory_budget.grant()  # also where nothing was held: what it might have needed is free
+        self._memory_budget.grant()  # also if nothing was held, as the bytes reserved for this phase are free now
 
     def check(self, client: str, size: int) -> None:
-        """Refuse a reply of ``size`` bytes for which there will be no room, however long it waits.
+        """Refuse a reply of ``size`` bytes that can never fit.
 
         Raises
         ------
         PayloadError
-            It is larger than what was asked for, or than what the memory budget leaves for it.
+            The reply is larger than its schema permits, or than the memory budget leaves for it.
         """
         asked = self._sizes.get(client)
         if asked is not None and asked.most is not None and size > asked.most:
@@ -114,10 +117,10 @@ class Reservation:
         return any(not turn.done() and not self._has_turn(client, size) for client, (size, turn) in waiting)
 
     async def acquire(self, client: str, size: int) -> None:
-        """Return when there is room for a client's reply.
+        """Wait until there is memory for a client's reply, and claim it.
 
-        That is at once if it has that room, if the phase is over, or if a small reply is taken in order. A client that
-        comes back with a reply of another size gives up its room, and waits for other room.
+        The call returns at once if the client already has a claim of this size, if the phase is over, or if a small
+        reply is taken in order. A client that reconnects with a reply of another size loses its claim and waits again.
         """
         if not self._open or self._claims.get(client) == size or (self.buffer is not None and size <= _SMALL_BYTES):
             return
@@ -132,18 +135,18 @@ class Reservation:
         try:
             await turn
         finally:
-            if self._waiting.get(client) is waiting:  # and not that of a later stream of this client
+            if self._waiting.get(client) is waiting:  # and not the wait of a later stream of this client
                 del self._waiting[client]
-                self._memory_budget.grant()  # to others that were kept by it, if it has gone
+                self._memory_budget.grant()  # to replies that queued behind this one
 
     def _has_turn(self, client: str, size: int) -> bool:
-        """Return whether a reply is next, or may come before its turn."""
+        """Return True if a reply is next in order, or the buffer has space for it."""
         if self.buffer is None or self.held + size <= self.buffer:
             return True
         return next(iter(self._turns), None) == client
 
     def grant(self) -> None:
-        """Let those go on who wait and have their turn, in the order in which they came, as long as they fit."""
+        """Claim memory for the waiting replies whose turn it is, in the order of arrival, as long as they fit."""
         for client, (size, turn) in list(self._waiting.items()):
             if turn.done() or not self._has_turn(client, size):
                 continue
@@ -157,7 +160,7 @@ class Reservation:
         self.held += size
 
     def release(self, client: str) -> None:
-        """Note that a client's reply has been taken, or will not come: the turn is the next one's."""
+        """Free the memory of a reply that was taken or will not arrive, and pass the turn to the next client."""
         self._turns.pop(client, None)
         self._give_back(client)
 
@@ -170,20 +173,25 @@ class Reservation:
 
 
 class MemoryBudget:
-    """All rooms of a run.
+    """Memory budget of a run, shared by the reservations of its phases.
 
     Parameters
     ----------
     limit
-        Bytes of all rooms together; ``None``: half of the memory.
+        Bytes of all replies in flight; ``None``: half of the machine's memory.
     largest_message
-        Bytes that a reply can have where nobody said less.
+        Bytes of the largest reply for which the schema sets no bound.
+
+    Attributes
+    ----------
+    rooms
+        Open reservations, the earliest first.
     """
 
     def __init__(self, limit: int | None = None, largest_message: int = 8 << 30) -> None:
         self.limit = memory_bytes() // 2 if limit is None else limit
         self._largest_message = largest_message
-        self.rooms: list[Reservation] = []  # of the phases that go on, the oldest first
+        self.rooms: list[Reservation] = []
 
     @property
     def held(self) -> int:
@@ -191,25 +199,32 @@ class MemoryBudget:
         return sum(room.held for room in self.rooms)
 
     def free_for(self, room: Reservation) -> int:
-        """Return the bytes that a room may be given now."""
+        """Return the bytes that a reservation may claim now."""
         place = self.rooms.index(room)
         needed = sum(older.wanted for older in self.rooms[:place])
         return self.limit - needed - sum(other.held for other in self.rooms[place:])
 
     def grant(self) -> None:
-        """Let those go on who wait and fit, in the oldest room first."""
+        """Claim memory for waiting replies that fit, those of the earliest reservation first."""
         for room in self.rooms:
             room.grant()
 
     def room(self, phase: str, sizes: Mapping[str, Size], buffer: int | None = None) -> Reservation:
-        """Return the room of a phase.
+        """Return the reservation of a phase.
 
         Parameters
         ----------
+        phase
+            Name of the phase, for messages.
         sizes
-            Of the replies, by client.
+            Bounds on the bytes of each reply, by client.
         buffer
-            Bytes for replies that come before their turn; ``None``: all are held until the last has come.
+            Bytes for replies that arrive before their turn; ``None``: all replies are held until the last.
+
+        Raises
+        ------
+        SettingsError
+            The smallest possible replies exceed the budget.
         """
         if buffer is None:
             return self._together(phase, sizes)
@@ -231,7 +246,7 @@ class MemoryBudget:
         spare, wanted = self.limit - least, sum(open_parts.values())
         if wanted <= spare:
             return Reservation(self, sizes, least + wanted)
-        # What is open is cut for all alike, so that whose reply counts does not depend on who comes first.
+        # Every client's unbounded part is cut by the same share, so that the order of arrival decides nothing.
         return Reservation(
             self,
             sizes,

@@ -1,4 +1,4 @@
-"""A question to some clients, before anything of it is sent."""
+"""Questions: requests to clients before they are sent."""
 
 from __future__ import annotations
 
@@ -22,24 +22,28 @@ from fenchel.proto import fenchel_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A phase asked of some clients.
+    """A request to clients, before it is sent.
 
     Attributes
     ----------
-    phase, kind
-        Which handler of the client half answers, and whether that changes its state.
+    phase
+        Name of the phase, which selects the handler of the client half.
+    kind
+        ``pb.ASK``, or ``pb.INSPECT`` for a phase that changes no state.
     clients
         Client ids in order.
     values
-        Sent to the clients.
+        Values to send.
     returns
-        What each reply must hold; anything else is refused.
+        Schema of the replies. Other replies are rejected.
     verify
-        Raises ``PayloadError`` for a client whose values, as expected one by one, cannot be true together.
-    deadline, min_replies
-        Seconds, and number of replies, that the algorithm wants; ``None``: what the settings say.
+        Function of a client id and its values that raises ``PayloadError`` if the values contradict each other.
+    deadline
+        Seconds that the algorithm allows; ``None``: as the settings say.
+    min_replies
+        Quorum of the algorithm; ``None``: as the settings say.
     waits
-        Whether the run waits for its quorum beyond the deadline, where the settings say so.
+        True if the run may wait for the quorum beyond the deadline, as the settings say.
     """
 
     phase: str
@@ -54,7 +58,7 @@ class Question:
 
     @property
     def forms(self) -> dict[str, Form]:
-        """In what form each value of the replies is declared to come."""
+        """Declared form of each value of the replies, by name."""
         specs = {
             name: next(iter(each.values.values()), None) if isinstance(each, Each) else each
             for name, each in self.returns.items()
@@ -62,16 +66,22 @@ class Question:
         return {name: "clear" if spec is None else spec_of(spec).form for name, spec in specs.items()}
 
     def sizes(self, clients: Iterable[str]) -> dict[str, Size]:
-        """Return how large the replies of clients can be."""
+        """Return bounds on the bytes of each client's reply."""
         if self._shared_returns is None:
             return {client: Size.of(for_client(self.returns, client)) for client in clients}
         return dict.fromkeys(clients, Size.of(self._shared_returns))
 
     def check(self, t: int, client: str, reply: Values, finite: bool) -> None:
-        """Raise a ``PayloadError`` unless a reply in round ``t`` is what was asked for.
+        """Raise ``PayloadError`` unless a client's reply in round ``t`` matches the schema and passes ``verify``.
 
         Parameters
         ----------
+        t
+            Number of the round.
+        client
+            Id of the client.
+        reply
+            Values of the reply.
         finite
             True if the arrays are known to be finite.
         """
@@ -84,7 +94,7 @@ class Question:
 
     @cached_property
     def _shared_returns(self) -> dict[str, Spec] | None:
-        """Values of a reply, where these are the same for all clients; else ``None``."""
+        """Schema of a reply if it is the same for all clients, otherwise ``None``."""
         if any(isinstance(each, Each) for each in self.returns.values()):
             return None
         returns: dict[str, Expected] = for_client(self.returns, "")
@@ -92,12 +102,12 @@ class Question:
 
 
 class Questioner(Protocol):
-    """A carrier of questions to clients; ``fenchel/fleet/fleet.py`` has the implementation."""
+    """Interface that sends requests and promises to clients, implemented in ``fenchel/fleet/fleet.py``."""
 
     network: Network
 
     async def exchange(self, question: Question, collector: Collector, /) -> list[str]:
-        """Put a question to its clients, and wait; return those whose replies count, in order of ids.
+        """Send a request to its clients, wait, and return the ids of those whose replies count, in order.
 
         Raises
         ------
@@ -107,14 +117,14 @@ class Questioner(Protocol):
         ...
 
     def tell(self, phase: str, clients: Iterable[str], values: Mapping[str, Value | Each[Value]], /) -> None:
-        """Give clients an instruction that they will carry out whatever happens."""
+        """Queue an instruction that each client applies before any later request, also after a restart."""
         ...
 
 
 def bodies(clients: Iterable[str], values: Mapping[str, Value | Each[Value]]) -> Iterator[tuple[str, Body]]:
-    """Yield the body of each client's instruction; what is the same for all is encoded once.
+    """Yield each client id with the body of its instruction. A body that is the same for all is encoded once.
 
-    A KeyError for a client without a value comes before the first body: no instruction is then on its way.
+    A ``KeyError`` for a client without a value is raised before the first body, so that no instruction has been sent.
     """
     if each := {name: value.values for name, value in values.items() if isinstance(value, Each)}:
         clients = tuple(clients)
@@ -130,7 +140,7 @@ def bodies(clients: Iterable[str], values: Mapping[str, Value | Each[Value]]) ->
 
 
 def _encoded(values: dict[str, Value]) -> Body:
-    """Encode values; arrays that will be sent without a copy become read-only, so that no change slips in."""
+    """Encode values. Arrays that are sent without a copy become read-only, so that they cannot change meanwhile."""
     body = Body(encode(values))
     if body.refers_to_arrays:
         for value in values.values():

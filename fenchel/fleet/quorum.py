@@ -1,4 +1,4 @@
-"""How many clients a phase needs, and what is said when they are too few: it waits, or nobody is left."""
+"""Quorums of phases, and the reports of a run that waits for a quorum or has no client left."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _NAMED = 5  # clients
 
 @dataclass(frozen=True)
 class Shortfall:
-    """How far a phase is from its quorum.
+    """State of a phase whose quorum is missing.
 
     Attributes
     ----------
     phase, round
-        What was asked, in which round.
+        Name of the phase and number of its round.
     answered, asked, needed
-        Numbers of clients.
+        Numbers of clients: those whose replies count, those asked, and the quorum.
     setting
-        Which key, or who, says how many are needed.
+        Origin of the quorum: a settings key, or the algorithm.
     missing
-        Those who could still answer.
+        Records of the clients that can still answer.
     seconds
-        Since they were asked.
+        Seconds since the clients were asked.
     """
 
     phase: str
@@ -46,19 +46,19 @@ class Shortfall:
 
     @property
     def status(self) -> str:
-        """What the run does now, in a few words."""
+        """One line on what the run waits for."""
         return (
             f"round {self.round}, phase {self.phase!r}: waiting for {self.needed - self.answered} more, of "
             f"{self._missing()}"
         )
 
     def warning(self, saved: int | None) -> str:
-        """Say what is missing, what the run does now, and what can be done.
+        """Return the warning for the log: the missing replies, what the run does now, and how to stop it.
 
         Parameters
         ----------
         saved
-            The round after which the last checkpoint was written; ``None``: there is none yet.
+            Number of the round of the last checkpoint; ``None``: there is none yet.
         """
         stop = "Ctrl-C or SIGTERM stops it, and nothing is saved yet"
         if saved is not None:
@@ -78,22 +78,22 @@ class Shortfall:
 
 
 class Shortfalls:
-    """The phases of a run that wait for their quorum beyond a deadline."""
+    """Register of the phases that wait for their quorum beyond the deadline."""
 
     def __init__(self) -> None:
         self._open: dict[Hashable, Shortfall] = {}
-        self._due: set[Hashable] = set()  # requests whose shortfall it is time to log
+        self._due: set[Hashable] = set()  # requests for which a warning is due
         self._changed = asyncio.Event()
 
     def note(self, request: Hashable, shortfall: Shortfall, *, log: bool) -> None:
-        """Note how far a request is from its quorum; ``log``: it is time to say so in the log."""
+        """Register the shortfall of a request. With ``log``, a warning to the log is due."""
         self._open[request] = shortfall
         if log:
             self._due.add(request)
         self._changed.set()
 
     def over(self, request: Hashable) -> None:
-        """Note that a request no longer waits, if it did."""
+        """Remove a request that has ended."""
         if self._open.pop(request, None) is not None:
             self._changed.set()
 
@@ -103,9 +103,10 @@ class Shortfalls:
         Parameters
         ----------
         waits
-            Called with what the run waits for in a few words, whenever that changes; empty: nothing any more.
+            Function of one line on what the run waits for, called after each change. The line is empty when the run
+            goes on.
         secure
-            Saves the run before the log says that it waits; returns the last round that is saved.
+            Function that saves the run before the warning is logged, and returns the last round saved.
         """
         logging_now: set[asyncio.Task[None]] = set()
         try:
@@ -126,7 +127,7 @@ class Shortfalls:
         return "; ".join(shortfall.status for shortfall in self._open.values())
 
     async def _log(self, request: Hashable, secure: Callable[[], Awaitable[int | None]]) -> None:
-        """Say in the log that the run waits, and what is saved; nothing, if it goes on meanwhile."""
+        """Save the run, and log the warning if the request still waits."""
         saved = await secure()
         shortfall = self._open.get(request)
         if shortfall is not None:
@@ -138,12 +139,16 @@ def _seconds(duration: float) -> str:
 
 
 def nobody_left(t: int, clients: int, exhausted: str = "") -> RunStoppedError:
-    """Return what stops a run whose clients are all lost, or have spent their privacy budgets.
+    """Return the error that stops a run without clients.
 
     Parameters
     ----------
+    t
+        Number of the round.
+    clients
+        Number of clients that the run had.
     exhausted
-        Says how many have spent their privacy budgets, if that is the reason.
+        Number of clients without privacy budget, as a sentence; empty if all clients are lost.
     """
     if exhausted:
         return RunStoppedError(
@@ -152,15 +157,27 @@ def nobody_left(t: int, clients: int, exhausted: str = "") -> RunStoppedError:
             round=t,
         )
     return RunStoppedError(
-        f"all {clients} clients are lost (the log has the reason of each), so nobody can go on. Put their "
-        "--state folders back and go on with --resume RUN --previous, as the last checkpoint may count clients as lost "
-        "already; or begin a new run",
+        f"all {clients} clients are lost (the log has the reason of each), so the run stops. Put their "
+        "--state folders back and continue with --resume RUN --previous, as the last checkpoint may count clients as "
+        "lost already; or begin a new run",
         round=t,
     )
 
 
 def quorum(participation: Participation, phase: str, wanted: int | None, needed: int | None) -> tuple[int, str]:
-    """Return how many replies a phase needs, and which key, or who, says so."""
+    """Return the quorum of a phase, and its origin for messages.
+
+    Parameters
+    ----------
+    participation
+        Section ``participation`` of the settings.
+    phase
+        Name of the phase.
+    wanted
+        Quorum that the settings give for this phase; ``None``: none.
+    needed
+        Quorum that the algorithm gives; ``None``: none.
+    """
     key = f"participation.phases.{phase}.min_replies"
     if needed is None:
         return (participation.min_replies, "participation.min_replies") if wanted is None else (wanted, key)

@@ -1,4 +1,4 @@
-"""One phase on its way: who was asked, who has answered, and what is still awaited."""
+"""An open request of one phase: the clients addressed, the replies received and those still awaited."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ log = logging.getLogger("fenchel.server")
 
 
 def _check_nothing(client: str, values: Mapping[str, Value], finite: bool) -> None:
-    """Stand in for the check of an exchange that is over, as no reply to it counts."""
+    """Replace the check of a finished request, to which no further reply counts."""
 
 
 def take_all_due(collector: Collector, room: Reservation) -> None:
-    """Let a collector take the replies whose turn it is, and free their room, also of one that cannot be taken."""
+    """Pass all replies that are due to a collector, and free their memory, also if the collector fails."""
     while (client := collector.due) is not None:
         try:
             collector.take_due()
@@ -37,36 +37,43 @@ def take_all_due(collector: Collector, room: Reservation) -> None:
 
 
 def _now() -> float:
-    """Return the time of the event loop, by which its timeouts count."""
+    """Return the time of the event loop's clock, in seconds."""
     return asyncio.get_running_loop().time()
 
 
 class Request:
-    """Waits for the replies to one question.
-
-    started_ns, posted_ns, ended_ns: by the performance counter: when it was made, when everybody had been asked, when
-        it was over; 0: not yet.
+    """A request to a cohort, and the wait for its replies.
 
     Parameters
     ----------
+    phase
+        Name of the phase.
+    t
+        Number of the round.
     collector
-        Where the replies go.
+        Receiver of the replies that count.
     check
-        Raises ``PayloadError`` for a reply that is not what was asked for; told the client, its values, and whether
-        they are known to be finite.
+        Function of a client id, its values, and a bool that is true if the values are known to be finite. It raises
+        ``PayloadError`` for a reply that does not match the schema.
     deadline
-        Seconds, as of :class:`fenchel.fleet.request_state.RequestState`.
+        Seconds for a reply, as in :class:`fenchel.fleet.request_state.RequestState`.
     room
-        Memory that its replies may take.
+        Memory reservation for the replies.
     forms
-        In which each value of the replies is declared to come, by name.
+        Declared form of each value of a reply, by name.
     values
-        How many values each reply has; ``None``: any number.
+        Number of values in each reply; ``None``: any number.
     patience
-        Deadlines that a client may miss in a row before it is no longer waited for; ``None``: any number.
+        Number of consecutive deadlines after which phases no longer wait for a client; ``None``: no limit.
     lacks
-        Told, when the deadline has passed without enough replies and they can still come, this exchange, how far it is,
-        and whether it is time to tell people; then again whenever that changes. ``None``: nobody waits for them.
+        Function that is called at the deadline if the quorum is missing and still possible, and again after each
+        change. Its arguments are the request, its shortfall, and a bool that is true if a warning to the log is due.
+        ``None``: the request does not wait beyond the deadline.
+
+    Attributes
+    ----------
+    started_ns, posted_ns, ended_ns
+        Performance counter at the creation, after the last instruction was queued, and at the end; 0: not yet.
     """
 
     def __init__(
@@ -86,8 +93,8 @@ class Request:
         self.phase = phase
         self.round = t
         self.failures: dict[str, str] = {}
-        self._refused: dict[str, str] = {}  # those of clients that did answer
-        self._diverged = False  # whether one of these says that numbers have grown beyond all bounds
+        self._refused: dict[str, str] = {}  # failures of clients that are still in the run
+        self._diverged = False  # True if one of these failures is a value that is not finite
         self._collector = collector
         self.check = check
         self.room = room
@@ -103,7 +110,7 @@ class Request:
         self.ended_ns = 0
 
     def expect(self, member: ClientRecord, call: Call) -> None:
-        """Wait for this client, too; if it has been late again and again, only until all others have answered."""
+        """Add a client to those awaited. A suspected client is awaited only until all others have answered."""
         self._asked[member.name] = member, call
         availability = member.availability
         if availability.missed and availability.returned(member.streams):
@@ -113,15 +120,15 @@ class Request:
 
     @property
     def answered(self) -> Sequence[str]:
-        """Ids of the clients whose replies count, in the order in which these came."""
+        """Ids of the clients whose replies count, in the order of arrival."""
         return self._state.answered
 
     def is_open_for(self, call: Call) -> bool:
-        """Return whether a reply to this instruction would still count."""
+        """Return True if a reply to this instruction would still count."""
         return call.client in self._state.waiting and self._asked[call.client][1] is call
 
     async def arriving(self, call: Call, size: int) -> None:
-        """Note that a reply has begun to arrive; return when there is room for its body."""
+        """Register a reply that has begun to arrive, and wait until there is memory for its body."""
         if self.is_open_for(call):
             self._state.arriving(call.client)
             self._wake()
@@ -131,13 +138,13 @@ class Request:
             self._wake()
 
     def interrupted(self, client: str) -> None:
-        """Note that a reply stopped arriving (its stream broke)."""
+        """Register that the client's stream broke while its reply was arriving."""
         if self._state.interrupted(client):
             self._settle(client)
         self._wake()
 
     def receive(self, call: Call, values: dict[str, Value]) -> None:
-        """Count a reply that :attr:`check` has accepted."""
+        """Pass a reply that :attr:`check` has accepted to the collector."""
         member, _ = self._asked[call.client]
         self._state.received(call.client)
         call.end("counted")
@@ -159,7 +166,7 @@ class Request:
         )
 
     def fail(self, call: Call, reason: str, *, diverged: bool = False) -> None:
-        """Note that a client could not answer, and whether that looks as if the run had diverged."""
+        """Register the failure of a client; ``diverged`` marks values that are not finite."""
         reason = plain(reason)
         log.warning(
             "round %d, phase %r: client %s failed: %s (this answer does not count)",
@@ -182,7 +189,7 @@ class Request:
             self._awakened.set()
 
     def _settle(self, client: str) -> None:
-        """Let go of what was kept for a client's reply."""
+        """Close the call of a client, and free the memory of its reply."""
         member, call = self._asked[client]
         member.resolve(call)
         self._collector.skip(client)
@@ -190,12 +197,24 @@ class Request:
         take_all_due(self._collector, self.room)
 
     async def finish(self, min_replies: int, setting: str = "participation.min_replies") -> Sequence[str]:
-        """Wait until everybody has answered, or the deadline has passed and enough have; return who did, in order.
+        """Wait until all clients have answered, or the deadline has passed and the quorum is reached.
 
         Parameters
         ----------
         min_replies
-            How many are enough, if so many were asked; 0 is content with nobody.
+            Quorum, capped at the number of clients addressed. 0 needs no reply.
+        setting
+            Origin of the quorum, for messages.
+
+        Returns
+        -------
+        Sequence[str]
+            Ids of the clients whose replies count, sorted.
+
+        Raises
+        ------
+        TooFewRepliesError
+            Fewer replies count than the quorum requires.
         """
         state, asked = self._state, len(self._asked)
         state.begin(_now(), max(min(min_replies, asked), 1) if min_replies else 0)
@@ -225,7 +244,7 @@ class Request:
         return sorted(state.answered)
 
     def _carry_out(self, decision: Decision) -> None:
-        """Expect nothing more of the clients of a decision, and say of whom people should know."""
+        """Stop waiting for the clients of a decision, and log those that are late or were kept out."""
         for client in decision.suspected:
             self._leave(client)
         for client in decision.late:
@@ -240,8 +259,8 @@ class Request:
             self._record_miss(client)
         for client in decision.kept_out:
             log.warning(
-                "round %d, phase %r: for the reply of client %s there was no room within %g s, as other phases that "
-                "began before hold it (network.in_flight_bytes)",
+                "round %d, phase %r: for the reply of client %s there was no room within %g s, as earlier phases hold "
+                "the memory (network.in_flight_bytes)",
                 self.round,
                 self.phase,
                 client,
@@ -251,7 +270,7 @@ class Request:
             self._leave(client)
 
     def _leave(self, client: str) -> None:
-        """Hold on to a call of which nothing more is expected in this phase: what still comes is late."""
+        """Close the call of a client, and keep it among the overdue ones, so that its reply is recognised as late."""
         member, call = self._asked[client]
         member.overdue[call.sequence] = call
         self._settle(client)
@@ -262,7 +281,7 @@ class Request:
         if news:
             log.warning(
                 "client %s has missed %d deadlines in a row (participation.patience). It is still asked, but %s no "
-                "longer waits for it, until it answers in time or comes back, and now and then to see",
+                "longer waits for it, until it answers in time or reconnects. Now and then it gets a trial",
                 client,
                 self._patience,
                 "the run" if ALL_PHASES in news else f"phase {self.phase!r}",
@@ -281,23 +300,23 @@ class Request:
         )
 
     def _let_go(self) -> None:
-        """Release the arrays that were collected and expected: the record of the calls keeps this exchange for long."""
+        """Release the collected arrays, because the record of the calls refers to this request until the round ends."""
         assert not self._state.waiting, "a reply that still counts needs a collector and its check"
         self._asked.clear()
         self._collector, self.check = GatherCollector(), _check_nothing
 
     def _too_few(self, asked: int, setting: str) -> str:
-        """Tell people why too few replies count: clients were away, or what they answered could not be used."""
+        """Return the message of the error: clients did not answer, or their replies were rejected."""
         answered, needed, failures = len(self._state.answered), self._state.needed, self.failures
         heard = answered + len(self._refused)
-        remedy = "continue with --resume when the cause is removed"
+        remedy = "remove the cause, and continue with --resume"
         if self._refused and heard >= needed:
             usable = f"only {answered}" if answered else "none"
             problem = f"{heard} of {asked} clients answered, but {usable} of the answers could be used"
             failures = self._refused
             if self._diverged:
                 remedy = (
-                    "but values that are not finite say that the run has probably diverged: begin it again with a "
+                    "but values that are not finite mean that the run has probably diverged: begin it again with a "
                     "smaller step_size"
                 )
         elif self._lacks is not None and failures:

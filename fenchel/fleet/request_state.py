@@ -1,4 +1,4 @@
-"""A request as a state machine without a clock: what has come, for whom it waits, until when, and when it is over."""
+"""State machine of a request, without a clock of its own: replies received and awaited, timeouts, and the end."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 SAID_EVERY = 3600.0
-"""Seconds, at least so often, that a request lacks replies; or at each deadline, if that is longer."""
+"""Longest pause in seconds between two warnings that a request lacks replies, or one deadline if that is longer."""
 
 
 class Awaited(Enum):
-    """A stage of a request, by what it waits for.
+    """Stage of a request.
 
     Attributes
     ----------
     ALL
-        Until the deadline.
+        Wait for all replies, until the deadline.
     QUORUM
-        Beyond it, however long.
+        Wait for the quorum, beyond the deadline and without limit.
     ARRIVING
-        Replies that have begun to arrive.
+        Wait for the replies that have begun to arrive.
+    NOTHING
+        End of the request.
     """
 
     ALL = auto()
@@ -32,20 +34,20 @@ class Awaited(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """The clients of which nothing more is expected, by reason, and how people hear of the rest.
+    """Clients that the request stops waiting for, by reason, and the state of its quorum.
 
     Attributes
     ----------
     late
-        Their time is over.
+        Clients whose deadline has passed.
     suspected
-        Not waited for by themselves, and all others have answered or begun to.
+        Suspected clients, dropped because all others have answered or begun to.
     kept_out
-        No room came for their replies, which is not their doing.
+        Clients for whose replies the server had no memory.
     is_short
-        The quorum is missing, and can still come.
+        True if the quorum is missing and still possible.
     tell
-        ... and it is time to tell people.
+        True if a warning about the missing quorum is due.
     """
 
     late: tuple[str, ...] = ()
@@ -57,22 +59,26 @@ class Decision:
 
 @dataclass(kw_only=True)
 class RequestState:
-    """The replies that a request waits for, and how long.
+    """Replies that a request awaits, and their timeouts.
 
-    After each event :meth:`decide` is due if :attr:`needs_decision`, and without one at :meth:`next_wakeup`. Times are
-    seconds of any one clock.
+    The caller reports events and calls :meth:`decide` after each event if :attr:`needs_decision` is true, and at the
+    time of :meth:`next_wakeup`. Times are seconds of any one clock.
 
     Attributes
     ----------
     deadline
-        Seconds for a reply, from when all were asked. One that has begun to arrive by then has as much time again, from
-        when there is room for it: holding it back was the server's own doing.
+        Seconds for a reply, from when all clients were asked. A reply that has begun to arrive by then gets the same
+        time again. It starts when there is memory for the reply, because the server itself held it back until then.
     waits
-        For its quorum, however long it takes.
+        True if the request waits for its quorum without limit.
     needed
-        Replies.
+        Quorum: number of replies required.
+    awaited
+        Current stage.
     answered
-        In the order in which they came.
+        Ids of the clients whose replies count, in the order of arrival.
+    waiting
+        Ids of the clients that are still awaited.
     """
 
     deadline: float
@@ -83,35 +89,35 @@ class RequestState:
     waiting: set[str] = field(default_factory=set)
     _suspected: set[str] = field(default_factory=set)
     _arriving: set[str] = field(default_factory=set)
-    _room_since: dict[str, float] = field(default_factory=dict)  # also of a reply that broke off: its room is kept
+    _room_since: dict[str, float] = field(default_factory=dict)  # a reply that broke off keeps its room and its entry
     _began: float = 0.0
-    _extended_from: float = 0.0  # from then on, replies that are arriving have as much time again
-    _no_room_since: float | None = None  # of replies that are arriving, since when none can have had room
-    _pause: float = 0.0  # between two words to people
+    _extended_from: float = 0.0  # start of the second deadline, for replies that are arriving
+    _no_room_since: float | None = None  # time since which no arriving reply has been given room
+    _pause: float = 0.0  # seconds between two warnings
     _tell_at: float = 0.0
 
     # Events
 
     def expect(self, client: str, *, is_suspected: bool = False) -> None:
-        """Wait for a client, too; if it is suspected, only until all others have answered."""
+        """Add a client to those awaited. A suspected client is awaited only until all others have answered."""
         self.waiting.add(client)
         if is_suspected:
             self._suspected.add(client)
 
     def begin(self, now: float, needed: int) -> None:
-        """Let the time run: all have been asked."""
+        """Start the deadline, after all clients were asked."""
         self._began, self.needed = now, needed
 
     def arriving(self, client: str) -> None:
-        """Note that a reply has begun to arrive."""
+        """Register a reply that has begun to arrive."""
         self._arriving.add(client)
 
     def admitted(self, client: str, now: float) -> None:
-        """Note that there is room for the rest of a reply."""
+        """Register that there is memory for the rest of a reply."""
         self._room_since.setdefault(client, now)
 
     def interrupted(self, client: str) -> bool:
-        """Note that a reply stopped arriving; return whether nothing more is expected of it, as time is over."""
+        """Register that a reply broke off; return True if that ends the wait for it, after the deadline."""
         self._arriving.discard(client)
         gone = self.awaited is Awaited.ARRIVING and client in self.waiting
         if gone:
@@ -119,19 +125,19 @@ class RequestState:
         return gone
 
     def received(self, client: str) -> None:
-        """Note that a reply is here, and counts."""
+        """Register a reply that counts."""
         self._forget(client)
         self.answered.append(client)
 
     def failed(self, client: str) -> None:
-        """Note that a client could not answer."""
+        """Register the failure of a client."""
         self._forget(client)
 
     # Decisions
 
     @property
     def needs_decision(self) -> bool:
-        """True if what happens now can change what is to be done: in time, only the last reply does."""
+        """True if the latest event can change the decision. Before the deadline, only the last reply can."""
         return not self.waiting or self.awaited is not Awaited.ALL or bool(self._suspected)
 
     @property
@@ -140,11 +146,11 @@ class RequestState:
         return len(self.answered) >= self.needed
 
     def seconds(self, now: float) -> float:
-        """Return for how long it has waited."""
+        """Return the seconds since all clients were asked."""
         return now - self._began
 
     def next_wakeup(self, now: float) -> float:
-        """Return when to decide again, if nothing happens before."""
+        """Return the time of the next decision if no event comes before."""
         if self.awaited is Awaited.ALL:
             return self._began + self.deadline
         ends = [end for end in map(self._end, self._arriving) if end > now]
@@ -154,12 +160,14 @@ class RequestState:
         return min(ends) if ends and min(ends) < math.inf else since + self.deadline
 
     def decide(self, now: float, *, holds_back: bool = False) -> Decision:
-        """Go on as far as can be; return what is to be done.
+        """Advance to the stage that is due, and return the clients that the request stops waiting for.
 
         Parameters
         ----------
+        now
+            Current time in seconds.
         holds_back
-            Whether replies wait for room until others have been taken.
+            True if replies wait for memory until others have been taken.
         """
         suspected = () if self.awaited is Awaited.QUORUM else self._drop_suspected(holds_back)
         late: tuple[str, ...] = ()
@@ -186,27 +194,27 @@ class RequestState:
         return Decision(late=late, suspected=suspected, kept_out=kept_out)
 
     def _wait_for_quorum(self, now: float) -> None:
-        """Go on waiting; where what has begun to arrive may be all that lacks, people need not hear of it yet."""
+        """Enter the stage ``QUORUM``. The first warning is delayed if the arriving replies may complete the quorum."""
         self.awaited, self._extended_from, self._pause = Awaited.QUORUM, now, self.deadline
         enough = len(self.answered) + len(self._arriving) >= self.needed
         self._tell_at = now + self._pause if enough else now
 
     def _close(self, now: float) -> tuple[str, ...]:
-        """Wait for what has begun to arrive, and nothing else."""
+        """Enter the stage ``ARRIVING``, and return the clients whose replies have not begun to arrive."""
         self.awaited, self._extended_from, self._no_room_since = Awaited.ARRIVING, now, None
         return self._remove(self.waiting - self._arriving)
 
     def _end(self, client: str) -> float:
-        """Return when the time of a reply that is arriving is over; not before there is room for it."""
+        """Return the end of the second deadline of an arriving reply; infinity before there is memory for it."""
         return max(self._room_since.get(client, math.inf), self._extended_from) + self.deadline
 
     def _drop_suspected(self, holds_back: bool) -> tuple[str, ...]:
-        """Expect nothing more of suspected clients, if all others have answered, or begun to.
+        """Stop waiting for suspected clients, if all others have answered or begun to.
 
-        Even where their replies have begun to arrive: they may be late again and again for want of bandwidth, and
-        replies of others may be held back until it is their turn.
+        That includes suspected clients whose replies have begun to arrive. They may be late because of low bandwidth,
+        and replies of other clients may be held back until theirs are taken.
         """
-        # Only where so few are left is it worth looking who they are.
+        # Comparing counts is cheap, and skips the set operations while other clients are still awaited.
         if not self._suspected or len(self.waiting) - len(self._arriving) > len(self._suspected):
             return ()
         enough = self.is_enough
@@ -217,21 +225,21 @@ class RequestState:
         return self._remove(self.waiting & self._suspected)
 
     def _give_up_for_held(self, now: float) -> tuple[str, ...]:
-        """Give up clients that keep others from their turn, if these are enough for the quorum.
+        """Stop waiting for clients that hold back the replies of others, if those others are enough for the quorum.
 
-        At once those that are away, and those that have stalled when their time is over.
+        Clients whose replies have not begun to arrive are dropped at once, stalled ones after their second deadline.
         """
         away = self.waiting - self._arriving
         stalled = {client for client in self._arriving if self._end(client) <= now}
         for gone in (away | stalled, away):
             if len(self.answered) + len(self.waiting) - len(gone) >= self.needed:
-                if gone:  # what was held comes now
+                if gone:  # the replies that were held back arrive now, so a warning would be premature
                     self._tell_at = max(self._tell_at, now + self._pause)
                 return self._remove(gone)
         return ()
 
     def _is_time_to_tell(self, now: float) -> bool:
-        """Return whether people should hear now what is missing; the next time twice as long after this one."""
+        """Return True if a warning is due. Each pause between warnings is twice the one before, up to a limit."""
         if now < self._tell_at:
             return False
         self._tell_at = now + self._pause
@@ -239,7 +247,7 @@ class RequestState:
         return True
 
     def _remove(self, clients: Collection[str]) -> tuple[str, ...]:
-        """Expect nothing more of clients; return them in order."""
+        """Stop waiting for clients, and return them in order."""
         gone = tuple(sorted(clients))
         for client in gone:
             self._forget(client)

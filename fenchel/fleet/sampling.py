@@ -1,7 +1,7 @@
-"""How a cohort is drawn.
+"""Sampling of cohorts.
 
-Each draw depends on the run's seed and the round, and on who is lost or has not answered for long
-(``availability.py``).
+A draw depends on the run's seed, the round, and the clients that are lost or have not answered for long
+(``fenchel/fleet/availability.py``).
 """
 
 from __future__ import annotations
@@ -29,30 +29,37 @@ def draw(
     lost: int = 0,
     absent: Collection[int] = (),
 ) -> Sequence[int]:
-    """Draw the positions of a round's clients.
+    """Draw the positions of the clients of a cohort.
 
-    Where the settings want more clients than there are, that is a mistake, unless there were enough before some of
-    them were lost: then all that are left take part.
+    If clients were lost and fewer are left than the sampler requires, all of them take part.
 
-    Where clients compete for places (:class:`FixedSize`, :class:`Fraction`, :class:`Weighted`), those that
-    are absent get the places that the others leave. Elsewhere they take nobody's.
+    :class:`FixedSize`, :class:`Fraction` and :class:`Weighted` have a number of places. Absent clients get only those
+    places that the others leave. The other samplers draw absent clients like all others.
 
     Parameters
     ----------
+    sampler
+        Sampler.
     weights
-        Shape (n,), one non-negative weight for each client that is left; only :class:`Weighted` uses them.
+        Non-negative weight of each client that is left, shape (n,). Only :class:`Weighted` uses them.
     t
-        The round, from 1; only :class:`Cyclic` uses it.
+        Number of the round, from 1. Only :class:`Cyclic` uses it.
+    random
+        Generator of the draw.
     lost
-        How many other clients the run had before they were lost (``participation.on_lost_state: continue``), or had
-        spent their privacy budgets.
+        Number of clients that are lost (``participation.on_lost_state: continue``) or without privacy budget.
     absent
-        Positions of those that have not answered for long.
+        Positions of the clients that have not answered for long.
 
     Returns
     -------
     Sequence[int]
-        Increasing positions within 0..n-1; with replacement a position may repeat.
+        Sorted positions in 0..n-1. With replacement a position can repeat.
+
+    Raises
+    ------
+    SettingsError
+        The sampler requires more clients than the run ever had, or the weights are invalid.
     """
     n = len(weights)
     if isinstance(sampler, AllClients):
@@ -76,29 +83,29 @@ def draw(
 
 
 def has_places(sampler: Sampler) -> bool:
-    """Whether there is a number of places, so that who is drawn keeps somebody else out."""
+    """Return True if the sampler has a number of places, so that one client takes the place of another."""
     return isinstance(sampler, FixedSize | Fraction | Weighted)
 
 
 def fraction_size(sampler: Fraction, n: int) -> int:
-    """Return the number of clients that a fraction of ``n`` means, at least one."""
+    """Return the cohort size for a fraction of ``n`` clients: rounded, and at least 1."""
     return max(1, int(np.floor(sampler.fraction * n + 0.5)))
 
 
 @dataclass
 class SmallCohortWarning:
-    """Tells people, once after each loss, that fewer clients are left than the settings want.
+    """Warning, once after each loss, that fewer clients are left than the sampler requires.
 
     Attributes
     ----------
     left
-        How many there were when it was last told.
+        Number of clients left at the last warning; ``None``: no warning yet.
     """
 
     left: int | None = None
 
     def tell(self, sampler: Sampler, left: int, lost: int, t: int) -> None:
-        """Log that cohorts (or the number of groups) are smaller from round ``t`` on, unless that was told."""
+        """Log that cohorts, or the number of groups, are smaller from round ``t`` on, unless already logged."""
         if isinstance(sampler, Cyclic):
             what, wanted = "groups", sampler.groups
         elif isinstance(sampler, FixedSize) or (isinstance(sampler, Weighted) and not sampler.replacement):
@@ -126,9 +133,9 @@ def _weighted(
     positive = int(np.count_nonzero(weights > 0))
     if not np.isfinite(weights).all() or (weights < 0).any() or not positive:
         raise SettingsError(
-            "the weights by which the algorithm has clients drawn must be finite, not "
-            f"negative and not all zero, but they are {weights.min():g} to {weights.max():g}; correct what it gives to "
-            "sample(weights=)",
+            "the weights for drawing clients must be finite, not "
+            f"negative and not all zero, but they are {weights.min():g} to {weights.max():g}; correct the argument of "
+            "sample(weights=) in the algorithm",
             key="participation.sampler",
         )
     size = sampler.size if sampler.replacement else _at_most("size", sampler.size, positive, lost)

@@ -1,8 +1,8 @@
-"""Vectors as the server received them, coordinate by coordinate.
+"""The server's side of the compressed uplink: sums and means of the vectors that clients sent.
 
-The other end of ``fenchel/common/compression/uplink.py``. Clients may send different coordinates; a sum then goes
-over those that sent one, and so does a mean (FedPDM paper, equations 20 and 23): supports are sets of
-indices, and a zero that was sent counts like any other value.
+The client's side is ``fenchel/common/compression/uplink.py``. Clients may send different index sets. The sum and the
+mean of a coordinate are over the clients that sent it (FedPDM paper, equations 20 and 23). A zero that was sent counts
+like any other value.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class ReceivedVector:
     Attributes
     ----------
     replies
-        Of a phase whose handler sent the vector through its uplink.
+        Reduced replies of a phase whose handler sent the vector through its uplink.
     name
-        The vector's in each reply.
+        Name of the vector in each reply.
     around
-        The model that the clients began with, shape (d,).
+        Model that the clients started from, shape (d,).
     uncovered
-        The mean where no client sent a coordinate, shape (d,).
+        Values of the mean in coordinates that no client sent, shape (d,).
     support
-        The coordinates that all clients sent, and the replies do not name, shape (k,); ``None``: there are none such.
+        Index set that all clients share, so that replies do not contain it, shape (k,). ``None``: no shared set.
     is_whole
-        Whether all clients sent all coordinates.
+        True if all clients sent all coordinates.
     holds
-        Whether coordinates that no client sent stay as they were; else they become zero.
+        True if coordinates that no client sent keep their values, False if they become zero.
     """
 
     replies: Reduced
@@ -54,23 +54,23 @@ class ReceivedVector:
 
     @cached_property
     def total(self) -> Vector:
-        """Sum of what was sent, weighted where the clients are, shape (d,); 0 where no client sent a coordinate."""
+        """Sum over the clients, weighted as the replies are, shape (d,); 0 in coordinates that no client sent."""
         return self._placed(self.replies.sum(self.name))
 
     @cached_property
     def coverage(self) -> Vector:
-        """w, the weight of those that sent each coordinate, shape (d,); their number where all weigh the same."""
+        """Total weight of the clients that sent each coordinate, shape (d,); their number if replies are unweighted."""
         if self.is_whole or self.support is not None:
             return self._placed(self.replies.weight)
         return self._placed(self.replies.coverage(self.name))
 
     @cached_property
     def covered(self) -> NDArray[np.bool_]:
-        """Coordinates that at least one client sent, as a mask, shape (d,)."""
+        """Mask of the coordinates that at least one client sent, shape (d,)."""
         return self.coverage > 0
 
     def _placed(self, entries: Vector | float) -> Vector:
-        """Return a vector of shape (d,) with these entries where they belong."""
+        """Scatter entries of the shared index set into a vector of shape (d,)."""
         if self.support is None and isinstance(entries, np.ndarray):
             return entries.astype(self.around.dtype, copy=False)
         whole = np.zeros_like(self.around)
@@ -78,12 +78,12 @@ class ReceivedVector:
         return whole
 
     def mean(self, uncovered: Vector | None = None) -> Vector:
-        """Return the mean over those that sent a coordinate, shape (d,).
+        """Return the mean of each coordinate over the clients that sent it, shape (d,).
 
         Parameters
         ----------
         uncovered
-            Shape (d,), where no client did. Default: what the settings say (``uplink.sparsify.fill``).
+            Values in coordinates that no client sent, shape (d,). Default: as ``uplink.sparsify.fill`` says.
         """
         if self.is_whole:
             return self._placed(self.replies.mean(self.name))
@@ -92,22 +92,22 @@ class ReceivedVector:
         return np.where(self.covered, mean, self.uncovered if uncovered is None else uncovered)
 
     def held(self, model: Vector) -> Vector:
-        """Return a model, shape (d,), whose uncovered coordinates stay as they were, if the settings want that."""
+        """Return a model, shape (d,). If ``holds`` is true, uncovered coordinates are reset to those of ``around``."""
         return np.where(self.covered, model, self.around) if self.holds else model
 
 
 @dataclass(frozen=True)
 class ServerUplink:
-    """The way up, seen from the server.
+    """The server's side of the uplink.
 
     Attributes
     ----------
     settings
-        What clients do to their vectors.
+        Section ``uplink`` of the settings.
     seed
-        Of the run.
+        Seed of the run.
     noisy
-        Whether what clients send carries noise.
+        True if clients add noise to their vectors.
     """
 
     settings: Uplink
@@ -116,11 +116,11 @@ class ServerUplink:
 
     @property
     def is_plain(self) -> bool:
-        """True if vectors arrive as the clients computed them."""
+        """True if clients send their vectors without compression and noise."""
         return self.settings.is_plain and not self.noisy
 
     def expected(self, model: Vector) -> Expected:
-        """Return what a reply must hold for a vector of the model's shape and dtype."""
+        """Return the schema of a vector of the model's shape and dtype in a reply."""
         sparsifier = self.settings.sparsify
         dtype = np.dtype(self.settings.dtype or model.dtype)
         form: Form = "noisy" if self.noisy else "clear"
@@ -134,20 +134,20 @@ class ServerUplink:
     def received(
         self, replies: Reduced, name: str, around: Vector, t: int, *, minus: Vector | float = 0.0
     ) -> ReceivedVector:
-        """Return what came of a vector.
+        """Return sums and means of a vector that clients sent.
 
         Parameters
         ----------
         replies
-            Of a phase whose handler sent the vector through its uplink.
+            Reduced replies of a phase whose handler sent the vector through its uplink.
         name
-            The vector's in each reply.
+            Name of the vector in each reply.
         around
-            The model that the clients began with, shape (d,).
+            Model that the clients started from, shape (d,).
         t
-            The round.
+            Number of the round.
         minus
-            What the clients subtracted before they sent, shape (d,).
+            Vector that the clients subtracted before they sent, shape (d,).
         """
         sparsifier = self.settings.sparsify
         holds = sparsifier is not None and sparsifier.holds
@@ -156,7 +156,17 @@ class ServerUplink:
         return ReceivedVector(replies, name, around, uncovered, support, sparsifier is None, holds)
 
     def entries(self, sent: Vector | SparseVector, around: Vector, t: int) -> tuple[Indices | slice, Vector]:
-        """Return which coordinates one client sent of a vector, and their values."""
+        """Return the indices and values of the coordinates that one client sent.
+
+        Parameters
+        ----------
+        sent
+            Vector in the client's reply.
+        around
+            Model that the clients started from, shape (d,).
+        t
+            Number of the round.
+        """
         sparsifier = self.settings.sparsify
         if isinstance(sent, SparseVector):
             return sent.indices, sent.values.astype(around.dtype, copy=False)

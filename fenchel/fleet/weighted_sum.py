@@ -11,15 +11,15 @@ from numpy.typing import DTypeLike
 from fenchel.common.arrays import Array, Indices
 
 _BLOCK = 1 << 16  # entries; a block of two arrays stays in the cache
-_REFERRED_BYTES = 64 << 20  # up to here a sum of one term is that term, so that it need not be copied
-_REFERRED_SHARE = 0.5  # if it is at least so much of the message that it came with, which is kept as long
+_REFERRED_BYTES = 64 << 20  # up to this size a sum of one term refers to that term rather than copying it
+_REFERRED_SHARE = 0.5  # smallest share of the term in its message, whose memory the reference keeps alive
 
 
 def accumulate(total: Array | None, array: Array, weight: float = 1.0) -> Array:
     """Return ``total + weight * array``, in the dtype of ``array``, reusing ``total``'s memory.
 
-    ``None`` stands for zero. What is returned may be ``array`` itself, read-only: then the next sum takes
-    memory of its own. A block at a time, so that no temporary array of full length is needed.
+    A ``total`` of ``None`` stands for zero. The result may be a read-only view of ``array``, in which case the next sum
+    allocates memory. The sum is formed block by block, so that it needs no temporary array of full length.
     """
     if total is None and weight != 1.0:
         return np.asarray(array * array.dtype.type(weight))
@@ -57,28 +57,33 @@ def _referred(array: Array) -> Array:
 
 
 def _room_for(total: Array) -> Array:
-    """Return where the next sum goes: in the total's own memory, unless it is the first term."""
+    """Return an output array for the next sum: ``total`` itself, unless it is a view of the first term."""
     return total if total.flags.writeable else np.empty_like(total, order="C")
 
 
 class WeightedSum:
     """A weighted sum of arrays of one shape, term by term.
 
-    As long as all terms weigh the same, they are added up as they are, and their weight is multiplied in at
-    the end: for large arrays a product takes longer than a sum. Not where they weigh less than 1, and the sum
-    might overflow. From the first term on of which only some entries are known, it is kept how much those terms
-    weigh that held each entry.
+    As long as all terms have the same weight of at least 1, they are added without it, and the total is multiplied at
+    the end: for large arrays a product takes longer than a sum. With a smaller weight, the sum without it might
+    overflow. From the first sparse term on, the sum keeps a coverage: for each entry, the weight of the terms that
+    held it.
+
+    Attributes
+    ----------
+    weight
+        Sum of the weights.
     """
 
     def __init__(self) -> None:
-        self.weight = 0.0  # sum of the weights
+        self.weight = 0.0
         self._terms = 0
-        self._unit = 1.0  # what the total is still to be multiplied by
+        self._unit = 1.0  # factor by which the total is still to be multiplied
         self._total: Array | None = None
         self._coverage: Array | None = None
 
     def add(self, array: Array, weight: float = 1.0) -> None:
-        """Add a term, which must not change before the next is added."""
+        """Add a term, which must not change before the next term is added."""
         if self._coverage is not None:
             self.add_entries(slice(None), array, array.shape, weight)
             return
@@ -98,19 +103,25 @@ class WeightedSum:
         weight: float = 1.0,
         dtype: DTypeLike | None = None,
     ) -> None:
-        """Add a term of which only some entries are not zero.
+        """Add a sparse term.
 
         Parameters
         ----------
         which
-            Where they are; each index comes once.
-        shape, dtype
-            Of the sum; default dtype: that of the entries, and float64 for counts, whose sums must not wrap.
+            Indices of the entries, each once.
+        entries
+            Values of the entries. All others are zero.
+        shape
+            Shape of the sum.
+        weight
+            Weight of the term.
+        dtype
+            Dtype of the sum. Default: that of the entries, or float64 if they are integers, whose sums could wrap.
         """
         if self._coverage is None:
             kept = dtype or (entries.dtype if entries.dtype.kind == "f" else np.float64)
             self._total = np.zeros(shape, kept) if self._total is None else self.sum()
-            self._coverage = np.full(shape, self.weight)  # others may have held every entry
+            self._coverage = np.full(shape, self.weight)  # the dense terms so far held every entry
         total = self._added
         total[which] += total.dtype.type(weight) * entries
         self._coverage[which] += weight
@@ -119,7 +130,7 @@ class WeightedSum:
 
     @property
     def coverage(self) -> Array:
-        """Weight of the terms that held each entry, of the sum's shape."""
+        """Weight of the terms that held each entry, in the shape of the sum."""
         return np.full(self._added.shape, self.weight) if self._coverage is None else self._coverage
 
     def _multiply(self) -> None:
@@ -129,7 +140,7 @@ class WeightedSum:
         self._unit = 1.0
 
     def sum(self) -> Array:
-        """Return the sum; the array goes on to change with what is added."""
+        """Return the sum. Later terms change the returned array."""
         self._multiply()
         if not self._added.flags.writeable:
             self._total = self._added.copy()

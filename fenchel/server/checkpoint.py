@@ -1,7 +1,7 @@
-"""The server's checkpoint: everything that a restarted server needs, in one atomic file.
+"""The server's checkpoint: the complete state of a run in one file, which is replaced atomically.
 
-The one before it is kept, too. If the last one is damaged, the run goes on from there: clients keep their
-snapshots until two checkpoints reach beyond them.
+The previous checkpoint is kept, too. If the last one is damaged, the run resumes from the previous one, because clients
+keep snapshots until two checkpoints lie beyond them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fenchel.server")
 
-_LARGE_BYTES = 64 << 20  # a state beyond this is written in place of being copied first
+_LARGE_BYTES = 64 << 20  # size of a state above which it is written without a copy
 
 
 @dataclass(frozen=True)
@@ -53,20 +53,20 @@ class _Promise:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The run after some round.
+    """State of a run after a round.
 
     Attributes
     ----------
     run
-        The run's id.
+        Id of the run.
     round
-        The last round that is done; 0: the algorithm has been set up.
+        Number of the last completed round; 0: the algorithm has been set up.
     epoch
-        How often the run has been resumed.
+        Number of times that the run has been resumed.
     values
-        The algorithm's state (:func:`fenchel.common.storage.state.freeze`), and the bodies of unconfirmed promises.
+        State of the algorithm (:func:`fenchel.common.storage.state.freeze`), and the bodies of unconfirmed promises.
     members
-        What is kept of each client, by id.
+        Persistent part of each client record, by client id.
     promises
         Unconfirmed ``tell`` instructions, in order.
     """
@@ -80,7 +80,7 @@ class Checkpoint:
 
     @property
     def is_large(self) -> bool:
-        """Whether the state refers to the algorithm's own arrays, which must not change until it is written."""
+        """True if the values are the algorithm's own arrays, which must not change until the checkpoint is written."""
         return _is_large(self.values)
 
     def state(self, kind: type[Any]) -> Any:
@@ -88,7 +88,7 @@ class Checkpoint:
         return thaw(kind, self.values)
 
     def restore(self) -> dict[str, ClientRecord]:
-        """Rebuild the members; their next instructions are numbered above all that were ever sent."""
+        """Rebuild the client records. Their next sequence numbers are above all that were ever sent."""
         members = {}
         for index, (name, kept) in enumerate(sorted(self.members.items())):
             members[name] = ClientRecord(
@@ -126,20 +126,21 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class RoundSnapshot:
-    """The run between two rounds, when no question is open: what a checkpoint is made of, held in memory.
+    """State of a run between two rounds, in memory, from which a checkpoint can be made.
 
-    Taking one costs little more than a copy of the state: everything else is referred to, as it never changes.
+    A snapshot costs little more than a copy of the algorithm's state, as it refers to everything else, which never
+    changes. No request may be open.
 
     Attributes
     ----------
     round
-        The last round that is done.
+        Number of the last completed round.
     values
-        The algorithm's state (:func:`fenchel.common.storage.state.freeze`).
+        State of the algorithm (:func:`fenchel.common.storage.state.freeze`).
     members
-        What is kept of each client: its id, base, why it is lost or spent, its shard, and how it has answered.
+        For each client its id, base, reasons why it is lost or without privacy budget, shard and absence.
     promises
-        Unconfirmed ``tell`` instructions, in order, and their bodies.
+        Unconfirmed ``tell`` instructions with their bodies, in order.
     """
 
     round: int
@@ -151,9 +152,18 @@ class RoundSnapshot:
     def of(
         cls, t: int, state: DataclassInstance, members: Iterable[ClientRecord], before: RoundSnapshot | None = None
     ) -> RoundSnapshot:
-        """Take it after round ``t``; a large state (:attr:`Checkpoint.is_large`) is referred to, not copied.
+        """Take a snapshot after round ``t``. A large state (:attr:`Checkpoint.is_large`) is not copied.
 
-        ``before`` is one that is not needed any more: its memory is used again.
+        Parameters
+        ----------
+        t
+            Number of the last completed round.
+        state
+            State of the algorithm.
+        members
+            Client records of the run.
+        before
+            Earlier snapshot that is no longer needed, whose memory is reused.
         """
         values = freeze(state)
         if not _is_large(values):
@@ -170,11 +180,11 @@ class RoundSnapshot:
 
     @property
     def is_large(self) -> bool:
-        """Whether the state refers to the algorithm's own arrays."""
+        """True if the values are the algorithm's own arrays."""
         return _is_large(self.values)
 
     def checkpoint(self, run: str, epoch: int) -> Checkpoint:
-        """Return the checkpoint, with this state as its own."""
+        """Return the checkpoint, which takes over the values of this snapshot."""
         values = self.values
         promises: list[_Promise] = []
         numbers: dict[int, int] = {}
@@ -198,12 +208,12 @@ class RoundSnapshot:
 
 
 def take(run: str, t: int, epoch: int, state: DataclassInstance, members: Mapping[str, ClientRecord]) -> Checkpoint:
-    """Take a checkpoint after round ``t``, when no question is open."""
+    """Return the checkpoint of a run after round ``t``. No request may be open."""
     return RoundSnapshot.of(t, state, members.values()).checkpoint(run, epoch)
 
 
 def _copied(values: dict[str, Value], memory: dict[str, Value]) -> dict[str, Value]:
-    """Copy values, arrays into those of ``memory`` where these fit: fresh pages cost more than filling them."""
+    """Copy values, arrays into those of ``memory`` if they fit, as allocating new pages costs more than the copy."""
     copies: dict[str, Value] = {}
     for name, value in values.items():
         place = memory.get(name)
@@ -225,19 +235,29 @@ def _is_large(values: dict[str, Value]) -> bool:
 
 
 def save(folder: RunFolder, checkpoint: Checkpoint, *, sync: bool) -> None:
-    """Write a checkpoint atomically, and keep the one before it."""
+    """Write a checkpoint atomically, and keep the previous one.
+
+    Parameters
+    ----------
+    folder
+        Run folder.
+    checkpoint
+        Checkpoint to write.
+    sync
+        True if the file must survive a loss of power.
+    """
     _write(folder.checkpoint, checkpoint, previous=folder.previous_checkpoint, sync=sync)
 
 
 def renew(folder: RunFolder, checkpoint: Checkpoint, *, sync: bool) -> None:
     """Write the checkpoint that a run was resumed from again, with its new epoch.
 
-    The one before it stays, with that epoch as well: whichever is read next, no number is given out twice.
+    The previous checkpoint gets the new epoch, too, so that no sequence number is used twice, whichever is read next.
     """
     try:
         before = load(folder.previous_checkpoint)
     except CheckpointError:
-        before = None  # there is none that could be gone back to
+        before = None  # no usable previous checkpoint
     if before is not None:
         _write(folder.previous_checkpoint, replace(before, epoch=checkpoint.epoch), sync=sync)
     _write(folder.checkpoint, checkpoint, sync=sync)
@@ -259,7 +279,13 @@ _LAST_IS_LEFT = "the last one is whole: --resume RUN without --previous goes on 
 
 
 def newest(folder: RunFolder) -> Checkpoint:
-    """Return the last checkpoint of a run, or the one before it if the last one is damaged."""
+    """Return the last checkpoint of a run, or the previous one if the last one is damaged.
+
+    Raises
+    ------
+    CheckpointError
+        No checkpoint was written, or none is usable.
+    """
     try:
         return load(folder.checkpoint)
     except CheckpointError as damage:
@@ -274,7 +300,7 @@ def newest(folder: RunFolder) -> Checkpoint:
 
 
 def before_last(folder: RunFolder) -> Checkpoint:
-    """Go back to the checkpoint before the last one, which is put aside as ``checkpoint/damaged``."""
+    """Return the previous checkpoint, which replaces the last one. That is renamed to ``checkpoint/damaged``."""
     try:
         found = load(folder.previous_checkpoint)
     except CheckpointError as damage:
@@ -285,7 +311,7 @@ def before_last(folder: RunFolder) -> Checkpoint:
             folder.checkpoint.replace(folder.checkpoint.with_name("damaged"))
         os.link(folder.previous_checkpoint, folder.checkpoint)
     log.warning("going on from the checkpoint before the last one, after round %d", found.round)
-    # The last one may be of a server that was resumed just before, whose numbers must not be given out again.
+    # The replaced checkpoint may be of a later epoch, whose sequence numbers must not be used again.
     return replace(found, epoch=found.epoch + 1)
 
 
@@ -298,13 +324,13 @@ def _is_whole(path: Path) -> bool:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint."""
+    """Read a checkpoint; raise ``CheckpointError`` if it is damaged."""
     values = store.read(path)
     try:
         about = json.loads(str(values.pop("about")))
         promises = tuple(_Promise(**promise) for promise in about["promises"])
         found = Checkpoint(about["run"], about["round"], about["epoch"], values, about["members"], promises)
-        found.restore()  # what cannot be gone on from must not be found when the one before it is gone
+        found.restore()  # an unusable checkpoint must be found now, while the previous one still exists
     except (
         AttributeError,
         KeyError,
@@ -313,7 +339,7 @@ def load(path: Path) -> Checkpoint:
         RecursionError,
         DecodeError,
         ParseError,
-        SystemError,  # protobuf's word for half of a surrogate pair
+        SystemError,  # raised by protobuf for half of a surrogate pair
     ) as error:
         raise CheckpointError(f"not a checkpoint of this version ({error})", source=path) from error
     return found

@@ -1,4 +1,4 @@
-"""The conductor of a run: gathers the fleet, goes through the rounds, evaluates, records, checkpoints."""
+"""The coordinator of a run, from the first registration to the summary."""
 
 from __future__ import annotations
 
@@ -50,16 +50,24 @@ _COME_BACK = "start this client again when the server is back"
 
 
 class Coordinator:
-    """One run on the server.
+    """One run on the server: it gathers clients, conducts rounds, and writes the run folder.
 
     Parameters
     ----------
+    settings
+        Validated settings of the run.
+    folder
+        Run folder.
+    resume
+        Checkpoint to resume from; ``None``: a new run.
+    observer
+        Receiver of the run's events.
     public_key
-        The key that the clients must use; ``None``: the algorithm learns it from them.
+        Public key that the clients must use; ``None``: the algorithm gets it from the clients.
     limits
-        What clients and strangers may use of the server; by default those of every run.
+        Limits on the server's resources. Default: those for the run's number of clients.
     keeps_clients
-        Whether clients of an interrupted run learn nothing, and so wait for the server that resumes it.
+        True if clients of an interrupted run receive no farewell, so that they wait for the server that resumes it.
     """
 
     def __init__(
@@ -90,7 +98,7 @@ class Coordinator:
         names = () if resume is None else tuple(resume.members)
         for caution in check_run(settings, self._source, len(names) or expected):
             log.warning("%s", caution)
-        self.least_clients = len(names) or expected or 1  # that the run has
+        self.least_clients = len(names) or expected or 1
         self._failed = False
         self.disclosures = DisclosureRecord(
             folder.disclosures, folder.id, settings.differential_privacy, settings.uplink
@@ -116,19 +124,19 @@ class Coordinator:
         )
 
     def require_key(self, key: PublicKey) -> None:
-        """Have the clients use this key and no other; to be called before :meth:`conduct`."""
+        """Require a public key of all clients; to be called before :meth:`conduct`."""
         _check_key(self.settings, key)
         self._public_key = key
 
     # The run
 
     async def conduct(self, revoked: Callable[[bytes], str] = lambda certificate: "") -> Summary:
-        """Do the run; return what is also written to the run folder.
+        """Conduct the run, and return its summary, which the run folder also contains.
 
         Parameters
         ----------
         revoked
-            Says why a certificate (PEM) was revoked; empty if it was not.
+            Function of a certificate (PEM) that returns the reason if it was revoked, and an empty string if not.
         """
         self.folder.summary.unlink(missing_ok=True)  # a resumed run has not ended
         for warning in self.settings.algorithm.warnings:
@@ -149,7 +157,10 @@ class Coordinator:
             await rounds.close(completed=True)
             reason = told = ""
         except TooManyFilesError as error:
-            reason, told = str(error), None  # a supervisor starts the server again: clients shall come back
+            reason, told = (
+                str(error),
+                None,
+            )  # no farewell: clients reconnect after a supervisor has restarted the server
             raise
         except FenchelError as error:
             reason, told = str(error), reason_for_clients(error)
@@ -159,7 +170,7 @@ class Coordinator:
             told = None if self._keeps_clients else f"the server was interrupted; {_COME_BACK}"
             raise
         except Exception as error:
-            # Whoever wrote the algorithm is shown its own lines by the command, and the log has all of them.
+            # For a defect in an algorithm from outside Fenchel, the command prints the algorithm's own lines.
             level = logging.ERROR if outside(error) is None else logging.INFO
             log.log(level, "a defect, of Fenchel or of the algorithm", exc_info=True)
             raise
@@ -169,15 +180,15 @@ class Coordinator:
                 if rounds is not None and reason:
                     with self._first_error():
                         await rounds.close(completed=False)
-            finally:  # the clients hear of the end, also where the disk is full
+            finally:  # clients receive a farewell even if the disk is full
                 summary = await self._end(rounds, time.perf_counter() - started, reason, told)
         return summary
 
     @contextlib.contextmanager
     def _first_error(self) -> Iterator[None]:
-        """Raise an error only if none has ended the run yet: a full disk fails file after file, and the first says why.
+        """Raise only the first error that ends the run, and log later ones.
 
-        The others are logged.
+        A full disk makes one file after another fail, and the first error gives the reason.
         """
         try:
             yield
@@ -188,7 +199,7 @@ class Coordinator:
             log.error("%s", error)
 
     def _rounds(self) -> Rounds:
-        """Build the server half, its fleet and the evaluator, from the start or from the checkpoint."""
+        """Build the rounds with server half, fleet and evaluator, in their initial state or the checkpoint's."""
         settings = self.settings
         shape = self.admission.shape()
         note = DeferredNote()
@@ -205,7 +216,7 @@ class Coordinator:
         objective = build_objective(settings.objective, no_samples(*shape))
         algorithm = build_half(settings, self._half, fleet, shape, self._public_key)
         if self._source is None and self._resume is None:
-            algorithm.check(None)  # now that it is known what the clients hold
+            algorithm.check(None)  # only now, as the clients have described their data
         done = 0
         if self._resume is not None:
             algorithm.state = self._resume.state(type(algorithm.state))
@@ -220,7 +231,7 @@ class Coordinator:
             *(privacy_budget.names if privacy_budget else ()),
         )
         if privacy_budget is not None and self._resume is not None and exists(self.folder.calls):
-            privacy_budget.resume(read(self.folder.calls))  # also what was asked after the checkpoint: it was sent
+            privacy_budget.resume(read(self.folder.calls))  # also requests after the checkpoint: they were sent
         self.disclosures.privacy_budget = privacy_budget
         recorder = Recorder(self.folder, figures, done, self._observer.calls, algorithm.client_figures)
         growth = ObjectiveGrowth()
@@ -248,7 +259,7 @@ class Coordinator:
         )
 
     def _preparation(self) -> Preparation:
-        """Return what is done to samples before the model sees them, as far as the server knows it."""
+        """Return the preparation of samples for the model, as far as the server knows it."""
         if self._source is not None:
             return self._source.preparation
         features, _ = self.admission.shape()
@@ -259,9 +270,10 @@ class Coordinator:
         return Preparation(self.settings.data, stored, tuple(names), columns=columns or None)
 
     async def _end(self, rounds: Rounds | None, seconds: float, reason: str, told: str | None) -> Summary:
-        """Tell the clients that the run is over, and why (``told``); write how it ended, and why (``reason``).
+        """End the run: send farewells to the clients, and write the summary.
 
-        Where ``told`` is ``None`` clients learn nothing, and take it that the server was killed.
+        ``reason`` is empty if the run is complete. Clients receive a reason without paths of the server's files, or no
+        farewell at all if that is ``None``, as if the server had been killed.
         """
         done = 0 if rounds is None else rounds.done
         figures = {} if rounds is None else {k: v for k, v in rounds.figures.items() if not math.isnan(v)}
@@ -271,19 +283,19 @@ class Coordinator:
             self.admission.end(pb.Farewell(completed=not reason, reason=told))
         if reason:
             log.info("the run stopped after round %d: %s", done, reason)
-        # After the farewells: on a full disk, this is where it ends.
+        # After the farewells, because writing fails on a full disk.
         text = json.dumps(asdict(summary), indent=2) + "\n"
         try:
             await self._write("the summary", partial(write_text, self.folder.summary, text))
             await self._write("the disclosure record", self.disclosures.save)
             await self._write("the record of environments", self._environments.save_news)
         finally:
-            with contextlib.suppress(FenchelError):  # there is no run left that an observer could stop
-                await asyncio.to_thread(self._observer.ended, summary)  # clients hear of the end meanwhile
+            with contextlib.suppress(FenchelError):  # the run has ended, so an observer cannot stop it
+                await asyncio.to_thread(self._observer.ended, summary)  # farewells are sent meanwhile
         return summary
 
     async def _write(self, what: str, write: Callable[[], None]) -> None:
-        """Write something at the end of the run; a run that has failed waits for no files."""
+        """Write a file at the end of the run, with retries for want of open files unless the run has failed."""
         with self._first_error():
             if self._failed:
                 write()
@@ -291,19 +303,26 @@ class Coordinator:
                 await until_written(what, write, self._throttled_log)
 
     async def farewells(self, patience: float = 5.0) -> None:
-        """Wait until every connected client has been told that the run is over."""
+        """Wait until every connected client has received its farewell, for at most ``patience`` seconds."""
         await self.admission.farewells(patience)
-        # Replies that nobody waited for may have come meanwhile.
+        # Late replies may have arrived meanwhile, which the record must contain.
         await self._write("the disclosure record", self.disclosures.save_news)
 
 
 def open_resumed(folder: RunFolder, *, previous: bool = False) -> Checkpoint:
-    """Return the checkpoint that a run is to be resumed from.
+    """Return the checkpoint from which to resume a run.
 
     Parameters
     ----------
+    folder
+        Run folder.
     previous
-        Whether it is to be the one before the last, whatever the last one is like.
+        True for the checkpoint before the last one, even if the last one is intact.
+
+    Raises
+    ------
+    CheckpointError
+        No checkpoint is usable, or it belongs to another run.
     """
     found = checkpoints.before_last(folder) if previous else checkpoints.newest(folder)
     if found.run != folder.id:
@@ -314,7 +333,7 @@ def open_resumed(folder: RunFolder, *, previous: bool = False) -> Checkpoint:
 
 
 def reason_for_clients(error: FenchelError) -> str:
-    """Return why the run stopped, as clients may read it: without the paths of the server's own files."""
+    """Return the reason of a failure for clients, without paths of the server's files."""
     if isinstance(error, StorageError):
         cause = error.__cause__
         why = f" ({cause.strerror})" if isinstance(cause, OSError) and cause.strerror else ""

@@ -1,12 +1,14 @@
-"""How good the current model is, on the server's test set and on the training data.
+"""Evaluation of the current model, on the server's test set and on the training data.
 
-Where clients hold whole samples, they evaluate the model on their shards, and their sums give the training
-objective; told apart, they say how evenly the model serves the clients. How well scores rank the samples of two
-classes is no sum over samples. Where the settings ask for it, clients tell their scores in groups, so that
-the area under the ROC curve of all samples is known up to an error; what groups show of single scores is said
-in :mod:`fenchel.common.objectives.score_groups`. Where features are split, no client can evaluate: its scores
-are sums of parts that others hold, and to put them together the server would have to see them, sample by
-sample. So no client is asked, and the server computes the training objective only if it can load the data set
+If clients hold whole samples, they evaluate the model on their shards. Their sums give the training objective, and
+their single values the spread over clients.
+
+The area under the ROC curve (AUC) is not a sum over samples. If the settings ask for it, clients send histograms of
+their scores, from which the AUC of all samples is known up to an error. :mod:`fenchel.common.objectives.score_groups`
+describes what histograms disclose about single scores.
+
+If features are split, no client can evaluate the model, because each score is a sum over clients, which the server
+would have to see for each sample. The server then computes the training objective only if it can load the data set
 itself, which makes the run a simulation.
 """
 
@@ -49,26 +51,26 @@ from fenchel.fleet.fleet import Fleet
 
 log = logging.getLogger("fenchel.server")
 
-_MAX_FPR = 0.1  # up to which the partial AUC looks at the ROC curve
-_CLOSE = 0.02  # an error of the AUC that is not worth another look
+_MAX_FPR = 0.1  # upper limit of the false positive rate in the partial AUC
+_CLOSE = 0.02  # error of the AUC below which no finer histogram is requested
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates models.
+    """Evaluator of a run's models.
 
     Attributes
     ----------
     settings
-        Of the run.
+        Settings of the run.
     fleet
-        Whose data the training objective is made of.
+        Fleet whose clients evaluate the model.
     objective
-        Of the whole problem; holds the server's test samples, if there are any.
+        Objective on the server's test samples, if there are any.
     source
-        The data set, where the server computes the training objective itself; else ``None``.
+        Data set, if the server computes the training objective itself; otherwise ``None``.
     asks_clients
-        Whether the clients evaluate the model on their data.
+        True if the clients evaluate the model on their data.
     """
 
     settings: RunSettings
@@ -83,13 +85,19 @@ class Evaluator:
 
         Parameters
         ----------
+        settings
+            Settings of the run.
+        fleet
+            Fleet, whose clients have described their data.
+        test
+            Test samples of the server.
         source
-            The data set, if the server can load it.
+            Data set; ``None`` if the server cannot load it.
         """
         shards = [member.shard for member in fleet.members.values() if member.shard is not None]
         whole = not settings.data.is_ragged and all(shard.features_held == shard.features for shard in shards)
         chosen = settings.evaluation.training
-        # Nobody else can, or may, compute the training objective.
+        # True if clients cannot, or may not, compute the training objective.
         alone = not whole or (settings.claims_privacy and not settings.data.holdout)
         check_training(settings, source)
         if source is not None and source.lack:
@@ -97,25 +105,25 @@ class Evaluator:
         by_server = source is not None and (alone if chosen is None else chosen)
         asks_clients = settings.clients_evaluate and whole and not by_server
         if not (whole or by_server):
-            log.info("features are split: no client can evaluate the model, and nobody computes its training loss")
+            log.info("features are split: no client can evaluate the model, so its training loss is not computed")
         objective = build_objective(settings.objective, test)
         return cls(settings, fleet, objective, source if by_server else None, asks_clients)
 
     @cached_property
     def _pooled(self) -> Objective:
-        """The objective of all training samples together; they are prepared once."""
+        """Objective on all training samples, which are prepared once."""
         assert self.source is not None
         return build_objective(self.settings.objective, self.source.training(self.settings.objective.dtype))
 
     def is_due(self, t: int) -> bool:
-        """Whether the model is evaluated after round ``t``."""
+        """Return True if the model is evaluated after round ``t``."""
         return t % self.settings.evaluation.every == 0 or t == self.settings.rounds
 
     async def evaluate(self, model: Vector) -> dict[str, float]:
-        """Return the figures called ``FIGURES``, as far as the settings ask for them; the others are nan.
+        """Return the figures named in ``FIGURES``; those that the settings do not ask for are nan.
 
-        The objective is the mean loss over all training samples plus the penalty plus h. The clients' own sums
-        give it exactly, and so does the server's own pass over the data set.
+        The objective is the mean loss over all training samples, plus the penalty and the regulariser h. It is exact,
+        whether it comes from the clients' sums or from the server's own pass over the data set.
         """
         figures = dict.fromkeys(FIGURES, math.nan)
         if self.settings.evaluation.server and self.objective.samples:
@@ -124,7 +132,7 @@ class Evaluator:
             if ranking is not None:
                 figures |= self._ranked(ranking)
         if self.source is not None:
-            # In a thread: a pass over a large data set must not keep the connections waiting.
+            # In a thread, as a pass over a large data set must not block the connections.
             metrics, auc = await asyncio.to_thread(self._on_all_training_samples, model)
             figures |= self._training(metrics, model)
             if auc is not None:
@@ -170,9 +178,9 @@ class Evaluator:
         return await everybody.inspect(EVALUATE, verify, returns={**returns, **LEVELS}, model=model, places=places)
 
     async def _grouped(self, model: Vector, least: int, replies: Replies) -> dict[str, float]:
-        """Return the AUC, asking again with further places on the line where scores concentrate.
+        """Return the AUC figures, and request finer histograms where scores concentrate until the error is small.
 
-        Only if all answer again: otherwise the figures would be of other samples than the losses.
+        A finer histogram counts only if all clients reply again, so that the AUC is of the same samples as the losses.
         """
         places, edges = NO_PLACES, edges_of(BINS, NO_PLACES)
         figures = _aucs(replies.values(), edges)
@@ -193,7 +201,10 @@ class Evaluator:
         return figures
 
     def _verify_groups(self, bins: int, least: int, client: str, reply: Values) -> None:
-        """Raise unless a client's groups are such, and hold all of its samples, or none for want of finite scores."""
+        """Raise ``PayloadError`` unless a client's histograms are valid and hold all its samples.
+
+        They are empty if scores are not finite.
+        """
         described = self.fleet.members[client].shard
         assert described is not None
         for prefix, samples in (("", described.samples), ("holdout_", reply["holdout_samples"])):
@@ -204,7 +215,7 @@ class Evaluator:
             if grouped not in (samples, 0):
                 raise PayloadError(
                     f"{' and '.join(map(repr, groups))} hold {grouped} samples, expected {samples}, "
-                    "as many as it has told",
+                    "the number that the client reported",
                     client=client,
                 )
 
@@ -216,27 +227,27 @@ class Evaluator:
 
 
 def check_training(settings: RunSettings, source: DataSource | None) -> None:
-    """Raise a ``DataError`` if the server is to evaluate on training samples that it cannot prepare."""
+    """Raise ``DataError`` if the server is to evaluate on training samples that it cannot prepare."""
     if settings.evaluation.training and source is not None and source.lack:
         raise DataError(f"true given, but {source.lack}", key="evaluation.training")
 
 
 def over_clients(shards: Iterable[Metrics], holdouts: Iterable[Metrics]) -> dict[str, float]:
-    """Return how evenly a model serves the clients, each of which counts the same however large it is.
+    """Return the spread of a model's quality over the clients, with equal weight for each client.
 
     Parameters
     ----------
     shards
-        Of each client, on the samples that it trains on.
+        Metrics of each client on its training samples.
     holdouts
-        Of each client, on the samples that it only tests on; clients without such samples are left out.
+        Metrics of each client on its test samples. Clients without test samples are left out.
 
     Returns
     -------
     dict[str, float]
-        ``worst_client_loss``, the largest of the clients' mean losses, for which robust algorithms are made; and mean,
-        smallest and (population) standard deviation of the clients' accuracies, and the mean of the smallest tenth,
-        rounded up to whole clients (docs/specifications/drdm.md, sections 5.1 and 9). nan where nobody can tell.
+        ``worst_client_loss``, the largest mean loss of a client, which robust algorithms minimise; nan without samples.
+        If clients have test samples, also mean, minimum and population standard deviation of their accuracies, and the
+        mean of the smallest tenth, rounded up to whole clients (docs/specifications/drdm.md, sections 5.1 and 9).
     """
     losses = [metrics.loss for metrics in shards if metrics.samples]
     accuracies = np.sort([metrics.accuracy for metrics in holdouts if metrics.accuracy is not None])
@@ -272,9 +283,9 @@ def _aucs(replies: Collection[Mapping[str, Value]], edges: Vector) -> dict[str, 
 
 
 def _grouped(name: str, replies: Collection[Mapping[str, Value]], prefix: str, bins: int) -> dict[str, float]:
-    """Return the AUC over the samples of all clients together, as far as their groups of scores tell it.
+    """Return the AUC over the samples of all clients, with the error that the histograms leave.
 
-    nan if a client has samples and no groups: its scores are not finite.
+    Both are nan if a client has samples but an empty histogram, as its scores are not finite.
     """
     positives, negatives = ([_groups(reply, prefix + kind) for reply in replies] for kind in ("positives", "negatives"))
     grouped = all(

@@ -1,4 +1,4 @@
-"""The check of a run's settings against its data, before a process is started or a client is awaited."""
+"""The check of a run's settings against its data, before any process is started or any client is awaited."""
 
 from __future__ import annotations
 
@@ -27,23 +27,29 @@ from fenchel.server.membership.late_joiners import check_late_joiners
 
 
 def open_data(settings: RunSettings) -> DataSource | None:
-    """Open the data set of a run; return ``None`` where each client brings its own."""
+    """Open the data set of a run; return ``None`` if each client brings its own."""
     return None if settings.own_data else DataSource.open(settings.data, settings.seed, settings.positive)
 
 
 def check_run(settings: RunSettings, source: DataSource | None, clients: int | None) -> tuple[str, ...]:
-    """Refuse a run that could not be done, as far as settings and data tell; return warnings of one that could.
+    """Check that a run is possible with its settings and data, and return warnings.
 
-    The server half is built for it as in the run, over clients that hold what the partition gives them. So
-    whatever a half refuses when it is built, or in :meth:`fenchel.algorithms.server_half.Algorithm.check`, is
-    refused here.
+    The check builds the server half as in the run, over clients with the shards of the partition. So errors of the
+    half's constructor and of :meth:`fenchel.algorithms.server_half.Algorithm.check` are raised here.
 
     Parameters
     ----------
+    settings
+        Settings of the run.
     source
-        Its data set; ``None``: each client brings its own, or the data are not to be looked at.
+        Data set; ``None`` if each client brings its own, or the data are not to be checked.
     clients
-        How many take part; ``None``: not known yet, and then nothing is checked that depends on their number.
+        Number of clients; ``None`` if it is not known yet, which skips the checks that depend on it.
+
+    Raises
+    ------
+    SettingsError, DataError
+        The run is not possible.
     """
     if settings.differential_privacy is not None:
         require_library()
@@ -71,7 +77,7 @@ def check_run(settings: RunSettings, source: DataSource | None, clients: int | N
 
 
 def _smoothness(settings: RunSettings, source: DataSource) -> float:
-    """Return the smoothness of the objective on all training samples; that of the steepest client is no smaller."""
+    """Return the smoothness of the objective on all training samples, a lower bound on the largest of any client."""
     return float(build_objective(settings.objective, source.training(settings.objective.dtype)).smoothness)
 
 
@@ -82,12 +88,25 @@ def build_half(
     shape: tuple[int, int],
     public_key: PublicKey | None = None,
 ) -> Algorithm:
-    """Build the server half of a run's algorithm; SettingsError if it could not use the objective's optimiser.
+    """Build the server half of a run's algorithm.
 
     Parameters
     ----------
+    settings
+        Settings of the run.
+    half
+        Class of the server half.
+    fleet
+        Fleet of the run.
+    shape
+        Numbers of features and classes of the problem.
     public_key
-        The key that the clients must use, if the server was given one.
+        Public key that the clients must use, if the server has one.
+
+    Raises
+    ------
+    SettingsError
+        The algorithm cannot use the objective's optimiser, or the half refuses the settings.
     """
     objective = build_objective(settings.objective, no_samples(*shape))
     model = initial_model(settings.objective, *shape, settings.seed)
@@ -142,7 +161,7 @@ def no_samples(features: int, classes: int) -> Shard:
 
 
 def _assumed_shape(settings: RunSettings) -> tuple[int, int] | None:
-    """Return features and classes that stand for any; ``None`` where the objective is not checked alike for all."""
+    """Return placeholder numbers of features and classes; ``None`` if the objective's check depends on them."""
     data, objective = settings.data, settings.objective
     linear = isinstance(objective, LinearSettings | SmoothedHingeSettings)
     if not linear and not (isinstance(objective, BinarySettings) and objective.scorer.kind == "linear"):
@@ -155,7 +174,7 @@ def _assumed_shape(settings: RunSettings) -> tuple[int, int] | None:
 
 
 def _described(source: DataSource, clients: int) -> Sequence[pb.ShardDescription]:
-    """Return what each client will say of its data."""
+    """Return the description of each client's shard."""
     problem = source.problem
     return [
         pb.ShardDescription(

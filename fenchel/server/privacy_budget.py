@@ -1,7 +1,7 @@
-"""What a run has cost its clients of their privacy, as far as the server can know: shown, and kept to the budget.
+"""The privacy budget of a run: the server's account of the privacy loss of each client.
 
-Each client keeps its own ledger, which decides for it (``fenchel/client/privacy/ledger.py``). The server counts what
-it asked for, in order to show the figures and to end the run before a client would have to refuse.
+Each client keeps its own ledger, which is decisive (``fenchel/client/privacy/ledger.py``). The server counts its
+requests in order to report the loss, and to end the run before a client would have to refuse.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from fenchel.proto import fenchel_pb2 as pb
 
 @dataclass
 class PrivacyBudget:
-    """Uploads of every client, and what they amount to.
+    """Number of uploads of each client, and their privacy loss.
 
     Attributes
     ----------
     settings
-        Of the run, which is under differential privacy.
+        Settings of the run, which is under differential privacy.
     objective
-        What is minimised, without data.
+        Objective without data.
     facts
-        Of each client, by id.
+        Public facts of each client that determine its noise, by client id.
     releases
-        Noise and sampling of each client's uploads.
+        Noise and sampling of each client's uploads, by client id.
     uploads
-        How often each client was asked for one.
+        Number of uploads that each client was asked for, by client id.
     names
-        Columns of the metrics table; each the largest of any client.
+        Columns of the metrics table, each the largest value of any client.
     """
 
     settings: RunSettings
@@ -64,37 +64,43 @@ class PrivacyBudget:
 
     @property
     def privacy(self) -> DifferentialPrivacy:
-        """The mechanism."""
+        """Section ``differential_privacy`` of the settings."""
         assert self.settings.differential_privacy is not None
         return self.settings.differential_privacy
 
     def enrol(self, samples: Mapping[str, int]) -> None:
-        """Take in clients with so many samples each, n_i by client id, that are not known yet."""
+        """Add the clients that are not known yet.
+
+        Parameters
+        ----------
+        samples
+            Number of samples n_i of each client, by client id.
+        """
         alike = {facts: self.releases[client] for client, facts in self.facts.items()}
         for client, count in samples.items():
             if client in self.facts:
                 continue
             facts = facts_of(self.settings, self.objective, count)
-            if facts not in alike:  # most clients are alike, and a calibration takes a second
+            if facts not in alike:  # a calibration takes a second, and most clients have equal facts
                 alike[facts] = Release(self.privacy.noise(facts), self.privacy.sampling_rate(facts))
             self.facts[client], self.releases[client] = facts, alike[facts]
 
     def resume(self, calls: pa.Table) -> None:
-        """Count what a run that is resumed has asked for already: the rows of its calls."""
+        """Count the uploads that a resumed run has already asked for, from its table of calls."""
         asked = calls.filter(pc.and_(pc.equal(calls["kind"], "ask"), pc.greater(calls["round"], 0)))
         self.uploads = Counter(asked["client"].to_pylist())
 
     def warnings(self) -> list[str]:
-        """Return what a reader of this run's figures should know, each once."""
+        """Return the warnings about this run's mechanism, each once."""
         found = [warning for facts in set(self.facts.values()) for warning in self.privacy.warnings(facts)]
         return list(dict.fromkeys(found))
 
     def count(self, calls: Iterable[Call]) -> None:
-        """Count the uploads that a round asked for, whether or not they arrived."""
+        """Count the uploads that a round asked for, even if they did not arrive."""
         self.uploads.update(call.client for call in calls if call.kind == pb.ASK and call.round > 0)
 
     def epsilon(self, method: str, more: int = 0) -> float:
-        """Return the largest epsilon of any client by one accountant, after ``more`` further uploads of each."""
+        """Return the largest epsilon of any client, by the accountant ``method``, after ``more`` further uploads."""
         most: dict[Release, int] = {}
         for client, release in self.releases.items():
             most[release] = max(most.get(release, 0), self.uploads[client] + more)
@@ -108,7 +114,7 @@ class PrivacyBudget:
         return known[release, count]
 
     def exhausted(self) -> str:
-        """Say why no further round can be asked for within the budget; empty if one can."""
+        """Return the reason if another round would exceed the budget; empty if it would not."""
         budget = self.privacy.budget
         if budget is None or self.privacy.mechanism == "paper":
             return ""
@@ -121,7 +127,7 @@ class PrivacyBudget:
         )
 
     def figures(self) -> dict[str, float]:
-        """Return the row of this moment: see :attr:`names`."""
+        """Return the current figures, by the names in :attr:`names`."""
         most = max(self.uploads.values(), default=0)
         return {
             "privacy_uploads": float(most),
@@ -137,7 +143,7 @@ class PrivacyBudget:
         }
 
     def groups(self) -> list[dict[str, object]]:
-        """Return what the uploads have cost, a row for all clients of equal noise and sampling; the largest of any."""
+        """Return one row for all clients of equal noise and sampling, with the largest privacy loss of any of them."""
         alike: dict[Release, list[str]] = {}
         for client, release in self.releases.items():
             alike.setdefault(release, []).append(client)
@@ -159,7 +165,7 @@ class PrivacyBudget:
         return rows
 
     def _largest(self) -> list[tuple[str, PrivacyFacts]]:
-        """Return, of clients that are alike, the one that was asked most often."""
+        """Return, for each set of equal facts, the client with the most uploads."""
         largest: dict[PrivacyFacts, str] = {}
         for client, facts in self.facts.items():
             if facts not in largest or self.uploads[client] > self.uploads[largest[facts]]:
@@ -168,5 +174,5 @@ class PrivacyBudget:
 
 
 def _finite(epsilon: float) -> float | None:
-    """Return an epsilon for a JSON file, which has no infinity: ``None`` says that nothing is promised."""
+    """Return an epsilon for a JSON file, which has no infinity; ``None`` stands for no guarantee."""
     return epsilon if math.isfinite(epsilon) else None

@@ -1,4 +1,4 @@
-"""The rounds of a run, and what is saved after each."""
+"""The rounds of a run: training, evaluation, records and checkpoints."""
 
 from __future__ import annotations
 
@@ -38,35 +38,37 @@ from fenchel.server.telemetry.recorder import Ended, Recorder, Row
 
 log = logging.getLogger("fenchel.server")
 
-_ZIP64_BYTES = 1 << 30  # above, the archive needs a wider format, whose bytes depend on Python's version
+_ZIP64_BYTES = 1 << 30  # size above which the archive needs ZIP64, whose bytes depend on Python's version
 
 
 @dataclass(kw_only=True)
 class Rounds:
-    """Goes through the rounds of a run.
+    """The rounds of a run.
 
     Attributes
     ----------
     preparation
-        Saved with the model.
+        Preparation of samples, saved with the model.
     note
-        What the fleet sees to while clients work.
+        Deferred record of the last round, written while clients work on the next.
     done
-        The last round that is done.
+        Number of the last completed round.
     admission
-        Takes clients that have joined meanwhile into the fleet, between two rounds; returns whether it has grown.
+        Function that adds late joiners to the fleet between two rounds, and returns True if the fleet has grown.
     disclosures
-        The account of what crossed, written now and then.
+        Disclosure record of the run.
     begins
-        Called with the number of each round that begins.
+        Function that is called with the number of each round at its beginning.
     privacy_budget
-        Under differential privacy.
+        Privacy budget under differential privacy, otherwise ``None``.
     epoch
-        How often the run has been resumed.
+        Number of times that the run has been resumed.
     ended
-        Why the run was complete before its last round; empty if it was not.
+        Reason for which the run was complete before its last round; empty if it was not.
     figures
-        The last evaluation; at the end also the algorithm's own figures.
+        Figures of the last evaluation; at the end also the algorithm's own.
+    saving
+        Writer of checkpoints.
     """
 
     settings: RunSettings
@@ -89,7 +91,7 @@ class Rounds:
     ended: str = ""
     figures: dict[str, float] = field(default_factory=dict)
     saving: Saving = field(init=False)
-    _evaluated: int = -1  # the last round after which the model was evaluated
+    _evaluated: int = -1  # number of the last round with an evaluation
 
     def __post_init__(self, epoch: int) -> None:
         self.saving = Saving(
@@ -103,7 +105,13 @@ class Rounds:
         )
 
     async def go(self, *, fresh: bool) -> None:
-        """Do the rounds that are left, and save the final model."""
+        """Conduct the remaining rounds, and save the final model.
+
+        Parameters
+        ----------
+        fresh
+            True for a new run, False for a resumed one.
+        """
         watching = asyncio.create_task(self.fleet.shortfalls.watch(self.observer.waiting, self.saving.secure))
         try:
             await self._go(fresh)
@@ -121,24 +129,24 @@ class Rounds:
             if self.privacy_budget is not None:
                 self.ended = self.privacy_budget.exhausted() or self.fleet.exhausted()
             if self.ended or self.observer.stopped:
-                level = logging.WARNING if self.ended else logging.INFO  # an observer meant it
+                level = logging.WARNING if self.ended else logging.INFO  # an observer ends a run on purpose
                 self.ended = self.ended or self.observer.stopped
                 log.log(level, "the run ends after round %d: %s", self.done, self.ended)
                 break
             await self._round(t)
         if self.saving.saved != self.done:
             await self._save(wait=True)
-        await self._finish()  # not saved: whoever resumes the run now does the end again, from what was before it
+        await self._finish()  # no checkpoint follows, so that a resumed run repeats the end
         await self._write_model(self.folder.model, "the final model")
 
     async def _write_model(self, path: Path, what: str) -> None:
-        """Write the model as it is now, with what new samples need to be prepared for it."""
+        """Write the current model, with the preparation that new samples need."""
         private = self.settings.algorithm.hides_model
         arrays = {"model": self.algorithm.model, **self.preparation.arrays()}
         await until_written(what, partial(save_model, path, arrays, private=private), self.throttled_log)
 
     async def _enrol(self) -> None:
-        """Let the account of privacy know everybody's number of samples."""
+        """Add new clients, with their numbers of samples, to the privacy budget."""
         if self.privacy_budget is not None:
             members = self.fleet.members.values()
             samples = {each.name: each.shard.samples for each in members if each.shard is not None}
@@ -148,7 +156,7 @@ class Rounds:
         fleet = self.fleet
         if await self.admission(fleet, self.algorithm):
             await self._enrol()
-            await self._save(wait=True)  # a server that is resumed must know its clients
+            await self._save(wait=True)  # so that a resumed server knows its clients
         elif self.saving.covered < self.done and fleet.is_short and self.saving.may_save:
             await self._save(wait=True)
         started = time.perf_counter()
@@ -177,7 +185,7 @@ class Rounds:
             self.saving.keep(t, self.algorithm.state)
 
     async def _train(self, t: int) -> None:
-        """Have the algorithm do a round."""
+        """Run one round of the algorithm, and report clients that have used up their privacy budgets in it."""
         fleet = self.fleet
         self.begins(t)
         self.observer.round_begun(t)
@@ -196,7 +204,7 @@ class Rounds:
         fleet.check_lost()
 
     async def _evaluate(self, t: int) -> dict[str, float]:
-        """Return the figures of the model after a round; none where it is not due, or hides its model."""
+        """Return the figures of the model after a round; empty if no evaluation is due or the model is hidden."""
         if not (self.evaluator.is_due(t) and self.algorithm.model_is_known):
             return {}
         self.figures, self._evaluated = await self.evaluator.evaluate(self.algorithm.model), t
@@ -215,21 +223,21 @@ class Rounds:
     ) -> None:
         self.recorder.clients(t, each)
         row = self.recorder.round(t, started, ended, calls, connected, figures)
-        with contextlib.suppress(TooManyFilesError):  # it is written with the checkpoint, which waits
+        with contextlib.suppress(TooManyFilesError):  # the next checkpoint writes it, and waits for a free file
             self.disclosures.save_news()
         self.observer.round_ended(row)
 
     async def _finish(self) -> None:
-        """Let the algorithm finish; evaluate the final model, unless it is the one of the last evaluation."""
+        """Finish the algorithm, and evaluate the final model unless the last evaluation was of the same one."""
         fleet, algorithm = self.fleet, self.algorithm
-        # A digest and no copy: at the end of a round a large model is what the server has least memory for.
+        # A digest rather than a copy, as the server may lack the memory for a second large model.
         known = algorithm.model_is_known and self._evaluated == self.done
         evaluated = await asyncio.to_thread(_digest, algorithm.model) if known else None
         with fleet.in_round(self.settings.rounds + 1, draws_follow=False) as calls:
             await algorithm.finish()
             await fleet.kept_promises(self.settings.participation.deadline)
             model = algorithm.model
-            # Some algorithms hide their model until they finish, some change it then, even into what is no model.
+            # Algorithms may reveal or change their model when they finish, or replace it by an array that is no model.
             is_model = algorithm.model_is_known and model.shape == (self.evaluator.objective.dimension,)
             if is_model and (evaluated is None or evaluated != await asyncio.to_thread(_digest, model)):
                 self.figures = await self.evaluator.evaluate(model)
@@ -246,7 +254,7 @@ class Rounds:
         self.disclosures.save()
 
     async def close(self, *, completed: bool) -> None:
-        """Close the tables: for good, or so that a resumed run can go on with them."""
+        """Close the tables, for good if the run is complete, otherwise so that a resumed run can continue them."""
         await self.saving.close()
         try:
             self.note.settle()
@@ -259,19 +267,21 @@ class Rounds:
 
 
 def _digest(model: Vector) -> bytes:
-    """Return a digest of a model's bits."""
+    """Return a digest of the bits of a model."""
     return hashlib.blake2b(np.ascontiguousarray(model).data).digest()
 
 
 def save_model(path: Path, arrays: Mapping[str, NDArray[Any]], *, private: bool) -> None:
-    """Write a model as NPZ, atomically; the same model gives the same bytes (no time of day in the archive).
+    """Write a model as NPZ, atomically. Equal models give equal bytes, as the archive contains no time.
 
     Parameters
     ----------
+    path
+        Path of the file.
     arrays
-        The model, and what new samples need to be prepared for it, by their names in the archive.
+        Model and preparation of samples, by name in the archive.
     private
-        Whether only the owner of the file can read it.
+        True if only the owner may read the file.
     """
     with store.writing(path), store.replacing(path, private=private) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():

@@ -1,4 +1,4 @@
-"""Checkpoints of a run, written off the critical path, and at the latest when the run has to wait."""
+"""The writer of a run's checkpoints, off the critical path, and at the latest when the run has to wait."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ log = logging.getLogger("fenchel.server")
 
 _SAVING_SHARE = 0.05
 _KEEPING_SHARE = 0.01
-_TRIES = 120  # times that a file is tried to be opened while too many are open
-_PAUSE = 1.0  # seconds between two of them
+_TRIES = 120  # attempts to open a file while too many files are open
+_PAUSE = 1.0  # seconds between two attempts
 
 
 async def until_written(what: str, write: Callable[[], Awaitable[None] | None], throttled_log: ThrottledLog) -> None:
-    """Write something of the run; while too many files are open, wait and try again.
+    """Write a file of the run, and retry while too many files are open.
 
-    Connections of strangers end by themselves, and another program may close its files.
+    The cause can pass: idle connections are closed after a while, and another program may close its files.
 
     Parameters
     ----------
     what
-        What is written, for the log.
+        Name of the file, for the log.
     write
-        Leaves nothing half done where it fails.
+        Function that writes it, and leaves nothing half done if it fails.
+    throttled_log
+        Log for the warnings.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -66,28 +68,28 @@ async def _done(write: Callable[[], Awaitable[None] | None]) -> None:
 
 @dataclass(kw_only=True)
 class Saving:
-    """Writes checkpoints between two rounds, while the next one goes on.
+    """Writer of checkpoints, each taken between two rounds and written during the next one.
 
-    A round is passed over when saving would take more than a twentieth of the time: what a crash then loses is
-    done again in as little time. What is passed over is kept in memory, as far as that takes no more than a
-    hundredth of the time, and written as soon as the run has to wait for replies.
+    A round is skipped if saving would take more than a twentieth of the time. A crash then loses little, as the rounds
+    that are repeated were short. A skipped round is kept as a snapshot in memory, if that takes at most a hundredth of
+    the time, and written as soon as the run has to wait for replies.
 
     Attributes
     ----------
     members
-        Of the run, by id.
+        Client records of the run, by id.
     epoch
-        How often the run has been resumed.
+        Number of times that the run has been resumed.
     prepare
-        Writes whatever a checkpoint must not be ahead of.
+        Function that writes the tables, which must not lag behind a checkpoint.
     took
-        Called with the seconds that each save has taken.
+        Function that is called with the duration of each save in seconds.
     throttled_log
-        Where it says that a save has to wait.
+        Log for saves that have to wait.
     saved
-        The round after which the last checkpoint was written; ``None``: there is none yet.
+        Number of the round of the last checkpoint; ``None``: there is none yet.
     covered
-        The last round after which the run was saved or kept.
+        Number of the last round that was saved or kept in memory.
     """
 
     settings: RunSettings
@@ -100,15 +102,15 @@ class Saving:
     saved: int | None = None
     covered: int = -1
     _task: asyncio.Task[None] | None = None
-    _bases: dict[str, int] = field(default_factory=dict)  # of each client, in the last checkpoint
-    _save_from: float = 0.0  # before this moment another save would take too large a share of the time
-    _kept: RoundSnapshot | None = None  # what is written if the run has to wait
-    _keep_from: float = 0.0  # as for saving
+    _bases: dict[str, int] = field(default_factory=dict)  # base of each client in the last checkpoint
+    _save_from: float = 0.0  # time before which another save would exceed its share
+    _kept: RoundSnapshot | None = None  # snapshot to be written if the run has to wait
+    _keep_from: float = 0.0  # time before which another snapshot would exceed its share
     _closed: bool = False
 
     @property
     def may_save(self) -> bool:
-        """Whether a save would take no more than its share of the time."""
+        """True if a save now would not exceed its share of the time."""
         return time.perf_counter() >= self._save_from
 
     async def save(self, done: int, state: DataclassInstance, *, wait: bool, again: bool = False) -> None:
@@ -116,10 +118,15 @@ class Saving:
 
         Parameters
         ----------
+        done
+            Number of the last completed round.
+        state
+            State of the algorithm.
         wait
-            Until it is written; else it goes on in the background, unless that would take too much of the time.
+            True to wait until the checkpoint is written. Otherwise it is written in the background, or skipped if that
+            would exceed the share of the time.
         again
-            It is the checkpoint that the run was resumed from, with its new epoch.
+            True for the checkpoint that the run was resumed from, with its new epoch.
         """
         if not wait and (not self.may_save or self._is_saving()):
             return
@@ -131,17 +138,17 @@ class Saving:
         self._task = asyncio.create_task(self._write(checkpoint, started, again))
         self.covered, self._kept = done, None
         if wait or checkpoint.is_large:
-            await asyncio.shield(self._task)  # a thread writes it, and goes on whoever is interrupted
+            await asyncio.shield(self._task)  # the writing thread continues even if this task is cancelled
 
     def keep(self, done: int, state: DataclassInstance) -> None:
-        """Hold on to the run as it is after round ``done``, for :meth:`secure`.
+        """Keep a snapshot of the run after round ``done`` in memory, for :meth:`secure`.
 
-        Only where runs wait and the state is not too large to be copied, and for at most a hundredth of the time:
-        the rounds that are done meanwhile take no longer than a hundred copies.
+        A snapshot is kept only if the settings let runs wait, the state is small enough to be copied, and snapshots
+        take at most a hundredth of the time.
         """
         if self.settings.participation.on_shortage == "stop" or time.perf_counter() < self._keep_from:
             return
-        began = time.thread_time()  # on a busy machine others take their time meanwhile, which is not its cost
+        began = time.thread_time()  # time of this thread, as other processes of a busy machine are not part of the cost
         snapshot = RoundSnapshot.of(done, state, self.members.values(), self._kept)
         self._kept = None if snapshot.is_large else snapshot
         self.covered = self.covered if snapshot.is_large else done
@@ -149,9 +156,9 @@ class Saving:
         self._keep_from = time.perf_counter() + spent * (1 / _KEEPING_SHARE - 1)
 
     async def secure(self) -> int | None:
-        """Write what was kept, as the run may wait for long now; return the last round that is saved.
+        """Write the snapshot, as the run may wait for long now, and return the number of the last round saved.
 
-        If that fails, the log says so, and the next :meth:`save` raises it.
+        An error is logged, and raised by the next :meth:`save`.
         """
         await self._idle()
         snapshot, self._kept = self._kept, None
@@ -163,16 +170,16 @@ class Saving:
         return self.saved
 
     async def close(self) -> None:
-        """Wait for what is being written, and begin nothing more.
+        """Wait for the save in progress, and begin no further one.
 
-        A thread cannot be stopped, and whoever writes next would meet it.
+        A thread cannot be stopped, and a later writer of the same file would collide with it.
         """
         self._closed = True
         await self._idle()
         self._log_failure()
 
     async def _idle(self) -> None:
-        """Wait until nothing is being written any more: there is one file that is written first."""
+        """Wait until no save is in progress, because all saves use the same temporary file."""
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
 
@@ -181,7 +188,7 @@ class Saving:
             log.error("%s", error)
 
     def _failure(self) -> BaseException | None:
-        """Return why the last save failed; ``None`` if it did not."""
+        """Return the error of the last save; ``None`` if it did not fail."""
         if self._task is None or not self._task.done() or self._task.cancelled():
             return None
         return self._task.exception()
@@ -190,13 +197,13 @@ class Saving:
         return self._task is not None and not self._task.done()
 
     async def _write(self, checkpoint: Checkpoint, started: float, again: bool) -> None:
-        sync = again or self.settings.checkpoint.sync  # with a lost epoch numbers would be given out twice
+        sync = again or self.settings.checkpoint.sync  # if the epoch were lost, sequence numbers would be used twice
         write = partial(checkpoints.renew if again else checkpoints.save, self.folder, checkpoint, sync=sync)
         for step in (self.prepare, lambda: asyncio.to_thread(write)):
             await until_written(f"the checkpoint after round {checkpoint.round}", step, self.throttled_log)
         self.saved = checkpoint.round
-        checkpoint.values.clear()  # the thread pool holds on to its last task; its arrays may be large
-        # A damaged checkpoint sends the run back to the one before it, so clients must still reach that.
+        checkpoint.values.clear()  # the thread pool keeps a reference to its last task, and the arrays may be large
+        # If this checkpoint is damaged, the run resumes from the previous one, for which clients keep snapshots.
         for name, base in self._bases.items():
             self.members[name].raise_low_water_mark(base)
         self._bases = {name: kept["base"] for name, kept in checkpoint.members.items()}

@@ -361,11 +361,14 @@ QUIET: dict[str, tuple[Attack, str]] = {
 
 FLOODS: dict[str, tuple[Attack, str]] = {
     "drops": (drops, "in the middle of a message"),
-    "replies of another run": (unsolicited_replies, "many replies that nobody waits for"),
+    "replies of another run": (unsolicited_replies, "many unsolicited replies"),
     "ten thousand values that nobody asked for": (many_values, "a reply to no question has 10,000 values"),
-    "bodies of other runs": (bodies, "replies that nobody waits for"),
-    "streams that are cancelled at once": (cancelled, "begins more calls than it may"),
-    "health checks": (calling(lambda channel, offender: health_check(channel), 15), "begins more calls than it may"),
+    "bodies of other runs": (bodies, "many unsolicited replies"),
+    "streams that are cancelled at once": (cancelled, "begins more calls than its rate limit allows"),
+    "health checks": (
+        calling(lambda channel, offender: health_check(channel), 15),
+        "begins more calls than its rate limit allows",
+    ),
     "names of classes of a megabyte": (names_of_megabytes, "names of classes"),
     "environments of megabytes": (environments_of_megabytes, "computes with kernel"),
     "two errors in turn": (two_errors_in_turn, "did not begin with a hello"),
@@ -376,7 +379,7 @@ FLOODS: dict[str, tuple[Attack, str]] = {
     ),
     "probes": (
         calling(lambda channel, offender: CoordinatorStub(channel).Probe(pb.ProbeRequest(reply_bytes=1 << 20)), 15),
-        "begins more probes than it may",
+        "begins more probes than its rate limit allows",
     ),
 }
 """What some do without end."""

@@ -143,7 +143,7 @@ class HyFDCASettings(AlgorithmSettings):
     monitor: int = Field(
         1,
         ge=0,
-        description="rounds from one report of objective, dual objective and gap to the next (of the model at the start of "
+        description="rounds between reports of objective, dual objective and gap (of the model at the start of "
         "the round; needs dense messages and all clients); 0: never",
     )
     layout: Literal["rectangular", "ragged"] = Field(

@@ -52,7 +52,7 @@ class DRDMSettings(SampledByWeightSettings):
     )
     dual_estimator: Literal["plain", "control-variate"] = Field(
         "control-variate",
-        description="estimate of the losses of clients that were not asked or did not answer. plain: 0, as in the paper; "
+        description="estimate of the losses of clients that did not report any. plain: 0, as in the paper; "
         "control-variate: the last reported loss, which has less variance",
     )
     regularization: NonNegativeFloat | None = Field(

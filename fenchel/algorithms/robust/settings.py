@@ -73,7 +73,7 @@ class SampledByWeightSettings(RobustSettings):
     )
     dual_estimator: Literal["plain", "control-variate"] = Field(
         "plain",
-        description="estimate of the losses of clients that were not asked or did not answer. plain: 0, as in the paper; "
+        description="estimate of the losses of clients that did not report any. plain: 0, as in the paper; "
         "control-variate: the last reported loss, which has less variance",
     )
     output: Literal["last", "average"] = Field(

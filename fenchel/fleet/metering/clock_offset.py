@@ -1,9 +1,9 @@
-"""How far a client's clock is from the server's, from the messages between them alone.
+"""Estimate of the offset between a client's clock and the server's, from the time stamps of their messages.
 
-A message cannot arrive before it was sent. So each one that a client sends says how much the server's clock can
-be ahead of the client's at most, and each one that it receives how much it must be at least. The truth lies
-between the tightest bounds of both kinds, however unlike the two directions are; half of what is left between
-them is the error. (Mills, RFC 5905, section 8, has the same stamps, and takes both directions to be alike.)
+A message cannot arrive before it was sent. So each message from the client gives an upper bound on the offset (server
+minus client), and each message to the client a lower bound. The offset lies between the tightest bounds, even if the
+two directions have different delays. The estimate is their midpoint, with half of their distance as its error. (Mills,
+RFC 5905, section 8, uses the same stamps, and assumes equal delays.)
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _DRIFT = 1e-4
-"""Two clocks run apart by so many seconds a second at most: quartz is off by up to 50 parts in a million."""
+"""Largest drift between two clocks, in seconds per second: each quartz is off by up to 50 parts in a million."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """An estimate: the server's clock minus the client's.
+    """Estimate of the server's clock minus the client's.
 
     Attributes
     ----------
     ns
-        Nanoseconds.
+        Offset in nanoseconds.
     error_ns
-        It is wrong by so much at most, unless a clock was set meanwhile.
+        Bound on the error in nanoseconds, valid unless a clock was set meanwhile.
     """
 
     ns: int
@@ -36,24 +36,24 @@ class _Bound:
     when: int
 
     def slack(self, now: int) -> int:
-        """Return by how much the bound has loosened: the clocks may have run apart."""
+        """Return the nanoseconds by which drift may have loosened the bound."""
         return int(abs(now - self.when) * _DRIFT)
 
 
 @dataclass(slots=True)
 class Clock:
-    """What is known of one client's clock. All stamps are nanoseconds since 1970, each by its owner's clock.
+    """Bounds on the offset of one client's clock. Stamps are nanoseconds since 1970, each by its owner's clock.
 
-    A bound loosens as time goes by and is replaced by the next message that says more. Bounds that contradict
-    each other mean that somebody has set a clock: the older one is forgotten.
+    A bound loosens with time, and is replaced by the next message that gives a tighter one. If two bounds contradict
+    each other, a clock was set, and the older bound is dropped.
     """
 
     _most: _Bound | None = None
     _least: _Bound | None = None
-    _latest: _Bound | None = None  # of the messages to the client
+    _latest: _Bound | None = None  # from the latest message to the client
 
     def sent(self, by_server: int, by_client: int) -> None:
-        """Take note of a message to the client: when the server sent it, and when the client had it."""
+        """Use the stamps of a message to the client: sent by the server's clock, received by the client's."""
         bound = _Bound(by_server - by_client, by_server)
         most, least, self._latest = self._most, self._least, bound
         if most is not None and bound.ns > most.ns + most.slack(by_server):
@@ -62,11 +62,11 @@ class Clock:
             self._least = bound
 
     def heard(self, by_client: int, by_server: int) -> None:
-        """Take note of a message from the client: when the client sent it, and when the server had it."""
+        """Use the stamps of a message from the client: sent by the client's clock, received by the server's."""
         bound = _Bound(by_server - by_client, by_server)
         most, least = self._most, self._least
         if least is not None and bound.ns < least.ns - least.slack(by_server):
-            # The message that this one answers was seen by the clock as it is now.
+            # The latest message to the client was stamped after the clock was set, so its bound is valid.
             self._most, self._least = bound, self._latest
             if self._latest is not None and self._latest.ns > bound.ns:
                 self._least = None
@@ -74,7 +74,7 @@ class Clock:
             self._most = bound
 
     def at(self, now: int) -> Offset | None:
-        """Return the estimate for a moment of the server's clock; ``None`` before both directions were seen."""
+        """Return the estimate at a time of the server's clock; ``None`` before messages in both directions."""
         if self._most is None or self._least is None:
             return None
         most = self._most.ns + self._most.slack(now)

@@ -1,4 +1,4 @@
-"""What clients and strangers may use of the server at once, the same for every run.
+"""Limits on the server's resources that clients and other callers may use, the same for every run.
 
 Two thousand clients can join at once without being slowed down (docs/resource-limits.md).
 """
@@ -10,39 +10,38 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of calls and of unsolicited replies. What is beyond a rate waits, what is beyond a number is refused.
+    """Limits of calls and of unsolicited replies. A call beyond a rate waits, and one beyond a number is refused.
 
     Attributes
     ----------
     max_connections
-        Connections of all clients and strangers, as far as there are files.
-    max_calls
-        Calls of all clients that are open, or are refused and wait to be told.
-    max_calls_per_client
-        Open calls of one client, on any number of connections.
-    max_refusals
-        Refused calls of all clients that wait to be told; what is beyond ends at once.
-    max_refusals_per_client
-        Of these, those of one client.
-    calls_per_second
-        Calls other than probes that one client begins.
-    calls_at_once
-        Such calls that pass without waiting.
-    probes_per_second
-        Calls of ``fenchel probe`` that one client begins.
-    probe_bytes_per_second
-        Bytes of such calls, in both directions.
-    probe_bytes_at_once
-        Bytes that pass without waiting: a measurement on a link of 4 Gbit/s.
-    unsolicited_per_second
-        Unsolicited replies that are taken from one client, after a first 100.
-    unsolicited_frames_per_second
-        Frames of such replies, after a first 1,024.
-    handshake_timeout
-        Seconds that a connection has for its TLS handshake.
-    request_timeout
-        Seconds until the message of a call of one message must be complete, and until a connection without a call is
-        closed.
+        Number of connections from all clients and other callers, as far as the limit of open files permits.
+        max_calls
+        Number of calls of all clients that are open, or refused and delayed.
+        max_calls_per_client
+        Number of open calls of one client, on any number of connections.
+        max_refusals
+        Number of refused calls of all clients that are delayed. Further ones end at once.
+        max_refusals_per_client
+        Number of refused calls of one client that are delayed.
+        calls_per_second
+        Rate at which one client may begin calls other than probes.
+        calls_at_once
+        Burst of such calls that passes without delay.
+        probes_per_second
+        Rate at which one client may begin calls of ``fenchel probe``.
+        probe_bytes_per_second
+        Rate of the bytes of such calls, both directions together.
+        probe_bytes_at_once
+        Burst of such bytes that passes without delay: one measurement on a link of 4 Gbit/s.
+        unsolicited_per_second
+        Rate of unsolicited replies from one client, after a burst of 100.
+        unsolicited_frames_per_second
+        Rate of the frames of such replies, after a burst of 1,024.
+        handshake_timeout
+        Seconds for the TLS handshake of a connection.
+        request_timeout
+        Seconds for the message of a call that has one message, and until an idle connection is closed.
     """
 
     max_connections: int = 4_096
@@ -62,12 +61,12 @@ class Limits:
 
     @classmethod
     def of(cls, clients: int | None) -> Limits:
-        """Return the limits of a run: every client can have all its calls open while all others do, and 64 are left.
+        """Return the limits of a run, in which all clients can have all their calls open at once, with 64 to spare.
 
         Parameters
         ----------
         clients
-            Their number, where it is known beforehand.
+            Number of clients; ``None``: not known beforehand.
         """
         if clients is None:
             return cls()

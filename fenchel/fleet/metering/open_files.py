@@ -1,6 +1,6 @@
-"""Open files of the server's process: how many there may be, and how many of them connections may take.
+"""The limit of open files of the server's process, and its share for connections.
 
-Every connection takes one, also that of a stranger who says nothing. So a part is kept for the run.
+Every connection takes a file, even an idle one from an unknown caller. So some files are reserved for the run.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from pathlib import Path
 from fenchel.common.errors import SettingsError
 
 RESERVED = 128
-"""Files kept for the run: checkpoint, tables, log, live page and metrics with their readers, and gRPC's own."""
+"""Files reserved for the run: checkpoint, tables, log, live page and metrics with their readers, and gRPC's own."""
 
 
 def raise_limit() -> None:
-    """Let this process have as many files open as it may without further rights.
+    """Raise the soft limit of open files to the hard limit.
 
-    For processes that are Fenchel's own. A program that imports ``fenchel`` chooses for itself.
+    Only Fenchel's own processes call this. A program that imports ``fenchel`` keeps its limit.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # some systems have a limit below the one that they name
+    with contextlib.suppress(ValueError, OSError):  # some systems refuse the hard limit that they report
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def largest_number() -> int:
-    """Return how many files this process may have open."""
+    """Return the limit of open files of this process."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
 
 def connections(wanted: int, clients: int, host: str, files: int | None = None) -> int:
-    """Return how many connections each address that the server listens on may have.
+    """Return the number of connections to allow for each address that the server listens on.
 
     Parameters
     ----------
     wanted
-        How many there may be if files do not matter.
+        Number of connections to allow if the limit of open files permits.
     clients
-        How many clients the run has at least, each with a connection.
+        Smallest number of clients of the run, each with a connection.
     host
-        What the server listens on. A name such as ``localhost`` may stand for several addresses.
+        Host that the server listens on. A name such as ``localhost`` may stand for several addresses.
     files
-        How many files this process may have open; ``None``: as the system says.
+        Limit of open files; ``None``: that of this process.
 
     Raises
     ------
     SettingsError
-        There are too few files for the clients.
+        The limit leaves too few files for the clients.
     """
     files = largest_number() if files is None else files
     taken = sum(1 for _ in Path("/dev/fd").iterdir())
@@ -66,9 +66,9 @@ def connections(wanted: int, clients: int, host: str, files: int | None = None) 
 
 
 def _addresses(host: str) -> int:
-    """Return for how many addresses a name stands; gRPC counts the connections of each apart."""
+    """Return the number of addresses of a host name, because gRPC limits the connections of each separately."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
-    except OSError:  # gRPC says that it cannot listen there
+    except OSError:  # gRPC reports the error when it listens
         return 1
     return len({place[:1] for *_, place in found}) or 1

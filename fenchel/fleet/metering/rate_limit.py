@@ -1,7 +1,7 @@
-"""How much of the server one client may take: calls at once, and calls in a second.
+"""Rate limits of each client's calls: the number open at once, and the number in a second.
 
-A client that keeps to the protocol never notices. One that does not is slowed down, then turned away, and the
-others go on.
+A client that keeps to the protocol never reaches them. One that does not is delayed and then refused, and the other
+clients are not affected.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from fenchel.fleet.metering.limits import Limits
 
 log = logging.getLogger("fenchel.server")
 
-_REMEMBERED = 10_000  # clients; beyond, those without an open call are forgotten
-_FULL_SECONDS = 60.0  # between two lines that say that the server is full
+_REMEMBERED = 10_000  # number of clients beyond which those without an open call are dropped
+_FULL_SECONDS = 60.0  # shortest time between two warnings that all calls are open
 _REFUSALS_PER_SECOND = 1.0
 _REFUSALS_AT_ONCE = 20
 
 
 class CrowdedError(FenchelError):
-    """A client has as many calls open as it may have."""
+    """Error for a call of a client that has reached its number of open calls."""
 
 
 @dataclass
 class TokenBucket:
-    """Lets events, or bytes, pass at a rate, after some that pass at once (a token bucket).
+    """Token bucket for events or bytes.
 
     Attributes
     ----------
     rate
-        Of them in a second.
+        Events per second.
+    burst
+        Number of events that pass without delay.
     """
 
     rate: float
@@ -45,7 +47,7 @@ class TokenBucket:
     _since: float = field(default_factory=time.monotonic)
 
     def delay(self, number: float = 1.0) -> float:
-        """Count some events; return the seconds after which they may pass."""
+        """Count ``number`` events, and return the seconds after which they may pass."""
         now = time.monotonic()
         self._debt = max(self._debt - (now - self._since) * self.rate, 0.0) + number
         self._since = now
@@ -54,7 +56,7 @@ class TokenBucket:
 
 @dataclass
 class _Visitor:
-    """One client, as the gate knows it."""
+    """State of the rate limiter for one client."""
 
     begun: TokenBucket
     probes: TokenBucket
@@ -66,29 +68,36 @@ class _Visitor:
 
     @property
     def is_here(self) -> bool:
-        """Whether the server holds a call of this client, open or about to be refused."""
+        """True if the server holds a call of this client, open or delayed before its refusal."""
         return self.open > 0 or self.waiting > 0
 
 
 class RateLimiter:
-    """Stands before every call of a client whose identity is known."""
+    """Rate limiter of the calls of identified clients."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._open = 0
         self._waiting = 0
-        self._full_since = -math.inf  # as the log was told
+        self._full_since = -math.inf  # time of the last warning
         self._visitors: dict[str, _Visitor] = {}
         self._forgetting = _REMEMBERED
 
     @asynccontextmanager
     async def passed(self, client: str, *, probe: bool = False) -> AsyncIterator[None]:
-        """Count a call of a client as open for the duration of a ``with`` block; wait first if it comes too soon.
+        """Count a call of a client as open for the duration of a ``with`` block, after the delay of the rate limit.
 
         Parameters
         ----------
+        client
+            Id of the client.
         probe
-            Whether the call is one of many that a measurement makes.
+            True if the call belongs to ``fenchel probe``, which has a rate limit of its own.
+
+        Raises
+        ------
+        CrowdedError
+            The client has reached its number of open calls.
         """
         visitor, most = self._visitor(client), self._limits.max_calls_per_client
         if visitor.open >= most:
@@ -101,7 +110,7 @@ class RateLimiter:
             if delay and not visitor.slowed:
                 visitor.slowed = True
                 log.warning(
-                    "client %r begins more %s than it may; they wait from now on",
+                    "client %r begins more %s than its rate limit allows; they are delayed from now on",
                     client,
                     "probes" if probe else "calls",
                 )
@@ -113,10 +122,10 @@ class RateLimiter:
             self._open -= 1
 
     async def refusing(self, client: str) -> None:
-        """Wait before a call of a client is refused: longer, the more were refused lately.
+        """Delay the refusal of a call, for longer the more calls of the client were refused lately.
 
-        What waits takes memory. So no more than ``max_refusals_per_client`` refusals of one client wait at a
-        time, no more than ``max_refusals`` of all, and those beyond them are not delayed.
+        Delayed calls take memory. So at most ``max_refusals_per_client`` of one client and ``max_refusals`` of all
+        clients are delayed at a time, and further ones are refused at once.
         """
         visitor, limits = self._visitor(client), self._limits
         if visitor.waiting >= limits.max_refusals_per_client or self._waiting >= limits.max_refusals:
@@ -131,11 +140,11 @@ class RateLimiter:
             self._waiting -= 1
 
     async def carried(self, client: str, size: int) -> None:
-        """Count the bytes of a client's probe; wait if there were many."""
+        """Count the bytes of a client's probe, and wait for the delay of the rate limit."""
         await asyncio.sleep(self._visitor(client).probe_bytes.delay(size))
 
     def _tell_if_full(self) -> None:
-        """Log that gRPC refuses the next call, which it does without a word here; not more than once in a minute."""
+        """Log at most once a minute that all calls are open, as gRPC refuses the next one without a trace here."""
         now = time.monotonic()
         if self._open + self._waiting >= self._limits.max_calls and now - self._full_since >= _FULL_SECONDS:
             self._full_since = now

@@ -1,7 +1,7 @@
-"""What the operating system says has crossed a client's connection: TLS and HTTP/2 included.
+"""Socket bytes: the operating system's count of the bytes of a client's connection, TLS and HTTP/2 included.
 
-Linux counts the bytes of each TCP connection (``TCP_INFO``); no privilege is needed to read one's own. Other
-systems do not say, and nor does a connection that is no TCP: there the counts are not known.
+Linux counts the bytes of each TCP connection (``TCP_INFO``), and a process can read those of its own connections
+without privileges. On other systems, and for connections that are not TCP, the counts are unknown.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from urllib.parse import unquote
 
 _COUNTERS = struct.Struct("=QQ")
-_ACKNOWLEDGED = 120  # where struct tcp_info has tcpi_bytes_acked, and tcpi_bytes_received behind it
-_COOKIE = 57  # SO_COOKIE: a number that no other socket has had
+_ACKNOWLEDGED = 120  # offset of tcpi_bytes_acked in struct tcp_info; tcpi_bytes_received follows it
+_COOKIE = 57  # SO_COOKIE: a number that is unique to each socket
 _COUNTED = hasattr(socket, "TCP_INFO")
 _ENOUGH = _ACKNOWLEDGED + _COUNTERS.size
 
@@ -26,7 +26,7 @@ Address: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class SocketBytes:
-    """Bytes of a connection: to the client (as far as it has acknowledged them), and from it."""
+    """Bytes of a connection: those that the client has acknowledged, and those received from it."""
 
     down: int
     up: int
@@ -43,16 +43,16 @@ NOTHING = SocketBytes(0, 0)
 
 @runtime_checkable
 class Metered(Protocol):
-    """A stream that knows what crossed the connection below it."""
+    """Interface of a stream that can read the socket bytes of its connection."""
 
     def crossed(self) -> SocketBytes | None:
-        """Return what has crossed since the last time; ``None``: nobody knows."""
+        """Return the socket bytes since the last call; ``None``: unknown."""
         ...
 
 
 @dataclass(slots=True)
 class _Read:
-    """A connection as it was read last; the kernel's cookie tells it from a later one with the same descriptor."""
+    """Last reading of a connection. The cookie distinguishes it from a later socket with the same descriptor."""
 
     descriptor: int
     cookie: bytes
@@ -61,23 +61,23 @@ class _Read:
 
 @dataclass
 class Sockets:
-    """The connections of this process, by the address of whoever is at the other end."""
+    """Connections of this process, by the address of the peer."""
 
     _read: dict[Address, _Read] = field(default_factory=dict)
-    _gone: set[Address] = field(default_factory=set)  # not worth another search
+    _gone: set[Address] = field(default_factory=set)  # peers without a connection, which are not searched for again
 
     def news(self, peer: str) -> SocketBytes | None:
-        """Return what has crossed the connection since the last time, or since it was made.
+        """Return the socket bytes of a connection since the last call, or since it was established.
 
         Parameters
         ----------
         peer
-            As gRPC calls it, such as ``ipv4:192.0.2.1:40000``.
+            Peer as named by gRPC, such as ``ipv4:192.0.2.1:40000``.
 
         Returns
         -------
-        SocketBytes | None
-            ``None``: the connection is gone, or the system does not say.
+        SocketBytes or None
+            Bytes; ``None`` if the connection is closed, or the system does not count.
         """
         address = _address(peer)
         if address is None or address in self._gone or not _COUNTED:
@@ -94,7 +94,7 @@ class Sockets:
         return now.crossed - before
 
     def _found(self, wanted: Address) -> _Read | None:
-        """Look for a connection among all open files; note the others, so that the next need not look again."""
+        """Search all open files for a connection, and keep those found on the way for later calls."""
         try:
             descriptors = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
         except OSError:
@@ -112,7 +112,7 @@ class Sockets:
 
 
 def _looked_at(last: _Read, address: Address) -> _Read | None:
-    """Read a connection again; ``None`` if its descriptor is another's by now. The first time needs a closer look."""
+    """Read a connection again; ``None`` if its descriptor now belongs to another file."""
     cookie = last.cookie
     if not cookie:
         first = _look(last.descriptor)
@@ -125,7 +125,7 @@ def _looked_at(last: _Read, address: Address) -> _Read | None:
 
 @functools.lru_cache(maxsize=4096)
 def _address(peer: str) -> Address | None:
-    """Return host and port of what gRPC calls a peer; ``None`` for what is no TCP."""
+    """Return host and port of a peer as named by gRPC; ``None`` if it is not TCP."""
     kind, _, rest = unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
     if kind not in ("ipv4", "ipv6") or not port.isdecimal():
@@ -143,7 +143,7 @@ def _normal(host: str, port: int) -> Address | None:
 
 
 def _peer(descriptor: int) -> Address | None:
-    """Return who is at the other end of an open file; ``None`` if it is no connection over IP."""
+    """Return the peer's address of an open file; ``None`` if it is not a connection over IP."""
     connection = _borrowed(descriptor)
     if connection is None:
         return None
@@ -157,13 +157,13 @@ def _peer(descriptor: int) -> Address | None:
 
 
 def _look(descriptor: int) -> _Read | None:
-    """Read the counters of a connection; ``None`` if it is closed, or nobody counts."""
+    """Read the counters of a connection; ``None`` if it is closed, or the system does not count."""
     connection = _borrowed(descriptor)
     if connection is None:
         return None
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ENOUGH)
-        # Read last: if it is still that of the connection, so was the descriptor when the counters were read.
+        # The cookie is read last: if it still matches, the counters were those of the same connection.
         cookie = connection.getsockopt(socket.SOL_SOCKET, _COOKIE, 8)
     except OSError:
         return None
@@ -175,10 +175,10 @@ def _look(descriptor: int) -> _Read | None:
 
 
 def _borrowed(descriptor: int) -> socket.SocketType | None:
-    """Return a socket that belongs to gRPC, to be detached and never closed; ``None`` if there is none any more.
+    """Return a socket object for a descriptor that gRPC owns; ``None`` if the descriptor is not a socket any more.
 
-    Options of a socket are read without releasing Python's lock: having to wait for it again would take longer
-    than all else here.
+    The caller must detach the object and never close it. Reading socket options does not release Python's global lock,
+    which keeps this fast.
     """
     try:
         return socket.SocketType(socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, descriptor)

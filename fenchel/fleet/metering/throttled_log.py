@@ -1,4 +1,4 @@
-"""What the log says of single clients: enough to see what is wrong, and not so much that one of them fills the disk."""
+"""Throttled log: messages about single clients, at a limited rate, so that no client can fill the disk."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 log = logging.getLogger("fenchel.server")
 
 AT_ONCE = 5
-"""Lines about one client that are written as they come."""
+"""Burst of lines about one client that are written without a limit."""
 
 EVERY = 10.0
-"""Seconds for each line about it after those."""
+"""Seconds for each further line about one client."""
 
-_REMEMBERED = 10_000  # clients; beyond, it is forgotten what was said
+_REMEMBERED = 10_000  # number of clients beyond which all records are dropped
 
 
 @dataclass
 class _Said:
-    """What has been said of one client."""
+    """Record of the lines about one client."""
 
     last: str = ""
     room: float = AT_ONCE
@@ -30,19 +30,19 @@ class _Said:
 
 @dataclass
 class ThrottledLog:
-    """Writes lines about clients, at a pace for each client, whatever it does to be written about.
+    """Log of messages about clients, with a rate limit for each client.
 
     Attributes
     ----------
     clock
-        Seconds.
+        Function that returns the time in seconds.
     """
 
     clock: Callable[[], float] = time.monotonic
     _said: dict[str, _Said] = field(default_factory=dict)
 
     def add(self, level: int, client: str, line: str) -> None:
-        """Write a line about a client, unless it is the last one again, or too many were written of late."""
+        """Log a line about a client, unless it repeats the last one or exceeds the rate limit."""
         now = self.clock()
         if client not in self._said and len(self._said) >= _REMEMBERED:
             self._said.clear()

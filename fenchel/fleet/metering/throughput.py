@@ -1,24 +1,24 @@
-"""How long the bytes of a message take to pass, as against how long the first of them is on its way."""
+"""Estimate of a message's transmission time, as opposed to the propagation delay of its first byte."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-_SMALL_BYTES = 4096  # passes at once on any link worth mentioning
+_SMALL_BYTES = 4096  # size of a message whose transmission time is negligible
 
 
 @dataclass(slots=True)
 class Throughput:
-    """Of one way between the server and a client: to it, or from it.
+    """Estimate of the throughput of the uplink or downlink of one client.
 
-    A message of several frames shows its rate itself, between its first and its last byte. One of a single frame
-    does not, since whoever receives it sees it whole; it gets the rate of those with several, or else the highest
-    at which any of its kind has passed, beside the quickest small message.
+    A message of several frames shows its own rate, between its first and its last frame. A single frame does not, since
+    the receiver sees it only as a whole. Its rate is taken from the last message of several frames. Without one, it is
+    the highest rate of any single frame, after subtracting the time of the fastest small message.
 
     Attributes
     ----------
     rate
-        Bytes a second, of the last message of several frames; 0: there was none.
+        Bytes per second of the last message of several frames; 0: there was none.
     """
 
     rate: float = 0.0
@@ -26,7 +26,7 @@ class Throughput:
     _fastest: float = 0.0
 
     def serialisation(self, size: int, opening: int, spread: float, crossing: float) -> float:
-        """Return the seconds that the bytes of a message took to pass; never more than ``crossing``.
+        """Return the transmission time of a message in seconds, at most ``crossing``.
 
         Parameters
         ----------
@@ -35,8 +35,8 @@ class Throughput:
         spread
             Seconds from the end of the first frame to the end of the last, at the receiver.
         crossing
-            Seconds from the first byte sent to the last byte received. Errors of the clocks are the same for all
-            messages of a way, so they do not enter the difference of two.
+            Seconds from the first byte sent to the last byte received. The clock offset is the same for all messages of
+            a direction, so it cancels in the difference of two.
         """
         rest = size - opening
         if 2 * rest >= size > 0 and spread > 0:

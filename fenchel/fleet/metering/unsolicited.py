@@ -1,4 +1,4 @@
-"""Rate limits of unsolicited replies: to nothing, to another run, or too late to be remembered."""
+"""Rate limits of unsolicited replies: those that answer no instruction of this run that the server still knows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REPLIES_AT_ONCE = 100
 _FRAMES_AT_ONCE = 1024
 
 MOST_VALUES = 100
-"""Values that an unsolicited reply may have, or as many as were ever asked of the client, if that is more."""
+"""Largest number of values in an unsolicited reply, unless a request to the client has asked for more."""
 
 
 class UnsolicitedReplyLimiter:
@@ -27,11 +27,11 @@ class UnsolicitedReplyLimiter:
         self._logged = False
 
     async def reply(self) -> None:
-        """Count an unsolicited reply; if there were many, leave the next message on the wire for a while."""
+        """Count an unsolicited reply, and wait for the delay of the rate limit before the next message is read."""
         await self._slow(self._replies)
 
     async def frame(self) -> None:
-        """Count a frame of an unsolicited reply, likewise."""
+        """Count a frame of an unsolicited reply, and wait for the delay of the rate limit."""
         await self._slow(self._frames)
 
     async def _slow(self, pace: TokenBucket) -> None:
@@ -40,7 +40,5 @@ class UnsolicitedReplyLimiter:
             return
         if not self._logged:
             self._logged = True
-            log.warning(
-                "client %s sends many replies that nobody waits for; they are taken slowly from now on", self._client
-            )
+            log.warning("client %s sends many unsolicited replies; they are read slowly from now on", self._client)
         await asyncio.sleep(delay)

@@ -1,1 +1,1 @@
-"""The record of what each party of a run could see."""
+"""The disclosure record: the kinds of data that each party of a run could see."""

@@ -1,4 +1,4 @@
-"""What is written of each kind of array, number and head that crossed between the server and the clients."""
+"""Entries of the disclosure record: one for each kind of array, number and head that server and clients exchange."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Literal, TypeAlias
 from fenchel.common.wire.codecs import Description
 
 Direction: TypeAlias = Literal["up", "down"]
-"""Up: from a client to the server."""
+"""Direction of a message: ``up`` is from a client to the server."""
 
 _READERS: Mapping[tuple[str, str], str] = {
     ("up", "clear"): "the server",
     ("up", "noisy"): "the server",
     ("up", "pseudonyms"): "the server; the names behind them only clients",
-    ("up", "ciphertext"): "nobody without the clients' private key",
+    ("up", "ciphertext"): "anyone who has the clients' private key",
     ("up", "sealed"): "the one client that each box is sealed for",
     ("down", "clear"): "the server and the clients it went to",
     ("down", "ciphertext"): "the clients it went to",
@@ -25,34 +25,40 @@ _READERS: Mapping[tuple[str, str], str] = {
 
 @dataclass
 class DisclosureEntry:
-    """One kind of array or number that crossed.
+    """One kind of array or number that was sent.
 
     Attributes
     ----------
     phase
-        Phase, kind, direction, name: which message, which way (``up``: from a client to the server), and what in it;
-        ``kind`` is ``ask``, ``tell`` or ``inspect``.
+        Name of the phase.
+    kind
+        Kind of the instruction: ``ask``, ``tell`` or ``inspect``.
+    direction
+        Direction; ``up`` is from a client to the server.
+    name
+        Name of the value in the message.
     content
-        ``dense``, ``sparse``, ``scalar`` or ``ciphertexts``.
+        Encoding: ``dense``, ``sparse``, ``scalar`` or ``ciphertexts``.
     dtype
-        Of its entries; of a scalar ``real``, ``integer``, ``boolean`` or ``text``; empty for ciphertexts.
+        Dtype of an array; ``real``, ``integer``, ``boolean`` or ``text`` for a scalar; empty for ciphertexts.
     form
-        As whom it could tell something: ``clear``, ``noisy``, ``pseudonyms``, ``ciphertext`` or ``sealed``.
+        Form in which the value discloses something: ``clear``, ``noisy``, ``pseudonyms``, ``ciphertext`` or ``sealed``.
     key
-        Of ciphertexts: the id of the public key, in hexadecimal digits.
-    first_round
-        first_round, last_round, times: when, and how often in all. A message that was sent again from its beginning
-        counts again.
+        Id of the public key of ciphertexts, in hexadecimal digits.
+    first_round, last_round
+        Numbers of the first and last round in which it was sent.
     shape
-        Smallest and largest length of each side; for ciphertexts the number of encrypted values.
+        Smallest and largest length of each axis; for ciphertexts the number of encrypted values.
     entries
-        Of a sparse vector: smallest and largest number of entries that were given.
+        Smallest and largest number of stored entries of a sparse vector.
     bytes
         Smallest and largest size in the message, without padding; 0 for scalars, which are part of the head.
     additions
-        Of ciphertexts: of how few and how many fresh vectors one was the sum; 0: zeros that anybody can encrypt.
+        Smallest and largest number of fresh ciphertext vectors in a sum; 0: encrypted zeros, which anyone can make.
     clients
-        Who sent it (up) or whom it went to (down).
+        Ids of the clients that sent it (up) or received it (down).
+    times
+        Number of transmissions. A message that was sent again from its beginning counts again.
     """
 
     phase: str
@@ -74,11 +80,11 @@ class DisclosureEntry:
 
     @property
     def readers(self) -> str:
-        """Who could read it: all others who carried it saw its size alone."""
+        """Parties that could read the value. All others saw at most its size."""
         return _READERS.get((self.direction, self.form), "the server")
 
     def widen(self, found: Description) -> None:
-        """Take the sizes of one more of this kind in."""
+        """Extend the ranges of sizes by one more value of this kind."""
         if self.bytes is None:
             self.shape = [[side, side] for side in found.shape]
             self.bytes = [found.bytes, found.bytes]
@@ -93,7 +99,7 @@ class DisclosureEntry:
             _widen(self.additions, found.additions)
 
     def count(self, client: str, t: int) -> None:
-        """Count one more of this kind."""
+        """Count one more transmission to or from a client in round ``t``."""
         self.clients.add(client)
         if t < self.first_round:
             self.first_round = t
@@ -104,16 +110,18 @@ class DisclosureEntry:
 
 @dataclass
 class Head:
-    """One kind of head: the part of a message that is no array.
+    """One kind of head: the part of a message without arrays.
 
     Attributes
     ----------
     message
-        Its name in ``fenchel.proto``; ``Work`` stands for the metadata of a stream.
+        Name of the message type in ``fenchel.proto``; ``Work`` stands for the metadata of a stream.
+    direction
+        Direction; ``up`` is from a client to the server.
     fields
-        Those that were ever set, of parts in a part with a dot: ``shard.samples``.
+        Names of the fields that were ever set, with dots for nested ones, such as ``shard.samples``.
     times
-        How many crossed.
+        Number of transmissions.
     """
 
     message: str
@@ -123,7 +131,7 @@ class Head:
 
 
 def _widen(span: list[int], number: int) -> None:
-    """Let ``[smallest, largest]`` have one more number in it."""
+    """Extend a range ``[smallest, largest]`` by a number, in place."""
     if number < span[0]:
         span[0] = number
     elif number > span[1]:

@@ -1,4 +1,4 @@
-"""Where the server shows how a run goes on, to others than its clients."""
+"""Telemetry exporters in the disclosure record: channels through which others than the clients can watch a run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ OutletName: TypeAlias = Literal["live page", "metrics", "traces", "tracker"]
 
 _OUTLETS: Mapping[OutletName, tuple[str, str]] = {
     "live page": (
-        "whoever reaches the address: there is no password and no encryption",
-        "the run's id and settings, figures, times, bytes, names of clients and how they stand",
+        "anyone who can reach the address: there is no password and no encryption",
+        "the run's id and settings, figures, times, bytes, names and states of clients",
     ),
     "metrics": (
-        "whoever reaches the address: there is no password and no encryption",
-        "the run's id and algorithm, figures, times, bytes, how many clients stand how; no client's name",
+        "anyone who can reach the address: there is no password and no encryption",
+        "the run's id and algorithm, figures, times, bytes, numbers of clients by state; no client's name",
     ),
     "traces": (
-        "whoever runs the collector, and the network between unless the address begins with https",
+        "the operator of the collector, and the network between unless the address begins with https",
         "the run's id and algorithm, phases, rounds, times, names of clients that trace, too",
     ),
     "tracker": (
@@ -26,25 +26,25 @@ _OUTLETS: Mapping[OutletName, tuple[str, str]] = {
         "the run's id and settings, figures, times, bytes; no client's name",
     ),
 }
-"""Who can read an exporter of the server, and what it shows (docs/monitoring.md)."""
+"""Readers and contents of each exporter of the server (docs/monitoring.md)."""
 
 
 @dataclass
 class Exporter:
-    """Where the server shows how a run goes on, to others than its clients; never a model, and never data.
+    """One telemetry exporter of the server. Exporters never show models or data.
 
     Attributes
     ----------
     name
-        Which one.
+        Name of the exporter.
     address
-        Where it is served, or sent to.
+        Address at which it is served, or to which it sends.
     """
 
     name: OutletName
     address: str
 
     def to_json(self) -> dict[str, str]:
-        """Return its line in the account."""
+        """Return the entry of the disclosure record."""
         readers, shows = _OUTLETS[self.name]
         return {"exporter": self.name, "address": self.address, "readers": readers, "shows": shows}

@@ -1,4 +1,4 @@
-"""Which fields of a protobuf message are set."""
+"""Tests for the fields that are set in a protobuf message."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from google.protobuf.message import Message
 
 
 def presence(kind: Descriptor, prefix: str = "") -> Iterable[tuple[str, Callable[[Message], object]]]:
-    """Yield the fields of a kind of message, but not the arrays it describes, and what tells whether one is set.
+    """Yield each field of a message type, without its descriptors of arrays, and a function that tests if it is set.
 
-    Fields of parts are named with a dot.
+    Nested fields are named with dots.
     """
     for descriptor in kind.fields:
         name, part = prefix + descriptor.name, descriptor.message_type

@@ -1,11 +1,10 @@
-"""What each party of a run could see: every kind of message that crossed, and in what form.
+"""The disclosure record of a run: every kind of value that server and clients exchanged, its form and its readers.
 
-The account is kept where messages leave and arrive (:mod:`fenchel.server.stream.client_stream`), from the
-descriptors that travel with them, so it lists what crossed and nothing else. It holds names, types and sizes;
-never a value.
+The record is made where messages leave and arrive (:mod:`fenchel.server.stream.client_stream`), from the descriptors in
+them, so it lists exactly the data that was sent. It holds names, types and sizes, and never a value.
 
-What a descriptor cannot tell, because it does not show in bytes, is the word of the algorithm: ``form`` of what it
-declared with ``returns`` (:class:`fenchel.common.wire.schema.ArraySpec`).
+The form of a value, such as noisy or sealed, does not show in its bytes. It is the one that the algorithm declared with
+``returns`` (:class:`fenchel.common.wire.schema.ArraySpec`).
 """
 
 from __future__ import annotations
@@ -36,42 +35,44 @@ from fenchel.server.disclosure.field_presence import presence
 from fenchel.server.privacy_budget import PrivacyBudget
 
 UNASKED = "(unasked)"
-"""Stands for the phase of a reply that answers no question the server remembers."""
+"""Phase name for replies that answer no request that the server still knows."""
 UNDECLARED = "(undeclared)"
-"""Stands for the names of values that nobody asked for, so that nobody can make the account grow."""
+"""Name for values outside the schema, so that invented names cannot make the record grow."""
 _SEALED = frozenset(name for name, spec in BOX.items() if getattr(spec, "form", "") == "sealed")
-_KEPT_BYTES = 4096  # replies' descriptors up to here are compared with the next
-_KEYS = 8  # of ciphertexts of one name: a run has one, and what a client makes up is not worth more
+_KEPT_BYTES = 4096  # largest descriptors of a reply that are kept for comparison with the next reply
+_KEYS = 8  # number of key ids listed for each name; a run has one, and a faulty client could send any number
 
 
 @dataclass(frozen=True)
 class _Noted:
-    """A message that was noted; most of those that follow announce the same."""
+    """A recorded message, kept because most later ones have the same descriptors."""
 
     content: bytes | Outline
     forms: Mapping[str, Form]
     entries: tuple[DisclosureEntry, ...]
 
     def count(self, call: Call) -> None:
-        """Count one more of its kind."""
+        """Count one more message with these descriptors."""
         for entry in self.entries:
             entry.count(call.client, call.round)
 
 
 @dataclass
 class DisclosureRecord:
-    """The account of one run.
-
-    spending: what the uploads cost the clients, under differential privacy.
+    """Disclosure record of one run.
 
     Attributes
     ----------
     path
-        Where it is kept: a JSON file.
+        Path of the JSON file.
     run
-        The run's id.
-    privacy, uplink
-        From the settings: what noise the clients add.
+        Id of the run.
+    privacy
+        Section ``differential_privacy`` of the settings, if there is one.
+    uplink
+        Section ``uplink`` of the settings, which can add noise, too.
+    privacy_budget
+        Privacy budget of the run under differential privacy, otherwise ``None``.
     """
 
     path: Path
@@ -87,43 +88,47 @@ class DisclosureRecord:
     _news: bool = True
     _unseen: dict[str, dict[str, Callable[[Message], object]]] = field(default_factory=dict)
     _noted: dict[tuple[str, int, str], _Noted] = field(default_factory=dict)
-    """The last of each phase, kind and client that it came from; for instructions the client is empty."""
+    """Last recorded message by phase, kind and client; for instructions the client is empty."""
 
-    # What the transport tells
+    # Calls by the transport
 
     def opened(self, client: str, fields: Iterable[str]) -> None:
-        """Note that a client opened a stream, and what the call itself told of it."""
+        """Record a new stream of a client, with the fields of the call's metadata."""
         self._clients.add(client)
         self._head("Work", "up", fields)
 
     def head(self, direction: Direction, message: Message) -> None:
-        """Note a message without arrays, or the rest of one that has some."""
+        """Record the head of a message."""
         name = message.DESCRIPTOR.name
         unseen = self._unseen.get(name)
         if unseen is None:
             unseen = self._unseen[name] = dict(presence(cast("Descriptor", message.DESCRIPTOR)))
-        # Of a field that was set once, nobody need know again.
+        # A field that was set once is recorded, and need not be tested again.
         news = [each for each, of in unseen.items() if of(message)]
         for each in news:
             del unseen[each]
         self._head(name, direction, news)
 
     def shown(self, *exporters: Exporter) -> None:
-        """Note where the run can be watched."""
+        """Record telemetry exporters of the run."""
         for exporter in exporters:
             if exporter not in self._exporters:
                 self._exporters.append(exporter)
                 self._news = True
 
     def sent(self, call: Call, head: pb.Instruction, payload: bytes, *, goes_on: bool = False) -> None:
-        """Note that an instruction is about to leave.
+        """Record an instruction that is about to be sent.
 
         Parameters
         ----------
+        call
+            Call of the instruction.
+        head
+            Head of the message.
         payload
-            The descriptor of its arrays, as it travels; the same object for all receivers of a broadcast.
+            Encoded descriptors of its arrays, the same object for all receivers of a broadcast.
         goes_on
-            Whether the arrays go on where they broke off: then they were noted before.
+            True if the transmission resumes where it broke off. The arrays were then recorded before.
         """
         self.head("down", head)
         if goes_on:
@@ -140,16 +145,22 @@ class DisclosureRecord:
         noted.count(call)
 
     def received(self, client: str, reply: pb.Reply, content: Outline, call: Call | None) -> None:
-        """Note that a reply has begun to arrive, whether or not it will count.
+        """Record a reply that has begun to arrive, even if it will not count.
 
         Parameters
         ----------
+        client
+            Id of the client.
+        reply
+            Head of the message.
+        content
+            Descriptors of its values.
         call
-            What it answers; ``None``: nothing that the server remembers.
+            Call that it answers; ``None``: none that the server still knows.
         """
         self.head("up", reply)
         if reply.resume:
-            return  # it goes on where it broke off, and was noted then
+            return  # it resumes where it broke off, and was recorded then
         forms = {} if call is None or call.request is None else call.request.forms
         known = call or Call(
             client=client, sequence=reply.sequence, base=0, phase=UNASKED, round=0, kind=pb.KIND_UNSPECIFIED, body=None
@@ -178,11 +189,11 @@ class DisclosureRecord:
         self._news = self._news or len(head.fields) > before
 
     def _entry(self, call: Call, direction: Direction, found: Description, declared: Form) -> DisclosureEntry:
-        """Return the entry for one value of a message, with the sizes of this one in it."""
+        """Return the entry for one value of a message, and extend its ranges of sizes by the value."""
         form = "ciphertext" if found.content == "ciphertexts" else declared
         name = found.name
         if call.phase in EXCHANGE and "/" in name:
-            name = f"*/{name.partition('/')[2]}"  # one for each client, alike
+            name = f"*/{name.partition('/')[2]}"  # there is one such value for each client
         keys = self._keys.setdefault((call.phase, direction, name), set())
         if len(keys) < _KEYS:
             keys.add(found.key)
@@ -201,17 +212,17 @@ class DisclosureRecord:
     # The file
 
     def save_news(self) -> None:
-        """Write the file if something of a new kind has crossed since it was written."""
+        """Write the file if it lacks a kind of value or a field."""
         if self._news:
             self.save()
 
     def save(self) -> None:
-        """Write the file, so that it is at every moment either the old one or the new one."""
+        """Write the file atomically."""
         write_text(self.path, _lines(self.to_json()))
         self._news = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return the account as it is kept (docs/run-folder.md)."""
+        """Return the contents of the file (docs/run-folder.md)."""
         return {
             "run": self.run,
             "clients": sorted(self._clients),
@@ -227,7 +238,7 @@ class DisclosureRecord:
         return asdict(kind) | {"clients": named, "readers": kind.readers}
 
     def _noise(self) -> dict[str, Any] | None:
-        """Describe the noise that clients add, and what uploads with it have cost them, by groups of equal noise."""
+        """Return the mechanism of the noise that clients add, and their privacy loss, by groups of equal noise."""
         if self.privacy is None:
             plain = self.uplink.noise
             return None if plain is None else {"mechanism": "uplink.noise", "standard_deviation": plain}
@@ -238,9 +249,20 @@ class DisclosureRecord:
         }
 
     def resume(self, members: Collection[str]) -> None:
-        """Go on with the account of a run that is resumed."""
+        """Continue the record of a resumed run.
+
+        Parameters
+        ----------
+        members
+            Ids of the run's clients.
+
+        Raises
+        ------
+        CheckpointError
+            The file cannot be read.
+        """
         if not self.path.exists():
-            return  # begun by a version that kept none
+            return  # the run was begun by a version without disclosure records
         try:
             told = json.loads(self.path.read_text())
             self._clients = {*told["clients"], *members}
@@ -256,14 +278,14 @@ class DisclosureRecord:
                 self.shown(Exporter(entry["exporter"], entry["address"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(
-                f"cannot be read ({error}); without it the account of what was disclosed would begin "
+                f"cannot be read ({error}); without it the disclosure record would begin "
                 "anew. Put it back, or move it away to accept that",
                 source=self.path,
             ) from None
 
 
 def _lines(account: Mapping[str, Any]) -> str:
-    """Return the account as JSON, with a line for each entry of a list: for people, and for comparing runs."""
+    """Return the record as JSON with a line for each entry, which is easy to read and to compare between runs."""
     parts = []
     for name, value in account.items():
         entries = value if isinstance(value, list) and value and isinstance(value[0], dict) else None

@@ -1,4 +1,4 @@
-"""Who takes part in a run: clients that join, describe their data and are let in, at its start or late."""
+"""The admission of clients to a run: registration, description of their data, and late joining."""
 
 from __future__ import annotations
 
@@ -30,23 +30,45 @@ from fenchel.server.stream.client_stream import ClientStream
 
 log = logging.getLogger("fenchel.server")
 
-_REMINDER_SECONDS = 15.0  # after which the log names the clients that the run waits for, again and again
-_NAMES = 20  # that it names at once
+_REMINDER_SECONDS = 15.0  # period of the warnings that name the clients that are not ready
+_NAMES = 20  # largest number of clients named in a warning
 _DIGEST = 32  # bytes
-_CLASS_NAMES = 10_000  # that a client may have
-_CLASS_NAME = 200  # characters of each
+_CLASS_NAMES = 10_000  # largest number of class names of a client
+_CLASS_NAME = 200  # largest number of characters of each
 
 
 class Admission:
-    """Lets clients into one run.
-
-    remarks: where refusals are logged.
-    members: clients of the run, by id in order of ids; the fleet has the same dict.
+    """Admission of clients to one run.
 
     Parameters
     ----------
+    settings
+        Settings of the run.
+    run
+        Id of the run.
     source
-        Its data set; ``None``: each client brings its own.
+        Data set; ``None``: each client brings its own.
+    resume
+        Checkpoint that the run is resumed from; ``None``: a new run.
+    epoch
+        Number of times that the run has been resumed.
+    disclosures
+        Disclosure record of the run.
+    environments
+        Record of the computing environments.
+    throttled_log
+        Log for refusals.
+    limits
+        Limits on the server's resources.
+    joined
+        Function that is called after each registration with the numbers of clients ready and expected.
+    opened
+        Function that is called for each stream with the client's id and its trace context.
+
+    Attributes
+    ----------
+    members
+        Client records of the run, in the order of ids. The fleet shares this dictionary.
     """
 
     def __init__(
@@ -83,19 +105,25 @@ class Admission:
         self.members: dict[str, ClientRecord] = {} if resume is None else resume.restore()
         if settings.participation.on_lost_state == "stop":
             for member in self.members.values():
-                member.lost = None  # this stopped the run; whether its journal is back, its hello says
+                member.lost = None  # this stopped the run; the client's hello shows if its journal is back
         shards = [each.shard for each in self.members.values() if each.shard is not None]
         self.column_names = next((tuple(shard.column_names) for shard in shards if shard.column_names), ())
-        """Names of the columns of the clients' own files, without label and identifiers; empty: not known."""
+        """Column names of the clients' own files, without label and identifiers; empty: not known."""
         self._column_digest = next((shard.column_digest for shard in shards if shard.column_digest), b"")
         self._described = asyncio.Event()
         self._over: pb.Farewell | None = None
-        self._buffer_pool = BufferPool(KEPT_BYTES)  # of large replies, of all streams
+        self._buffer_pool = BufferPool(KEPT_BYTES)  # memory for large replies, shared by all streams
 
-    # What the transport calls
+    # Calls by the transport
 
     async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
-        """Answer a Join. The transport has made sure that the client is who it says it is."""
+        """Register a client, whose identity the transport has verified, and return the reply to its ``Join`` call.
+
+        Raises
+        ------
+        JoinRefusedError
+            The client cannot take part in this run.
+        """
         if request.own_data != self._settings.own_data:
             raise JoinRefusedError(
                 "this run wants each client to bring its own data file: start this client with --data FILE"
@@ -117,9 +145,23 @@ class Admission:
         return reply
 
     async def work(self, client: str, instance: bytes, stream: Stream, traceparent: str = "") -> None:
-        """Serve the Work stream of a client until it ends.
+        """Serve the ``Work`` stream of a client until it ends.
 
-        ``traceparent`` is the trace context that the client opened it with, if any.
+        Parameters
+        ----------
+        client
+            Id of the client.
+        instance
+            Id of the client's process, from its registration.
+        stream
+            Frames in both directions.
+        traceparent
+            Trace context of the stream; empty without tracing.
+
+        Raises
+        ------
+        JoinRefusedError
+            The client has not joined, or was turned away.
         """
         member = self.members.get(client)
         if member is None and self.enrolment.is_late(client):
@@ -146,7 +188,7 @@ class Admission:
             try:
                 self._newcomers.check_welcome(client, instance)
             except JoinRefusedError:
-                # The transport would leave a stream open that ends by cancellation from this side.
+                # A cancelled task must not end as cancelled here, or gRPC would leave the stream open.
                 task = asyncio.current_task()
                 assert task is not None
                 task.uncancel()
@@ -155,7 +197,7 @@ class Admission:
 
     @property
     def is_over(self) -> bool:
-        """True if the run has ended; a client that comes now hears so."""
+        """True if the run has ended. A client that connects after that receives a farewell."""
         return self._over is not None
 
     async def _admit(self, member: ClientRecord, hello: pb.Hello) -> pb.Welcome | pb.Farewell:
@@ -175,7 +217,7 @@ class Admission:
         if member.shard is None:
             self._describe(member, hello.shard)
         self._environments.joined(member.name, hello)
-        # A client's word cannot make a state of which there is none: it would be lost, and might end the run.
+        # For an algorithm without client state the hello is ignored: a false one could mark the client as lost.
         if member.lost is None and not (self._stateless or member.can_restore(hello)):
             member.mark_lost(
                 "its journal of this run is gone or damaged, so what it contributed cannot be restored. Put its "
@@ -194,7 +236,7 @@ class Admission:
         return pb.Welcome()
 
     async def _admit_late(self, member: ClientRecord, hello: pb.Hello) -> pb.Welcome | pb.Farewell:
-        """Take in a client that has joined after the fleet was complete; wait for the next round."""
+        """Admit a late joiner: wait until it is in the fleet or the run has ended."""
         self._describe(member, hello.shard)
         self._environments.joined(member.name, hello)
         pause = self._newcomers.pause(member.name)
@@ -210,7 +252,7 @@ class Admission:
         return pb.Welcome()
 
     def _describe(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
-        """Keep what a client said of its data; names of columns, which all clients share, once."""
+        """Store a client's description of its data, with only one copy of the column names, which all clients share."""
         if self._source is None and shard.column_digest and not self._column_digest:
             self.column_names, self._column_digest = tuple(shard.column_names), shard.column_digest
         else:
@@ -218,7 +260,7 @@ class Admission:
         member.shard = shard
 
     def _check_fit(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
-        """Refuse data that do not fit the run; the text of the error has no names of classes or columns."""
+        """Refuse data that do not fit the run, with an error that contains no names of classes or columns."""
         if len(shard.class_names) > _CLASS_NAMES or any(len(name) > _CLASS_NAME for name in shard.class_names):
             raise JoinRefusedError(
                 f"client {member.name} has more than {_CLASS_NAMES:,} names of classes, or one of more than "
@@ -233,7 +275,7 @@ class Admission:
             raise JoinRefusedError(
                 f"client {member.name} has {shard.samples} samples of {shard.features_held} features; it needs some"
             )
-        if self._source is not None:  # the server knows the data, and need not believe who came first
+        if self._source is not None:  # the server knows the data, and compares with it rather than with other clients
             problem = self._source.problem
             for name, mine, ours in (
                 ("features", shard.features, problem.features),
@@ -247,7 +289,7 @@ class Admission:
             return
         remedy = "all clients need the same (list the classes in data.classes, and give every file the same columns)"
         others = (other for other in self.members.values() if other.shard is not None and other is not member)
-        other = next(others, None)  # which was compared with those before it
+        other = next(others, None)  # one is enough, as all were compared when they joined
         if other is not None and other.shard is not None:
             for name in ("features", "classes"):
                 mine, theirs = getattr(shard, name), getattr(other.shard, name)
@@ -262,7 +304,7 @@ class Admission:
         self._check_columns(member, shard)
 
     def _check_columns(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
-        """Refuse a file with other columns than the run's, as far as both are known."""
+        """Refuse a data file whose columns differ from the run's, if both are known."""
         if not shard.column_digest or not self._column_digest or shard.column_digest == self._column_digest:
             return
         mine, ours = tuple(shard.column_names), self.column_names
@@ -276,10 +318,10 @@ class Admission:
             "files the same columns, or list the columns in data.columns, and they are found by their names"
         )
 
-    # What the run calls
+    # Calls by the run
 
     def shape(self) -> tuple[int, int]:
-        """Return features and classes of the whole problem."""
+        """Return the numbers of features and classes of the problem."""
         if self._source is not None:
             return self._source.problem.features, self._source.problem.classes
         shard = next(iter(self.members.values())).shard
@@ -287,7 +329,13 @@ class Admission:
         return shard.features, shard.classes
 
     async def gather(self) -> None:
-        """Wait until every client has joined and described its data."""
+        """Wait until every client has joined and described its data.
+
+        Raises
+        ------
+        RunStoppedError
+            That took longer than ``network.join_timeout``.
+        """
         patience = self._settings.network.join_timeout
         for index, name in enumerate(await self.enrolment.completed(patience)):
             self.members.setdefault(name, ClientRecord(name, index))
@@ -308,15 +356,15 @@ class Admission:
             ) from None
 
     def _missing(self) -> str:
-        """Return names of the clients that have not described their data, the first ones."""
+        """Return the names of the first clients that have not described their data."""
         names = [member.name for member in self.members.values() if member.shard is None]
         return ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
 
     async def take_in(self, fleet: Fleet, algorithm: Algorithm) -> bool:
-        """Take those who wait into the fleet, one after the other; return whether it has grown.
+        """Add the waiting late joiners to the fleet, one after another; return True if the fleet has grown.
 
-        Where one fails, the others wait for the next border: nobody can hold up a round for longer than it
-        takes to find out about one client.
+        After a failure the others wait for the end of the next round, so that failures delay a round by at most one
+        client.
         """
         before = len(fleet.members)
         while (late_joiner := self._newcomers.call()) is not None:
@@ -347,10 +395,10 @@ class Admission:
         return len(fleet.members) > before
 
     def end(self, farewell: pb.Farewell) -> None:
-        """Tell every client that the run is over, and whoever comes from now on."""
+        """Send a farewell to every client, now or when it connects."""
         self._over = farewell
         self.enrolment.end(f"run {self._run} is over: {farewell.reason or 'all rounds are done'}")
-        self._described.set()  # let those who still wait for the others hear the farewell
+        self._described.set()  # releases clients that wait for the others, so that they receive the farewell
         self._newcomers.end()
         for member in self.members.values():
             if member.connected:
@@ -358,7 +406,7 @@ class Admission:
             member.say_farewell(farewell)
 
     async def farewells(self, patience: float) -> None:
-        """Wait until every connected client has been told that the run is over, or ``patience`` has passed."""
+        """Wait until every connected client has received its farewell, for at most ``patience`` seconds."""
         if not self.is_over:
             return
         with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""How each client of a run stands at one moment, for people who watch."""
+"""Client status: the state of each client of a run at one moment, for the live page and metrics."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.membership.admission import Admission
 
 State = Literal["joined", "connected", "away", "lost"]
-"""``joined``: it waits for the others, or for the next round; ``away``: it has been here, and the run waits for it as
-long as the settings say; ``lost``: it is out of the run."""
+"""State of a client. A client that has ``joined`` waits for the others, or for the next round. One that is ``away`` has
+lost its connection, and the run waits for it as the settings say. One that is ``lost`` is out of the run."""
 
 STATES: tuple[State, ...] = get_args(State)
 
@@ -24,10 +24,12 @@ class OpenInstruction:
 
     Attributes
     ----------
-    phase, round, kind
-        What it was told; ``kind`` is ``ask``, ``tell`` or ``inspect``.
+    phase, round
+        Name of the phase and number of the round.
+    kind
+        Kind of the instruction: ``ask``, ``tell`` or ``inspect``.
     since_unix
-        When it was queued, in seconds since 1970.
+        Time when it was queued, in seconds since 1970.
     """
 
     phase: str
@@ -38,27 +40,26 @@ class OpenInstruction:
 
 @dataclass(frozen=True)
 class ClientStatus:
-    """One client.
+    """Status of one client.
 
     Attributes
     ----------
     client
-        Its id.
+        Id of the client.
     state
-        As :data:`State` says.
+        State of the client, as in :data:`State`.
     since_unix
-        When it last came or went away, in seconds since 1970; ``None``: it has not come yet.
+        Time of the last connection or disconnection, in seconds since 1970; ``None``: not connected yet.
     streams
-        How often it has come.
+        Number of streams that the client has opened.
     samples
-        As it described its data; ``None``: it has not yet.
+        Number of samples; ``None`` before the client has described its data.
     awaited
-        Whether all phases wait for it; not if it misses one deadline after the other (``participation.patience``).
+        True if all phases wait for the client, False if it missed too many deadlines (``participation.patience``).
     question
-        The oldest that is open, if any.
-    offset_s
-        offset_s, offset_error_s: the server's clock minus the client's, and by how much that can be wrong; ``None``:
-        not known.
+        Oldest open instruction, if any.
+    offset_s, offset_error_s
+        Server's clock minus the client's, and bound on the error, in seconds; ``None``: not known.
     """
 
     client: str
@@ -73,14 +74,14 @@ class ClientStatus:
 
 
 def census(admission: Admission) -> list[ClientStatus]:
-    """Return how every client stands, in order of ids. To be called on the event loop of the run."""
+    """Return the status of every client, in the order of ids. To be called on the event loop of the run."""
     found = {member.name: _standing(member) for member in admission.members.values()}
     found |= {name: _joined(name) for name in _waiting(admission)}
     return [found[name] for name in sorted(found)]
 
 
 def state_of(member: ClientRecord) -> State:
-    """Return how a client of the run stands."""
+    """Return the state of a client of the run."""
     if member.lost is not None:
         return "lost"
     return "connected" if member.connected else "away" if member.streams else "joined"

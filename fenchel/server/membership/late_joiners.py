@@ -1,7 +1,8 @@
-"""Clients that join after the run has begun, and wait for the border of the next round.
+"""Late joiners: clients that register after the run has begun, and wait for the end of the round.
 
-Between two rounds no question is open, so nobody's work is disturbed when the fleet grows there. But
-everybody waits for one that has to be asked first: where that came to nothing, it must wait in turn.
+Between two rounds no request is open, so that the fleet can grow without disturbing the work of a client. But the run
+waits while an algorithm initialises a late joiner. A client for which that failed must therefore wait before it can try
+again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from fenchel.common.errors import JoinRefusedError, SettingsError
 from fenchel.common.settings.run import RunSettings
 from fenchel.fleet.client_record import EPOCH_BITS, ClientRecord
 
-_SHARE = 0.05  # of the time, that the attempts to take one client in may take at most
+_SHARE = 0.05  # largest share of the time for attempts to admit one client
 
 
 @dataclass
@@ -25,11 +26,11 @@ class _LateJoiner:
     Attributes
     ----------
     member
-        What will be the fleet's record of it.
+        Client record, which the fleet will use.
     streams
-        How many of its streams wait; an older one may seem to be open for a while.
+        Number of the client's streams that wait. An older one may appear open for a while.
     called
-        Set when it is in the fleet, or the run is over.
+        Event that is set when the client is in the fleet, or the run has ended.
     """
 
     member: ClientRecord
@@ -38,12 +39,12 @@ class _LateJoiner:
 
 
 class LateJoiners:
-    """Those who wait to be taken into the fleet.
+    """Late joiners that wait to be added to the fleet.
 
     Parameters
     ----------
     epoch
-        How often the run has been resumed: where the numbers of their instructions begin.
+        Number of times that the run has been resumed, which determines their first sequence numbers.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -58,25 +59,25 @@ class LateJoiners:
         """Return the record of a client that is not in the fleet yet."""
         late_joiner = self._waiting.get(name)
         if late_joiner is None:
-            # Above what it was sent when it was turned away: its journal may hold the answers.
+            # Above the sequence numbers of an earlier attempt, whose replies the client's journal may hold.
             first = self._next_sequences.get(name, self._first_sequence)
             late_joiner = self._waiting[name] = _LateJoiner(ClientRecord(name, 0, next_sequence=first))
         return late_joiner.member
 
     def check_welcome(self, name: str, instance: bytes | None) -> None:
-        """Refuse a process that was turned away before; a new process may try again.
+        """Refuse a process that was turned away before. A new process of the client may try again.
 
         Raises
         ------
         JoinRefusedError
-            The text is the reason that :meth:`turn_away` was given.
+            The process was turned away, for the reason in the text.
         """
         turned_away, reason = self._turned_away.get(name, (None, ""))
         if reason and turned_away == instance:
             raise JoinRefusedError(reason)
 
     async def wait(self, member: ClientRecord) -> None:
-        """Wait until the client is in the fleet, or the run is over."""
+        """Wait until the client is in the fleet, or the run has ended."""
         late_joiner = self._waiting.get(member.name)
         if late_joiner is None or late_joiner.member is not member:
             raise JoinRefusedError(f"client {member.name!r} was turned away meanwhile; it must join anew")
@@ -87,7 +88,7 @@ class LateJoiners:
             late_joiner.streams -= 1
 
     def call(self) -> ClientRecord | None:
-        """Return the first client by id that waits now and may come, and let it; ``None``: there is none."""
+        """Remove the first waiting client by id whose pause is over, and return its record; ``None``: there is none."""
         for name in sorted(self._waiting):
             late_joiner = self._waiting[name]
             if late_joiner.streams and not self.pause(name):
@@ -97,14 +98,25 @@ class LateJoiners:
         return None
 
     def pause(self, name: str) -> float:
-        """Return in how many seconds a client may be called, as it could not be taken in before; 0: now."""
+        """Return the seconds until a client whose admission failed may be called again; 0: now."""
         return max(self._next_chance.get(name, 0.0) - time.monotonic(), 0.0)
 
     def turn_away(self, member: ClientRecord, instance: bytes | None, reason: str, seconds: float) -> None:
-        """End the part of a client that was called and could not be taken in; when it comes back it hears why.
+        """Turn away a client that was called and whose admission failed. Its process receives the reason.
 
-        A new process of it is not called before twenty times as long has passed as this has taken, after the next
-        failure forty times, and so on: whoever comes and goes can take a twentieth of the time at most.
+        A new process of the client is not called before twenty times the duration of the attempt has passed, forty
+        times after the next failure, and so on. So attempts take at most a twentieth of the time.
+
+        Parameters
+        ----------
+        member
+            Client record.
+        instance
+            Id of the client's process.
+        reason
+            Reason for the client.
+        seconds
+            Duration of the attempt.
         """
         failures = self._failures[member.name] = self._failures.get(member.name, 0) + 1
         self._next_chance[member.name] = time.monotonic() + seconds / _SHARE * 2.0 ** min(failures - 1, 30)
@@ -114,13 +126,13 @@ class LateJoiners:
             member.serving.cancel()
 
     def end(self) -> None:
-        """Let nobody wait any longer: the run is over."""
+        """Release all waiting clients, as the run has ended."""
         for late_joiner in self._waiting.values():
             late_joiner.called.set()
 
 
 def check_late_joiners(settings: RunSettings, half: type[Algorithm]) -> None:
-    """Refuse ``participation.late_joiners: admit`` where a newcomer could have no part."""
+    """Raise ``SettingsError`` for ``participation.late_joiners: admit`` if the run cannot admit late joiners."""
     if settings.participation.late_joiners == "refuse":
         return
     key, name = "participation.late_joiners", settings.algorithm.name

@@ -1,4 +1,4 @@
-"""Who may take part in a run, and when the fleet is complete."""
+"""The registration of clients, until the fleet is complete and after that."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from fenchel.common.untrusted_text import plain
 from fenchel.common.version import PROTOCOL
 from fenchel.proto import fenchel_pb2 as pb
 
-_SOFTWARE = 80  # characters of what a client calls its software, in an error
-_POLL_SECONDS = 10.0  # a client whose fleet is not complete is answered after so long, and asks again
+_SOFTWARE = 80  # largest number of characters of a client's software name in an error
+_POLL_SECONDS = 10.0  # longest delay of a reply while the fleet is incomplete; the client then repeats its call
 
 
 class Registration:
-    """Takes the joins of clients.
+    """Registration of the clients of a run.
 
     Parameters
     ----------
     expected
-        Number of clients; ``None``: whoever joins until ``settle`` seconds pass without a newcomer.
+        Number of clients; ``None``: all that join until ``settle`` seconds pass without a new one.
+    settle
+        Seconds without a new client after which the fleet is complete, if ``expected`` is ``None``.
     names
-        When a run is resumed: its clients.
+        Ids of the clients of a resumed run; empty for a new run.
     late_joiners
-        Whether others may join once the fleet is complete.
+        Setting ``participation.late_joiners``: ``admit`` lets clients join after the fleet is complete.
     """
 
     def __init__(
@@ -48,22 +50,32 @@ class Registration:
 
     @property
     def names(self) -> list[str]:
-        """Clients that have joined, in order of ids; those with which the run begins, once the fleet is complete."""
+        """Ids of the clients that have joined, in order; after the fleet is complete, those without late joiners."""
         return sorted(self._indices or self.instances)
 
     def is_late(self, name: str) -> bool:
-        """Whether a client has joined after the fleet was complete."""
+        """Return True if a client joined after the fleet was complete."""
         return bool(self._indices) and name in self.instances and name not in self._indices
 
     async def join(self, request: pb.JoinRequest, connected: bool) -> pb.Assignment | None:
-        """Enrol a client, or recognise it; return its place once the fleet is complete.
+        """Register a client, and return its assignment when the fleet is complete.
 
         Parameters
         ----------
         request
-            What the client says; its identity has been checked.
+            Request of the client, whose identity has been verified.
         connected
-            Whether a client of this id has an open stream now.
+            True if a client of this id has an open stream.
+
+        Returns
+        -------
+        pb.Assignment or None
+            Position among the clients; ``None`` if the fleet is still incomplete after ten seconds.
+
+        Raises
+        ------
+        JoinRefusedError
+            The client cannot take part in this run.
         """
         if request.protocol != PROTOCOL:
             raise JoinRefusedError(
@@ -95,12 +107,12 @@ class Registration:
             return None
         if self._refusal:
             raise JoinRefusedError(self._refusal)
-        if self.is_late(name):  # it brings its own data, so its place divides nothing
+        if self.is_late(name):  # it brings its own data, so its position does not determine a shard
             return pb.Assignment(index=sorted(self.instances).index(name), clients=len(self.instances))
         return pb.Assignment(index=self._indices[name], clients=len(self._indices))
 
     def end(self, reason: str) -> None:
-        """Refuse everybody from now on: the run is over."""
+        """Refuse all further clients, as the run has ended."""
         self._refusal = reason
         self._complete.set()
 
@@ -109,7 +121,13 @@ class Registration:
         self._complete.set()
 
     async def completed(self, patience: float) -> list[str]:
-        """Wait until the fleet is complete; return its clients in order of ids."""
+        """Wait until the fleet is complete, and return the ids of its clients in order.
+
+        Raises
+        ------
+        RunStoppedError
+            That took longer than ``patience`` seconds.
+        """
         try:
             async with asyncio.timeout(patience):
                 while self.expected is None and not self._complete.is_set():
@@ -121,7 +139,7 @@ class Registration:
         except TimeoutError:
             raise RunStoppedError(
                 f"{len(self.instances)} of {self.expected or 'any number of'} clients joined within {patience:g} s "
-                f"(network.join_timeout): {', '.join(self.names) or 'nobody'}. Are the others started, and can they "
+                f"(network.join_timeout): {', '.join(self.names) or 'none'}. Are the others started, and can they "
                 "reach this server?"
             ) from None
         return self.names

@@ -1,9 +1,8 @@
-"""The sealed exchange of secrets between the clients, which the server relays and cannot read.
+"""The secret exchange between clients, which the server relays and cannot read.
 
-What passes through here: each client's X25519 public key and certificate, one sealed box for each client,
-and fingerprints of the secrets, which tell nothing but whether they are the same. What is signed, and how
-it is checked, is the clients' matter (:mod:`fenchel.keys.secret_exchange`): it is the server whom
-they guard against.
+The server sees each client's X25519 public key and certificate, one sealed box for each client, and fingerprints of the
+secrets, which show only if they are equal. The clients sign and verify these messages themselves
+(:mod:`fenchel.keys.secret_exchange`), because the protocol must protect against the server.
 """
 
 from __future__ import annotations
@@ -24,19 +23,29 @@ log = logging.getLogger("fenchel.server")
 async def share_secrets(
     fleet: Fleet, designated: str | None = None, revoked: Callable[[bytes], str] = lambda certificate: ""
 ) -> str:
-    """Let one client make secrets and hand them to all others, sealed.
+    """Run the secret exchange: one client generates the secrets, and the server relays them to the others, sealed.
 
     Parameters
     ----------
+    fleet
+        Fleet of the run.
     designated
-        The client that makes them; ``None``: the first by id.
+        Id of the client that generates the secrets; ``None``: the first by id.
     revoked
-        Says why a certificate (PEM) was revoked; empty if it was not. What came with one that was is not passed on.
+        Function of a certificate (PEM) that returns the reason if it was revoked, and an empty string if not. A message
+        with a revoked certificate is not relayed.
 
     Returns
     -------
     str
-        The fingerprint of the secrets, on which all clients agree.
+        Fingerprint of the secrets, the same on all clients.
+
+    Raises
+    ------
+    RunStoppedError
+        A client did not answer, has a revoked certificate, or has other secrets.
+    SettingsError
+        The run has no client named ``designated``.
     """
     clients = fleet.all().clients
     maker = clients[0] if designated is None else designated
@@ -71,15 +80,15 @@ async def share_secrets(
 
 
 def _check(client: str, certificate: str, revoked: Callable[[bytes], str]) -> None:
-    """Check that a client that takes part in the exchange may do so still."""
+    """Raise ``RunStoppedError`` if the certificate of a client in the exchange was revoked."""
     if problem := revoked(certificate.encode()):
         raise RunStoppedError(
-            f"client {client} cannot have a part in the secrets of this run: {problem}. Begin a new run without it"
+            f"client {client} cannot take part in the secret exchange: {problem}. Begin a new run without it"
         )
 
 
 def check_designated(maker: str, clients: Sequence[str]) -> None:
-    """Raise a ``SettingsError`` unless the client that is to make the secrets is one of the run's."""
+    """Raise ``SettingsError`` unless the client that generates the secrets is a client of the run."""
     if maker not in clients:
         raise SettingsError(
             f"{maker!r} given, but no client of this run has that name (they are {', '.join(clients)}); name one of "
@@ -91,7 +100,7 @@ def check_designated(maker: str, clients: Sequence[str]) -> None:
 async def _ask(
     fleet: Fleet, client: str, phase: str, returns: Expectation, values: Values | None = None
 ) -> dict[str, Value]:
-    """Ask one client; it answers without a change of the algorithm's state, like an evaluation."""
+    """Send a request that changes no state to one client, and return its reply."""
     cohort = fleet.all().only(client.__eq__)
     try:
         replies = await cohort.inspect(phase, returns=returns, **(values or {}))

@@ -1,1 +1,1 @@
-"""The stream of one client: messages in both directions, from frames to replies."""
+"""The client stream: messages between the server and one client."""

@@ -1,4 +1,4 @@
-"""The server's side of one client's Work stream."""
+"""The server's side of a client stream: one ``Work`` call."""
 
 from __future__ import annotations
 
@@ -28,21 +28,24 @@ log = logging.getLogger("fenchel.server")
 
 
 class ClientStream:
-    """Sends a member's instructions down its stream and takes the replies up.
+    """One stream of a client, which sends the instructions of its record and receives the replies.
 
     Parameters
     ----------
+    member
+        Client record.
+    stream
+        Frames in both directions.
     largest
         Bytes of the largest reply to accept.
     limits
-        How many unsolicited replies to take; more are left on the wire.
+        Rate limits of unsolicited replies. Those beyond them stay on the wire.
     disclosures
-        Where it is noted what crosses; ``None``: nowhere.
+        Disclosure record of the run; ``None``: no record.
     buffer_pool
-        Where the memory of large replies comes from; by default no other stream uses it.
+        Pool of memory for large replies. Default: a pool for this stream alone.
     budgets
-        Whether clients have privacy budgets, as under differential privacy: one that says that its own is spent is
-        asked for nothing more.
+        True if clients have privacy budgets. A client that reports its own as used up receives no more requests.
     """
 
     def __init__(
@@ -70,12 +73,17 @@ class ClientStream:
         self._unsolicited = member.limit_unsolicited(limits)
 
     async def run(self, admit: Callable[[pb.Hello], Awaitable[pb.Welcome | pb.Farewell]]) -> None:
-        """Converse until either side ends the stream.
+        """Exchange messages until either side ends the stream.
 
         Parameters
         ----------
         admit
-            Decides on the client's introduction, and waits until the fleet is ready.
+            Function that admits or refuses the client by its ``Hello``, after the fleet is complete.
+
+        Raises
+        ------
+        WireError
+            The client has broken the protocol.
         """
         data = await self._stream.read()
         now = time.time_ns()
@@ -124,26 +132,26 @@ class ClientStream:
             self._disclosures.head(direction, message)
 
     async def _take_over(self) -> None:
-        """End the conversation on an older stream: the client has left it, even if it seems to be open."""
+        """End an older stream of the client, which has abandoned it even if it still appears open."""
         older = self._member.serve()
         if older is not None:
             older.cancel()
             await asyncio.wait([older])
 
     async def _write(self, queue: asyncio.Queue[int | pb.Farewell], partial: pb.Partial) -> None:
-        # No variable here holds on to what was sent: its arrays may be large, and the next may be long in coming.
+        # No local variable may refer to a sent message: its arrays may be large, and the next message may come late.
         while await self._send(await queue.get(), partial):
             pass
 
     async def _send(self, what: int | pb.Farewell, partial: pb.Partial) -> bool:
-        """Send one message; return whether others may follow."""
+        """Send one message; return False after a farewell, which is the last one."""
         if isinstance(what, pb.Farewell):
             for frame in frames(what):
                 await self._stream.write(frame)
             return False
         item = self._member.outstanding.get(what)
         if item is None or item.body is None:
-            return True  # its deadline passed before it could be sent
+            return True  # it was settled before it could be sent, for example at its deadline
         resume = partial.received if partial.sequence == item.sequence else 0
         item.mark_sending(resume)
         head = item.head(self._member.low_water_mark)
@@ -178,19 +186,19 @@ class ClientStream:
                 self._late(reply.head.sequence)
             self._arriving = None
             member.mark_reply_complete(reply.head.sequence)
-            del reply, call  # the next may be long in coming: let go of the body
+            del reply, call  # releases the body, as the next message may come late
 
     async def _count(self, reply: IncomingMessage[pb.Reply], call: Call | None, frame_bytes: int) -> None:
-        """Count a frame for its call; one that nothing asked for waits where there are too many."""
+        """Count a frame for its call, or for the rate limit of unsolicited replies."""
         if call is not None:
             call.count_received_frame(frame_bytes)
         elif reply.head.sequence not in self._member.overdue:
             await self._unsolicited.frame()
 
     async def _opened(self, reader: MessageReader[pb.Reply], reply: IncomingMessage[pb.Reply]) -> Call | None:
-        """Return the call that a reply answers, when there is room for its body; ``None``: it is not wanted.
+        """Return the call that a reply answers, after reserving memory for its body; ``None``: it is discarded.
 
-        The descriptors of its values are not looked at before it is known how many there may be.
+        The number of values is checked before their descriptors are read.
         """
         head, member = reply.head, self._member
         call = member.outstanding.get(head.sequence)
@@ -228,7 +236,7 @@ class ClientStream:
         return call
 
     def _check_count(self, reply: pb.Reply, answers: Call | None) -> None:
-        """Refuse a reply with more values than were asked for."""
+        """Raise ``WireError`` for a reply with more values than were asked for."""
         count = len(reply.payload.arrays)
         if answers is None:
             most = max(MOST_VALUES, self._member.most_values)
@@ -238,7 +246,7 @@ class ClientStream:
             raise WireError(f"a reply has {count:,} values, and {answers.most_values} were asked for")
 
     def _exceeds(self, call: Call, size: int) -> bool:
-        """Refuse a reply that is larger than anything that was asked for, before it takes any memory."""
+        """Fail the call and return True if a reply is larger than its schema or the memory budget permits."""
         if call.request is None or not call.request.is_open_for(call):
             return False
         try:
@@ -277,7 +285,7 @@ class ClientStream:
             request.receive(call, values)
 
     def _align(self, call: Call, timing: pb.Timing) -> None:
-        """Learn from a call how far the client's clock is off, and how fast its messages passed."""
+        """Update the estimates of clock offset and throughput from the stamps of a call."""
         member, clock = self._member, self._member.clock
         if timing.welcomed_ns and self._welcomed_ns:
             clock.sent(self._welcomed_ns, self._welcomed_ns + timing.welcomed_ns)
@@ -298,7 +306,7 @@ class ClientStream:
         call.align(offset, serialisation)
 
     def _crossed(self, call: Call) -> SocketBytes | None:
-        """Return what crossed the client's connections for a call; ``None``: nobody knows."""
+        """Return the socket bytes of the client's connections for a call; ``None``: unknown."""
         news = None if self._metered is None else self._metered.crossed()
         if news is None:
             return None
@@ -306,18 +314,18 @@ class ClientStream:
         self._framed_down = self._framed_up = 0
         total = self._member.carried + news
         if call.recorded:
-            self._member.carry(total)  # too late for its row: it goes to the next call
+            self._member.carry(total)  # the row of the call is written, so its bytes go to the next call
             return None
-        # Later instructions may be on their way already: what crossed of them is counted with them.
+        # Bytes of later instructions that are already being sent are left for their own calls.
         others = sum(other.wire_down for other in self._member.outstanding.values() if other is not call)
         theirs = min(others, max(total.down - call.wire_down, 0))
         self._member.carry(SocketBytes(theirs, 0))
         return SocketBytes(total.down - theirs, total.up)
 
     def _leave(self) -> None:
-        """Keep what has crossed for the client's next call, on whatever connection that will be.
+        """Carry the socket bytes since the last call over to the client's next call, on any connection.
 
-        Of a connection that is gone nobody knows any more what crossed it last: the frames must do.
+        The count of a closed connection cannot be read any more, and is replaced by the bytes of the frames.
         """
         if self._looked_at and self._metered is not None:
             last = self._metered.crossed() or SocketBytes(self._framed_down, self._framed_up)
@@ -333,5 +341,5 @@ class ClientStream:
         call.end("failed" if reply.failure else "told")
         if reply.failure:
             self._member.mark_lost(
-                f"it could not do what it was told in round {call.round}, phase {call.phase!r}: {plain(reply.failure)}"
+                f"it could not apply a promise of round {call.round}, phase {call.phase!r}: {plain(reply.failure)}"
             )

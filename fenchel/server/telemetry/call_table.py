@@ -1,4 +1,4 @@
-"""The columns of ``calls.parquet``, a row an instruction; ``docs/run-folder.md`` says what each of them means."""
+"""The columns of ``calls.parquet``, which has one row for each instruction (docs/run-folder.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fenchel.fleet.calls import Call
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.telemetry.time_breakdown import NO_TIMING, CallBreakdown, between
 
-_MOST = (1 << 63) - 1  # a client's counts are its own account, and may be anything
+_MOST = (1 << 63) - 1  # upper limit of counts that clients report, which may be any number
 
 
 class Column(NamedTuple):
@@ -45,7 +45,7 @@ def _timing(call: Call) -> pb.Timing:
 
 
 def _at_client(call: Call, later_ns: int) -> float:
-    """Return a moment after the client had the instruction: seconds after it was queued, by the server's clock."""
+    """Convert a time since the client received the instruction to seconds since the server queued it."""
     timing, offset = call.timing, call.offset
     if timing is None or offset is None or not timing.received_unix_ns:
         return math.nan

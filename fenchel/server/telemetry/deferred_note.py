@@ -1,4 +1,4 @@
-"""The record of a round, which is written while the clients work on the next."""
+"""Deferred recording of a round, while the clients work on the next one."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from collections.abc import Callable
 
 log = logging.getLogger("fenchel.server")
 
-_NOTED_AFTER = 0.02  # seconds, at most, that people wait for the row of a round
+_NOTED_AFTER = 0.02  # longest delay of the row of a round, in seconds
 
 
 class DeferredNote:
-    """Writes the last round down once the instructions of the next are on their way, or soon after it has ended."""
+    """Deferred call that records the last round, after the next round's instructions are queued or a short delay."""
 
     def __init__(self) -> None:
         self._write: Callable[[], None] | None = None
         self._error: BaseException | None = None
 
     def defer(self, write: Callable[[], None]) -> None:
-        """Hold on to ``write`` for the round that has ended; settle the one before it first."""
+        """Defer a call of ``write`` for the round that has ended, after settling the previous one."""
         try:
             self.settle()
         finally:
             self._write = write
-        asyncio.get_running_loop().call_later(_NOTED_AFTER, self._now)  # if the next round asks nobody so soon
+        asyncio.get_running_loop().call_later(_NOTED_AFTER, self._now)  # in case the next round sends no request before
 
     def soon(self) -> None:
-        """Write it down as soon as the event loop is free."""
+        """Schedule the deferred call for the next iteration of the event loop."""
         if self._write is not None:
             asyncio.get_running_loop().call_soon(self._now)
 
     def settle(self) -> None:
-        """Have the last round written down; raise what that raised, now or before."""
+        """Make the deferred call now if it is still due, and raise its error, also one of an earlier attempt."""
         self._do()
         error, self._error = self._error, None
         if error is not None:
@@ -42,9 +42,9 @@ class DeferredNote:
         try:
             self._do()
         except (KeyboardInterrupt, SystemExit):
-            raise  # all others the event loop would only write down
+            raise  # other exceptions are kept, as the event loop would only log them
         except BaseException as error:
-            # The round that goes on may wait for long before this can end the run.
+            # Logged at once, as the current round may wait for long before the error can end the run.
             log.error("the run ends after the next round: %s", error)
             self._error = error
 

@@ -1,7 +1,7 @@
-"""A run's figures for Prometheus, as the server knows them; ``docs/monitoring.md`` lists them.
+"""The server's metrics of a run for Prometheus (docs/monitoring.md).
 
-Nothing here is named after a client: a federation may have thousands, and each would make a series of its own.
-Clients have metrics of their own (:mod:`fenchel.client.metrics`).
+No metric has a label for single clients, because each of thousands of clients would create a time series. Clients
+export their own metrics (:mod:`fenchel.client.metrics`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _LAYERS = {
     ("socket", "up"): lambda call: 0.0 if call.crossed is None else call.crossed.up,
 }
 _NO_FIGURES = frozenset({*COUNTS, *SOCKETS, *TIMES, "clients"})
-"""Columns of a round's row that are measured in another way here, or are no figures of the model."""
+"""Columns of a round's row that have a metric of their own, or are no figures of the model."""
 
 
 class ServerMetrics(Observer):
-    """Counts what happens in a run."""
+    """Observer that updates the metrics of a run."""
 
     def __init__(self, run: str, settings: RunSettings) -> None:
         self.exposition = made = Exposition()
@@ -45,12 +45,12 @@ class ServerMetrics(Observer):
         self._begun = made.gauge("fenchel_round", "The round that goes on, or went on last.")
         self._ended = made.gauge("fenchel_round_ended_timestamp_seconds", "When the last round was done.")
         self._seconds = made.histogram("fenchel_round_seconds", "Duration of rounds.", LATENCIES)
-        self._parts = made.counter("fenchel_round_part_seconds_total", "Where the time of rounds has gone.", "part")
+        self._parts = made.counter("fenchel_round_part_seconds_total", "Duration of rounds, by part.", "part")
         self._evaluation = made.counter("fenchel_evaluation_seconds_total", "Evaluation between rounds.")
         self._idle = made.counter(
             "fenchel_idle_seconds_total", "How long the average client waited for the slowest one."
         )
-        self._calls = made.counter("fenchel_calls_total", "Instructions, and what became of them.", "phase", "outcome")
+        self._calls = made.counter("fenchel_calls_total", "Instructions, by phase and outcome.", "phase", "outcome")
         self._total = made.histogram(
             "fenchel_call_seconds", "Instructions, from being queued to the reply being decoded.", LATENCIES, "phase"
         )
@@ -66,8 +66,8 @@ class ServerMetrics(Observer):
             "layer",
             "direction",
         )
-        self._clients = made.gauge("fenchel_clients", "Clients of the run, by how they stand.", "state")
-        self._saving = made.gauge("fenchel_checkpoint_seconds", "What the last checkpoint took to write.")
+        self._clients = made.gauge("fenchel_clients", "Clients of the run, by state.", "state")
+        self._saving = made.gauge("fenchel_checkpoint_seconds", "Duration of the last checkpoint's writing.")
         self._saved = made.gauge(
             "fenchel_checkpoint_timestamp_seconds", "When the writing of the last checkpoint began."
         )
@@ -79,14 +79,14 @@ class ServerMetrics(Observer):
         """Count the clients of a run by their status, whenever the metrics are read."""
 
         def standing(state: State) -> int:
-            # Called by the thread that answers Prometheus: a list of a dict's values is made in one step.
+            # Prometheus requests are served in another thread, so the values are copied in one atomic step.
             return sum(state_of(member) == state for member in list(run.admission.members.values()))
 
         for state in STATES:
             self._clients.labels(state).set_function(partial(standing, state))
 
     def round_begun(self, t: int) -> None:
-        """Note the number of the round."""
+        """Set the number of the current round."""
         self._begun.set(t)
 
     def round_ended(self, row: Row) -> None:

@@ -1,4 +1,4 @@
-"""The watch over an objective that grows where it should fall."""
+"""Detection of a run that diverges, by the growth of its objective."""
 
 from __future__ import annotations
 
@@ -9,34 +9,36 @@ from dataclasses import dataclass
 
 log = logging.getLogger("fenchel.server")
 
-_FACTOR = 1e3  # of the first objective: what no run that converges comes to
+_FACTOR = 1e3  # growth over the first objective that no convergent run reaches
 _SMALL = 1.0
-"""An objective that is never alarming: about what the zero model costs in classification.
+"""Objective up to which no warning is given, about that of the zero model in classification.
 
-So a run that begins next to its optimum may lose it again to noise. A run that diverges passes any constant soon.
+A run that begins next to its optimum may drift away from it by noise. A run that diverges soon exceeds any constant.
 """
 
 
 @dataclass
 class ObjectiveGrowth:
-    """Compares the evaluated models of a run with the first of them, and warns once.
+    """Comparison of each evaluated model with the first one, with a single warning.
 
     Attributes
     ----------
     first
-        Objective of the first evaluated model; nan: none is known yet.
+        Objective of the first evaluated model; nan: no evaluation yet.
+    warned
+        True after the warning.
     """
 
     first: float = math.nan
     warned: bool = False
 
     def resume(self, objectives: Sequence[float | None], losses: Sequence[float | None]) -> None:
-        """Take in what the rounds before had: the columns ``objective`` and ``test_loss`` of ``metrics.parquet``."""
+        """Continue after earlier rounds, given the columns ``objective`` and ``test_loss`` of ``metrics.parquet``."""
         for objective, loss in zip(objectives, losses, strict=True):
             self._grown(_number(objective), _number(loss))
 
     def evaluated(self, t: int, figures: Mapping[str, float]) -> None:
-        """Warn if the objective after round ``t`` has grown a thousandfold; without it, the loss of the test set."""
+        """Warn if the objective after round ``t``, or without it the test loss, has grown a thousandfold."""
         grown = self._grown(figures.get("objective", math.nan), figures.get("test_loss", math.nan))
         if grown is not None:
             log.warning(
@@ -49,7 +51,7 @@ class ObjectiveGrowth:
             )
 
     def _grown(self, objective: float, loss: float) -> float | None:
-        """Return the objective if it is the first that is alarming; ``None``: it is not."""
+        """Return the objective if a warning about it is due, otherwise ``None``."""
         value = loss if math.isnan(objective) else objective
         if math.isnan(self.first):
             self.first = value

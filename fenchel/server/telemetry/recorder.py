@@ -1,4 +1,4 @@
-"""What a run leaves behind besides its model: a row a round, a row an instruction, a log."""
+"""The recorder of a run's tables: one row for each round, each instruction, and each client's figures."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fenchel.server.telemetry.call_table import SCHEMA, row_of
 from fenchel.server.telemetry.time_breakdown import split
 
 Row: TypeAlias = Mapping[str, float]
-"""The figures of one round: a row of ``metrics.parquet``."""
+"""Figures of one round, a row of ``metrics.parquet``."""
 
 
 def _crossed(calls: Sequence[Call]) -> tuple[float, float]:
-    """Return the bytes on the connections of these calls; nan if not one of them is known."""
+    """Return the sums of the socket bytes of calls, to and from clients; nan if none are known."""
     known = [call.crossed for call in calls if call.crossed is not None]
     if not known:
         return math.nan, math.nan
@@ -33,17 +33,16 @@ def _crossed(calls: Sequence[Call]) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a round, which may be noted later.
+    """Times at the end of a round, kept until the round is recorded.
 
     Attributes
     ----------
     unix, started_unix
-        When it ended, and when it had begun, by the time of day.
+        End and start of the round, in seconds since 1970.
     seconds, evaluation_seconds
-        What the round and the evaluation after it took.
-    saved_unix
-        saved_unix, saved_seconds: when the writing of a checkpoint began that has ended meanwhile, and what it took;
-        nan: none has.
+        Durations of the round and of the evaluation after it.
+    saved_unix, saved_seconds
+        Start and duration of the last checkpoint that was finished during the round; nan: none was.
     """
 
     unix: float
@@ -56,14 +55,20 @@ class Ended:
 
 @dataclass
 class Recorder:
-    """Writes the tables of a run.
+    """Recorder of the tables of a run.
 
     Attributes
     ----------
+    folder
+        Run folder.
+    figures
+        Names of the figures of a round besides those of the evaluation.
+    kept_rounds
+        Number of rounds of a resumed run whose rows are kept.
     on_calls
-        Told the instructions whose rows are noted.
+        Function that is called with the recorded instructions.
     client_figures
-        Names of the algorithm's figures of each client; without any there is no table of them.
+        Names of the algorithm's figures of each client. Without any, there is no table of them.
     """
 
     folder: RunFolder
@@ -89,14 +94,14 @@ class Recorder:
             self._clients_log = TableLog(self.folder.clients, pa.schema(fields), self.kept_rounds)
 
     def ended(self, started: float, seconds: float, evaluation_seconds: float) -> Ended:
-        """Return the end of a round, which is now.
+        """Return the times of a round that ends now.
 
         Parameters
         ----------
         started
-            When the round began, by the performance counter.
+            Start of the round, in seconds of the performance counter.
         seconds, evaluation_seconds
-            What the round and the evaluation after it took.
+            Durations of the round and of the evaluation after it.
         """
         now, saved = time.time(), self._saved
         self._saved = math.nan, math.nan
@@ -105,17 +110,23 @@ class Recorder:
     def round(
         self, t: int, started: float, ended: Ended, calls: Sequence[Call], connected: int, figures: Mapping[str, float]
     ) -> dict[str, float]:
-        """Note a round; return its row.
+        """Record a round, and return its row.
 
         Parameters
         ----------
+        t
+            Number of the round.
         started
-            When the round began, by the performance counter.
+            Start of the round, in seconds of the performance counter.
         ended
-            What :meth:`ended` said when it was over.
+            Result of :meth:`ended` at the end of the round.
         calls
-            All instructions since the last row: of the round and its evaluation, and before the first round those of
-            the setup. Only those of the round itself enter the row.
+            All instructions since the last row: those of the round, its evaluation and, before the first round, the
+            setup. Only those of the round itself enter the row.
+        connected
+            Number of connected clients.
+        figures
+            Figures of the round, by name.
         """
         self.calls(calls)
         own = [call for call in calls if call.kind != pb.INSPECT and call.round == t]
@@ -149,24 +160,24 @@ class Recorder:
         return row
 
     def saved(self, seconds: float) -> None:
-        """Note that a checkpoint has just been written, for the row of the round that goes on meanwhile."""
+        """Record a checkpoint that was finished just now, in the row of the current round."""
         self._saved = time.time() - seconds, seconds
 
     def calls(self, calls: Sequence[Call]) -> None:
-        """Note instructions that belong to no round."""
+        """Record instructions."""
         for call in calls:
             self._calls.append(row_of(call))
             call.mark_recorded()
         self.on_calls(calls)
 
     def clients(self, t: int, figures: Mapping[str, Mapping[str, float]]) -> None:
-        """Note the algorithm's figures of each client after a round."""
+        """Record the algorithm's figures of each client after round ``t``."""
         self._clients += [
             (t, client, *(own.get(name, math.nan) for name in self.client_figures)) for client, own in figures.items()
         ]
 
     def flush(self) -> None:
-        """Write what has been noted. May run in another thread than :meth:`round`, but not at the same time."""
+        """Write the recorded rows. May run in another thread than :meth:`round`, but not at the same time."""
         rounds, self._rounds = self._rounds, []
         calls, self._calls = self._calls, []
         self._metrics_log.append(rounds)
@@ -176,12 +187,12 @@ class Recorder:
             self._clients_log.append(clients)
 
     def finish(self, figures: Mapping[str, float]) -> None:
-        """Write the rest, and turn the tables into Parquet files.
+        """Write the remaining rows, and convert the tables to Parquet files.
 
         Parameters
         ----------
         figures
-            Those of the final model: an algorithm may change its model after the last round, whose row gets them.
+            Figures of the final model, which an algorithm may change after the last round. They enter the last row.
         """
         self.flush()
         self._metrics_log.finish({name: figures[name] for name in (*FIGURES, *self.figures) if name in figures})
@@ -190,7 +201,7 @@ class Recorder:
             self._clients_log.finish()
 
     def close(self) -> None:
-        """Write the rest, and leave the tables for a resumed run."""
+        """Write the remaining rows, and leave the tables for a resumed run."""
         self.flush()
         self._metrics_log.close()
         self._calls_log.close()

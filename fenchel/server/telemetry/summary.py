@@ -20,9 +20,9 @@ class Summary:
     seconds
         Wall-clock time of the rounds that this process did.
     reason
-        Why the run stopped early, or was complete before its last round; otherwise empty.
+        Reason for which the run stopped early, or was complete before its last round; otherwise empty.
     figures
-        The last evaluation and, of a completed run, the algorithm's own figures of the final model.
+        Figures of the last evaluation and, for a completed run, the algorithm's own for the final model.
     """
 
     run: str

@@ -1,9 +1,9 @@
-"""Where the time of a call, and of a round, has gone.
+"""Time breakdown of calls and rounds.
 
-A round is a sequence of exchanges with the server's own work between them, and an exchange is as long as the call
-that it had to wait for: the one whose answer was counted last. So the parts of a round are the server's own work
-and the parts of these calls. Each part lies between two stamps; none is what is left of the others. What no part
-accounts for is shown as such.
+A round is a sequence of requests with the server's own work between them. The duration of a request is that of its
+critical call, whose reply counted last. So the parts of a round are the server's own work and the parts of the critical
+calls. Each part is measured between two stamps, and none is a remainder. Time outside all parts is reported as
+unaccounted.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _SERVER_STAMPS = tuple(
     (stage.column, attrgetter(*(f"{stamp}_ns" for stamp in stage.between))) for stage in STAGES if stage.between
 )
 NO_TIMING = pb.Timing()
-"""Of a call without a reply; never changed."""
+"""Client's times of a call without a reply; never modified."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallBreakdown:
-    """Seconds of one call.
+    """Time breakdown of one call, in seconds.
 
     Attributes
     ----------
     stages
-        By the columns of ``STAGES``; nan where they are not known.
+        Duration of each stage, by the columns of ``STAGES``; nan if it is not known.
     until_decoded
-        From when it was queued until its reply was decoded; nan if none came.
+        Duration from queueing the instruction to decoding the reply; nan without a reply.
     """
 
     stages: Mapping[str, float]
@@ -44,12 +44,12 @@ class CallBreakdown:
 
     @property
     def network(self) -> float:
-        """Seconds between the two sides."""
+        """Network time of both messages, in seconds."""
         return self.stages["serialisation_s"] + self.stages["propagation_s"]
 
     @property
     def parts(self) -> TimeParts:
-        """The stages that are known, by the parts that they belong to."""
+        """Sums of the known stages, by part."""
         found = TimeParts()
         for stage in STAGES:
             seconds = self.stages[stage.column]
@@ -59,7 +59,7 @@ class CallBreakdown:
 
     @classmethod
     def of(cls, call: Call) -> CallBreakdown:
-        """Return the costs of a call, as the stamps of both sides say."""
+        """Return the breakdown of a call, from the stamps of server and client."""
         client_ns = _CLIENT_NS(call.timing or NO_TIMING)
         stages = dict.fromkeys(COLUMNS, math.nan)
         stages |= {column: ns / 1e9 for column, ns in zip(_CLIENT_COLUMNS, client_ns, strict=True)}
@@ -68,10 +68,10 @@ class CallBreakdown:
         stages["queue_s"] = between(call.queued_ns + call.away_ns, call.first_sent_ns)
         if call.timing is None or not call.last_received_ns:
             return cls(stages, math.nan)
-        # The work can be older than the answer, which was sent a second time.
+        # If a stored reply was sent again, the client's work took longer than its answer.
         work_ns = max(call.timing.answer_ns, sum(client_ns))
         way_ns = max(call.last_received_ns - call.first_sent_ns - call.held_ns - work_ns, 0)
-        # A client that has lost its stream may have worked meanwhile, which is no absence.
+        # A client without a stream may have worked meanwhile, so only the rest counts as broken.
         broken_ns = min(call.broken_ns, way_ns)
         network = (way_ns - broken_ns) / 1e9
         stages["broken_s"] = broken_ns / 1e9
@@ -82,23 +82,22 @@ class CallBreakdown:
 
 @dataclass
 class RoundBreakdown:
-    """Seconds of one round, by what the run had to wait for.
+    """Time breakdown of one round, along its critical calls, in seconds.
 
     Attributes
     ----------
     parts
-        Of the calls that were waited for; ``coding`` with the server's for all clients, ``waiting`` from the last
-        answer that was counted until the exchange was over, ``server`` with what it did between exchanges.
+        Sums of the parts of the critical calls. ``coding`` includes the server's for all clients, ``waiting`` is the
+        time from the last counted reply to the end of its request, and ``server`` the work between requests.
     idle
-        How long the average client that had answered waited for the slowest one. No further part: the others are what
-        the slowest did meanwhile.
+        Mean time that the other clients waited for the slowest one. It overlaps with the parts of the critical call.
     """
 
     parts: TimeParts = field(default_factory=TimeParts)
     idle: float = 0.0
 
     def add(self, request: ReplySink, calls: Sequence[Call]) -> None:
-        """Add an exchange, with its calls."""
+        """Add the breakdown of a request with its calls."""
         parts = self.parts
         parts.spend("coding", between(request.started_ns, request.posted_ns))
         counted = [call for call in calls if call.outcome == "counted"]
@@ -107,7 +106,7 @@ class RoundBreakdown:
             return
         last = max(counted, key=lambda call: call.taken_ns)
         parts.add(CallBreakdown.of(last).parts)
-        # While others were still being posted, the server was encoding, whether this client was there or not.
+        # Time while other instructions were still being encoded belongs to ``coding``, and must not count twice.
         encoding = between(last.queued_ns, request.posted_ns)
         absent = min(encoding, last.away_ns / 1e9)
         parts.spend("away", -absent)
@@ -116,12 +115,14 @@ class RoundBreakdown:
 
 
 def split(started_ns: int, ended_ns: int, calls: Iterable[Call]) -> RoundBreakdown:
-    """Return where the time of a round has gone.
+    """Return the time breakdown of a round.
 
     Parameters
     ----------
     started_ns, ended_ns
-        The round, by the performance counter.
+        Start and end of the round, by the performance counter.
+    calls
+        Instructions of the round.
     """
     by_exchange: dict[ReplySink, list[Call]] = {}
     for call in calls:
@@ -131,7 +132,7 @@ def split(started_ns: int, ended_ns: int, calls: Iterable[Call]) -> RoundBreakdo
     now = ended_ns
     for request in sorted(by_exchange, key=lambda request: request.ended_ns, reverse=True):
         if request.ended_ns > now:
-            continue  # went on beside the one after it, which the round waited for
+            continue  # ran in parallel with a later request, for which the round waited
         found.add(request, by_exchange[request])
         found.parts.spend("server", between(request.ended_ns, now))
         now = request.started_ns
@@ -140,5 +141,5 @@ def split(started_ns: int, ended_ns: int, calls: Iterable[Call]) -> RoundBreakdo
 
 
 def between(start_ns: int, stop_ns: int) -> float:
-    """Return the seconds between two stamps; nan where one of them is not set."""
+    """Return the seconds between two stamps; nan if one of them is not set."""
     return (stop_ns - start_ns) / 1e9 if start_ns and stop_ns else math.nan

@@ -1,7 +1,7 @@
-"""A run as a trace: a span for the run, below it one for each round, below that one for each phase.
+"""The trace of a run: a span for the run, with a child span for each round, which has a child span for each phase.
 
-The context of a phase travels with its instructions, so that the clients' spans hang below it. A client names the
-context of its stream in the metadata of the call, and the run's span links to it.
+Instructions carry the trace context of their phase, so that the clients' spans are its children. A client sends the
+trace context of its stream in the metadata of the call, and the span of the run links to it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 
 class ServerTraces(Observer):
-    """Makes the spans of a run, for the duration of a ``with`` block.
+    """Observer that makes the spans of a run, for the duration of a ``with`` block.
 
     Parameters
     ----------
     tracing
-        Where they go.
+        Exporter of the spans.
+    run
+        Id of the run.
     """
 
     def __init__(self, tracing: Tracing, run: str) -> None:
@@ -34,7 +36,7 @@ class ServerTraces(Observer):
         self._round: tuple[int, Span | None] = (
             0,
             None,
-        )  # the last that has begun; a row tells of its end a little later
+        )  # number and span of the latest round; its row, which ends the span, comes a little later
         self._open: dict[int, Span] = {}
         self._phases: dict[str, Span] = {}
 
@@ -45,7 +47,9 @@ class ServerTraces(Observer):
         for span in (*self._phases.values(), *self._open.values(), self._run):
             if span is not None and span.is_recording():
                 if kind is not None:
-                    self._tracing.fail(span, kind.__name__)  # the words may be a client's; the log has them
+                    self._tracing.fail(
+                        span, kind.__name__
+                    )  # the text of the error may come from a client, and is only logged
                 span.end()
         self._tracing.close()
 
@@ -83,7 +87,7 @@ class ServerTraces(Observer):
         return traceparent
 
     def calls(self, calls: Sequence[Call]) -> None:
-        """End the spans of the questions that these instructions belong to, at the moment when each was over."""
+        """End the spans of the phases that these instructions belong to, each with the end of its request."""
         for call in calls:
             span = self._phases.pop(call.traceparent, None)
             if span is not None:

@@ -1,10 +1,9 @@
-"""The admission interceptor: who may call the server, and how often, decided before a message of theirs is read.
+"""The admission interceptor, which applies revocation check and rate limits to a call before its message is read.
 
-It stands before every call: those of Fenchel's own service and of the standard ones beside it, gRPC health and
-reflection, and those of methods that do not exist. gRPC calls a handler that takes one message only when the
-message is complete, so a call whose message never ends would be held without being counted. Such handlers are
-therefore registered as handlers of a stream, which is the same on the wire: they are called when the head of
-the call is here, and the one message is read after the call was admitted.
+It handles every call: those of Fenchel's own service, those of gRPC health and reflection, and those of unknown
+methods. gRPC invokes a unary handler only when its message is complete, so a call whose message never ends would stay
+open without being counted. Unary handlers are therefore registered as streaming ones, which are the same on the wire.
+They are invoked when the head of the call has arrived, and the message is read after the call was admitted.
 """
 
 from __future__ import annotations
@@ -30,11 +29,19 @@ Note: TypeAlias = Callable[[Direction, Message], None]
 
 
 class RefusedError(Exception):
-    """A call that is not answered; the text says why, and what to do."""
+    """Error that refuses a call. Its text gives the reason and the remedy.
+
+    Parameters
+    ----------
+    code
+        gRPC status with which the call ends.
+    reason
+        Text for the caller.
+    """
 
     def __init__(self, code: grpc.StatusCode, reason: str) -> None:
         super().__init__(reason)
-        self.code = code  # the status with which the call ends
+        self.code = code
 
 
 def certified(context: _Context) -> str:
@@ -49,13 +56,13 @@ def who_calls(context: _Context) -> str:
 
 
 def counted_as(context: _Context) -> str:
-    """Return under which name the calls of a caller are counted: a monitor uses up none of the client of its name."""
+    """Return the name under which a caller's calls are counted; a monitor's do not count for the client of its name."""
     client = who_calls(context)
     return f"{client} (monitor)" if _is_monitor(context) else client
 
 
 def noted(handler: _Handler, note: Note) -> _Handler:
-    """Return a handler that tells of each message that crosses, in either direction."""
+    """Return a handler that also calls ``note`` with each message, in both directions."""
     read, write = _codec(handler)
 
     def heard(data: bytes) -> Message:
@@ -71,12 +78,22 @@ def noted(handler: _Handler, note: Note) -> _Handler:
 
 
 class AdmissionInterceptor(grpc.aio.ServerInterceptor):
-    """Stands before every call.
+    """gRPC interceptor of every call.
 
     Parameters
     ----------
     own
-        Name of Fenchel's service, whose messages are noted where they are answered.
+        Name of Fenchel's service, which records its messages itself.
+    revocation_check
+        Check for revoked certificates.
+    rate_limiter
+        Rate limiter of calls.
+    limits
+        Limits on the server's resources.
+    tell
+        Function that logs a caller and the problem with its call.
+    note
+        Function that records a message and its direction.
     """
 
     def __init__(
@@ -100,7 +117,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> _Handler:
-        """Return the handler of a call, with this before it."""
+        """Return the handler of a call, with admission before it."""
         method = handler_call_details.method
         handler = await continuation(handler_call_details) or _unknown(method)
         is_own, is_probe = method.startswith(self._own), method == f"{self._own}Probe"
@@ -128,7 +145,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
     async def _passed(self, context: _Context, is_probe: bool) -> AsyncIterator[None]:
         client = who_calls(context)
         revoked = self._guard.refusal(context)
-        # Uses up no calls of the client of that name, which has another certificate.
+        # Counted separately, as the client of this name may have a new certificate and must not lose calls.
         counted = f"{client} (revoked)" if revoked else counted_as(context)
         try:
             async with self._gate.passed(counted, probe=is_probe):
@@ -151,7 +168,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         await context.abort(code, reason)
 
     async def _only_message(self, context: _Context) -> Any:
-        """Read the message of a call that has one."""
+        """Return the message of a unary call; raise ``RefusedError`` if it is late, missing or not the only one."""
         limit = self._limits.request_timeout
         try:
             async with asyncio.timeout(limit):
@@ -180,7 +197,7 @@ def _is_monitor(context: _Context) -> bool:
 
 
 def _unknown(method: str) -> _Handler:
-    """Return the handler of a method that does not exist."""
+    """Return a handler that refuses calls of an unknown method."""
 
     async def refuse(requests: AsyncIterator[bytes], context: _Context) -> None:
         raise RefusedError(grpc.StatusCode.UNIMPLEMENTED, f"this server has no method {method:.200}")

@@ -1,4 +1,4 @@
-"""Answers of a server that has no run to offer: it ended by an error, and clients that dial in learn which."""
+"""Refusal of clients by a server that has ended with an error, so that they receive the reason."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from fenchel.common.wire.channel import options
 log = logging.getLogger("fenchel.server")
 
 _KEEPALIVE = 20.0  # seconds
-_CALLS = 1024  # at once; each is answered immediately
+_CALLS = 1024  # largest number of concurrent calls; each is answered immediately
 
 
 async def refuse(address: str, credentials: Credentials | None, reason: str, seconds: float) -> None:
-    """Refuse all clients that dial an address, with a reason, for some seconds.
+    """Refuse all clients that connect to an address, with a reason, for some seconds.
 
     Parameters
     ----------
     address
-        ``host:port``. If it cannot be listened on, nothing is done.
+        Address ``host:port``. If the server cannot listen on it, the function returns at once.
     credentials
-        The server's; ``None``: no TLS.
+        Credentials of the server; ``None``: no TLS.
     reason
-        Why there is no run, as clients may read it.
+        Reason for the clients.
     seconds
-        How long.
+        Duration in seconds.
     """
 
     async def abort(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> NoReturn:
@@ -47,7 +47,7 @@ async def refuse(address: str, credentials: Credentials | None, reason: str, sec
         else:
             server.add_secure_port(address, credentials.for_server())
     except RuntimeError as error:
-        log.debug("clients cannot be told why there is no run: %s", error)
+        log.debug("clients cannot learn why there is no run: %s", error)
         return
     await server.start()
     try:

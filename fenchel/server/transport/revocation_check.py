@@ -1,7 +1,7 @@
-"""Who shows a certificate that was revoked is turned away, and the streams that it has open are ended.
+"""The revocation check, which refuses callers with a revoked certificate and ends their open streams.
 
-To everybody else it is then away, like a client whose machine has stopped: deadlines and
-``participation.min_replies`` say what becomes of the round, and it may come back with a new certificate.
+For the run, the client is then away like one whose machine has stopped. Deadlines and ``participation.min_replies``
+apply to the round, and the client can reconnect with a new certificate.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
 class RevokedError(Exception):
-    """The caller's certificate was revoked; the text says when, and what to do."""
+    """Error for a caller with a revoked certificate. Its text gives the time and the remedy."""
 
 
 class RevocationCheck:
-    """Knows who has a stream open, and with which certificate.
+    """Revocation check of calls, at their beginning and while they are open.
 
     Parameters
     ----------
     revocations
-        What was revoked; ``None``: without TLS there are no certificates.
+        List of revoked certificates; ``None`` without TLS, which disables the check.
     """
 
     def __init__(self, revocations: Revocations | None = None) -> None:
@@ -40,7 +40,7 @@ class RevocationCheck:
         self._ended: dict[asyncio.Task[Any], str] = {}
 
     def refusal(self, context: _Context) -> str:
-        """Say why a caller is not served, as its certificate was revoked; empty if it was not."""
+        """Return the reason to refuse a caller if its certificate was revoked, otherwise an empty string."""
         if self._revocations is None:
             return ""
         self._revocations.refresh()
@@ -48,7 +48,7 @@ class RevocationCheck:
 
     @contextmanager
     def watching(self, context: _Context) -> Iterator[None]:
-        """End what the current task does in a ``with`` block once its caller's certificate is revoked."""
+        """Cancel the ``with`` block when the caller's certificate is revoked, and raise ``RevokedError``."""
         task = asyncio.current_task()
         assert task is not None
         self._open[task] = certificate_of(context)
@@ -57,7 +57,7 @@ class RevocationCheck:
         except asyncio.CancelledError:
             if task not in self._ended:
                 raise
-            # The transport would leave a stream open that ends by cancellation from this side.
+            # A cancelled task must not end as cancelled here, or gRPC would leave the stream open.
             task.uncancel()
             raise RevokedError(self._ended[task]) from None
         finally:
@@ -65,7 +65,7 @@ class RevocationCheck:
             self._ended.pop(task, None)
 
     async def watch(self) -> None:
-        """Look at the list now and then, for as long as the server serves."""
+        """Check open calls against the list every two seconds, until cancelled."""
         while self._revocations is not None:
             await asyncio.sleep(_LOOK_SECONDS)
             self._revocations.refresh()

@@ -1,4 +1,4 @@
-"""The gRPC service: who calls is established here, and nothing else is decided."""
+"""The gRPC service, which identifies callers and passes their calls to the coordinator."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(frozen=True)
 class _ServerStream:
-    """The server's side of a Work call, as frames."""
+    """Server's side of a ``Work`` call, as a stream of frames."""
 
     context: _Context
     sockets: Sockets
@@ -60,14 +60,22 @@ class _ServerStream:
 
 
 class Service:
-    """Answers the calls of ``fenchel.v1.Coordinator`` for one run.
+    """Handlers of the calls of ``fenchel.v1.Coordinator`` for one run.
 
-    Work hands frames on as bytes: :mod:`fenchel.common.wire.frames` reads and writes them.
+    ``Work`` passes frames on as bytes, which :mod:`fenchel.common.wire.frames` encodes and decodes.
 
     Parameters
     ----------
+    coordinator
+        Coordinator of the run.
+    secure
+        True if callers have certificates.
+    limits
+        Limits on the server's resources. Default: ``Limits()``.
+    revocation_check
+        Check for revoked certificates. Default: no check.
     note
-        Told of each message that crosses outside of a client's part in the run.
+        Function that records the direction and head of each message outside client streams.
     """
 
     def __init__(
@@ -89,7 +97,7 @@ class Service:
         self._gate = RateLimiter(self._limits)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return what a gRPC server registers."""
+        """Return the handler to register with a gRPC server."""
         return grpc.method_handlers_generic_handler(
             _NAME,
             {
@@ -107,11 +115,11 @@ class Service:
         )
 
     def interceptor(self) -> AdmissionInterceptor:
-        """Return what stands before every call of the server that this service is on."""
+        """Return the admission interceptor for the gRPC server of this service."""
         return AdmissionInterceptor(_NAME, self._guard, self._gate, self._limits, self._tell, self._note)
 
     def _identity(self, context: _Context, claimed: str) -> str:
-        """Return who calls; a client with a certificate can speak only for itself."""
+        """Return the verified id of a caller; raise ``RefusedError`` if its certificate has another name."""
         if not claimed or len(claimed) > 128 or not claimed.isprintable():
             raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "a client id has 1 to 128 printable characters")
         if not self._secure:
@@ -127,7 +135,7 @@ class Service:
         return claimed
 
     def _tell(self, client: str, what: str) -> None:
-        """Note in the log what is wrong with a client's call, at the pace of :class:`ThrottledLog`."""
+        """Log a problem with a client's call, within the rate limit of :class:`ThrottledLog`."""
         self._remarks.add(logging.WARNING, client, f"client {client!r}: {plain(what)}")
 
     async def _join(self, request: pb.JoinRequest, context: _Context) -> pb.JoinReply:
@@ -176,16 +184,25 @@ class Service:
 async def listening(
     coordinator: Coordinator, address: str, credentials: Credentials | None, keepalive: float
 ) -> AsyncIterator[int]:
-    """Serve a run's clients for the duration of a ``with`` block.
+    """Serve a run's clients for the duration of a ``with`` block, which receives the port.
 
-    address: ``host:port``; port 0 takes a free one.
-    credentials: the server's; ``None``: no TLS.
-    keepalive: seconds between pings.
+    Parameters
+    ----------
+    coordinator
+        Coordinator of the run.
+    address
+        Address ``host:port``; port 0 takes a free one.
+    credentials
+        Credentials of the server; ``None``: no TLS.
+    keepalive
+        Seconds between keepalive pings.
 
     Raises
     ------
     SettingsError
-        The process may have too few files open for the run's clients.
+        The limit of open files is too low for the run's clients.
+    UnreachableError
+        The server cannot listen on the address.
     """
     limits = coordinator.limits
     connections = open_files.connections(limits.max_connections, coordinator.least_clients, address.rpartition(":")[0])
@@ -220,7 +237,7 @@ async def listening(
         else:
             port = server.add_secure_port(address, credentials.for_server())
     except RuntimeError as error:
-        log.debug("%s", error)  # gRPC's own words, for who debugs gRPC
+        log.debug("%s", error)  # gRPC's own text, for debugging gRPC
         raise UnreachableError(
             f"cannot listen on {address}: another program has the port, or this machine has no such address (expected "
             "HOST:PORT); choose another with --listen, or end that program"
@@ -240,18 +257,24 @@ async def listening(
 async def serve(
     coordinator: Coordinator, address: str, credentials: Credentials | None, on_listening: Callable[[int], None]
 ) -> Summary:
-    """Conduct a run for clients that dial in; return when it is over and they have been told.
+    """Conduct a run for clients that connect, and return its summary after the farewells.
 
     Parameters
     ----------
+    coordinator
+        Coordinator of the run.
+    address
+        Address ``host:port``; port 0 takes a free one.
+    credentials
+        Credentials of the server; ``None``: no TLS.
     on_listening
-        Told the port as soon as clients can dial it.
+        Function that is called with the port when clients can connect.
     """
     from threadpoolctl import threadpool_limits  # its import changes the environment of the process
 
     keepalive = coordinator.settings.network.keepalive
     folder = None if credentials is None else credentials.folder
-    keep_freed_memory(2 * KEPT_BYTES)  # beside the buffers of replies: what a round takes for models and frames
+    keep_freed_memory(2 * KEPT_BYTES)  # besides the buffers of replies: memory for models and frames of a round
     # One thread for linear algebra: sums must not depend on the machine's cores.
     with threadpool_limits(1):
         async with listening(coordinator, address, credentials, keepalive) as port:

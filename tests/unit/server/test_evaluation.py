@@ -240,10 +240,14 @@ def moved(groups: Groups, column: int, by: int) -> Groups:
 
 
 LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
-    "a sample more": ("positives", lambda groups: moved(groups, 2, 1), "samples, expected 106, as many as it has told"),
-    "a sample less": ("holdout_negatives", lambda groups: moved(groups, 2, -1), "samples, expected 46, as many"),
+    "a sample more": (
+        "positives",
+        lambda groups: moved(groups, 2, 1),
+        "samples, expected 106, the number that the client reported",
+    ),
+    "a sample less": ("holdout_negatives", lambda groups: moved(groups, 2, -1), "samples, expected 46, the number"),
     "a range too far": ("negatives", lambda groups: moved(groups, 1, 5000), "not ordered parts of the bins 0 to 1023"),
-    "no groups": ("negatives", lambda groups: groups[:0], "as many as it has told"),
+    "no groups": ("negatives", lambda groups: groups[:0], "the number that the client reported"),
     "a smaller group": ("positives", lambda groups: moved(groups, 2, 4 - groups[:, 2].max()), "of 4 samples"),
     "fractions": ("positives", lambda groups: groups.astype(float), "has dtype float64"),
     "another shape": ("holdout_positives", lambda groups: groups[:, :2], "has shape"),
