@@ -52,7 +52,7 @@ class FedOpt(FedAvg):
         ----------
         momentum
             m_t, decaying mean of changes, shape (d,).
-            squares
+        squares
             v_t, decaying mean of squared changes, or their sum for adagrad, shape (d,).
         """
 

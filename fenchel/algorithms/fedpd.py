@@ -131,9 +131,9 @@ class FedPDClient(LocalTraining):
         ----------
         mean_samples
             n / N, the mean number of samples of a client, for the weight p_i.
-            talks
+        talks
             Whether this round ends with communication; if not, x_i <- z_i.
-            model
+        model
             x, the mean of all z_i, shape (d,), if the previous round had communication; then x_i <- x first.
         """
         state, eta = self.state, self.settings.proximal_step

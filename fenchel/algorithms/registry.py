@@ -31,7 +31,7 @@ def client_half(name: str, allowed: Collection[str] = ()) -> type[ClientAlgorith
     ----------
     name
         Name in the settings, which come from the server.
-        allowed
+    allowed
         Algorithms from outside Fenchel that the client's operator allows.
     """
     if is_outside(name):

@@ -137,7 +137,7 @@ class CodaPlusClient(StagedClient):
         Parameters
         ----------
         begins, ends
-        Whether this is the first and the last round of a stage. In the first, the centre becomes ``point``.
+            Whether this is the first and the last round of a stage. In the first, the centre becomes ``point``.
         point
             u_{r-1}, shape (n,).
 

@@ -290,12 +290,12 @@ class CodascaClient(StagedClient):
         Parameters
         ----------
         begins
-        Whether this is the first round of a stage, whose centre is then the point.
+            Whether this is the first round of a stage, whose centre is then the point.
         point
-        u_{r-1}, shape (n,). With the compact wire it is sent only in the first round; later it follows from the
-        client's state and ``control``.
+            u_{r-1}, shape (n,). With the compact wire it is sent only in the first round; later it follows from the
+            client's state and ``control``.
         control
-        c, shape (n,); absent if it is 0.
+            c, shape (n,); absent if it is 0.
         moved
             With the compact wire, eta_g I eta_l of the round before: u_{r-1} = u_{r-2} - moved c.
 

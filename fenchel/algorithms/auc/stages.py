@@ -119,9 +119,9 @@ class TheorySchedule(Section):
         ----------
         number
             Number s of the stage, from 1.
-            step_size
+        step_size
             eta_0; ``None`` for the largest that Lemma 1 allows.
-            local_steps
+        local_steps
             I, if it is given (1 for NPA).
         """
         first = self.longest_step(prior) if step_size is None else step_size
@@ -139,7 +139,7 @@ class TheorySchedule(Section):
         ----------
         number
             Number s of the stage, from 1.
-            round_length
+        round_length
             eta_l eta_g I; ``None`` for the largest that Lemma 2 allows.
         """
         length = self.longest_round(prior) if round_length is None else round_length

@@ -116,7 +116,7 @@ def averaged_by_feature(model: Vector, parts: Iterable[tuple[Indices, Vector, fl
     ----------
     model
         Model, shape (m,), which gives the weights of features that are in no part.
-        parts
+    parts
         Part of each client: strictly increasing positions in the model, values of the same shape, and a positive
         weight.
 

@@ -359,9 +359,9 @@ class DRDMClient(SampledClient):
         ----------
         model
             wbar, shape (d,).
-            snapshot_step
+        snapshot_step
             k', the number of steps before the snapshot.
-            scale
+        scale
             omega_i, with ``lambda-scaled``. Above 1 it shortens steps.
         """
         w, snapshot, given = model.copy(), model, self.settings.regularization

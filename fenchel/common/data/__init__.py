@@ -1,1 +1,1 @@
-"""Data sets, files, partitions: from a public source to the shard of one client."""
+"""Data sets, data files and partitions, from a public source to the shard of a client."""

@@ -1,4 +1,4 @@
-"""Partitions that split features too: rectangular grids, and values dealt one by one."""
+"""Partitions of samples and features: rectangular grids, and values dealt one by one."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from fenchel.common.settings.data import GridPartition, RaggedPartition
 
 @dataclass(frozen=True)
 class ClientBlock:
-    """What one client holds.
+    """Part of a data set that one client holds.
 
     Attributes
     ----------
     samples
-        Positions of its samples, shape (n,), increasing.
+        Positions of the samples, shape (n,), increasing.
     features
-        Positions of its features, shape (m,), increasing; ``None`` if it holds all.
+        Positions of the features, shape (m,), increasing; ``None`` for all features.
     cells
-        Positions of its values among the stored values of the CSR matrix, increasing; ``None`` if it holds the whole
-        rectangle of samples and features.
+        Positions of the values among the stored values of the CSR matrix, increasing; ``None`` for the whole rectangle
+        of samples and features.
     """
 
     samples: Indices
@@ -69,9 +69,9 @@ def _quadrants(pixels: int, features: int) -> list[Indices]:
 def ragged(matrix: sp.csr_array, clients: int, seed: int, settings: RaggedPartition) -> list[ClientBlock]:
     """Divide samples into K random groups; deal each sample's stored values to the Q clients of its group.
 
-    Shares of one sample differ by one value at most; who gets the surplus is random. Client k Q + q is the
-    q-th of group k. A client holds all samples of its group and the features of which it has any value; a
-    sample with fewer than Q values is a row of zeros to some.
+    Shares of a sample differ by at most one value, and the surplus goes to random clients. Client k Q + q is the q-th
+    of group k. A client holds all samples of its group, and the features of which it has any value. A sample with fewer
+    than Q values is a row of zeros on some clients.
     """
     _check_groups(settings, clients, int(matrix.shape[0]))
     rng = generator(seed, "partition", "ragged")
@@ -81,7 +81,7 @@ def ragged(matrix: sp.csr_array, clients: int, seed: int, settings: RaggedPartit
         group_of_row[rows] = number
     values = np.diff(matrix.indptr)
     row = np.repeat(np.arange(matrix.shape[0]), values)
-    # Sorted by row, and at random within a row: the row in the high bits, random numbers in the low ones.
+    # Keys with the row in the high bits and random low bits sort by row, and at random within a row.
     shuffled = np.argsort((row << 32) | rng.integers(1 << 32, size=matrix.nnz))
     rank = np.empty(matrix.nnz, np.int64)
     rank[shuffled] = np.arange(matrix.nnz) - np.repeat(np.cumsum(values) - values, values)

@@ -1,4 +1,4 @@
-"""The data sets that have a name: where they come from, and where they lie on this machine."""
+"""Catalogue of named data sets: their public sources, and their files on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fenchel.common.errors import ChecksumError, DataError
 from fenchel.common.settings.data import NAME_PATTERN
 
 CANONICAL = "data.npz"
-"""The one file that a data set has in the cache."""
+"""Name of a data set's file in the cache."""
 
 DATA_VARIABLE = "FENCHEL_DATA"
 """Environment variable that names a folder with one folder for each data set."""
@@ -30,17 +30,17 @@ DATA_VARIABLE = "FENCHEL_DATA"
 
 @dataclass(frozen=True)
 class PublicFile:
-    """One file of a public source.
+    """File of a public source.
 
     Attributes
     ----------
     name
-        Its name, under which it is also looked for on this machine.
+        Name of the file, at the source and on this machine.
     url
-        Where it is published; empty: nowhere, so that only a machine that has it can read it.
+        Public address; empty if the file is not published, so that it must be on this machine.
     sha256
-        Its checksum; ``None`` if its source publishes none that we could confirm. Then the number of samples, features
-        and classes is all that is checked.
+        Checksum; ``None`` if the source publishes none. Only the numbers of samples, features and classes are checked
+        then.
     """
 
     name: str
@@ -50,26 +50,26 @@ class PublicFile:
 
 @dataclass(frozen=True)
 class Entry:
-    """A named data set.
+    """Named data set.
 
     Attributes
     ----------
     name
-        As in ``data.name``.
+        Name in ``data.name``.
     title
-        What it is, in a few words.
+        Short description.
     licence
-        As its source states it.
+        Licence as stated by the source.
     train, test
-        Number of samples; ``test`` is 0 if no test set is published.
+        Numbers of training and test samples; ``test`` is 0 if no test set is published.
     features, classes
-        Number of features, and of classes.
+        Numbers of features and classes.
     files
-        Public files; none if the data are installed with Fenchel.
+        Public files; empty if the data is installed with Fenchel.
     read
-        Makes the data set of the files.
+        Function that reads the files.
     folder
-        Where the files lie inside a folder of data sets, if not in one of the data set's own name.
+        Subfolder of the files in a folder of data sets; ``None`` for one with the name of the data set.
     """
 
     name: str
@@ -89,7 +89,7 @@ def _public(base: str, **checksums: str | None) -> tuple[PublicFile, ...]:
 
 
 def _idx(base: str, *checksums: str) -> tuple[PublicFile, ...]:
-    """Files of MNIST and its followers: training images and labels, test images and labels."""
+    """Return the files of a data set in the form of MNIST: training images and labels, test images and labels."""
     names = [f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
     return _public(base, **dict(zip(names, checksums, strict=True)))
 
@@ -197,15 +197,15 @@ UNPUBLISHED: Mapping[str, Entry] = MappingProxyType({
     "rcv1-subset": Entry(
         "rcv1-subset", "Reuters news, two classes: other documents than those of rcv1", "research use, none stated",
         20_242, 3_507, 47_236, 2, (_RCV1_SUBSET,),
-        # 23,749 documents, of which the first are to train on
+        # 23,749 documents, of which the first are training samples
         lambda files: read_divided_npz(_only(files), features=readers.RCV1_FEATURES, train=20_242), folder="rcv1",
     ),
 })  # fmt: skip
-"""Parts of public data sets, in files without a public address: readable where the file is, never downloaded."""
+"""Parts of public data sets without a public address, which are read if the file is here, and never downloaded."""
 
 
 def cache_folder() -> Path:
-    """Return the folder that keeps what was downloaded or imported."""
+    """Return the folder of downloaded and imported data sets."""
     return Path(platformdirs.user_cache_dir("fenchel")) / "data"
 
 
@@ -216,7 +216,7 @@ def data_folders() -> tuple[Path, ...]:
 
 
 def known_names(folders: tuple[Path, ...] | None = None) -> list[str]:
-    """Return the names of the catalogue, then those that were imported or are only here, sorted."""
+    """Return the names of the catalogue, then those of imported and unpublished data sets on this machine, sorted."""
     imported = {
         path.parent.name
         for folder in (data_folders() if folders is None else folders)
@@ -234,14 +234,16 @@ def locate(name: str, folders: tuple[Path, ...] | None = None) -> Mapping[str, P
 
     Parameters
     ----------
+    name
+        Name of the data set.
     folders
-        Where to look; by default ``$FENCHEL_DATA`` and the cache.
+        Folders to search; by default ``$FENCHEL_DATA`` and the cache.
 
     Returns
     -------
     Mapping[str, Path] | None
-        ``data.npz`` of an import or download, or every public file by its name (compressed or not), or nothing at all
-        for what is installed with Fenchel; ``None`` if the data set is not here.
+        Files by name: ``data.npz`` of an import or download, or the public files (compressed or not). Empty for data
+        that is installed with Fenchel; ``None`` if the data set is not on this machine.
     """
     entry = CATALOGUE.get(name) or UNPUBLISHED.get(name)
     for root in data_folders() if folders is None else folders:
@@ -259,19 +261,26 @@ def locate(name: str, folders: tuple[Path, ...] | None = None) -> Mapping[str, P
 
 
 def _variant(path: Path) -> Path | None:
-    """Return the file, or the same file with another compression."""
+    """Return the path of the file, or of the file with another compression, if it exists."""
     plain = path.with_suffix("") if path.suffix in COMPRESSIONS else path
     variants = [path, plain, *(plain.with_name(plain.name + suffix) for suffix in COMPRESSIONS)]
     return next((variant for variant in variants if variant.is_file()), None)
 
 
 def load(name: str, folders: tuple[Path, ...] | None = None) -> DataSet:
-    """Load a named data set that is on this machine; nothing is downloaded.
+    """Load a named data set from this machine, without a download.
 
     Parameters
     ----------
+    name
+        Name of the data set.
     folders
-        Where to look; by default ``$FENCHEL_DATA`` and the cache.
+        Folders to search; by default ``$FENCHEL_DATA`` and the cache.
+
+    Raises
+    ------
+    DataError
+        If the data set is unknown, not on this machine, or its files are damaged.
     """
     entry = CATALOGUE.get(name) or UNPUBLISHED.get(name)
     files = locate(name, folders)
@@ -302,7 +311,7 @@ def load(name: str, folders: tuple[Path, ...] | None = None) -> DataSet:
 
 
 def _check(entry: Entry, files: Mapping[str, Path]) -> None:
-    """Refuse a file that is not the one the catalogue describes: nobody else publishes what it should be."""
+    """Raise an error if a file without a public source does not have the checksum in the catalogue."""
     for file in entry.files:
         found = hashlib.sha256(files[file.name].read_bytes()).hexdigest()
         if found != file.sha256:
@@ -316,7 +325,7 @@ def _check(entry: Entry, files: Mapping[str, Path]) -> None:
 
 
 def verify(dataset: DataSet, entry: Entry, where: str) -> None:
-    """Check that a data set has the published size."""
+    """Raise an error unless a data set has the numbers of samples, features and classes in the catalogue."""
     test = 0 if dataset.test is None else len(dataset.test)
     found = (len(dataset.train), test, dataset.features, len(set(dataset.train.labels.tolist())))
     expected = (entry.train, entry.test, entry.features, entry.classes)
@@ -334,19 +343,21 @@ def import_files(
     label: str | None = None,
     limits: DataLimits = ORDINARY,
 ) -> Path:
-    """Make a named data set of files of any known form, for ``data.name``.
+    """Import files of any known format as a named data set, for ``data.name``.
 
     Parameters
     ----------
     name
-        Any name. The public files of a name of the catalogue must be complete; other files may hold a part or another
-        version of the data set.
+        Any name. Public files of a name in the catalogue must be complete. Other files may have a part, or another
+        version, of the data set.
+    files
+        Files to import.
     destination
-        Folder that holds data sets; by default the cache.
+        Folder of data sets; by default the cache.
     label
         Name of the label column, for CSV and Parquet.
     limits
-        Of each file, where they are not those of a name of the catalogue.
+        Limits on the size of each file, unless they are public files of the catalogue.
     """
     if not re.fullmatch(NAME_PATTERN, name):
         raise DataError(f"{name!r} is no name for a data set; expected lower-case letters, digits, dots and dashes")

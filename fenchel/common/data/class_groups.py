@@ -1,4 +1,4 @@
-"""The partition of CODASCA's experiments: a group of positive and a group of negative classes for each client."""
+"""Partition of CODASCA's experiments, with a group of positive and a group of negative classes for each client."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from fenchel.common.randomness import generator
 def class_groups(labels: NDArray[Any], positive: NDArray[np.bool_], clients: int, seed: int) -> list[Indices]:
     """Deal positive and negative classes to the clients in turn (docs/specifications/codasca.md, section 4.1).
 
-    The classes of either side are shuffled, and the j-th goes to client j modulo K, as in the authors'
-    program (section 5.11, item 11). So no class is on two clients, and the numbers of classes differ by one
-    at most. If a side has C < K classes, client k shares the class k modulo C with others, in random parts of
-    equal size: then classes are on several clients, samples never.
+    The positive and the negative classes are shuffled, and the j-th goes to client j modulo K, as in the authors'
+    program (section 5.11, item 11). No class is then on two clients, and the numbers of classes differ by at most one.
+    If there are only C < K classes of one kind, client k shares the class k modulo C with others, in random parts of
+    equal size.
 
     Parameters
     ----------
     labels
         Shape (n,), class indices.
     positive
-        Which samples are positive, shape (n,).
+        Mask of positive samples, shape (n,).
 
     Returns
     -------
@@ -42,7 +42,7 @@ def class_groups(labels: NDArray[Any], positive: NDArray[np.bool_], clients: int
         present = rng.permutation(np.unique(labels[rows]))
         for position, label in enumerate(present):
             mine = rng.permutation(rows[labels[rows] == label])
-            # One holder, the position modulo K; or, with fewer classes than clients, every C-th client.
+            # The holder is the position modulo K; with fewer classes than clients, the holders are every C-th client.
             holders = range(position, clients, len(present)) if len(present) < clients else (position % clients,)
             if len(mine) < len(holders):
                 raise DataError(

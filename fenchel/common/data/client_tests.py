@@ -1,4 +1,4 @@
-"""A test set for each client, whose classes are those that the client trains on."""
+"""Test sets of clients, with the class distribution of each client's training samples."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fenchel.common.randomness import generator
 
 
 def own_distribution(held: Sequence[NDArray[Any]], labels: NDArray[Any], seed: int) -> list[Indices]:
-    """Divide a test set among clients, each after the samples that it holds (docs/specifications/drdm.md, section 5.1).
+    """Divide a test set among clients by their training samples (docs/specifications/drdm.md, section 5.1).
 
-    A client's share is proportional to the number of its samples, and its classes are in the proportions that they
-    have among these, both rounded by largest remainder. No sample is dealt twice: clients take theirs one
-    after the other, and when a class is used up, the proportions of the classes that are left are scaled up
-    to make good for it. A client that finds none of its classes left stays with what it has.
+    The size of a client's part is proportional to its number of training samples, and its classes have the proportions
+    of these, both rounded by largest remainder. Each sample has one holder. Clients take their parts one after the
+    other. If a class is used up, the proportions of the client's remaining classes are scaled up. A client whose
+    classes are all used up gets fewer samples.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def own_distribution(held: Sequence[NDArray[Any]], labels: NDArray[Any], seed: i
     labels
         Labels of the test set, shape (n,).
     seed
-        ``settings.seed``.
+        Seed of the run.
 
     Returns
     -------
@@ -67,7 +67,7 @@ def own_distribution(held: Sequence[NDArray[Any]], labels: NDArray[Any], seed: i
 def _taken(size: int, counts: NDArray[np.int64], left: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return how many samples of each class to take, shape (classes,): ``size`` in all, at most ``left`` of each."""
     taken = np.zeros_like(left)
-    # Each pass uses up a class or is the last.
+    # Terminates, as each pass but the last uses up a class.
     while (missing := size - int(taken.sum())) > 0:
         weights = np.where(taken < left, counts, 0)
         if not weights.any():

@@ -1,4 +1,4 @@
-"""Tables with named columns: CSV and Parquet."""
+"""Readers of tables with named columns, CSV and Parquet."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _DELIMITERS = ",;\t"
 _INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")
 _PIECE = 1 << 20
 _VALUE_BYTES, _CHARACTER_BYTES = 8, 4
-"""Bytes of a value, and of a character of a word, once they are in an array."""
+"""Bytes of a number, and of a character of a text, in an array."""
 _COLUMN_BYTES = 4096
-"""Bytes that a column takes at least while a CSV file is read."""
+"""Least memory of a column, in bytes, while a CSV file is read."""
 _HEADER_SHARE = 64
-"""Memory of a header while it is taken apart, in terms of its length, is less than this."""
+"""Bound on the memory for parsing a header, divided by its length."""
 
 
 def read_csv(
@@ -54,7 +54,7 @@ def read_csv(
     holder
         Name of the column that says who holds a sample; ``None``: there is none.
     limits
-        Of the text, and of the table.
+        Limits on the size of the text and of the table.
     """
     with opened(path, limits) as stream:
         line = stream.readline(limits.bytes // _HEADER_SHARE + 1)
@@ -77,13 +77,13 @@ def read_csv(
         try:
             table = pyarrow.csv.read_csv(
                 stream,
-                # Threads of Arrow that have read from an object of Python may keep a process from ending.
+                # Threads of Arrow that have read from a Python object can prevent the process from exiting.
                 read_options=pyarrow.csv.ReadOptions(column_names=names, skip_rows=int(header), use_threads=False),
                 parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter),
-                # An empty field of a column of words is a missing value too.
+                # Empty fields of text columns are missing values, too.
                 convert_options=pyarrow.csv.ConvertOptions(
                     strings_can_be_null=True,
-                    # As a number, identifier 007 would be the same as 7.
+                    # As numbers, identifiers 007 and 7 would be equal.
                     column_types={} if identifier is None else {identifier: pa.string()},
                 ),
             )
@@ -93,7 +93,7 @@ def read_csv(
 
 
 def _refuse_numbered(first: list[str], path: Path) -> None:
-    """Refuse a first line that numbers the columns, as pandas writes where they have no names."""
+    """Reject a header of column numbers, which pandas writes for columns without names."""
     numbers = [field for field in first if _is_number(field)]
     if len(numbers) > 2 and numbers == [str(column) for column in range(len(numbers))]:
         raise DataError(
@@ -104,7 +104,7 @@ def _refuse_numbered(first: list[str], path: Path) -> None:
 
 
 def _rows(stream: BinaryIO) -> int:
-    """Count the lines that are left, whether they end as on Unix, on Windows or on an old Macintosh."""
+    """Count the remaining lines, with any kind of newline."""
     ends = Counter[bytes]()
     while piece := stream.read(_PIECE):
         ends.update({end: piece.count(end) for end in (b"\n", b"\r")})
@@ -129,7 +129,7 @@ def read_parquet(
     holder
         Name of the column that says who holds a sample; ``None``: there is none.
     limits
-        Of what its metadata announce, and of the table.
+        Limits on the size announced by the metadata, and on the table.
     """
     if not path.is_file():
         raise missing(path)
@@ -138,17 +138,17 @@ def read_parquet(
         file = pyarrow.parquet.ParquetFile(path)
         words = [field.name for field in file.schema_arrow if _is_word(field.type)]
         _require_modest(file, path, limits)
-        # Of a dictionary, what rows have in common is read once.
+        # Dictionary columns keep repeated values once.
         table = pyarrow.parquet.ParquetFile(path, read_dictionary=words).read(use_threads=False)
-        table.validate(full=True)  # a damaged one gives any error, or none, when it is asked for its values
-    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a name that is no text
+        table.validate(full=True)  # reading values of a damaged table may raise anything, or nothing
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError for a column name that is not UTF-8
         raise DataError(f"not a Parquet file: {error}", source=path) from error
     _refuse_repeated(table.column_names, path)
     return from_table(table, label, path, identifier, holder, limits)
 
 
 def _require_modest(file: Any, path: Path, limits: DataLimits) -> None:
-    """Refuse what the metadata of a Parquet file say of its size, or columns that hold more than a value a row."""
+    """Reject a Parquet file whose metadata exceed the limits, or with nested columns."""
     for field in file.schema_arrow:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         if not (pa.types.is_primitive(kind) or pa.types.is_null(kind) or _is_word(kind)):
@@ -198,7 +198,7 @@ def from_table(
 
 
 def _refuse_index(table: Any, path: Path) -> None:
-    """Refuse a first column that numbers the rows, as pandas writes its index."""
+    """Reject a first column of row numbers, which pandas writes for its index."""
     if not table.num_columns or table.column_names[0] not in _INDEX_NAMES:
         return
     first = table.column(0)
@@ -216,7 +216,7 @@ def _refuse_index(table: Any, path: Path) -> None:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names for a message, the first 20 of them."""
+    """Return the first 20 names, for a message."""
     return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
 
 
@@ -241,7 +241,7 @@ def numbers_of(column: Any, name: str, path: Path) -> NDArray[Any]:
 
 
 def _first_not_number(column: Any) -> tuple[int, Any]:
-    """Row (from 1) and content of the first value that is not a number."""
+    """Return row (from 1) and content of the first value that is not a number."""
     for row, value in enumerate(column, start=1):
         content = value.as_py()
         if content is None or not _is_number(str(content)):
@@ -252,7 +252,7 @@ def _first_not_number(column: Any) -> tuple[int, Any]:
 def _set_apart(
     table: Any, name: str | None, label: str | None, path: Path, key: str, limits: DataLimits
 ) -> tuple[Any, NDArray[Any] | None]:
-    """Take a column of words or whole numbers, which is no feature, out of a table; without a name there is none."""
+    """Split a column of texts or integers, which is not a feature, from a table, if it is named."""
     if name is None:
         return table, None
     if name == label:
@@ -267,7 +267,7 @@ def _set_apart(
 def _values(
     column: Any, name: str, path: Path, limits: DataLimits, *, key: str = "", fractions: bool = False
 ) -> NDArray[Any]:
-    """Return a column of words or whole numbers, or of any numbers, that has a value in every row."""
+    """Return a column of texts or integers, or of any numbers, after checking that no value is missing."""
     if column.null_count:
         row = next(i for i, value in enumerate(column, start=1) if value.as_py() is None)
         raise DataError("empty; expected a value in every row", source=path, column=name, row=row, key=key)

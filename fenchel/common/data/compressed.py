@@ -1,4 +1,4 @@
-"""Reading files that may be compressed."""
+"""Readers of compressed files."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ COMPRESSIONS = tuple(_OPENERS)
 
 
 def missing(path: Path) -> DataError:
-    """Return the error of a data file that is not there."""
+    """Return the error for a data file that does not exist."""
     seen = "" if path.is_absolute() else f" in {Path.cwd()}"
     return DataError(f"there is no such file{seen}; check data.file, or the --data of a client", source=path)
 
 
 class _Counted(io.RawIOBase):
-    """What a compressed file decompresses to, counted piece by piece; it can be begun again, and is read in order."""
+    """Decompressed content of a file, read in order, with a limit on its size. It can be rewound."""
 
     def __init__(self, stream: BinaryIO, path: Path, limits: DataLimits) -> None:
         self._stream, self._path, self._limits = stream, path, limits
@@ -47,7 +47,7 @@ class _Counted(io.RawIOBase):
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Read the next piece, unless it is one too many."""
+        """Read the next bytes, or raise an error if they exceed the limit."""
         view = memoryview(buffer)
         piece = self._stream.read(min(len(view), _PIECE))
         self._read += len(piece)
@@ -56,7 +56,7 @@ class _Counted(io.RawIOBase):
         return len(piece)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go back to the beginning."""
+        """Rewind to the beginning."""
         if (offset, whence) != (0, os.SEEK_SET):
             raise io.UnsupportedOperation("a compressed file is read in order")
         self._read = self._stream.seek(0)
@@ -65,9 +65,9 @@ class _Counted(io.RawIOBase):
 
 @contextmanager
 def opened(path: Path, limits: DataLimits = UNLIMITED) -> Iterator[BinaryIO]:
-    """Open a file for reading bytes, decompressing it as its suffix says.
+    """Open a file for reading bytes, decompressed according to its suffix.
 
-    A plain file is refused for its size at once, a compressed one when it has been read so far.
+    A plain file above the limit on size is rejected at once, a compressed one once the limit is reached.
     """
     opener = _OPENERS.get(path.suffix.lower())
     try:

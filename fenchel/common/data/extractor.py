@@ -1,9 +1,8 @@
-"""Features of images by a frozen network, computed once and kept on disk.
+"""Features of images by a frozen network, computed once and cached on disk.
 
-Each machine has the network's weights in a file of its own; no weights travel. Features are kept by the
-contents of this file and of the data, a row for each image: whoever needs some images computes those that
-nobody has computed yet. So a client that was restarted, or a run with another partition, computes nothing
-again.
+Each machine has the network's weights in a file, and weights are never sent. The cache is keyed by the contents of
+this file and of the data, with a row for each image. Processes compute only rows that are missing, so a restarted
+client, or a run with another partition, does not repeat any.
 """
 
 from __future__ import annotations
@@ -35,29 +34,29 @@ from fenchel.common.settings.data import ExtractorSettings
 log = logging.getLogger("fenchel")
 
 VARIABLE = "FENCHEL_EXTRACTOR"
-"""Environment variable that names the file of weights on this machine."""
+"""Environment variable with the path of the file of weights."""
 
 BATCH = 64
-"""Images that go through the network at once."""
+"""Number of images in a batch."""
 
 
 def feature_folder() -> Path:
-    """Return the folder that keeps features, beside that of data sets."""
+    """Return the folder of cached features, beside that of data sets."""
     return cache_folder().parent / "features"
 
 
 @dataclass(frozen=True)
 class Extractor:
-    """A frozen network for images of one form.
+    """Frozen network for images of one shape.
 
     Attributes
     ----------
     settings
-        The section ``data.extractor``.
+        Section ``data.extractor`` of the settings.
     image
-        Channels, rows and columns.
+        Numbers of channels, rows and columns.
     peak
-        The largest value that a pixel can have.
+        Largest possible value of a pixel.
     """
 
     settings: ExtractorSettings
@@ -68,7 +67,7 @@ class Extractor:
     def of(
         cls, settings: ExtractorSettings, image: tuple[int, int, int] | None, peak: float | None, where: str
     ) -> Extractor:
-        """Return the extractor for a data set; its file need not be here."""
+        """Return the extractor for a data set, even if the file of weights is missing."""
         if image is None or peak is None or image[0] not in (1, 3):
             raise DataError(
                 f"{settings.network} takes images of one channel or three of which the largest pixel value is known (a "
@@ -85,12 +84,12 @@ class Extractor:
 
     @property
     def path(self) -> Path:
-        """The file of weights on this machine."""
+        """Path of the file of weights."""
         return Path(os.environ.get(VARIABLE) or self.settings.file).expanduser()
 
     @property
     def lack(self) -> FenchelError | None:
-        """What is missing here to compute features; ``None`` if nothing is."""
+        """Return the error of a missing file or library, or ``None`` if features can be computed."""
         if importlib.util.find_spec("torch") is None:
             return MissingDependencyError(
                 "needs torch, which is not installed here: pip install 'fenchel[torch]'", key="data.extractor"
@@ -121,19 +120,14 @@ class Extractor:
         return found
 
     def compute(self, images: NDArray[np.generic], threads: int = 1) -> NDArray[np.float32]:
-        """Return the features of images.
-
-        Sets torch's number of threads, for the whole process: by default one, since clients share machines.
+        """Return the features of images, shape (n, 512).
 
         Parameters
         ----------
         images
-            Shape (n, pixels), as stored.
-
-        Returns
-        -------
-        NDArray[np.float32]
-            Shape (n, 512), float32.
+            Images as stored, shape (n, pixels).
+        threads
+            Number of threads of torch, which is set for the whole process.
         """
         import torch
 
@@ -152,16 +146,16 @@ class Extractor:
 
 @dataclass(frozen=True)
 class Extracted:
-    """The features of some images, on disk as far as they have been computed.
+    """Features of images, cached on disk.
 
     Attributes
     ----------
     extractor
-        What computes them.
+        Extractor of the features.
     images
-        Shape (n, pixels), as stored.
+        Images as stored, shape (n, pixels).
     folder
-        Where features are kept.
+        Folder of cached features.
     """
 
     extractor: Extractor
@@ -169,13 +163,7 @@ class Extracted:
     folder: Path = field(default_factory=feature_folder)
 
     def take(self, rows: Indices, threads: int = 1) -> NDArray[np.float32]:
-        """Return the features of the images at ``rows``, shape (k, 512); compute those that are not on disk.
-
-        Parameters
-        ----------
-        rows
-            Shape (k,).
-        """
+        """Return the features of the images at ``rows``, shape (k, 512). Missing ones are computed and cached."""
         if (lack := self.extractor.lack) is not None:
             raise lack
         kept, done = self._kept
@@ -190,7 +178,7 @@ class Extracted:
         for start in range(0, missing.size, BATCH):
             batch = missing[start : start + BATCH]
             kept[batch] = self.extractor.compute(self._dense(batch), threads)
-            done[batch] = 1  # after the features: another process that sees the mark may read them
+            done[batch] = 1  # after the features are written, as another process may read them from now on
         return np.array(kept[rows])
 
     def _dense(self, rows: Indices) -> NDArray[np.generic]:
@@ -199,7 +187,7 @@ class Extracted:
 
     @cached_property
     def _kept(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-        """Features, shape (n, 512), and whether they have been computed, shape (n,), shared between processes."""
+        """Return arrays shared between processes: features, shape (n, 512), and the mask of computed rows, (n,)."""
         images = int(self.images.shape[0])
         self.folder.mkdir(parents=True, exist_ok=True)
         return (
@@ -209,7 +197,7 @@ class Extracted:
 
     @property
     def _key(self) -> str:
-        """A hash of all that features depend on."""
+        """Return a hash of everything that the features depend on."""
         settings, images = self.extractor.settings, self.images
         arrays = (images.data, images.indices, images.indptr) if isinstance(images, sp.csr_array) else (images,)
         about = (settings.network, settings.size, self.extractor.checksum, self.extractor.image, self.extractor.peak)
@@ -220,14 +208,14 @@ class Extracted:
 
 
 def _shared(path: Path, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Open an array on disk that several processes write to; of zeros, if it is not there yet."""
+    """Open an array on disk that several processes write to, and create it with zeros if it does not exist."""
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as temporary:
             fresh = Path(temporary) / path.name
             np.lib.format.open_memmap(fresh, mode="w+", dtype=dtype, shape=shape).flush()
-            with contextlib.suppress(FileExistsError):  # another process was quicker
+            with contextlib.suppress(FileExistsError):  # created by another process
                 os.link(fresh, path)
-    # Not by NumPy's own reader, which believes what a damaged header says.
+    # NumPy's own reader would trust a damaged header.
     header, size = _header(dtype, shape), path.stat().st_size
     with path.open("rb") as file:
         whole = file.read(len(header)) == header and size == len(header) + np.dtype(dtype).itemsize * math.prod(shape)
@@ -240,7 +228,7 @@ def _shared(path: Path, dtype: type[np.generic], shape: tuple[int, ...]) -> NDAr
 
 
 def _header(dtype: type[np.generic], shape: tuple[int, ...]) -> bytes:
-    """Return how a NumPy file of such an array begins."""
+    """Return the header of a NumPy file of such an array."""
     written = io.BytesIO()
     about = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(written, about)

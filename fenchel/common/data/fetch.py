@@ -1,4 +1,4 @@
-"""Downloading named data sets from their public sources."""
+"""Downloads of named data sets from their public sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fenchel.common.data.npz import write_npz
 from fenchel.common.errors import ChecksumError, DataError
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
-"""Told the file name, the bytes so far and the bytes in all (``None`` if the source does not say)."""
+"""Callback with the file name, the bytes so far and the total bytes (``None`` if unknown)."""
 
 _CHUNK = 1 << 18
 
@@ -24,19 +24,23 @@ _CHUNK = 1 << 18
 def fetch(
     entry: Entry, *, cache: Path | None = None, progress: Progress | None = None, timeout: float = 30.0
 ) -> Path | None:
-    """Download a data set, check it, and keep it in the cache.
+    """Download a data set, check it, and store it in the cache.
 
     Parameters
     ----------
+    entry
+        Entry of the catalogue.
     cache
-        Folder that holds data sets; by default that of :func:`fenchel.common.data.catalogue.cache_folder`.
+        Folder of data sets; by default that of :func:`fenchel.common.data.catalogue.cache_folder`.
+    progress
+        Callback for the progress of each file.
     timeout
         Seconds without a byte after which a source counts as unreachable.
 
     Returns
     -------
     Path | None
-        ``cache/name/data.npz``; ``None`` if the data are installed with Fenchel: there is nothing to do.
+        ``cache/name/data.npz``, or ``None`` for data that is installed with Fenchel.
     """
     if not entry.files:
         return None

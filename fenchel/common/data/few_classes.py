@@ -18,9 +18,9 @@ from fenchel.common.settings.data import ClassesPartition, LabelShardsPartition
 def classes(labels: NDArray[Any], clients: int, seed: int, settings: ClassesPartition) -> list[Indices]:
     """Give every client samples of exactly ``per_client`` classes.
 
-    The number of holders of a class is proportional to its size, so clients are of about equal size; its
-    samples are divided evenly among its holders. If a client shall hold a given number of samples, the shares are
-    as even as that allows.
+    The number of holders of a class is proportional to its size, and its samples are divided evenly among them, so
+    clients have about equal numbers of samples. If the settings give the number of samples of a client, shares are as
+    even as this allows.
     """
     rng = generator(seed, "partition", "classes")
     present, sizes = np.unique(labels, return_counts=True)
@@ -39,7 +39,7 @@ def classes(labels: NDArray[Any], clients: int, seed: int, settings: ClassesPart
 
 
 def _holders(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many clients hold each class, in proportion to its size; shape (classes,)."""
+    """Return the number of holders of each class, in proportion to its size, shape (classes,)."""
     places = clients * settings.per_client
     if settings.per_client > len(sizes):
         raise DataError(
@@ -69,11 +69,11 @@ def _holders(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64])
 
 
 def _owners(per_client: int, clients: int, holders: NDArray[np.int64], rng: np.random.Generator) -> list[list[int]]:
-    """Return who holds each class: ``holders`` clients, of which each has ``per_client`` classes."""
+    """Return the clients that hold each class, such that each client has ``per_client`` classes."""
     owners: list[list[int]] = [[] for _ in holders]
     left = holders.copy()
     for client in rng.permutation(clients):
-        # The classes with the most places left, ties at random: so no client ever finds too few classes.
+        # Taking the classes with the most places left, with random ties, leaves enough classes for every client.
         for position in np.lexsort((rng.random(len(holders)), -left))[:per_client]:
             owners[position].append(int(client))
             left[position] -= 1
@@ -95,7 +95,7 @@ def _room(
 def _equal_shares(
     settings: ClassesPartition, clients: int, owners: Sequence[Sequence[int]], sizes: NDArray[np.int64]
 ) -> NDArray[np.int64] | None:
-    """Return samples of each class (columns) of each client (rows), or ``None`` where shares are just even."""
+    """Return the numbers of samples of each client (rows) and class (columns), or ``None`` for even shares."""
     if settings.samples is None:
         return None
     holds = np.zeros((clients, len(sizes)), bool)
@@ -117,7 +117,7 @@ def _too_many(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64]
 
 
 def label_shards(labels: NDArray[Any], clients: int, seed: int, settings: LabelShardsPartition) -> list[Indices]:
-    """Sort by label, cut into shards of equal size, deal ``per_client`` of them to each client."""
+    """Sort by label, divide into shards of equal size, and deal ``per_client`` of them to each client."""
     shards = clients * settings.per_client
     if shards > len(labels):
         raise DataError(
@@ -126,7 +126,7 @@ def label_shards(labels: NDArray[Any], clients: int, seed: int, settings: LabelS
             key="data.partition.per_client",
         )
     rng = generator(seed, "partition", "label-shards")
-    # Shuffled before the stable sort, so that a shard is a random part of its class.
+    # Shuffled before a stable sort, so that each shard is a random part of its class.
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     pieces = np.array_split(order, shards)

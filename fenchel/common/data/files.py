@@ -1,4 +1,4 @@
-"""Data files of any known form, and what a data set of one's own is made of."""
+"""Readers of data files in all known formats, by suffix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fenchel.common.data.samples import DataSet, Samples, flatten_images, sample
 from fenchel.common.errors import DataError
 
 FORMS = "LIBSVM (.libsvm, .svm), CSV (.csv, .tsv), Parquet (.parquet), NumPy (.npz), IDX images (-ubyte)"
-"""The known forms, for messages; all but Parquet and NumPy may be compressed (.gz, .bz2, .xz)."""
+"""Known formats, for messages. All but Parquet and NumPy may be compressed (.gz, .bz2, .xz)."""
 
 _LIBSVM_LINE = re.compile(rb"\s*[-+.\w]+(\s+\d+:\S+)*\s*(#.*)?$")
 _TEST_NAME = re.compile(r"(^|[._-])(t10k|test|t)([._-]|$)", re.IGNORECASE)
@@ -36,25 +36,25 @@ def read_file(
     limits: DataLimits = ORDINARY,
     first: int | None = None,
 ) -> DataSet:
-    """Read one file of a known form.
+    """Read one file in a known format.
 
     Parameters
     ----------
     path
-        The file; its suffix names the form. One with another suffix is LIBSVM if its first line looks so.
+        Path of the file, whose suffix names the format. With another suffix, it is LIBSVM if its first line fits.
     label
         Name of the label column, for CSV and Parquet.
     features
-        Number of features of a LIBSVM file, whose last ones may not occur.
+        Number of features of a LIBSVM file, in which the last ones may not occur.
     identifier
-        Where the sample identifiers are: the name of a column (CSV, Parquet) or of an array (NumPy), or a text file
-        with one a line (LIBSVM); ``None``: there are none.
+        Source of sample identifiers: a column (CSV, Parquet), an array (NumPy), or a text file with one identifier per
+        line (LIBSVM). ``None`` for none.
     holder
-        Name of the column, or array of a NumPy archive, that says who holds a sample; ``None``: there is none.
+        Name of the column, or of the array of a NumPy archive, with the holder of each sample; ``None`` for none.
     limits
-        Of what is read.
+        Limits on the size of the content.
     first
-        Index of the first feature of a LIBSVM file; ``None``: 0 if it occurs, else 1.
+        Index of the first feature of a LIBSVM file; ``None`` for 0 if that occurs, otherwise 1.
     """
     name = plain_name(path)
     form = name.rpartition(".")[2] if "." in name else ""
@@ -85,7 +85,7 @@ def read_file(
 
 
 def _require_libsvm(path: Path) -> None:
-    """Refuse a file whose first line does not look like one of LIBSVM."""
+    """Reject a file whose first line is not in LIBSVM format."""
     with opened(path) as stream:
         first = stream.readline(100_000)
     if not first.strip() or not _LIBSVM_LINE.match(first):
@@ -93,14 +93,14 @@ def _require_libsvm(path: Path) -> None:
 
 
 def _libsvm(path: Path, features: int | None, identifier: str | None, limits: DataLimits, first: int | None) -> DataSet:
-    """Read a LIBSVM file, which has no place for identifiers, and the file beside it that holds them."""
+    """Read a LIBSVM file, and the file of identifiers that belongs to it."""
     train = read_libsvm(path, features, limits, first)
     identifiers = None if identifier is None else of_lines(Path(identifier), len(train), path, limits)
     return DataSet(train, identifiers=identifiers)
 
 
 def read_files(files: Sequence[Path], label: str | None = None, limits: DataLimits = ORDINARY) -> DataSet:
-    """Read one data set that is spread over several files.
+    """Read a data set from several files.
 
     Tables (LIBSVM, CSV, Parquet, NumPy with labels) are stacked in the given order. Images and labels in
     arrays of their own (IDX, or NumPy with one array) are paired. A file whose name has the part ``test``,
@@ -111,7 +111,7 @@ def read_files(files: Sequence[Path], label: str | None = None, limits: DataLimi
     label
         Name of the label column, for CSV and Parquet.
     limits
-        Of each file.
+        Limits on the size of each file.
     """
     if not files:
         raise DataError("no files given; expected at least one")
@@ -139,7 +139,7 @@ def read_files(files: Sequence[Path], label: str | None = None, limits: DataLimi
 
 
 def _lone_array(path: Path, limits: DataLimits) -> NDArray[Any] | None:
-    """Return the array of a file that holds just one, without a name."""
+    """Return the array of a file with a single unnamed array, or ``None``."""
     with within_memory(path):
         if is_idx(path):
             return read_idx(path, limits)

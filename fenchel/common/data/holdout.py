@@ -1,4 +1,4 @@
-"""The samples that a client holds back of its own, to test on."""
+"""Holdouts: samples of a client that are used for evaluation only."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from fenchel.common.randomness import generator
 
 
 def kept(rows: Indices, holdout: float, seed: int, client: int, clients: int) -> Indices:
-    """Return the samples that a client trains on, when it holds some back.
+    """Return the training samples of a client with a holdout.
 
     Parameters
     ----------
     rows
-        Positions of all its samples, shape (n,).
+        Positions of all samples of the client, shape (n,).
     holdout
-        ``data.holdout``: the part that it only tests on. One sample at least is left to train on.
+        Fraction of samples in the holdout (``data.holdout``). At least one training sample remains.
     seed
-        ``settings.seed``.
+        Seed of the run.
     client, clients
-        Number of the client, from 0, and of all.
+        Number of the client, from 0, and number of clients.
 
     Returns
     -------
     Indices
-        Shape (k,), increasing; ``rows`` as they are if nothing is held back.
+        Positions of the training samples, shape (k,), increasing; ``rows`` itself without a holdout.
     """
     held_out = round(holdout * len(rows))
     if held_out == 0:
         return rows
-    # Rounding must not leave a client without samples to train on.
+    # Rounding must not leave a client without training samples.
     held_out = min(held_out, len(rows) - 1)
     rng = generator(seed, "holdout", client, clients)
     trained_on: Indices = np.sort(rng.permutation(rows)[held_out:])
@@ -39,19 +39,23 @@ def kept(rows: Indices, holdout: float, seed: int, client: int, clients: int) ->
 
 
 def divide_own(shard: Shard, holdout: float, seed: int, client: int, clients: int) -> tuple[Shard, Shard | None]:
-    """Divide the samples of a client that brings its own file to train and to test on.
+    """Divide the samples of a client's own file into training samples and holdout.
 
     Parameters
     ----------
+    shard
+        Samples of the file.
+    holdout
+        Fraction of samples in the holdout (``data.holdout``).
     seed
-        ``settings.seed``.
+        Seed of the run.
     client, clients
-        Number of the client, from 0, and of all.
+        Number of the client, from 0, and number of clients.
 
     Returns
     -------
     tuple[Shard, Shard | None]
-        The others; ``None`` if there are none.
+        Training samples, and the holdout if there is one.
     """
     rows = np.arange(shard.samples)
     trained_on = kept(rows, holdout, seed, client, clients)

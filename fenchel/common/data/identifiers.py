@@ -1,6 +1,6 @@
-"""Sample identifiers, by which the parts of a sample that several clients hold are matched.
+"""Sample identifiers, which match the parts of a sample on several clients.
 
-Messages name rows: an identifier may be a person's.
+Error messages name rows, not identifiers, as an identifier may be personal data.
 """
 
 from __future__ import annotations
@@ -14,12 +14,19 @@ from fenchel.common.errors import DataError, Place
 
 
 def checked(identifiers: Sequence[str], source: Path, *, column: str = "", array: str = "") -> tuple[str, ...]:
-    """Return identifiers without the spaces around them.
+    """Check identifiers, and return them without surrounding spaces.
 
     Parameters
     ----------
+    identifiers
+        One identifier for each sample.
     source, column, array
-        Where they are from, for messages.
+        File, and column or array, for messages.
+
+    Raises
+    ------
+    DataError
+        If an identifier is empty, or occurs twice.
     """
     place: Place = {"source": source, "column": column, "array": array, "key": "--id"}
     stripped = tuple(each.strip() for each in identifiers)
@@ -38,7 +45,7 @@ def checked(identifiers: Sequence[str], source: Path, *, column: str = "", array
 
 
 def of_lines(path: Path, samples: int, data: Path, limits: DataLimits = UNLIMITED) -> tuple[str, ...]:
-    """Return the identifiers in a text file (UTF-8, plain or compressed): one a line, in the order of the samples."""
+    """Read identifiers from a text file (UTF-8, plain or compressed), one per line in the order of the samples."""
     if not path.is_file():
         raise DataError(
             "there is no such file; a LIBSVM file has no columns, so --id names a text file beside it, "

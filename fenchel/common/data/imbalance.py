@@ -1,4 +1,4 @@
-"""Making positive samples rare (docs/specifications/codasca.md, section 4.1)."""
+"""Class imbalance by removal of positive samples (docs/specifications/codasca.md, section 4.1)."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from fenchel.common.randomness import generator
 
 
 def positive_classes(classes: int, chosen: Sequence[int] | None, key: str) -> tuple[int, ...] | None:
-    """Return which classes count as positive, by number.
+    """Return the numbers of the positive classes.
 
     Parameters
     ----------
     classes
         Number of classes; 0 for regression.
     chosen
-        ``objective.positive``; ``None``: nobody said it, and then it is the second of two classes.
+        ``objective.positive``; ``None`` chooses the second of two classes.
     key
-        What in the settings needs to know; empty: nothing does.
+        Setting that needs positive classes, for the error; empty if there is none.
 
     Returns
     -------
     tuple[int, ...] | None
-        Increasing; ``None`` if nobody said it, there are more than two, and nothing needs to know.
+        Class numbers, increasing; ``None`` if they are not chosen, not needed, and there are not two classes.
     """
     if classes == 0:
-        return None  # the objective refuses numbers as labels, if it must
+        return None  # objectives check by themselves whether they accept numbers as labels
     if chosen is None:
         if classes == 2:
             return (1,)
@@ -54,8 +54,8 @@ def positive_classes(classes: int, chosen: Sequence[int] | None, key: str) -> tu
 
 
 def positives_beside(negatives: int, imratio: float) -> int:
-    """Return the largest number of positive samples that is at most a part ``imratio`` of all, beside ``negatives``."""
-    # 0.3 is meant, not the binary number just below it.
+    """Return the largest number of positive samples whose fraction of all samples is at most ``imratio``."""
+    # Decimal arithmetic, as 0.3 in binary is slightly below 0.3.
     rate = Fraction(repr(imratio))
     return int(rate / (1 - rate) * negatives)
 
@@ -63,16 +63,20 @@ def positives_beside(negatives: int, imratio: float) -> int:
 def imbalanced(
     parts: Sequence[ClientBlock], positive: NDArray[np.bool_], imratio: float, seed: int
 ) -> list[ClientBlock]:
-    """Remove positive samples of each client at random until a part ``imratio`` of its samples is positive.
+    """Remove positive samples of each client at random until their fraction is at most ``imratio``.
 
-    Negative samples stay. A client that has fewer positive samples keeps all of them.
+    Negative samples are kept. A client with a smaller fraction keeps all samples.
 
     Parameters
     ----------
+    parts
+        Part of each client.
     positive
-        Which training samples are positive, shape (n,).
+        Mask of positive training samples, shape (n,).
+    imratio
+        Largest fraction of positive samples.
     seed
-        ``settings.seed``.
+        Seed of the run.
     """
     thinned = []
     for client, part in enumerate(parts):

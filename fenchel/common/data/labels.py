@@ -1,4 +1,4 @@
-"""Labels as stored, and the class indices that algorithms see."""
+"""Conversion of stored labels to class indices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fenchel.common.errors import DataError
 
 
 def class_names(labels: Iterable[NDArray[Any]], where: str) -> tuple[str, ...]:
-    """Return the classes that occur: by value if all are numbers, else in alphabetical order.
+    """Return the names of the classes that occur, sorted by value if all are numbers, otherwise alphabetically.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def class_names(labels: Iterable[NDArray[Any]], where: str) -> tuple[str, ...]:
 
 
 def encode(labels: NDArray[Any], names: Sequence[str], where: str) -> Indices:
-    """Return the class index of every label, shape (n,), int64."""
+    """Return the class index of each label, shape (n,), int64."""
     values, inverse = np.unique(labels, return_inverse=True)
     number = {name: index for index, name in enumerate(names)}
     indices = []
@@ -58,7 +58,7 @@ def encode(labels: NDArray[Any], names: Sequence[str], where: str) -> Indices:
 
 
 def numbers(labels: NDArray[Any], where: str) -> NDArray[np.float64]:
-    """Return labels that are numbers to predict, shape (n,), float64."""
+    """Return the labels of a regression, shape (n,), float64."""
     if labels.dtype.kind not in "biuf":
         raise DataError(
             f"regression given, but the label {str(labels[0])!r} is not a number; use task: classification",
@@ -79,14 +79,14 @@ def encoded(
     Parameters
     ----------
     parts
-        Labels as stored, such as those of training and of test samples; each of shape (n,).
+        Arrays of labels as stored, such as those of training and test samples, each of shape (n,).
     classes
         All class names in order; ``None`` takes those that occur.
 
     Returns
     -------
     tuple[list[NDArray[Any]], tuple[str, ...]]
-        Of the classes; empty for regression.
+        Converted arrays, and the class names, which are empty for regression.
     """
     if task == "regression":
         return [numbers(part, where) for part in parts], ()
@@ -100,7 +100,7 @@ def binarised(names: Sequence[str], positive: Sequence[str], where: str) -> tupl
     Returns
     -------
     tuple[tuple[str, str], Indices]
-        New class, 0 or 1, of each old class; shape (classes,).
+        Names of the two new classes, and the new class, 0 or 1, of each old class, shape (classes,).
     """
     for name in positive:
         if name not in names:

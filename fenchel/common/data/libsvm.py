@@ -1,4 +1,4 @@
-"""The LIBSVM text form: one sample a line, ``label index:value index:value ...``, indices from 1, or from 0."""
+"""Reader of the LIBSVM format: one sample per line, ``label index:value index:value ...``, indices from 1 or 0."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MAX_INDEX = 2**31 - 1
 _SHOWN = 40
 
 _PAIR_BYTES, _ROW_BYTES = 12, 16
-"""Bytes of a value and its index, and of a label and where its row begins."""
+"""Bytes of a value with its index, and of a label with its row pointer."""
 _LINE_SHARE = 64
-"""Memory of a line while it is taken apart, in terms of its length, is less than this."""
+"""Bound on the memory for parsing a line, divided by its length."""
 
 
 def read_libsvm(
@@ -30,13 +30,13 @@ def read_libsvm(
     Parameters
     ----------
     path
-        The file. Text after ``#`` is ignored, so are empty lines.
+        Path of the file. Text after ``#`` and empty lines are ignored.
     features
         Number of features; ``None`` takes the largest index that occurs.
     limits
-        Of the text, and of the values.
+        Limits on the size of the text and of the values.
     first
-        Index of the first feature; ``None``: 0 if it occurs, as scikit-learn writes, else 1.
+        Index of the first feature; ``None`` for 0 if that occurs, as scikit-learn writes, otherwise 1.
 
     Returns
     -------

@@ -1,7 +1,7 @@
-"""Limits of what a data file may become when it is read.
+"""Limits on the memory for reading a data file.
 
-A small file can announce, or decompress to, far more than a machine has. What follows is checked before it is
-allocated, so that such a file is an error and not the end of the process.
+A small file can announce, or decompress to, more bytes than a machine has. Sizes are checked before memory is
+allocated, so that such a file causes an error and does not kill the process.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from fenchel.common.errors import DataError
 from fenchel.common.memory import memory_bytes
 
 _COPIES = 4
-"""Data are held up to three times while they are prepared, beside everything else in the memory."""
+"""Share of the memory for one data file, as up to three copies exist during preparation."""
 
 
 @dataclass(frozen=True)
 class DataLimits:
-    """Limits of one data file.
+    """Limits on one data file.
 
     Attributes
     ----------
     features
-        How many features its samples may have.
+        Largest number of features.
     bytes
-        Bytes that it may have when decompressed, and its values in memory with eight bytes each.
+        Largest size in bytes of the decompressed file, and of its values in memory at eight bytes each.
     """
 
     features: int = 100_000_000
     bytes: int = field(default_factory=lambda: memory_bytes() // _COPIES)
 
     def require_features(self, features: int, path: Path) -> None:
-        """Refuse a file whose samples have more features than they may."""
+        """Raise an error if the number of features exceeds the limit."""
         if features > self.features:
             raise DataError(
                 f"has {features:,} features; the limit is {self.features:,}. If so many are meant, raise it with "
@@ -45,7 +45,7 @@ class DataLimits:
             )
 
     def require_bytes(self, size: int, path: Path) -> None:
-        """Refuse a file that would take ``size`` bytes of memory or more, if these are more than it may."""
+        """Raise an error if a file that needs at least ``size`` bytes of memory exceeds the limit."""
         if size > self.bytes:
             raise DataError(
                 f"takes {size:,} bytes or more when read; the limit is {self.bytes:,}. On a machine that has several "
@@ -55,15 +55,15 @@ class DataLimits:
 
 
 ORDINARY: Final = DataLimits()
-"""The limits of files of unknown origin."""
+"""Limits for files of unknown origin."""
 
 UNLIMITED: Final = DataLimits(sys.maxsize, sys.maxsize)
-"""No limits, for files whose size is known: those of the catalogue, and those that Fenchel wrote."""
+"""No limits, for files of known size: those of the catalogue, and those written by Fenchel."""
 
 
 @contextmanager
 def within_memory(path: Path) -> Iterator[None]:
-    """Raise :class:`DataError` where a data file turns out to need more memory than there is."""
+    """Convert a ``MemoryError`` of reading a data file into a :class:`DataError`."""
     try:
         yield
     except MemoryError as error:

@@ -1,4 +1,4 @@
-"""NumPy archives (``.npz``) and arrays in the IDX form, read without ever unpickling."""
+"""Readers of NumPy archives (``.npz``) and of IDX files, which never unpickle."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ SPARSE = ("data", "indices", "indptr", "shape")
 
 _LONGEST_HEADER = 10_000
 _PIECES = {zipfile.ZIP_STORED: 1 << 20, zipfile.ZIP_DEFLATED: 1 << 20, zipfile.ZIP_LZMA: 1 << 12}
-"""Bytes of an array that are read at once, by its compression. Of LZMA so many compressed bytes are decompressed whole,
-to 28 MB at most; of bzip2 they might be gigabytes."""
+"""Bytes of an array that are read at once, by compression. For LZMA these are compressed bytes, which decompress to at
+most 28 MB; for bzip2 they might decompress to gigabytes."""
 _VALUE_BYTES = 8
-"""A value of any type becomes a float of up to so many bytes."""
+"""Largest size in bytes of the float to which a value of any type is converted."""
 _HEADER = re.compile(
     rb"\{'descr': '(?P<type>[<>|=]?[a-zA-Z][0-9]{0,9})', 'fortran_order': (?P<fortran>True|False), "
     rb"'shape': \((?P<shape>[0-9, ]*)\),? *\}\s*"
@@ -54,16 +54,16 @@ def read_npz(
         ``indices``, ``indptr``, ``shape``), with labels (``y``, ``labels``, ``y_train``), and optionally a test part
         (``X_test`` or ``test_data``, ..., ``test_shape``; ``y_test``).
     holder
-        Name of an array of shape (n,) that says who holds each training sample; ``None``: there is none.
+        Name of an array of shape (n,) with the holder of each training sample; ``None`` for none.
     identifier
-        Name of an array of shape (n,) with the identifiers of the training samples; ``None``: there is none.
+        Name of an array of shape (n,) with the identifiers of the training samples; ``None`` for none.
     limits
-        Of all arrays together.
+        Limits on the size of all arrays together.
 
     Returns
     -------
     DataSet
-        Arrays of three or four dimensions are images and become rows.
+        Data set, in which images, arrays of three or four dimensions, are flattened to rows.
     """
     arrays = read_arrays(path, limits)
     features, image = _features(arrays, _FEATURES, "", path)
@@ -94,16 +94,16 @@ def read_npz(
 
 
 def read_divided_npz(path: Path, *, features: int, train: int) -> DataSet:
-    """Read a NumPy archive of sparse rows that are training samples first, then test samples.
+    """Read a NumPy archive of sparse rows, in which the training samples precede the test samples.
 
     Parameters
     ----------
     path
         An archive with ``data``, ``indices`` and ``indptr`` of a CSR matrix, and labels ``y``.
     features
-        How many features there are; such an archive need not say.
+        Number of features, which the archive need not have.
     train
-        So many rows from the first on are to train on.
+        Number of training samples.
     """
     arrays = read_arrays(path)
     rows = arrays["indptr"].size - 1 if "indptr" in arrays else 0
@@ -122,7 +122,7 @@ def read_divided_npz(path: Path, *, features: int, train: int) -> DataSet:
 def joined(
     train: Samples, test: Samples | None, image: tuple[int, int, int] | None, peak: float | None, where: str
 ) -> DataSet:
-    """Make a data set of two parts, widening sparse ones to the same number of features."""
+    """Combine training and test samples into a data set, with sparse ones widened to equal numbers of features."""
     if test is None:
         return DataSet(train, None, image, peak)
     width = max(int(train.features.shape[1]), int(test.features.shape[1]))
@@ -137,7 +137,7 @@ def joined(
 
 
 def write_npz(path: Path, dataset: DataSet) -> None:
-    """Write a data set in the form that :func:`read_npz` reads, replacing ``path`` atomically."""
+    """Write a data set for :func:`read_npz`, replacing ``path`` atomically."""
     arrays: dict[str, NDArray[Any]] = {}
     for part, features, labels, prefix in ((dataset.train, "X", "y", ""), (dataset.test, "X_test", "y_test", "test_")):
         if part is None:
@@ -157,7 +157,7 @@ def write_npz(path: Path, dataset: DataSet) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".partial", delete=False) as stream:
         partial = Path(stream.name)
         try:
-            # The stubs think that an array could be passed for the keyword allow_pickle.
+            # NumPy's stubs allow an array for the keyword allow_pickle.
             np.savez(stream, **arrays)  # type: ignore[arg-type]
             stream.flush()
             partial.replace(path)
@@ -168,7 +168,7 @@ def write_npz(path: Path, dataset: DataSet) -> None:
 def read_arrays(path: Path, limits: DataLimits = UNLIMITED) -> dict[str, NDArray[Any]]:
     """Read all arrays of a NumPy archive.
 
-    A header that announces more bytes than the archive holds is refused before anything is allocated.
+    A header that announces more bytes than the archive has is rejected before memory is allocated.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def read_npy(path: Path) -> NDArray[Any]:
 
 
 def read_idx(path: Path, limits: DataLimits = UNLIMITED) -> NDArray[Any]:
-    """Read one array in the IDX form of MNIST, plain or compressed."""
+    """Read one array in the IDX format of MNIST, plain or compressed."""
     with opened(path, limits) as stream:
         content = stream.read()
     dtype = _IDX_TYPES.get(content[2]) if len(content) >= 4 and content[:2] == b"\0\0" else None
@@ -236,18 +236,18 @@ def read_idx(path: Path, limits: DataLimits = UNLIMITED) -> NDArray[Any]:
     limits.require_bytes(math.prod(shape) * _VALUE_BYTES, path)
     try:
         array = np.frombuffer(content, dtype, offset=offset).reshape(shape)
-    except ValueError:  # no entries, but sides whose product is beyond what an array can have
+    except ValueError:  # an array without entries whose other sides have a product beyond the limit of NumPy
         raise DataError(f"its header announces shape {shape}, which no array can have", source=path) from None
     return array.astype(array.dtype.newbyteorder("="))
 
 
 def is_idx(path: Path) -> bool:
-    """Whether a file is named as IDX files are: ``train-images-idx3-ubyte.gz``."""
+    """Return whether a file has a name of IDX files, such as ``train-images-idx3-ubyte.gz``."""
     return bool(re.search(r"idx[0-9]|ubyte", path.name.lower()))
 
 
 def _announced(content: IO[bytes], size: int) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """Read the header of an array of ``size`` bytes: its type, its shape, and whether columns come one by one."""
+    """Read the header of an array of ``size`` bytes: dtype, shape, and whether it is in Fortran order."""
     start = content.read(8)
     width = {1: 2, 2: 4, 3: 4}.get(start[6]) if len(start) == 8 and start.startswith(b"\x93NUMPY") else None
     if width is None:
@@ -255,7 +255,7 @@ def _announced(content: IO[bytes], size: int) -> tuple[np.dtype[Any], tuple[int,
     length = int.from_bytes(content.read(width), "little")
     if length > _LONGEST_HEADER:
         raise ValueError(f"announces a header of {length} bytes; expected at most {_LONGEST_HEADER}")
-    # NumPy's own reader gives the header to Python's parser, which a strange one upsets in many ways.
+    # NumPy's own reader passes the header to Python's parser, which fails in many ways for a malformed one.
     header = _HEADER.fullmatch(content.read(length))
     if header is None:
         raise ValueError("has a header that does not name one plain type, the order and the shape")
@@ -316,7 +316,7 @@ def _labels(arrays: dict[str, NDArray[Any]], names: tuple[str, ...], path: Path)
 
 
 def _words(arrays: dict[str, NDArray[Any]], name: str, count: int, path: Path, key: str) -> NDArray[Any]:
-    """Return an array of words or whole numbers, one for each of ``count`` samples."""
+    """Return an array of texts or integers, with one for each of ``count`` samples."""
     if name not in arrays:
         raise DataError(f"there is no such array; the arrays are {', '.join(arrays)}", source=path, key=key, array=name)
     words = arrays[name]

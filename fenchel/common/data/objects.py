@@ -1,7 +1,7 @@
-"""Data that a program has in memory, as a file of a known form.
+"""Conversion of data in memory to files.
 
-Client processes read files. Data from Python become one, so that they are checked as any other file is, and a run that
-was killed can go on with them.
+Client processes read files. Data from Python is written to a file, so that it is checked like any other, and a killed
+run can be resumed with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ACCEPTED = (
     "a path; (X, y) of arrays, sparse matrices or tensors; a mapping of arrays, such as X, y, X_test and y_test; a "
     "DataFrame or another table of Arrow; a torch Dataset or DataLoader; a Hugging Face Dataset or DatasetDict"
 )
-"""Kinds of data that are accepted, for messages and documentation."""
+"""Accepted kinds of data, for messages and documentation."""
 
 _TEST = ("test", "validation")
 _LABEL = "label"
@@ -35,7 +35,7 @@ _LABEL = "label"
 
 @dataclass(frozen=True)
 class Table:
-    """Columns with names."""
+    """Table with named columns."""
 
     columns: pa.Table
     suffix = ".parquet"
@@ -47,30 +47,30 @@ class Table:
 
 @dataclass(frozen=True)
 class Arrays:
-    """Arrays with names, as :func:`fenchel.common.data.npz.read_npz` expects them."""
+    """Named arrays in the form of :func:`fenchel.common.data.npz.read_npz`."""
 
     arrays: Mapping[str, NDArray[Any]]
     suffix = ".npz"
 
     def write(self, path: Path) -> None:
         """Write a NumPy archive."""
-        np.savez(path, **self.arrays)  # type: ignore[arg-type]  # its stubs take the option allow_pickle for an array
+        np.savez(path, **self.arrays)  # type: ignore[arg-type]  # the stubs allow an array for allow_pickle
 
 
 def in_memory(data: Any, label: str | None = None) -> Table | Arrays:
-    """Return a data set of Python objects in a form that can be written as a file.
+    """Convert a data set of Python objects to a form that can be written to a file.
 
     Parameters
     ----------
     data
-        Anything that :data:`ACCEPTED` names, but a path.
+        Any kind of data in :data:`ACCEPTED` but a path.
     label
-        Column of the label, where columns have names; ``None`` takes ``label``, else the last one.
+        Name of the label column of a table; ``None`` takes ``label``, or the last column.
 
     Raises
     ------
     DataError
-        It is none of these, or has values that cannot be written.
+        If the data is of another kind, or has values that cannot be written.
     """
     if _is_hugging_face(data):
         return _hugging_face(data, label)
@@ -82,14 +82,14 @@ def in_memory(data: Any, label: str | None = None) -> Table | Arrays:
     if hasattr(data, "__arrow_c_stream__"):
         return Table(_table(data))
     if _is_torch(data, "DataLoader"):
-        data = data.dataset  # the run draws batches itself
+        data = data.dataset  # the batches of the loader are not used
     if _is_torch(data, "Dataset"):
         return Arrays(_stacked(data))
     raise DataError(f"{_kind(data)} given; expected {ACCEPTED}", source="data")
 
 
 def _pair(features: Any, labels: Any) -> Table | Arrays:
-    """Put labels beside their features."""
+    """Combine features and labels."""
     if not hasattr(features, "__arrow_c_stream__"):
         arrays = _named({"X": features, "y": labels})
         _require_labels(arrays["y"], arrays["shape"][0] if "shape" in arrays else np.size(arrays["X"], 0))
@@ -115,13 +115,14 @@ def _require_labels(labels: NDArray[Any], rows: int) -> None:
 
 
 def features_in_memory(data: Any, columns: Sequence[str] | None) -> tuple[RawMatrix, bool]:
-    """Return the features of samples that have no labels, shape (n, m), and whether they are images.
+    """Return the features of samples without labels, shape (n, m), and whether they are images.
 
     Parameters
     ----------
+    data
+        Features of samples.
     columns
-        Names of the features in order; columns of a table that have other names are left out. ``None``: they have no
-        names, so that their order counts.
+        Names of the features in order. Other columns of a table are ignored. ``None`` takes all columns in their order.
     """
     if hasattr(data, "__arrow_c_stream__"):
         table = _table(data)
@@ -145,7 +146,7 @@ def features_in_memory(data: Any, columns: Sequence[str] | None) -> tuple[RawMat
 
 
 def _table(data: Any) -> pa.Table:
-    """Return the columns of a table, without the index that one of pandas has."""
+    """Return the columns of a table, without the index of pandas."""
     if isinstance(data, pa.Table):
         return data
     try:
@@ -158,7 +159,7 @@ def _table(data: Any) -> pa.Table:
 
 
 def _named(data: Mapping[Any, Any]) -> dict[str, NDArray[Any]]:
-    """Return arrays by their names; sparse features as the arrays of a CSR matrix."""
+    """Return arrays by name, with sparse features as the arrays of a CSR matrix."""
     arrays: dict[str, NDArray[Any]] = {}
     for name, value in data.items():
         if sp.issparse(value):
@@ -172,14 +173,14 @@ def _named(data: Mapping[Any, Any]) -> dict[str, NDArray[Any]]:
 
 
 def _csr(matrix: Any) -> sp.csr_array:
-    """Return a sparse matrix of any form as CSR."""
+    """Return a sparse matrix of any format as CSR."""
     csr: sp.csr_array = sp.csr_array(matrix)
     return csr
 
 
 def _array(value: Any, name: str) -> NDArray[Any]:
-    """Return numbers or words as an array, which is no array of Python's objects."""
-    if hasattr(value, "detach"):  # a tensor of torch, which may be on a GPU
+    """Return numbers or texts as an array without Python objects."""
+    if hasattr(value, "detach"):  # a torch tensor, possibly on a GPU
         value = value.detach().cpu()
     try:
         array = np.asarray(value)
@@ -197,14 +198,14 @@ def _array(value: Any, name: str) -> NDArray[Any]:
 
 
 def _is_torch(data: Any, kind: str) -> bool:
-    torch = sys.modules.get("torch")  # where it was never imported, nothing is of its types
+    torch = sys.modules.get("torch")  # if it was never imported, the data cannot be of its types
     return torch is not None and isinstance(data, getattr(torch.utils.data, kind))
 
 
 def _stacked(data: Iterable[Any]) -> dict[str, NDArray[Any]]:
-    """Return all samples of a torch ``Dataset``, each a pair of features and a label, as arrays."""
+    """Return the samples of a torch ``Dataset``, which are pairs of features and label, as arrays."""
     features, labels = [], []
-    # Not its iterator: of a map-style Dataset it ends by an IndexError, which not every class raises.
+    # Iterating over a map-style Dataset ends only by an IndexError, which some classes do not raise.
     each = (data[row] for row in range(len(data))) if hasattr(data, "__len__") else iter(data)  # type: ignore[index, arg-type]
     for sample in each:
         if not isinstance(sample, tuple | list) or len(sample) != 2:
@@ -227,14 +228,14 @@ def _is_hugging_face(data: Any) -> bool:
 
 
 def _hugging_face(data: Any, label: str | None) -> Table | Arrays:
-    """Return a Hugging Face ``Dataset``: a table, or arrays where its features are images or lists."""
+    """Convert a Hugging Face ``Dataset`` to a table, or to arrays if its features are images or lists."""
     table = data.with_format("arrow")[:]
     plain = all(pa.types.is_primitive(kind) or pa.types.is_string(kind) for kind in table.schema.types)
     return Table(table) if plain else Arrays(_image_and_label(data, label))
 
 
 def _image_and_label(data: Any, label: str | None) -> dict[str, NDArray[Any]]:
-    """Return the one column of features of a Hugging Face ``Dataset``, and its labels, as arrays."""
+    """Return the feature column and the labels of a Hugging Face ``Dataset`` as arrays."""
     names = list(data.column_names)
     label = label or (_LABEL if _LABEL in names else names[-1])
     features = [name for name in names if name != label]
@@ -250,7 +251,7 @@ def _image_and_label(data: Any, label: str | None) -> dict[str, NDArray[Any]]:
 
 
 def _published(parts: Mapping[str, Any], label: str | None) -> Arrays:
-    """Return the training and the test part of a Hugging Face ``DatasetDict``."""
+    """Convert the training and test parts of a Hugging Face ``DatasetDict`` to arrays."""
     test = next((name for name in _TEST if name in parts), None)
     if "train" not in parts:
         raise DataError(f"parts {listed(list(parts))}; expected train, and test where there is one", source="data")
@@ -261,7 +262,7 @@ def _published(parts: Mapping[str, Any], label: str | None) -> Arrays:
 
 
 def _as_arrays(part: Any, label: str | None) -> dict[str, NDArray[Any]]:
-    """Return one part of a data set that has two, as arrays."""
+    """Return one part of a ``DatasetDict`` as arrays."""
     found = _hugging_face(part, label)
     if isinstance(found, Arrays):
         return dict(found.arrays)
@@ -274,5 +275,5 @@ def _as_arrays(part: Any, label: str | None) -> dict[str, NDArray[Any]]:
 
 
 def _kind(data: Any) -> str:
-    """Return the name of a type, as a program writes it."""
+    """Return the qualified name of a type, for a message."""
     return type(data).__qualname__

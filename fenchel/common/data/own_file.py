@@ -1,4 +1,4 @@
-"""The data file of a client that brings its own."""
+"""Loader of a client's own data file."""
 
 from __future__ import annotations
 
@@ -31,28 +31,33 @@ def load_own(
     dtype: DTypeLike = np.float64,
     limits: DataLimits = ORDINARY,
 ) -> Shard:
-    """Load the file of a client that brings its own data: all of it is its shard.
-
-    A test part of a NumPy archive is left out.
+    """Load a client's own data file as its shard. A test part of a NumPy archive is ignored.
 
     Parameters
     ----------
+    path
+        Path of the file.
     data
-        The ``data`` section of the run. Classes that it does not name are those of this file, sorted; of its columns
-        this file may hold some; the bias belongs to whoever holds the last one.
+        Section ``data`` of the settings. Without class names in it, the classes are those of the file, sorted. The file
+        may have some of its columns. The bias belongs to the holder of the last column.
     label
         Name of the label column.
     identifier
-        Where the sample identifiers are, which are no feature: the name of a column (CSV, Parquet) or of an array
-        (NumPy), or a text file with one a line (LIBSVM); ``None``: there are none.
+        Source of sample identifiers: a column (CSV, Parquet), an array (NumPy), or a text file with one identifier per
+        line (LIBSVM). ``None`` for none.
     dtype
-        Floating type of the features.
+        Floating-point type of the features.
     limits
-        Of what is read.
+        Limits on the size of the content.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged, or does not fit the settings.
     """
     columns, scalings, bias = data.columns, data.scalings, data.bias
     where = str(path)
-    # One client's file cannot say whether its feature 0 never occurs, or does not exist.
+    # A single file does not show whether its feature 0 never occurs, or does not exist.
     dataset = read_file(path, label, columns if isinstance(columns, int) else None, identifier, limits=limits, first=1)
     if data.extractor is not None:
         dataset = _extracted(dataset, data.extractor, where)
@@ -89,7 +94,7 @@ def load_own(
 
 
 def _extracted(dataset: DataSet, settings: ExtractorSettings, where: str) -> DataSet:
-    """Put the features that a network makes of the images in their place."""
+    """Replace images by their features from the network."""
     images = dataset.train
     network = Extractor.of(settings, dataset.image, dataset.peak, where)
     made = Extracted(network, images.features).take(np.arange(len(images)))
@@ -97,7 +102,7 @@ def _extracted(dataset: DataSet, settings: ExtractorSettings, where: str) -> Dat
 
 
 def _require_scaling_alone(scalings: Sequence[Scaling], dataset: DataSet, where: str) -> None:
-    """Refuse steps that a client cannot do alone as all others do."""
+    """Reject steps that depend on the data of all clients."""
     for position, step in enumerate(scalings):
         pixels = dataset.peak is not None and position == 0
         if step == "standard" or (step == "unit-interval" and not pixels):
@@ -112,7 +117,7 @@ def _require_scaling_alone(scalings: Sequence[Scaling], dataset: DataSet, where:
 def _normalise(
     data: DataSettings, total: int, names: Sequence[str] | None, held: Indices, where: str
 ) -> scaling.Columns | None:
-    """Return the step ``normalise`` for the columns of a file, of which the run may have more."""
+    """Return the step ``normalise`` for the columns of the file, which may be some of the run's."""
     try:
         step = scaling.constants(data.normalise, total, data.columns if isinstance(data.columns, tuple) else names)
     except DataError as error:
@@ -122,13 +127,13 @@ def _normalise(
 
 
 def _columns_held(dataset: DataSet, columns: Sequence[str] | int | None, where: str) -> tuple[Samples, Indices, int]:
-    """Put the features of a client's file in the order of the run's.
+    """Reorder the features of a client's file as in the run.
 
     Returns
     -------
     tuple[Samples, Indices, int]
-        The training samples, with features in increasing global position. Global positions of the features, shape (m,).
-        Number of features of the run.
+        Training samples with features in increasing global position, the global positions, shape (m,), and the number
+        of features of the run.
     """
     part = dataset.train
     if columns is None:
@@ -158,7 +163,7 @@ def _columns_held(dataset: DataSet, columns: Sequence[str] | int | None, where: 
 
 
 def _numbered_columns(dataset: DataSet, total: int, where: str) -> tuple[Samples, Indices]:
-    """Return the samples and the features that occur, of a file whose columns have numbers and no names."""
+    """Return the samples and the positions of features that occur, for a file without column names."""
     part = dataset.train
     if dataset.columns is not None:
         raise DataError(

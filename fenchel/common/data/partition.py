@@ -1,8 +1,8 @@
-"""Who holds which samples and features: pure functions of labels, number of clients, seed and settings.
+"""Partitions of samples and features, as pure functions of labels, number of clients, seed and settings.
 
-In every partition each sample (or each cell of a grid) has exactly one holder (``classes`` with a number of
-samples and ``sites`` leave some out), every client holds something, and the positions of a part are sorted.
-The same arguments give the same parts on every machine.
+In every partition each sample (or each cell of a grid) has exactly one holder, but ``classes`` with a number of samples
+and ``sites`` leave some out. Every client holds at least one, and the positions of a part are sorted. Equal arguments
+give equal parts on every machine.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ def partition(
     positive: NDArray[np.bool_] | None = None,
     holders: NDArray[Any] | None = None,
 ) -> list[ClientBlock]:
-    """Divide a data set as the settings say.
+    """Divide a data set among clients.
 
     Parameters
     ----------
     labels
         Shape (n,), class indices or, for regression, numbers.
     seed
-        ``settings.seed``.
+        Seed of the run.
     positive
-        Which samples are positive, shape (n,), for ``class-groups`` and ``sites`` only.
+        Mask of positive samples, shape (n,), for ``class-groups`` and ``sites`` only.
     holders
-        Who holds each sample, as the data file says, shape (n,), for ``column`` only.
+        Holder of each sample in the data file, shape (n,), for ``column`` only.
     """
     if clients < 1:
         raise DataError(f"{clients} given; expected at least 1", key="clients")
@@ -101,12 +101,12 @@ def partition(
 
 
 def iid(labels: NDArray[Any], clients: int, seed: int) -> list[Indices]:
-    """Divide the samples at random into parts whose sizes differ by one at most."""
+    """Divide the samples at random into parts whose sizes differ by at most one."""
     return deal(len(labels), clients, generator(seed, "partition", "iid"))
 
 
 def by_column(holders: NDArray[Any], clients: int, settings: ColumnPartition) -> list[Indices]:
-    """Give client k the samples that the data file says the k-th holder has, holders in sorted order."""
+    """Give client k the samples of the k-th holder in the data file, with holders sorted."""
     names, owner = np.unique(holders, return_inverse=True)
     if len(names) != clients:
         raise DataError(

@@ -1,4 +1,4 @@
-"""All that is done to samples before a model sees them, so that the same can be done to new ones."""
+"""Preparation of samples for a model, which can be repeated for new samples."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _PREFIX = "preparation."
 
 @dataclass(frozen=True)
 class Preparation:
-    """Features of a model from those of a sample, and names of the classes that it tells apart.
+    """Map from stored features to the features of a model, and names of its classes.
 
     Attributes
     ----------
     settings
-        The ``data`` section: the order of the steps, the bias, the network of images.
+        Section ``data`` of the settings: order of the steps, bias, network for images.
     features
         Number of stored features of a sample.
     class_names
-        Empty for regression.
+        Names of the classes; empty for regression.
     steps
-        Fitted steps; ``None`` where clients bring their own data: their steps need no sample but the one at hand.
+        Fitted steps; ``None`` if clients bring their own data, whose steps need no fit.
     columns
-        Name of each stored feature; ``None``: they have none.
+        Names of the stored features; ``None`` if they have none.
     image
-        Channels, rows and columns, if the stored features are pixels.
+        Numbers of channels, rows and columns, if the stored features are pixels.
     peak
-        The largest value of a pixel; ``None`` if features are not pixels, or it is not known.
+        Largest possible value of a pixel; ``None`` if features are not pixels, or it is unknown.
     """
 
     settings: DataSettings
@@ -58,9 +58,9 @@ class Preparation:
         Parameters
         ----------
         features
-            As stored, shape (n, m).
+            Stored features, shape (n, m).
         peak
-            The largest value of a pixel, where the steps are not fitted yet.
+            Largest possible value of a pixel, if the steps are not fitted.
         """
         if self.settings.extractor is not None:
             network = Extractor.of(self.settings.extractor, self.image, self.peak, "the model's preparation")
@@ -74,11 +74,11 @@ class Preparation:
         else:
             steps = scaling.fit(self.settings.scalings, features, peak, self._normalise)
         if isinstance(features, sp.csr_array) and any(isinstance(step, Columns) and step.shift.any() for step in steps):
-            features = features.toarray()  # of samples that were dense, zeros are shifted, too
+            features = features.toarray()  # the shift applies to zeros, too
         return scaling.apply(steps, features, dtype, self.settings.bias)
 
     def fixed_steps(self) -> tuple[Step, ...]:
-        """Return the steps for objects that hold them, which know nothing of the samples to come."""
+        """Return the steps that are independent of the data, if they are not fitted."""
         if self.settings.extractor is not None:
             raise SettingsError(
                 "a frozen network makes the features, which is no step of other libraries; give them features, and "
@@ -98,13 +98,13 @@ class Preparation:
         return scaling.constants(self.settings.normalise, self.features, self.columns)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all but the settings as arrays, by names for an archive."""
+        """Return all fields but the settings as named arrays for an archive."""
         found: dict[str, NDArray[Any]] = {
             "features": np.array(self.features),
             "classes": np.array(self.class_names, str),
             "fitted": np.array(self.steps is not None),
         }
-        # As one text: an array of many names takes as much for each as the longest needs.
+        # One text, as an array of texts takes the length of the longest for each.
         columns = None if self.columns is None else json.dumps(self.columns)
         optional = {"columns": columns, "image": self.image, "peak": self.peak}
         found |= {name: np.array(value) for name, value in optional.items() if value is not None}
@@ -115,7 +115,7 @@ class Preparation:
 
     @classmethod
     def from_arrays(cls, settings: DataSettings, arrays: Mapping[str, NDArray[Any]]) -> Preparation:
-        """Return what :meth:`arrays` gave, with the ``data`` section of the same run."""
+        """Return the preparation from the arrays of :meth:`arrays`, with the run's section ``data``."""
         found = {name.removeprefix(_PREFIX): array for name, array in arrays.items() if name.startswith(_PREFIX)}
         try:
             steps: tuple[Step, ...] | None = None

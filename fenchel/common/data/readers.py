@@ -1,6 +1,6 @@
-"""From the public files of each named data set to a :class:`DataSet`.
+"""Readers of the public files of named data sets.
 
-Every function takes the files by the name that the catalogue gives them.
+Each function takes the paths of the files by their names in the catalogue.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fenchel.common.data.samples import DataSet, Samples, samples
 from fenchel.common.errors import DataError
 
 Files = Mapping[str, Path]
-"""Where each public file lies, by its public name."""
+"""Paths of public files, by name."""
 
 _ADULT_COLUMNS = 15
 _ADULT_NUMERIC = (0, 2, 4, 10, 11, 12)
@@ -51,7 +51,7 @@ def _read_cifar(files: Files, *, classes: int) -> DataSet:
     parts: list[Samples] = []
     try:
         with opened(path) as stream:
-            content = io.BytesIO(stream.read())  # here, a size that the archive only claims takes no memory
+            content = io.BytesIO(stream.read())  # allocates by content, not by the size that the archive claims
         with tarfile.open(fileobj=content) as archive:
             for part in names:
                 found = [archive.extractfile(f"{folder}/{name}.bin") for name in part]
@@ -70,8 +70,8 @@ read_cifar10, read_cifar100 = (partial(_read_cifar, classes=classes) for classes
 def read_cifar_differences(files: Files) -> DataSet:
     """Read a part of CIFAR whose pixels are stored as differences, which compress better, without loss.
 
-    The files are ``labels.npz``, and for either part an array of shape (3, n, 32, 32): green, then red and
-    blue minus green, each along rows and columns minus the neighbour before, modulo 256.
+    The files are ``labels.npz``, and for each part an array of shape (3, n, 32, 32): green, red minus green and blue
+    minus green, each as differences of neighbours along rows and columns, modulo 256.
     """
     labels = read_arrays(files["labels.npz"])
     parts = {}
@@ -113,7 +113,7 @@ def read_adult(files: Files) -> DataSet:
     """Read UCI Adult: six numeric columns, then one 0/1 column for each category of the other eight.
 
     Categories are those of the training file, in alphabetical order within each column, ``?`` among them:
-    108 features. A category that only the test file has becomes zeros.
+    108 features. A category that occurs only in the test file becomes zeros.
     """
     train, test = (_adult_rows(path) for path in files.values())
     categorical = [column for column in range(_ADULT_COLUMNS - 1) if column not in _ADULT_NUMERIC]

@@ -1,8 +1,7 @@
-"""The features of ResNet-18, frozen, with weights that a user brings along.
+"""Features of a frozen ResNet-18, with weights from a file of the user.
 
-He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, table 1. There are no modules and
-nothing that could be trained: the network is a function of its weights, and its batch normalisation always
-uses the means and variances that came with them.
+He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, table 1. The network is a function of
+its weights, without modules or training. Batch normalisation uses the means and variances among the weights.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
     import torch
 
 Weights: TypeAlias = "Mapping[str, torch.Tensor]"
-"""Names of torchvision's ``resnet18`` to tensors."""
+"""Tensors by their names in torchvision's ``resnet18``."""
 
 FEATURES = 512
 
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of the red, green and blue of ImageNet's photographs, to which the published weights are used."""
+"""Means and deviations of red, green and blue in ImageNet, for which the published weights are trained."""
 
 _CHANNELS = (64, 128, 256, 512)
 
@@ -36,14 +35,14 @@ def read_weights(path: Path) -> Weights:
     Parameters
     ----------
     path
-        A state dict as ``torch.save`` writes it. Only tensors are read: nothing in the file is run.
+        State dict as written by ``torch.save``. Only tensors are read, and no code in the file is run.
     """
     import torch
 
     try:
-        content = io.BytesIO(path.read_bytes())  # here, a size that the file only claims takes no memory
+        content = io.BytesIO(path.read_bytes())  # allocates by content, not by the size that the file claims
         found = torch.load(content, map_location="cpu", weights_only=True)
-    except (  # whatever torch's unpickler meets in a damaged file
+    except (  # errors of torch's unpickler for damaged files
         *(OSError, RuntimeError, ValueError, EOFError, LookupError, AttributeError, TypeError, AssertionError),
         *(pickle.UnpicklingError, struct.error),
     ) as error:
@@ -64,7 +63,7 @@ def read_weights(path: Path) -> Weights:
 
 
 def features(weights: Weights, images: torch.Tensor, size: int) -> torch.Tensor:
-    """Return what the last layer but one makes of images.
+    """Return the outputs of the last layer but one.
 
     Parameters
     ----------
@@ -93,7 +92,7 @@ def features(weights: Weights, images: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _block(weights: Weights, x: torch.Tensor, name: str, stride: int) -> torch.Tensor:
-    """Two convolutions, and around them the way past them."""
+    """Return the output of a residual block of two convolutions."""
     from torch.nn import functional
 
     inner = functional.relu(_convolved(weights, x, f"{name}.conv1", f"{name}.bn1", stride))
@@ -104,7 +103,7 @@ def _block(weights: Weights, x: torch.Tensor, name: str, stride: int) -> torch.T
 
 
 def _convolved(weights: Weights, x: torch.Tensor, convolution: str, norm: str, stride: int) -> torch.Tensor:
-    """A convolution that keeps the size (but for the stride), then batch normalisation."""
+    """Return the output of a convolution with padding, followed by batch normalisation."""
     from torch.nn import functional
 
     kernel = weights[f"{convolution}.weight"]

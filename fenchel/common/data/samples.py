@@ -1,4 +1,4 @@
-"""Data sets in memory, before they are prepared and given to clients."""
+"""Data sets in memory, before preparation and partition."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ RawLabels: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True)
 class Samples:
-    """Some samples with their labels.
+    """Samples with labels.
 
     Attributes
     ----------
     features
-        Shape (n, m), dense or CSR, as stored.
+        Features as stored, shape (n, m), dense or CSR.
     labels
-        Shape (n,), numbers or strings.
+        Labels, shape (n,), numbers or strings.
     holders
-        Who holds each sample, shape (n,), numbers or strings; ``None`` if no column was said to tell.
+        Holder of each sample, shape (n,), numbers or strings; ``None`` without such a column.
     """
 
     features: RawMatrix
@@ -48,7 +48,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set as its source publishes it.
+    """Data set as published by its source.
 
     Attributes
     ----------
@@ -57,13 +57,13 @@ class DataSet:
     test
         Published test samples with the same features; ``None`` if there are none.
     image
-        Channels, rows and columns if the features of a sample are the pixels of an image in that order.
+        Numbers of channels, rows and columns, if the features are the pixels of an image in that order.
     peak
-        The largest value that a pixel can have (255 for bytes); ``None`` if features are not pixels.
+        Largest possible value of a pixel (255 for bytes); ``None`` if features are not pixels.
     columns
-        Name of each feature; ``None`` if the form of the file has no names.
+        Names of the features; ``None`` if the file format has no names.
     identifiers
-        Identifier of each training sample; ``None`` if no column was said to hold them.
+        Identifiers of the training samples; ``None`` without such a column.
     """
 
     train: Samples
@@ -80,16 +80,18 @@ class DataSet:
 
 
 def samples(features: Any, labels: Any, where: str, array: str = "") -> Samples:
-    """Check arrays of one file and wrap them.
+    """Check the arrays of one file, and return them as samples.
 
     Parameters
     ----------
     features
-        Shape (n, m): dense numbers or booleans, or CSR.
+        Dense numbers or booleans, or CSR, shape (n, m).
     labels
-        Shape (n,) or (n, 1): numbers, booleans or strings.
+        Numbers, booleans or strings, shape (n,) or (n, 1).
+    where
+        Name of the file, for messages.
     array
-        The array of features, if the file has others.
+        Name of the array of features, if the file has others.
     """
     place: Place = {"source": where, "array": array}
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -119,7 +121,7 @@ def samples(features: Any, labels: Any, where: str, array: str = "") -> Samples:
 
 
 def _first_not_finite(features: RawMatrix) -> Place:
-    """Return where the first value is that is not finite: of sparse features, whose rows are no lines, the column."""
+    """Return the place of the first value that is not finite: row and column, or only the column of sparse features."""
     if isinstance(features, sp.csr_array):
         bad = features.indices[~np.isfinite(features.data)]
         return {"column": str(bad[0] + 1)} if bad.size else {}
@@ -130,7 +132,7 @@ def _first_not_finite(features: RawMatrix) -> Place:
 
 
 def flatten_images(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, int, int] | None]:
-    """Make rows of images.
+    """Flatten images to rows.
 
     Parameters
     ----------
@@ -141,7 +143,8 @@ def flatten_images(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, int, i
     Returns
     -------
     tuple[NDArray[Any], tuple[int, int, int] | None]
-        Shape (n, m), channel after channel. Channels, rows and columns; ``None`` if ``array`` has two dimensions.
+        Rows, shape (n, m), channel after channel, and the numbers of channels, rows and columns; ``None`` if ``array``
+        has two dimensions.
     """
     if array.ndim == 4 and array.shape[3] <= 4 < array.shape[1]:
         array = np.ascontiguousarray(array.transpose(0, 3, 1, 2))
@@ -154,7 +157,7 @@ def flatten_images(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, int, i
 
 
 def widen(part: Samples, features: int) -> Samples:
-    """Append zero columns to sparse samples until they have ``features`` columns."""
+    """Append zero columns to sparse samples, up to ``features`` columns."""
     if not isinstance(part.features, sp.csr_array) or part.features.shape[1] >= features:
         return part
     csr = part.features

@@ -1,4 +1,4 @@
-"""Preparing features: fitted once on all training samples, applied to the rows that are needed."""
+"""Scaling of features, fitted once on all training samples, and applied to any rows."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _CHUNK = 4096
 
 @dataclass(frozen=True)
 class Columns:
-    """Shift and divide every column: (x - shift) / spread.
+    """Step that shifts and divides every column: (x - shift) / spread.
 
     Attributes
     ----------
     shift
-        Shape (m,), float64; all zeros if the features are sparse.
+        Shift of each column, shape (m,), float64; zeros if the features are sparse.
     spread
-        Shape (m,), float64, positive.
+        Divisor of each column, shape (m,), float64, positive.
     """
 
     shift: NDArray[np.float64]
@@ -37,11 +37,11 @@ class Columns:
 
 @dataclass(frozen=True)
 class UnitRows:
-    """Divide every row by its Euclidean norm; rows of zeros stay."""
+    """Step that divides every row by its Euclidean norm, but rows of zeros."""
 
 
 Step: TypeAlias = Columns | UnitRows
-"""A fitted step."""
+"""Fitted step."""
 
 
 def constants(settings: NormaliseSettings | None, columns: int, names: Sequence[str] | None) -> Columns | None:
@@ -50,16 +50,16 @@ def constants(settings: NormaliseSettings | None, columns: int, names: Sequence[
     Parameters
     ----------
     settings
-        Its constants; ``None``: there is no such step.
+        Constants of the step; ``None`` for no such step.
     columns
-        Number of features, m.
+        Number m of features.
     names
-        Of the features; ``None``: they have none.
+        Names of the features; ``None`` if they have none.
 
     Raises
     ------
     DataError
-        The constants are not for these columns.
+        If the constants do not fit the columns.
     """
     if settings is None:
         return None
@@ -74,7 +74,7 @@ def _each(
     columns: int,
     names: Sequence[str] | None,
 ) -> NDArray[np.float64]:
-    """Return a constant for each column; ``other`` for those that are not named."""
+    """Return a constant for each column, which is ``other`` for columns that are not named."""
     key = f"data.normalise.{key}"
     if isinstance(given, Mapping):
         if names is None:
@@ -91,18 +91,18 @@ def _each(
 def fit(
     scalings: Sequence[Scaling], features: RawMatrix, peak: float | None, normalise: Columns | None = None
 ) -> tuple[Step, ...]:
-    """Fit steps on training features, each on what the steps before it give.
+    """Fit steps on training features, each on the output of the steps before it.
 
     Parameters
     ----------
     scalings
-        The steps in order.
+        Steps in order.
     features
-        Training features, shape (n, m), as stored.
+        Training features as stored, shape (n, m).
     peak
-        The largest value that a pixel can have; ``None`` if features are not pixels.
+        Largest possible value of a pixel; ``None`` if features are not pixels.
     normalise
-        The step of that name, from :func:`constants`, if it is among them.
+        Step ``normalise`` from :func:`constants`, if it is among the steps.
     """
     steps: list[Step] = []
     columns = int(features.shape[1])
@@ -125,7 +125,7 @@ def fit(
                 )
             steps.append(_standard(steps, features))
         elif peak is not None and not steps:
-            # Pixels share one scale; after another step they are pixels no more.
+            # All pixels share one scale, unless an earlier step has changed them.
             steps.append(Columns(np.zeros(columns), np.full(columns, peak)))
         else:
             steps.append(_unit_interval(steps, features))
@@ -133,16 +133,18 @@ def fit(
 
 
 def apply(steps: Sequence[Step], features: RawMatrix, dtype: DTypeLike, bias: float | None = None) -> Matrix:
-    """Apply fitted steps to some rows and append the bias feature.
+    """Apply fitted steps to rows, and append the bias feature.
 
     Parameters
     ----------
+    steps
+        Fitted steps in order.
     features
-        Shape (n, m), as stored.
+        Features as stored, shape (n, m).
     dtype
-        Floating type of the result; all arithmetic is done in float64.
+        Floating-point type of the result. All arithmetic is in float64.
     bias
-        Value of the appended constant feature; ``None`` appends none.
+        Value of the appended constant feature; ``None`` for none.
 
     Returns
     -------
@@ -172,7 +174,7 @@ def _standard(steps: Sequence[Step], features: NDArray[Any]) -> Columns:
     mean = sum(chunk.sum(axis=0) for _, chunk in _chunks(steps, features)) / samples
     variance = sum(((chunk - mean) ** 2).sum(axis=0) for _, chunk in _chunks(steps, features)) / samples
     deviation = np.sqrt(variance)
-    # The mean of a constant column is not always exact, so its deviation may be a rounding error.
+    # The mean of a constant column may be inexact, so that its deviation is a rounding error.
     constant = deviation <= 1e-12 * np.abs(mean)
     return Columns(np.asarray(mean), np.where(constant, 1.0, deviation))
 
@@ -198,7 +200,7 @@ def _unit_interval(steps: Sequence[Step], features: RawMatrix) -> Columns:
 
 
 def _chunks(steps: Sequence[Step], features: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """Prepared rows in float64, a few at a time, so that images can stay bytes in memory."""
+    """Yield prepared rows in float64, a few at a time, so that images stay bytes in memory."""
     for start in range(0, features.shape[0], _CHUNK):
         chunk = features[start : start + _CHUNK].astype(np.float64)
         for step in steps:

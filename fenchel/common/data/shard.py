@@ -1,4 +1,4 @@
-"""The data that one client holds."""
+"""Data of one client."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 
 from fenchel.common.arrays import Indices, Matrix
 
-_NAMES = 1 << 19  # bytes of all names of columns that are sent, which must fit into a frame
+_NAMES = 1 << 19  # limit in bytes on all column names together, which are sent in one frame
 
 
 def are_modest(names: Sequence[str]) -> bool:
-    """Return whether names of columns are few and short enough to be sent, and to be kept with a model."""
+    """Return whether column names are few and short enough to be sent, and stored with a model."""
     return sum(len(name.encode()) + 4 for name in names) <= _NAMES
 
 
 def digest_of(names: Sequence[str]) -> bytes:
-    """Return the SHA-256 of names of columns in their order; empty if there are none."""
+    """Return the SHA-256 of column names in their order; empty if there are none."""
     return hashlib.sha256("\0".join(names).encode()).digest() if names else b""
 
 

@@ -1,4 +1,4 @@
-"""Dividing positions and numbers of things."""
+"""Division of positions and counts into shares."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from scipy.sparse.csgraph import maximum_flow
 from fenchel.common.arrays import Indices
 
 _SCALINGS = 500
-"""Rounds of scaling rows and columns; some dozens are enough where there is room."""
+"""Number of iterations that scale rows and columns; a few dozen suffice unless the table is tight."""
 
 
 def apportion(
     total: int, weights: NDArray[Any], at_least: int = 0, at_most: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """Divide a number of things in proportion to weights, by largest remainder, within bounds.
+    """Divide a count in proportion to weights, by largest remainder, within bounds.
 
     Parameters
     ----------
     total
-        How many things, at least ``at_least`` for each weight and at most the sum of ``at_most``.
+        Count to divide, from ``at_least`` times k to the sum of ``at_most``.
     weights
-        Shape (k,), not negative, not all zero.
+        Weights, shape (k,), not negative, not all zero.
     at_least
-        Smallest share; the largest shares give up what is missing.
+        Lower bound of each share. The largest shares are reduced to meet it.
     at_most
-        Largest shares, shape (k,); what exceeds them goes to the shares that are furthest below their due.
+        Upper bounds of the shares, shape (k,). The excess goes to the shares furthest below their proportion.
 
     Returns
     -------
@@ -50,13 +50,13 @@ def apportion(
 
 
 def deal(total: int, parts: int, rng: np.random.Generator) -> list[Indices]:
-    """Divide the positions 0..total-1 at random into parts whose sizes differ by one at most, each sorted."""
+    """Divide the positions 0..total-1 at random into sorted parts whose sizes differ by at most one."""
     return [np.sort(rows) for rows in np.array_split(rng.permutation(total), parts)]
 
 
 def by_owner(owner: NDArray[np.int64], owners: int) -> list[Indices]:
-    """Collect the positions of each owner 0..owners-1, increasing; ``owner`` has shape (n,)."""
-    # The stable sort of 16-bit numbers is a radix sort, ten times as fast.
+    """Return the increasing positions of each owner 0..owners-1, given the owner of each position, shape (n,)."""
+    # NumPy sorts 16-bit integers stably by radix sort, which is ten times as fast.
     narrow = owner.astype(np.uint16) if owners <= 1 << 16 else owner
     order: Indices = np.argsort(narrow, kind="stable")
     sizes = np.bincount(owner, minlength=owners)
@@ -65,19 +65,19 @@ def by_owner(owner: NDArray[np.int64], owners: int) -> list[Indices]:
 
 
 def fill(open_cells: NDArray[np.bool_], total: int, stock: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Fill cells of a table with whole numbers, evenly, so that each row has the same sum.
+    """Fill cells of a table evenly with integers, such that all rows have the same sum.
 
-    Rows are scaled to their sum and columns to at most their stock, in turn, until both hold; what is then left
-    after the point is rounded up or down by a maximum flow.
+    Rows are scaled to their sum and columns to at most their bound, in turn, until both hold. A maximum flow then
+    rounds the fractions up or down.
 
     Parameters
     ----------
     open_cells
-        Which cells get at least 1, shape (rows, columns); the others get 0.
+        Mask of cells with a value of at least 1, shape (rows, columns). Other cells are 0.
     total
         Sum of each row.
     stock
-        The largest sums of the columns, shape (columns,).
+        Upper bounds of the column sums, shape (columns,).
 
     Returns
     -------
@@ -94,14 +94,14 @@ def fill(open_cells: NDArray[np.bool_], total: int, stock: NDArray[np.int64]) ->
         shares *= total / sums
     whole = np.where(open_cells, np.maximum(np.floor(shares - 1e-6), 1), 0).astype(np.int64)
     even = _topped_up(whole, open_cells, total, stock, most=1)
-    # Where there is hardly any room scaling may not come to its end: then any table will do.
+    # Scaling may not converge if the table is tight. Any valid table is then accepted.
     return _topped_up(open_cells.astype(np.int64), open_cells, total, stock, most=total) if even is None else even
 
 
 def _topped_up(
     whole: NDArray[np.int64], open_cells: NDArray[np.bool_], total: int, stock: NDArray[np.int64], *, most: int
 ) -> NDArray[np.int64] | None:
-    """Add at most ``most`` to each open cell, so that rows and columns have the sums of :func:`fill`."""
+    """Add at most ``most`` to each open cell, so that row and column sums are those of :func:`fill`."""
     missing, left = total - whole.sum(axis=1), stock - whole.sum(axis=0)
     if missing.min() < 0 or left.min() < 0:
         return None

@@ -16,31 +16,31 @@ class Limits:
     ----------
     max_connections
         Number of connections from all clients and other callers, as far as the limit of open files permits.
-        max_calls
+    max_calls
         Number of calls of all clients that are open, or refused and delayed.
-        max_calls_per_client
+    max_calls_per_client
         Number of open calls of one client, on any number of connections.
-        max_refusals
+    max_refusals
         Number of refused calls of all clients that are delayed. Further ones end at once.
-        max_refusals_per_client
+    max_refusals_per_client
         Number of refused calls of one client that are delayed.
-        calls_per_second
+    calls_per_second
         Rate at which one client may begin calls other than probes.
-        calls_at_once
+    calls_at_once
         Burst of such calls that passes without delay.
-        probes_per_second
+    probes_per_second
         Rate at which one client may begin calls of ``fenchel probe``.
-        probe_bytes_per_second
+    probe_bytes_per_second
         Rate of the bytes of such calls, both directions together.
-        probe_bytes_at_once
+    probe_bytes_at_once
         Burst of such bytes that passes without delay: one measurement on a link of 4 Gbit/s.
-        unsolicited_per_second
+    unsolicited_per_second
         Rate of unsolicited replies from one client, after a burst of 100.
-        unsolicited_frames_per_second
+    unsolicited_frames_per_second
         Rate of the frames of such replies, after a burst of 1,024.
-        handshake_timeout
+    handshake_timeout
         Seconds for the TLS handshake of a connection.
-        request_timeout
+    request_timeout
         Seconds for the message of a call that has one message, and until an idle connection is closed.
     """
 
