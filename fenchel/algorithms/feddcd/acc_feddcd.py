@@ -272,7 +272,7 @@ class AccFedDCD(DualAscent):
 
         A spread below rounding reads 0, so each positive reading lies above rounding. The mean of a window is raised
         to the smallest positive reading. Rounding errors that come and go are then no growth, but departure from
-        agreement is detected. Source: docs/specifications/feddcd.md, section 5.7.
+        agreement is detected. Source: docs/specifications/feddcd.md, section 5, row 5.7.
         """
         state, spread = self.state, self.state.figures["spread"]
         state.spreads = [*state.spreads[-(_WINDOW - 1) :], spread]

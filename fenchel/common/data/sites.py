@@ -1,4 +1,4 @@
-"""Clients like hospitals: each has a size, a rate of positive samples, and instruments of its own."""
+"""Partition into sites such as hospitals, with different sizes, rates of positive samples, and instruments."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fenchel.common.settings.data import SiteSettings, SitesPartition
 
 
 def sites(positive: NDArray[np.bool_], clients: int, seed: int, settings: SitesPartition) -> list[Indices]:
-    """Give each site samples in proportion to its size, of which a part ``imratio`` is positive, to the nearest sample.
+    """Give each site samples in proportion to its size, of which the fraction ``imratio`` is positive.
 
-    Samples are drawn at random and without replacement; those that fit nowhere are left out (
-    docs/specifications/codasca.md, section 4.1, the five hospitals).
+    Samples are drawn at random without replacement, and those in excess are left out. Source:
+    docs/specifications/codasca.md, section 4.1, the five hospitals.
 
     Parameters
     ----------
     positive
-        Which samples are positive, shape (n,).
+        Mask of positive samples, shape (n,).
 
     Returns
     -------
@@ -50,7 +50,7 @@ def sites(positive: NDArray[np.bool_], clients: int, seed: int, settings: SitesP
 
 
 def _counts(settings: SitesPartition, total: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how many positive and negative samples each site holds, each of shape (clients,)."""
+    """Return the numbers of positive and of negative samples of each site, each of shape (clients,)."""
     sizes = apportion(total, np.array([site.size for site in settings.sites]), at_least=1)
     rates = np.array([site.imratio for site in settings.sites])
     positives = np.rint(rates * sizes).astype(np.int64)
@@ -59,7 +59,7 @@ def _counts(settings: SitesPartition, total: int) -> tuple[NDArray[np.int64], ND
 
 def _most(settings: SitesPartition, positives: int, negatives: int) -> int:
     """Return the largest number of samples for which both classes suffice."""
-    # Rounding makes the numbers needed not quite proportional to the total, so the last few are tried out.
+    # Rounding makes the required numbers only nearly proportional to the total, so the last few are tried.
     total = positives + negatives
     while total >= len(settings.sites):
         needed = [int(counts.sum()) for counts in _counts(settings, total)]
@@ -73,19 +73,22 @@ def _most(settings: SitesPartition, positives: int, negatives: int) -> int:
 def as_seen(
     features: Matrix, site: SiteSettings, rows: Indices, among: int, rng: np.random.Generator, columns: int
 ) -> Matrix:
-    """Return features as a site's instruments see them: shifted, with Gaussian noise.
+    """Return features as measured by a site's instruments: shifted, with Gaussian noise.
 
     Parameters
     ----------
     features
-        Prepared features of some of the site's samples, shape (n, m), dense.
+        Prepared features of samples of the site, shape (n, m), dense.
+    site
+        Settings of the site.
     rows
-        Which of the site's samples these are, shape (n,): a sample looks the same whoever asks, and with whichever
-        others.
+        Positions of the samples among those of the site, shape (n,), so that the noise of a sample is always the same.
+    among
+        Number of samples of the site.
     rng
-        Where the noise comes from, the same for all samples of the site.
+        Generator of the noise of all samples of the site.
     columns
-        So many features are altered, from the first on; a bias is not.
+        Number of features that are altered, from the first on, without the bias.
     """
     if not (site.noise or site.shift):
         return features

@@ -1,4 +1,4 @@
-"""A data set that is loaded once in a process and serves the shards of all its clients."""
+"""Data set that is loaded once in a process, and provides the shards of all its clients."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = logging.getLogger("fenchel")
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be learnt, as a model must know it.
+    """Learning problem, as far as a model depends on it.
 
     Attributes
     ----------
@@ -48,13 +48,13 @@ class Problem:
     classes
         Number of classes; 0 for regression.
     task
-        Whether labels are classes or numbers.
+        Classification or regression.
     class_names
-        Name of each class; empty for regression.
+        Names of the classes; empty for regression.
     samples
-        Number of training samples, of all clients together.
+        Total number of training samples of all clients.
     image
-        Channels, rows and columns if features are the pixels of an image in that order; else ``None``.
+        Numbers of channels, rows and columns if features are the pixels of an image in that order, otherwise ``None``.
     """
 
     features: int
@@ -67,25 +67,25 @@ class Problem:
 
 @dataclass(frozen=True)
 class DataSource:
-    """A data set, prepared and divided as the settings say; safe to share between threads.
+    """Data set with preparation and partition, to be created by :meth:`open`. It can be shared between threads.
 
-    Features stay as they were stored (images as bytes); the rows of a shard are converted when asked for, by
-    a frozen network if the settings name one. Make one with :meth:`open`.
+    Features stay as stored (images as bytes). The rows of a shard are converted on request, by a frozen network if the
+    settings name one.
 
     Attributes
     ----------
     settings
-        The ``data`` section.
+        Section ``data`` of the settings.
     seed
-        ``settings.seed``.
+        Seed of the run.
     problem
-        What is to be learnt.
+        Learning problem.
     labels
-        Of all training samples, shape (n,).
+        Labels of all training samples, shape (n,).
     positive
-        The classes that count as positive, by number; ``None`` if nobody said it and there are more than two.
+        Numbers of the positive classes; ``None`` if they are not chosen, and there are more than two classes.
     preparation
-        Fitted on all training samples.
+        Preparation, fitted on all training samples.
     """
 
     settings: DataSettings
@@ -96,7 +96,7 @@ class DataSource:
     _train: Samples
     _test: Samples | None
     preparation: Preparation
-    _extractor: Extractor | None  # a frozen network that makes features of images
+    _extractor: Extractor | None  # frozen network for features of images
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
     _parts: dict[int, list[ClientBlock]] = field(default_factory=dict, repr=False, compare=False)
     _tests: dict[int, list[Indices]] = field(default_factory=dict, repr=False, compare=False)
@@ -116,12 +116,11 @@ class DataSource:
         Parameters
         ----------
         seed
-            ``settings.seed``: decides test split, subsample, imbalance and partition.
+            Seed of the run, for test split, subsample, imbalance and partition.
         positive
-            ``settings.positive``: the classes that count as positive, by number; ``None`` where nobody said it, and
-            then the second of two.
+            Numbers of the positive classes; ``None`` chooses the second of two.
         folders
-            Where named data sets are looked for; by default ``$FENCHEL_DATA`` and the cache.
+            Folders with named data sets; by default ``$FENCHEL_DATA`` and the cache.
         """
         if settings.name is not None:
             dataset, where = load(settings.name, folders), settings.name
@@ -158,31 +157,31 @@ class DataSource:
 
     @property
     def lack(self) -> FenchelError | None:
-        """What is missing on this machine to compute features with the network of the settings; ``None``: nothing."""
+        """Return the error of a file or library that the network needs, or ``None`` if features can be computed."""
         return None if self._extractor is None else self._extractor.lack
 
     def extract(self, threads: int = 1) -> int:
-        """Compute the features of all images that nobody has computed yet; return how many images there are."""
+        """Compute missing features of images; return the number of all images."""
         parts = [part for part in (self._train, self._test) if part is not None]
         for part in parts:
             self._extracted(part).take(np.arange(len(part)), threads)
         return sum(map(len, parts))
 
     def parts(self, clients: int) -> list[ClientBlock]:
-        """Return what each of ``clients`` clients holds, its held-out samples among it."""
+        """Return the parts of ``clients`` clients, including holdouts."""
         with self._lock:
             if clients not in self._parts:
                 self._parts[clients] = self._divided(clients)
             return self._parts[clients]
 
     def trained_on(self, clients: int) -> list[Indices]:
-        """Return which samples each of ``clients`` clients trains on; errors as :meth:`shard`."""
+        """Return the positions of the training samples of ``clients`` clients. Raises the errors of :meth:`shard`."""
         if self.settings.client_tests == "own-distribution":
-            self._own_tests(clients)  # refuses what cannot be divided
+            self._own_tests(clients)  # raises an error if the test set cannot be divided
         return [self._part(client, clients)[1] for client in range(clients)]
 
     def pooled(self, clients: int, dtype: DTypeLike = np.float64) -> tuple[Shard, list[int]]:
-        """Return what ``clients`` clients train on as one shard, one client after the other, and each one's samples."""
+        """Return the training samples of ``clients`` clients as one shard, in order, and the number of each client."""
         shards = [self.shard(client, clients, dtype) for client in range(clients)]
         if any(shard.features.shape[1] < self.problem.features for shard in shards):
             raise DataError(
@@ -201,12 +200,12 @@ class DataSource:
         return together, [shard.samples for shard in shards]
 
     def sizes(self, clients: int) -> list[int]:
-        """Return how many samples each of ``clients`` clients trains on; errors as :meth:`shard`."""
+        """Return the numbers of training samples of ``clients`` clients. Raises the errors of :meth:`shard`."""
         return [len(rows) for rows in self.trained_on(clients)]
 
     @property
     def positives(self) -> NDArray[np.bool_] | None:
-        """Which training samples are positive, shape (n,); ``None`` if nobody said which classes are."""
+        """Mask of positive training samples, shape (n,); ``None`` without positive classes."""
         return None if self.positive is None else np.isin(self.labels, self.positive)
 
     def _divided(self, clients: int) -> list[ClientBlock]:
@@ -228,22 +227,24 @@ class DataSource:
         return parts
 
     def shard(self, client: int, clients: int, dtype: DTypeLike = np.float64) -> Shard:
-        """Return the samples that a client trains on.
+        """Return the training samples of a client.
 
         Parameters
         ----------
         client
             Number of the client, from 0.
+        clients
+            Number of clients.
         dtype
-            Floating type of the features.
+            Floating-point type of the features.
         """
         part, trained_on = self._part(client, clients)
         return self._as_seen(self._shard(part, trained_on, dtype), client, clients, part.samples)
 
     def holdout(self, client: int, clients: int, dtype: DTypeLike = np.float64) -> Shard | None:
-        """Return the samples that a client only tests on; ``None`` if it has none.
+        """Return the holdout of a client, or ``None`` if it has none.
 
-        It held them out of its own (``data.holdout``), or got them of the test set (``data.client_tests``).
+        It is a part of the client's samples (``data.holdout``) or of the test set (``data.client_tests``).
         """
         part, trained_on = self._part(client, clients)
         if self.settings.client_tests == "own-distribution":
@@ -257,9 +258,9 @@ class DataSource:
         return self._as_seen(self._shard(part, rows, dtype), client, clients, part.samples)
 
     def test(self, dtype: DTypeLike = np.float64) -> Shard | None:
-        """Return the test set, whose positions are its own; ``None`` if there is none, or nothing to prepare it with.
+        """Return the test set, or ``None`` if there is none, or it cannot be prepared.
 
-        A server need not have the network of ``data.extractor``: then only the clients can test.
+        Positions are those in the test set. A server without the network of ``data.extractor`` cannot prepare the test set.
         """
         if self._test is None:
             return None
@@ -269,7 +270,7 @@ class DataSource:
         return self._whole(self._test, None, dtype)
 
     def training(self, dtype: DTypeLike = np.float64) -> Shard:
-        """Return all training samples, held-out ones among them, as one shard."""
+        """Return all training samples, including holdouts, as one shard."""
         return self._whole(self._train, None, dtype)
 
     def _part(self, client: int, clients: int) -> tuple[ClientBlock, Indices]:
@@ -281,7 +282,7 @@ class DataSource:
         return part, kept(part.samples, self.settings.holdout, self.seed, client, clients)
 
     def _own_tests(self, clients: int) -> list[Indices]:
-        """Return which samples of the test set each client tests on."""
+        """Return the positions of each client's part of the test set."""
         if self._test is None:
             raise DataError(
                 f"{self.settings.client_tests} divides the test set, but there is none; give data.test_fraction",
@@ -305,7 +306,7 @@ class DataSource:
         return Shard(block, shard.labels, shard.classes, shard.total_features, rows, part.features)
 
     def _as_seen(self, shard: Shard, client: int, clients: int, all_samples: Indices, purpose: str = "noise") -> Shard:
-        """Return samples of a client, out of ``all_samples`` of it, as its own instruments see them."""
+        """Return samples of a client as measured by its instruments; ``all_samples`` are all samples of the client."""
         settings = self.settings.partition
         if not isinstance(settings, SitesPartition):
             return shard
@@ -320,7 +321,7 @@ class DataSource:
         return replace(shard, features=seen)
 
     def _whole(self, samples: Samples, rows: Indices | None, dtype: DTypeLike) -> Shard:
-        """Return whole samples, prepared; ``rows`` is ``None`` for all of them, which are not copied then."""
+        """Return prepared samples with all features; ``None`` for ``rows`` takes all samples without a copy."""
         positions = np.arange(len(samples)) if rows is None else rows
         labels = samples.labels if rows is None else samples.labels[rows]
         return Shard(
@@ -328,7 +329,7 @@ class DataSource:
         )
 
     def _features(self, samples: Samples, rows: Indices | None, dtype: DTypeLike) -> Matrix:
-        """Return prepared features of some samples, shape (n, m); ``rows`` is ``None`` for all of them."""
+        """Return prepared features of samples, shape (n, m); ``None`` for ``rows`` takes all samples."""
         stored: RawMatrix
         if self._extractor is None:
             stored = samples.features if rows is None else samples.features[rows]
@@ -338,7 +339,7 @@ class DataSource:
         return scaling.apply(self.preparation.steps, stored, dtype, self.settings.bias)
 
     def _extracted(self, samples: Samples) -> Extracted:
-        """Return the features that the network makes of training samples or of the test set."""
+        """Return the network's features of the training samples or of the test set."""
         if self._extractor is None:
             raise DataError("the settings name no network, so there are no features to compute", key="data.extractor")
         return self._made.setdefault(id(samples), Extracted(self._extractor, samples.features))
@@ -360,14 +361,14 @@ class DataSource:
 
     @cached_property
     def _matrix(self) -> sp.csr_array:
-        """All prepared training features as CSR; taken under the lock."""
+        """Return all prepared training features as CSR. The caller holds the lock."""
         matrix = sp.csr_array(self._features(self._train, None, np.float64))
         matrix.eliminate_zeros()
         return matrix
 
 
 def _labelled(dataset: DataSet, settings: DataSettings, where: str) -> tuple[Samples, Samples | None, tuple[str, ...]]:
-    """Replace labels as stored by class indices or floats; give the class names too."""
+    """Replace stored labels by class indices or floats, and return the class names as well."""
     parts = [dataset.train] if dataset.test is None else [dataset.train, dataset.test]
     labels, names = encoded([part.labels for part in parts], settings.task, settings.classes, where)
     if settings.binarise is not None:

@@ -1,4 +1,4 @@
-"""How many samples of each class each client holds."""
+"""Table of the numbers of samples of each class on each client."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from fenchel.common.settings.data import DataSettings
 
 @dataclass(frozen=True)
 class PartitionTable:
-    """A partition in numbers.
+    """Numbers of samples and features of each client in a partition.
 
     Attributes
     ----------
     title
         Data set and kind of partition.
     class_names
-        Name of each class; ``("samples",)`` for regression.
+        Names of the classes; ``("samples",)`` for regression.
     counts
-        Samples of each class on each client, shape (classes, clients), int64.
+        Number of samples of each class on each client, shape (classes, clients), int64.
     features
         Number of features on each client, shape (clients,), int64.
     positive
-        Whether a class counts as positive, shape (classes,); ``None`` if nobody said which do.
+        Mask of positive classes, shape (classes,); ``None`` without positive classes.
     left_out
-        Number of training samples that no client holds.
+        Number of training samples without a holder.
     """
 
     title: str
@@ -40,7 +40,7 @@ class PartitionTable:
 
     @property
     def marked_names(self) -> tuple[str, ...]:
-        """Names of the classes, with a plus sign after those that count as positive."""
+        """Names of the classes, with a plus sign after positive ones."""
         if self.positive is None:
             return self.class_names
         return tuple(
@@ -49,23 +49,23 @@ class PartitionTable:
 
     @property
     def shared_classes(self) -> int:
-        """Number of classes of which several clients hold samples."""
+        """Number of classes with samples on several clients."""
         return int(((self.counts > 0).sum(axis=1) > 1).sum())
 
     @property
     def positives(self) -> NDArray[np.int64] | None:
-        """Number of positive samples on each client, shape (clients,); ``None`` if nobody said which classes are."""
+        """Number of positive samples on each client, shape (clients,); ``None`` without positive classes."""
         return None if self.positive is None else self.counts[self.positive].sum(axis=0)
 
     @property
     def rates(self) -> NDArray[np.float64] | None:
-        """Part of each client's samples that is positive, its imratio, shape (clients,)."""
+        """Fraction of positive samples on each client (imratio), shape (clients,)."""
         found = self.positives
         return None if found is None else found / self.counts.sum(axis=0)
 
 
 def partition_table(source: DataSource, clients: int) -> PartitionTable:
-    """Count the samples of each class on each client, held-out samples among them."""
+    """Count the samples of each class on each client, including holdouts."""
     parts = source.parts(clients)
     problem = source.problem
     classes = max(problem.classes, 1)
