@@ -1,1 +1,1 @@
-"""Reading a finished, running or killed run: tables in memory, in the terminal, as a page, as a picture."""
+"""Reports of finished, running or killed runs: tables in memory and in the terminal, pages, pictures."""

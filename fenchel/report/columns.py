@@ -1,4 +1,4 @@
-"""Meanings of the columns of a run's tables for a reader."""
+"""Columns of a run's tables: access, titles, and kinds of figures."""
 
 from __future__ import annotations
 
@@ -21,32 +21,36 @@ CLIENT_ACCURACY = {
     "worst tenth": "client_accuracy_worst_tenth",
     "mean": "client_accuracy_mean",
 }
-"""Figures of the clients' accuracies that one chart shows, and what tells them apart in it."""
+"""Figures of the clients' accuracies in one chart, with their labels."""
 SPLITS = ("train", "test", "holdout")
 KINDS = {"loss": "Loss", "accuracy": "Accuracy", "auc": "AUC", "auc_error": "AUC error bound"}
-"""Figures that one chart shows for all splits, such as ``test_loss``, and its title."""
+"""Figures in one chart for all splits, such as ``test_loss``, with the title of the chart."""
 
 
 def column(table: pa.Table, name: str) -> Floats:
-    """Return a column as numbers; nan where the table has no such column or no value."""
+    """Return a column as numbers, with nan for missing values or a missing column."""
     if name not in table.column_names:
         return np.full(table.num_rows, math.nan)
     return np.asarray(table[name].cast(pa.float64(), safe=False).to_numpy(), np.float64)
 
 
 def grouped(table: pa.Table, name: str) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the different texts of a column, in order of their first rows, and the number of each row's text."""
+    """Return the distinct texts of a column, in the order of their first rows, and the index of each row's text."""
     encoded = pc.fill_null(table[name], "").combine_chunks().dictionary_encode()
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
 
 
 def sums_by(values: Floats, group: NDArray[np.int64], groups: int) -> Floats:
-    """Return the sums of the known values of each group, shape (groups,); nan where none is known.
+    """Return the sum of the known values of each group, shape (groups,), or nan if none is known.
 
     Parameters
     ----------
+    values
+        Values, shape (n,).
     group
-        Number of each value's group.
+        Number of each value's group, shape (n,).
+    groups
+        Number of groups.
     """
     known = np.isfinite(values)
     sums = np.bincount(group[known], weights=values[known], minlength=groups)
@@ -54,25 +58,25 @@ def sums_by(values: Floats, group: NDArray[np.int64], groups: int) -> Floats:
 
 
 def until_taken(calls: pa.Table) -> Floats:
-    """Return the seconds of each call from when it was queued until its reply had entered the result."""
+    """Return the seconds from the queueing of each call until its reply was part of the result."""
     return column(calls, "total_s") + sum(np.nan_to_num(column(calls, name)) for name in TAKING)
 
 
 def until_over(calls: pa.Table) -> Floats:
-    """Return the seconds of each call from when it was queued until its exchange was over."""
+    """Return the seconds from the queueing of each call until the end of its request."""
     return until_taken(calls) + np.nan_to_num(column(calls, "waiting_s"))
 
 
 def figures(metrics: pa.Table) -> list[str]:
-    """Return the columns that say how good the model is: the evaluation's, then the algorithm's own."""
+    """Return the columns of the model's quality: those of the evaluation, then those of the algorithm."""
     own = [name for name in metrics.column_names if name not in {*COUNTS, *SOCKETS, *TIMES, *FIGURES}]
     return [name for name in FIGURES if name in metrics.column_names] + own
 
 
 def objective(known: Collection[str]) -> str:
-    """Return the figure that is the objective: the evaluation's, or else the algorithm's own account of it.
+    """Return the column of the objective: that of the evaluation, otherwise that of the algorithm.
 
-    An algorithm that hides its model until the end can still know the objective.
+    An algorithm that encrypts the model until the end can know its objective.
     """
     return "primal_objective" if "objective" not in known and "primal_objective" in known else "objective"
 
@@ -94,20 +98,20 @@ _TITLES = {
 
 
 def title(figure: str) -> str:
-    """Return how a figure is called in a heading, such as ``Test accuracy``."""
+    """Return the title of a figure, such as ``Test accuracy``."""
     return _TITLES.get(figure, figure.replace("_", " ").capitalize())
 
 
 def is_gap(figure: str) -> bool:
-    """Whether a figure falls to zero over many orders of magnitude, so that only a logarithmic axis shows it."""
+    """Return whether a figure decreases to zero over many orders of magnitude, and needs a logarithmic axis."""
     return figure == "gap" or figure.endswith("_gap")
 
 
 def is_share(figure: str) -> bool:
-    """Whether a figure lies between 0 and 1 and is read as a percentage."""
+    """Return whether a figure is between 0 and 1, and is shown as a percentage."""
     return figure.endswith("accuracy") or figure.startswith("client_accuracy_") or is_ranking(figure)
 
 
 def is_ranking(figure: str) -> bool:
-    """Whether a figure says how well scores rank samples: a share, of which small differences are looked at."""
+    """Return whether a figure measures the ranking of samples, of which small differences matter."""
     return figure.endswith(("_auc", "_auc_error", "_average_precision"))

@@ -1,4 +1,4 @@
-"""What a run reached and at what cost: its figures, against rounds, seconds, bytes and epsilon so far."""
+"""Curves of a run's figures against cumulative costs: rounds, seconds, bytes, epsilon."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fenchel.report.columns import Floats
 from fenchel.report.run import Run
 
 OPTIMALITY_GAP = "optimality_gap"
-"""A figure that no table has: the objective minus an optimum that the reader of the run knows."""
+"""Figure that is in no table: the objective minus an optimum given by the user."""
 
 AXES: Mapping[str, str] = {
     "round": "Rounds",
@@ -21,7 +21,7 @@ AXES: Mapping[str, str] = {
     "socket": "Socket bytes",
     "epsilon": "Epsilon",
 }
-"""The costs that a figure can be shown against, and what they are called on a switch."""
+"""Costs on the horizontal axis, with their labels."""
 
 _MEANINGS: Mapping[str, str] = {
     "round": "round",
@@ -40,16 +40,16 @@ _QUALITY = ("test_accuracy", "train_accuracy", "test_loss", "train_loss")
 
 @dataclass(frozen=True)
 class Curves:
-    """The rounds of a run; m of them.
+    """Figures and cumulative costs of the m rounds of a run.
 
     Attributes
     ----------
     costs
-        By the names of :data:`AXES`, those that are known of every round: what all rounds so far cost, shape (m,).
+        Cumulative costs known for all rounds, by the names of :data:`AXES`, each of shape (m,).
     epsilon
-        The column that ``costs["epsilon"]`` is; empty if there is none.
+        Column of ``costs["epsilon"]``; empty if there is none.
     figures
-        Those that some round knows, shape (m,), nan where one does not.
+        Figures known for any round, each of shape (m,), with nan for other rounds.
     """
 
     costs: dict[str, Floats]
@@ -62,8 +62,10 @@ def curves_of(run: Run, optimum: float | None = None) -> Curves:
 
     Parameters
     ----------
+    run
+        The run.
     optimum
-        Of the run's objective, such as ``fenchel solve`` finds; adds the figure ``optimality_gap``.
+        Optimum of the run's objective, such as that of ``fenchel solve``, for the figure ``optimality_gap``.
     """
     metrics = run.steady.metrics
     wire = columns.column(metrics, "wire_down") + columns.column(metrics, "wire_up")
@@ -73,7 +75,7 @@ def curves_of(run: Run, optimum: float | None = None) -> Curves:
         "seconds": np.cumsum(np.nan_to_num(columns.column(metrics, "seconds"))),
         "bytes": np.cumsum(np.nan_to_num(wire)),
     }
-    if np.isfinite(socket).all():  # some rounds alone would pass for all
+    if np.isfinite(socket).all():  # a total over some rounds would be misleading
         costs["socket"] = np.cumsum(socket)
     figures = {name: columns.column(metrics, name) for name in summary.drawn_figures(run)}
     epsilon = next((name for name in _EPSILONS if name in figures), "")
@@ -86,12 +88,12 @@ def curves_of(run: Run, optimum: float | None = None) -> Curves:
 
 
 def curves_of_all(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> list[Curves]:
-    """Return the curves of several runs; ``optima`` has that of each run's objective, or is empty."""
+    """Return the curves of several runs; ``optima`` has an optimum for each run, or is empty."""
     return [curves_of(run, optimum) for run, optimum in zip(runs, optima or [None] * len(runs), strict=True)]
 
 
 def axes_of(curves: Sequence[Curves]) -> dict[str, str]:
-    """Return the axes that some run knows, and the title of each."""
+    """Return the axes that are known for any run, with their titles."""
     known = [name for name in AXES if any(name in each.costs and each.costs[name].size for each in curves)]
     epsilons = {each.epsilon for each in curves if each.epsilon}
     epsilon = _EPSILONS[epsilons.pop()] if len(epsilons) == 1 else "epsilon, each by its own accountant"
@@ -99,14 +101,14 @@ def axes_of(curves: Sequence[Curves]) -> dict[str, str]:
 
 
 def known_figures(curves: Sequence[Curves]) -> list[str]:
-    """Return the figures that some run knows, in the order of the tables."""
+    """Return the figures that are known for any run, in the order of the tables."""
     return list(dict.fromkeys(name for each in curves for name in each.figures))
 
 
 def main_figures(known: Collection[str]) -> list[str]:
-    """Return the figures of a still picture: the objective, how good the model is, the worst client, the gap.
+    """Return the figures of a picture: objective, quality of the model, worst client, gap.
 
-    Of accuracies and losses the first two that are known are taken, of different kinds.
+    The quality is shown by the first two known accuracies or losses of different kinds.
     """
     found: list[str] = []
     for name in (columns.objective(known), "test_auc", *_QUALITY):

@@ -1,4 +1,4 @@
-"""What each party of a run could see, for people: the run folder's ``disclosures.json`` in rows of words."""
+"""Disclosures of a run as readable rows, from ``disclosures.json`` of the run folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Span: TypeAlias = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
 class _Part(BaseModel):
-    """A part of an account, as far as the rows below rest on it; docs/run-folder.md has the whole."""
+    """Part of the file that the rows are made from; docs/run-folder.md describes all of it."""
 
     model_config = ConfigDict(strict=True)
 
@@ -93,22 +93,22 @@ class _Account(_Part):
 
 @dataclass(frozen=True)
 class DisclosureRow:
-    """One kind of array or number that crossed, in words.
+    """One kind of array or number that was sent, as text.
 
     Attributes
     ----------
     phase, way, name
-        In which message, from whom to whom, called what.
+        Phase of the message, its direction, and the name of the value.
     what
-        Its type and size, with the smallest and largest where they differ.
+        Type and size, as a range if they differ.
     form
-        In clear, or as what else.
+        Plaintext, noised or encrypted.
     readers
-        Who could read it.
+        Parties that could read the value.
     clients, rounds
-        Whom it was from or for, and when.
+        Clients that sent or received the value, and rounds.
     times
-        How often it crossed.
+        Number of times that it was sent.
     """
 
     phase: str
@@ -123,7 +123,7 @@ class DisclosureRow:
 
 
 def load_disclosures(run: Path) -> dict[str, Any]:
-    """Return the account of a run, finished or not."""
+    """Read ``disclosures.json`` of a run, finished or not."""
     path = RunFolder(run).disclosures
     try:
         found: dict[str, Any] = json.loads(path.read_text())
@@ -140,7 +140,7 @@ def load_disclosures(run: Path) -> dict[str, Any]:
 
 
 def disclosure_rows(account: dict[str, Any]) -> list[DisclosureRow]:
-    """Return a row for each kind of array or number, in the order in which they first crossed."""
+    """Return a row for each kind of array or number, in the order in which they were first sent."""
     return [
         DisclosureRow(
             each["phase"],
@@ -158,7 +158,7 @@ def disclosure_rows(account: dict[str, Any]) -> list[DisclosureRow]:
 
 
 def head_rows(account: dict[str, Any]) -> list[tuple[str, str, str, int]]:
-    """Return message, way, fields that were set, and number of each kind of head, none of which is ever encrypted."""
+    """Return message, direction, fields set, and number of each kind of message header. Headers are never encrypted."""
     return [
         (each["message"], _WAYS[each["direction"]], ", ".join(each["fields"]), each["times"])
         for each in account["heads"]
@@ -166,7 +166,7 @@ def head_rows(account: dict[str, Any]) -> list[tuple[str, str, str, int]]:
 
 
 def exporter_rows(account: dict[str, Any]) -> list[str]:
-    """Return a sentence for each place where the run could be watched; none where there was none."""
+    """Return a sentence for each telemetry exporter of the run."""
     return [
         f"{each['exporter']} at {each['address']}: {each['shows']}, for {each['readers']}"
         for each in account.get("exporters", ())
@@ -174,7 +174,7 @@ def exporter_rows(account: dict[str, Any]) -> list[str]:
 
 
 def noise_rows(account: dict[str, Any]) -> list[str]:
-    """Return a sentence for each group of clients that added the same noise; none where nobody did."""
+    """Return a sentence for each group of clients that added the same noise."""
     noise = account["noise"]
     if noise is None:
         return []

@@ -1,4 +1,4 @@
-"""The final model of a run as an object of scikit-learn."""
+"""Export of a run's final model to scikit-learn."""
 
 from __future__ import annotations
 
@@ -19,15 +19,23 @@ _CLASSIFIERS = {"logistic": "LogisticRegression", "softmax": "LogisticRegression
 
 
 def sklearn_pipeline(objective: Objective, w: Vector, preparation: Preparation, classes: NDArray[Any] | None) -> Any:
-    """Return a fitted ``sklearn.pipeline.Pipeline``: the preparation, then a linear model.
+    """Return a fitted ``sklearn.pipeline.Pipeline`` of the preparation and a linear model.
 
-    w: shape (d,).
-    classes: in the order of their numbers; ``None`` in regression.
+    Parameters
+    ----------
+    objective
+        Objective of the run.
+    w
+        Model, shape (d,).
+    preparation
+        Preparation of samples.
+    classes
+        Class names in the order of their numbers; ``None`` in regression.
 
     Raises
     ------
     SettingsError
-        The model is not linear.
+        If the model is not linear.
     """
     try:
         from sklearn import linear_model, svm
@@ -73,13 +81,13 @@ def sklearn_pipeline(objective: Objective, w: Vector, preparation: Preparation, 
 
 
 def _weights(objective: Objective, w: Vector) -> tuple[Any, str]:
-    """Return the weights of a linear model, a row for each score as scikit-learn has them, and the loss."""
+    """Return the weights of a linear model, with a row for each score as in scikit-learn, and the loss."""
     if isinstance(objective, BinaryObjective) and isinstance(objective.scorer, LinearScorer):
         return w.reshape(1, -1), "logistic"
     if not isinstance(objective, LinearObjective):
         raise SettingsError("the model is not linear, so scikit-learn has no form for it; use torch or onnx")
     weights = w.reshape(objective.outputs, -1)
-    if objective.outputs == 2:  # scikit-learn has one score of two classes
+    if objective.outputs == 2:  # scikit-learn has one score for two classes
         weights = weights[1:] - weights[:1]
     return weights, objective.score_loss.kind
 

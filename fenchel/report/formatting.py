@@ -1,4 +1,4 @@
-"""Numbers and foreign text as people read them."""
+"""Formatting of numbers, and sanitising of untrusted text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def plain(text: str) -> str:
 
 
 def problem_text(error: ValidationError) -> str:
-    """Return the first thing that is wrong in a file, and where in it, such as ``heads.0.times: ...``."""
+    """Return the first error in a file with its place, such as ``heads.0.times: ...``."""
     problem = error.errors()[0]
     return ": ".join([".".join(map(str, problem["loc"])), problem["msg"]]).removeprefix(": ")
 
@@ -29,7 +29,7 @@ def bytes_text(count: float) -> str:
         return UNKNOWN
     size = float(count)
     for unit in ("B", "kB", "MB", "GB"):
-        # 999.5 would be shown as 1000: it belongs to the next unit.
+        # 999.5 would be rounded to 1000, so it is shown in the next unit.
         if abs(size) < 999.5:
             return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
         size /= 1000
@@ -56,12 +56,12 @@ def seconds_text(seconds: float) -> str:
 
 
 def part_text(part: str) -> str:
-    """Return what a part of the rounds' time is called, where waiting could be taken for that of clients."""
+    """Return the label of a part of the rounds' time."""
     return "waiting after the last answer" if part == "waiting" else part
 
 
 def share_text(share: float, digits: int = 1) -> str:
-    """Return a share of 1 as a percentage."""
+    """Return a fraction as a percentage."""
     return f"{share:.{digits}%}" if math.isfinite(share) else UNKNOWN
 
 
@@ -71,14 +71,14 @@ def number_text(value: float) -> str:
 
 
 def figure_text(figure: str, value: float) -> str:
-    """Return the value of a figure: accuracies and the like as percentages, all others as numbers."""
+    """Return the value of a figure, as a percentage for fractions such as accuracies, otherwise as a number."""
     if columns.is_ranking(figure):
         return share_text(value, digits=2)
     return share_text(value) if columns.is_share(figure) else number_text(value)
 
 
 def bounded_text(figure: str, figures: Mapping[str, float]) -> str:
-    """Return the value of one of these figures, and beside it how far it may be from the true one, if that is known."""
+    """Return the value of a figure, with the bound on its error if that is known."""
     value = figures.get(figure, math.nan)
     error = figures.get(f"{figure}_error", math.nan)
     bound = f" ± {figure_text(figure, error)}" if math.isfinite(value) and error > 0 else ""

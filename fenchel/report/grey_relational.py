@@ -1,4 +1,4 @@
-"""Choice of one trial on a Pareto front by grey relational analysis, as the HyFDCA paper chooses its parameters.
+"""Choice of one trial on a Pareto front by grey relational analysis, as in the HyFDCA paper.
 
 Source: Overman, Blum and Klabjan, "A Primal-Dual Algorithm for Hybrid Federated Learning"; the analysis is Deng's.
 """
@@ -10,11 +10,11 @@ import numpy as np
 from fenchel.report.columns import Floats
 
 ZETA = 0.5
-"""Distinguishing coefficient of the paper: the smaller, the more a distance from the ideal counts."""
+"""Distinguishing coefficient of the paper. A smaller one gives more weight to the distance from the ideal."""
 
 
 def choose(costs: Floats, zeta: float = ZETA) -> int:
-    """Return the index of the largest grade; of equal ones the first.
+    """Return the index of the largest grade, or the first of equal ones.
 
     Parameters
     ----------
@@ -25,9 +25,9 @@ def choose(costs: Floats, zeta: float = ZETA) -> int:
 
 
 def normalised(costs: Floats) -> Floats:
-    """Return each criterion between 0 (the worst trial) and 1 (the best), shape (n, m); 1 where all are equal."""
+    """Return each criterion scaled to [0, 1], where 1 is the best trial, shape (n, m). Equal criteria become 1."""
     worst, best = costs.max(axis=0), costs.min(axis=0)
-    # Halves: the difference of two very large numbers would be infinite.
+    # Halves, as the difference of two very large numbers could overflow.
     span = worst / 2 - best / 2
     differs = span > 0
     return np.where(differs, (worst / 2 - costs / 2) / np.where(differs, span, 1.0), 1.0)

@@ -1,4 +1,4 @@
-"""Groups of runs that differ only in their seed, and means over the seeds with their confidence intervals."""
+"""Groups of runs that differ only in their seed, with means over seeds and confidence intervals."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ LEVEL = 0.95
 INTERVALS = f"Mean ± half-width of the {LEVEL:.0%} confidence interval over seeds (Student's t)."
 """Explanation of the means."""
 
-_IN_A_NAME = 3  # settings that name a group
-_SHORT = 24  # letters of a setting's value in a name
+_IN_A_NAME = 3  # largest number of settings in the name of a group
+_SHORT = 24  # largest number of letters of a setting's value in a name
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean of a figure over independent seeds.
+    """Mean of a figure over independent seeds.
 
     Attributes
     ----------
+    mean
+        Mean over the seeds.
     half_width
-        Of the confidence interval; nan with fewer than two seeds.
+        Half-width of the confidence interval; nan with fewer than two seeds.
     seeds
-        Seeds that the mean is of.
+        Number of seeds.
     """
 
     mean: float
@@ -43,16 +45,16 @@ class Estimate:
 
     @property
     def low(self) -> float:
-        """The lower end of the interval."""
+        """Lower end of the interval."""
         return self.mean - self.half_width
 
     @property
     def high(self) -> float:
-        """The upper end of the interval."""
+        """Upper end of the interval."""
         return self.mean + self.half_width
 
     def text(self, figure: str) -> str:
-        """Return the mean of a figure as people read it, with the half-width where there is one."""
+        """Return the mean of a figure as text, with the half-width if it is known."""
         if not self.seeds:
             return UNKNOWN
         mean, half_width = figure_text(figure, self.mean), figure_text(figure, self.half_width)
@@ -71,11 +73,11 @@ class SeedGroup:
     Attributes
     ----------
     name
-        What tells it from the other groups.
+        Name, by the settings in which the group differs from others.
     runs
-        All of them.
+        All runs of the group.
     counted
-        Runs that means are of: completed, and one for each seed.
+        Runs in the means: the completed ones, one for each seed.
     """
 
     name: str
@@ -83,20 +85,20 @@ class SeedGroup:
     counted: tuple[Run, ...]
 
     def estimate(self, figure: str) -> Estimate:
-        """Return the mean of a final figure over the seeds that know it."""
+        """Return the mean of a final figure over the seeds for which it is known."""
         values = [run.figures[figure] for run in self.counted if figure in run.figures]
         return estimate([value for value in values if math.isfinite(value)])
 
     @property
     def seeds_text(self) -> str:
-        """The number of seeds that count, and of all where some do not."""
+        """Number of seeds in the means as text, with the total if some are excluded."""
         seeds = len({_seed(run) for run in self.runs})
         return f"{seeds}" if len(self.counted) == seeds else f"{len(self.counted)} of {seeds}"
 
 
 @dataclass(frozen=True)
 class Band:
-    """The curves of a group.
+    """Mean curves of a group with confidence intervals.
 
     Attributes
     ----------
@@ -120,7 +122,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def groups_of(runs: Sequence[Run]) -> list[SeedGroup]:
-    """Return the groups of runs, in the order of their first runs; none if no two runs differ only in their seed."""
+    """Return the groups of runs, in the order of their first runs; empty if no two runs differ only in their seed."""
     found: dict[str, list[Run]] = {}
     for run in runs:
         found.setdefault(_key(run), []).append(run)
@@ -132,16 +134,16 @@ def groups_of(runs: Sequence[Run]) -> list[SeedGroup]:
 
 
 def bands_of(groups: Sequence[SeedGroup], runs: Sequence[Run], optima: Sequence[float | None] = ()) -> list[Band]:
-    """Return the curves of groups; ``optima`` has that of each run's objective, or is empty.
+    """Return the mean curves of groups; ``optima`` has an optimum for each run, or is empty.
 
-    Of a group without a completed run the curves are those of its first run, without a band.
+    A group without a completed run has the curves of its first run, without intervals.
     """
     curves = dict(zip(map(id, runs), curves_of_all(runs, optima), strict=True))
     return [_band([curves[id(run)] for run in group.counted or group.runs[:1]]) for group in groups]
 
 
 def run_names(groups: Sequence[SeedGroup], runs: Sequence[Run]) -> list[str]:
-    """Return a name for each run by its group and seed; the labels of ungrouped runs where these are not unique."""
+    """Return a name for each run by group and seed, or the labels of ungrouped runs if these names are not unique."""
     group_of = {id(run): group for group in groups for run in group.runs}
     names = [f"{group_of[id(run)].name}, seed {_seed(run)}" if id(run) in group_of else "" for run in runs]
     given = summary.labels(runs)
@@ -149,7 +151,7 @@ def run_names(groups: Sequence[SeedGroup], runs: Sequence[Run]) -> list[str]:
 
 
 def _key(run: Run) -> str:
-    """Return the settings without the seed; a key that is null is as one that is not there."""
+    """Return the settings without the seed and without null values, as text."""
     values = {key: value for key, value in summary.flat(run.settings_values).items() if value is not None}
     return repr(sorted((key, value) for key, value in values.items() if key != "seed"))
 
@@ -159,12 +161,12 @@ def _seed(run: Run) -> Any:
 
 
 def _counted(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """Return the completed runs, of each seed the last: repetitions of a seed are not independent."""
+    """Return the last completed run of each seed, as repetitions of a seed are not independent."""
     return tuple({_seed(run): run for run in runs if run.completed}.values())
 
 
 def _names(firsts: Sequence[Run]) -> list[str]:
-    """Return a name for each group: the settings in which the groups differ, if they are few and short."""
+    """Return a name for each group: the settings in which groups differ, if these are few and short."""
     differing = {key: values for key, values in summary.differing_settings(firsts).items() if key != "seed"}
     labels = [str(run.settings_values.get("name") or run.id) for run in firsts]
     if len(set(labels)) == len(labels):
@@ -184,7 +186,7 @@ def _names(firsts: Sequence[Run]) -> list[str]:
 
 
 def _band(curves: Sequence[Curves]) -> Band:
-    """Return the means of curves at the rounds that all of them have."""
+    """Return the means of curves over the rounds that are common to all."""
     if len(curves) == 1:
         return Band(curves[0], {}, {})
     rounds = [each.costs["round"] for each in curves]
@@ -205,13 +207,13 @@ def _band(curves: Sequence[Curves]) -> Band:
     for name in known_figures(curves):
         if all(name in each.figures for each in curves):
             values = np.array([each.figures[name][row] for each, row in zip(curves, rows, strict=True)])
-            mean, half_width = _interval(values)  # nan where a seed does not know the figure
+            mean, half_width = _interval(values)  # nan for rounds in which a seed lacks the figure
             figures[name], low[name], high[name] = mean, mean - half_width, mean + half_width
     return Band(Curves(costs, epsilon, figures), low, high)
 
 
 def _interval(values: Floats) -> tuple[Floats, Floats]:
-    """Return the means over the first axis, and half-widths of their intervals; nan with fewer than two values."""
+    """Return means over the first axis and half-widths of intervals, which are nan with fewer than two values."""
     count = len(values)
     mean = np.asarray(values.mean(axis=0), np.float64)
     if count < 2:

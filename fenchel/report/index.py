@@ -1,4 +1,4 @@
-"""The index of run folders: a line a run, from small files alone, so that hundreds are listed at once."""
+"""Index of run folders, with one line per run. It reads only small files, so that hundreds are listed at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fenchel.common.settings.section import yaml_value
 from fenchel.common.storage.run_folder import RunFolder
 
 DAMAGED = "damaged"
-"""State of a run folder that cannot be read."""
+"""State of run folders that cannot be read."""
 
 _STAMP = re.compile(r"\d{8}-\d{6}(?=-)")
 _TOP = re.compile(r"^(?:name|seed|rounds|clients|algorithm|data):.*$", re.MULTILINE)
@@ -30,28 +30,28 @@ _OBJECTIVE = ("objective", "primal_objective")
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """A run of the index. Fields that are not known are ``None``.
+    """Run in the index. Unknown fields are ``None``.
 
     Attributes
     ----------
     id
         Name of the folder.
     path
-        The folder.
+        Path of the folder.
     state
         Completed, stopped, unfinished or damaged.
     started
-        Seconds since 1970.
+        Start time, in seconds since 1970.
     reason
-        Of a damaged folder, or of a run that stopped early.
+        Reason for a damaged folder or for a run that stopped early.
     name, algorithm, data, clients, seed
-        From the settings.
+        Values in the settings.
     rounds
-        Rounds done.
+        Number of completed rounds.
     planned
-        Rounds of the settings.
+        Number of rounds in the settings.
     objective, accuracy
-        The last known.
+        Last known values.
     """
 
     id: str
@@ -82,7 +82,7 @@ def index(folder: Path) -> list[IndexEntry]:
 
 
 def run_folders(folder: Path) -> Iterator[RunFolder]:
-    """Yield the run folders of a folder, and those of the sweeps in it; or the folder itself where it is one.
+    """Yield the run folders of a folder and of the sweeps in it, or the folder itself if it is a run folder.
 
     Raises
     ------
@@ -104,19 +104,19 @@ def run_folders(folder: Path) -> Iterator[RunFolder]:
 def _inside(folder: Path) -> list[Path]:
     try:
         return sorted(path for path in folder.iterdir() if path.is_dir())
-    except OSError:  # not readable: it may hold anything
+    except OSError:  # not readable, so that it may be a run folder
         return []
 
 
 def _is_run(path: Path) -> bool:
-    """Return whether a folder has a part that only run folders have, though others may be missing."""
+    """Return whether a folder has any file that only run folders have."""
     folder = RunFolder(path)
     try:
         return any(
             part.exists() for part in (folder.settings, folder.summary, folder.metrics, folder.checkpoint.parent)
         )
     except OSError:
-        return True  # not readable, which its line of the index says
+        return True  # not readable: it is listed as damaged
 
 
 def _entry(folder: RunFolder) -> IndexEntry:
@@ -129,7 +129,7 @@ def _entry(folder: RunFolder) -> IndexEntry:
 
 
 def _started(folder: RunFolder) -> float:
-    """Return the time in the folder's name; of a folder with another name, when it was last changed."""
+    """Return the time in the folder's name, or that of its last change if the name has none."""
     try:
         if stamp := _STAMP.match(folder.id):
             return time.mktime(time.strptime(stamp[0], "%Y%m%d-%H%M%S"))
@@ -139,7 +139,7 @@ def _started(folder: RunFolder) -> float:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """Return the settings of the index."""
+    """Return the settings that the index shows."""
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -162,9 +162,9 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _excerpt(text: str) -> str:
-    """Return the lines of a settings file that the index shows; the whole text if it has another form.
+    """Return the lines of a settings file that the index needs, or the whole text if it has another layout.
 
-    A whole file takes ten times as long to parse.
+    Parsing a whole file takes ten times as long.
     """
     lines = []
     for line in _TOP.findall(text):
@@ -182,7 +182,7 @@ def _excerpt(text: str) -> str:
 
 
 def _ending(folder: RunFolder) -> dict[str, Any]:
-    """Return the state of a run, its rounds and its last figures."""
+    """Return state, number of rounds and last figures of a run."""
     try:
         summary = json.loads(folder.summary.read_text())
     except FileNotFoundError:
@@ -197,7 +197,7 @@ def _ending(folder: RunFolder) -> dict[str, Any]:
 
 
 def _so_far(folder: RunFolder) -> dict[str, Any]:
-    """Return the rounds and figures of a run without a summary, from its table of rounds."""
+    """Return number of rounds and last figures of a run without a summary, from its table of rounds."""
     from fenchel.common.storage import tables
 
     growing = folder.metrics.with_suffix(".arrows")

@@ -1,4 +1,4 @@
-"""How long calls took, phase by phase: histograms of the whole call and of the network's part of it."""
+"""Histograms of latencies by phase, for whole calls and for their time on the network."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from fenchel.report.columns import Floats
 
 What = Literal["total", "network"]
 _COLUMNS: dict[What, str] = {"total": "total_s", "network": "network_s"}
-_LEAST = 1e-6  # seconds; what took less, by the clocks' resolution, is counted here
+_LEAST = 1e-6  # seconds; shorter latencies, below the resolution of clocks, are counted in the first bin
 _PER_DECADE = 10
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """The latencies of one phase; k bins.
+    """Histogram of the latencies of one phase, with k bins.
 
     Attributes
     ----------
     phase
-        Of the calls.
+        Name of the phase.
     what
-        ``total``: from queued to the reply decoded; ``network``: on the way, there and back.
+        ``total``: from queueing to the decoded reply. ``network``: time on the network in both directions.
     edges
-        Seconds, shape (k + 1,); of equal ratio, ten a decade.
+        Edges in seconds, shape (k + 1,), ten per decade.
     counts
-        Answered calls in each bin, shape (k,), int64.
+        Number of answered calls in each bin, shape (k,), int64.
     p50, p90, p99
-        Quantiles of the calls themselves, in seconds.
+        Quantiles of the latencies in seconds.
     """
 
     phase: str
@@ -46,7 +46,7 @@ class Histogram:
 
 
 def histograms(calls: pa.Table) -> list[Histogram]:
-    """Return the histograms of each phase that has an answered call, in order of the phases' first calls.
+    """Return the histograms of all phases with an answered call, in the order of their first calls.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def histograms(calls: pa.Table) -> list[Histogram]:
 
 def _histogram(phase: str, what: What, seconds: Floats) -> Histogram:
     shown = np.maximum(seconds, _LEAST)
-    # Edges are whole powers, so that the bins of all phases and runs are the same ones.
+    # Edges are integer powers of one ratio, so that bins are equal for all phases and runs.
     first = int(np.floor(np.log10(shown.min()) * _PER_DECADE + 1e-9))
     last = int(np.floor(np.log10(shown.max()) * _PER_DECADE + 1e-9)) + 1
     places = np.floor(np.log10(shown) * _PER_DECADE + 1e-9).astype(np.int64) - first

@@ -1,4 +1,4 @@
-"""Which runs an optimum that somebody knows is the optimum of."""
+"""Assignment of given optima to runs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,24 @@ from fenchel.report import summary
 from fenchel.report.run import Run
 
 _NO_MATTER = ("objective.dtype", "objective.device", "objective.initial", "data.client_tests")
-"""Settings of the two sections that change how, or on what, a run is computed or tested, but not its optimum."""
+"""Settings of the two sections that do not change the optimum of a run."""
 
 
 def optima_of(runs: Sequence[Run], given: Sequence[float]) -> list[float | None]:
-    """Return the optimum of each run's objective; ``None`` if none was given.
+    """Return the optimum of each run's objective, or ``None`` if none was given.
 
     Parameters
     ----------
+    runs
+        The runs.
     given
-        One for each run, in their order; or one for all, which must minimise the same objective on the same samples; or
-        none.
+        One optimum for each run, in order; or one for all runs, which must minimise the same objective on the same
+        samples; or none.
+
+    Raises
+    ------
+    SettingsError
+        If the number of optima does not match, or one optimum was given for different problems.
     """
     if not given:
         return [None] * len(runs)
@@ -44,7 +51,7 @@ def optima_of(runs: Sequence[Run], given: Sequence[float]) -> list[float | None]
 
 
 def _problem(run: Run) -> dict[str, Any]:
-    """Return the settings that decide the optimum, by dotted key."""
+    """Return the settings that determine the optimum, by dotted key."""
     values = run.settings_values
     data = _section(values, "data")
     flat = summary.flat({name: _section(values, name) for name in ("data", "objective")})
@@ -59,7 +66,7 @@ def _problem(run: Run) -> dict[str, Any]:
 
 
 def _follows_the_division(data: Mapping[str, Any]) -> bool:
-    """Whether it depends on the clients which samples are trained on: they hold some back, or leave some out."""
+    """Return whether the training samples depend on the partition, by holdouts or samples without a holder."""
     partition = _section(data, "partition")
     return bool(
         data.get("holdout")
@@ -71,7 +78,7 @@ def _follows_the_division(data: Mapping[str, Any]) -> bool:
 
 
 def _is_drawn(data: Mapping[str, Any]) -> bool:
-    """Whether it depends on the seed which samples are trained on."""
+    """Return whether the training samples depend on the seed."""
     entry = CATALOGUE.get(str(data.get("name")))
     published = entry is not None and entry.test > 0
     splits = not published and data.get("test_fraction") != 0 and data.get("test_seed") is None

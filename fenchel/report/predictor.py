@@ -1,4 +1,4 @@
-"""The final model of a run, applied to samples that it has not seen."""
+"""Predictions of a run's final model for new samples."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from fenchel.common.settings.run import RunSettings
 
 @dataclass(frozen=True)
 class Predictor:
-    """A model with all that is done to samples before it sees them.
+    """Model together with the preparation of samples.
 
     Attributes
     ----------
     settings
-        Of the run.
+        Settings of the run.
     model
-        Shape (d,).
+        Model, shape (d,).
+    preparation
+        Preparation of samples.
     """
 
     settings: RunSettings
@@ -40,7 +42,7 @@ class Predictor:
 
     @cached_property
     def objective(self) -> Objective:
-        """The objective of the run, without samples."""
+        """Objective of the run, without samples."""
         names, prepared = self.preparation.class_names, self._prepared_width
         labels = np.empty(0, np.int64 if names else np.float64)
         none = Shard(np.empty((0, prepared)), labels, len(names), prepared, np.empty(0, np.int64))
@@ -60,9 +62,9 @@ class Predictor:
 
     @cached_property
     def classes(self) -> NDArray[Any] | None:
-        """The classes in the order of their probabilities, shape (classes,); ``None`` in regression.
+        """Classes in the order of their probabilities, shape (classes,); ``None`` in regression.
 
-        Integers where all their names are; else text.
+        Integers if all class names are integers, otherwise texts.
         """
         names = list(self.preparation.class_names)
         if not names:
@@ -76,7 +78,7 @@ class Predictor:
         return np.array(names)
 
     def prepared(self, data: Any) -> Matrix:
-        """Return the features of samples as the model sees them; errors as :meth:`predict`."""
+        """Return prepared features of samples. Raises the errors of :meth:`predict`."""
         features, is_image = features_in_memory(data, self.preparation.columns)
         if features.shape[1] != self.preparation.features:
             raise DataError(
@@ -87,24 +89,31 @@ class Predictor:
         return self.preparation.apply(features, self.settings.objective.dtype, peak)
 
     def decision_function(self, data: Any) -> Dense:
-        """Return the model's scores; arguments and errors as those of :meth:`predict`.
+        """Return the model's scores; parameters and errors as for :meth:`predict`.
 
         Returns
         -------
         Dense
-            In regression the predictions, shape (n,); of two classes one score, shape (n,), as a rule, above 0 for the
-            second one; else a score for each class, shape (n, classes).
+            Predictions in regression, shape (n,). For two classes one score, shape (n,), which is positive for the
+            second class, or a score for each class, shape (n, classes).
         """
         return self._offered(self.objective.decision_function, data)
 
     def predict(self, data: Any) -> NDArray[Any]:
-        """Return the class of each sample, or in regression its number; shape (n,).
+        """Return the class of each sample, or its predicted target in regression, shape (n,).
 
         Parameters
         ----------
         data
-            Shape (n, features): an array, a sparse matrix, a tensor, images, or a table with the columns that the run
-            was trained on (others are left out).
+            Samples, shape (n, features): an array, a sparse matrix, a tensor, images, or a table with the columns of
+            the training data. Other columns are ignored.
+
+        Raises
+        ------
+        DataError
+            If the samples do not fit the model.
+        SettingsError
+            If the objective does not offer predictions.
         """
         scores = self.decision_function(data)
         if self.classes is None:
@@ -114,10 +123,9 @@ class Predictor:
         return predicted
 
     def predict_proba(self, data: Any) -> Dense:
-        """Return the probability of each class, shape (n, classes); arguments and errors as those of :meth:`predict`.
+        """Return the probability of each class, shape (n, classes); parameters and errors as for :meth:`predict`.
 
-        A loss that is no likelihood, such as the hinge, gives none; nor does a model that was trained for the area
-        under the ROC curve.
+        Losses without a likelihood, such as the hinge, and models trained for the AUC have no probabilities.
         """
         if self.classes is None:
             raise SettingsError("regression has no classes, and so no probabilities; use predict")
@@ -142,7 +150,7 @@ class Predictor:
         return module if library == "torch" else exported.onnx_model(module, self.preparation.features)
 
     def _offered(self, method: Any, data: Any) -> Dense:
-        """Return what a method of the objective makes of samples."""
+        """Apply a method of the objective to prepared samples."""
         try:
             found: Dense = method(self.model, self.prepared(data))
         except NotImplementedError as error:

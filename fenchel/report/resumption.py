@@ -1,8 +1,7 @@
-"""What a resumed run spent until its clients were back; and its tables without that.
+"""Time until clients reconnected to a resumed run, and tables of the run without it.
 
-A server that has been started again asks its clients at once, before they have found it. The instruction
-waits until its client is there, and the tables have that as absence in the first round. It is no cost of a
-round: here it is found, and taken out.
+A restarted server sends instructions at once, before its clients have reconnected. The tables contain this time as
+absence in the first round after the restart. It is not a cost of the round, so it is subtracted here.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from fenchel.report.columns import Floats, column, grouped, until_taken
 
 _EPOCH_BITS = 32
-"""A server that is started again numbers its instructions from the next multiple of two to this power."""
+"""A restarted server numbers its instructions from the next multiple of 2 to this power."""
 _NEEDED = (
     *("round", "phase", "kind", "client", "sequence", "outcome", "queued_unix"),
     *("away_s", "queue_s", "total_s", "take_s", "waiting_s"),
@@ -26,18 +25,17 @@ _NEEDED = (
 
 @dataclass(frozen=True)
 class Steady:
-    """The tables of a run as if, after each start of the server, all clients had been there when they were asked.
+    """Tables of a run without the time of reconnection after restarts of the server.
 
     Attributes
     ----------
-    metrics
-        Metrics, calls: m and k rows, with the columns of ``metrics.parquet`` and ``calls.parquet``. A round begins, and
-        an instruction is queued, later by what was taken out.
+    metrics, calls
+        Tables of m and k rows, with the columns of ``metrics.parquet`` and ``calls.parquet``. Start times of rounds and
+        times of queueing are later by the subtracted time.
     away
-        Seconds of each instruction until its client was back, shape (k,).
-    rounds
-        Rounds, evaluations: seconds that were taken out of each round and of the evaluation after it, shape (m,): of
-        the answers that they waited for.
+        Seconds of each instruction until its client reconnected, shape (k,).
+    rounds, evaluations
+        Seconds subtracted from each round and from the evaluation after it, shape (m,).
     """
 
     metrics: pa.Table
@@ -48,14 +46,14 @@ class Steady:
 
     @property
     def seconds(self) -> float:
-        """All that was taken out of rounds and evaluations."""
+        """Total of the seconds subtracted from rounds and evaluations."""
         return float(self.rounds.sum() + self.evaluations.sum())
 
 
 def steady(metrics: pa.Table, calls: pa.Table) -> Steady:
-    """Return the tables of a run without the time in which its clients came back to a server that was started again.
+    """Return the tables of a run without the time of reconnection after restarts of the server.
 
-    Of a run that was never resumed these are the tables themselves.
+    For a run that was never resumed these are the tables themselves.
     """
     away, nothing = away_of(calls), np.zeros(metrics.num_rows)
     if not away.any():
@@ -70,7 +68,7 @@ def steady(metrics: pa.Table, calls: pa.Table) -> Steady:
         rows = np.flatnonzero(numbers == t)
         for kind, members, last in _awaited(calls.take(rows), away[rows]):
             taken[kind][place] += away[rows[last]]
-            # Who had been there sooner would have waited for less.
+            # A client that had been connected earlier would have waited less.
             shorter = _shorter(calls.take(rows[members]), away[rows[members]], away[rows[last]])
             cut[rows[members]] = shorter
             idle[place] += shorter.mean() if kind == "ask" else 0.0
@@ -89,24 +87,24 @@ def steady(metrics: pa.Table, calls: pa.Table) -> Steady:
 
 
 def epochs_of(calls: pa.Table) -> NDArray[np.int64]:
-    """Return how often the server had been started again before it queued each instruction, shape (k,)."""
+    """Return the number of restarts of the server before each instruction, shape (k,)."""
     if "sequence" not in calls.column_names:
         return np.zeros(calls.num_rows, np.int64)
     return np.asarray(calls["sequence"].to_numpy(), np.int64) >> _EPOCH_BITS
 
 
 def away_of(calls: pa.Table) -> Floats:
-    """Return the seconds of each instruction until its client was back, shape (k,); 0 before the first resumption."""
+    """Return the seconds of each instruction until its client reconnected, shape (k,); 0 before the first restart."""
     away = np.zeros(calls.num_rows)
     epoch = epochs_of(calls)
     if any(name not in calls.column_names for name in _NEEDED) or not epoch.any():
         return away
     queued, absent = column(calls, "queued_unix"), np.nan_to_num(column(calls, "away_s"))
-    rows = np.flatnonzero((epoch > 0) & np.isfinite(column(calls, "queue_s")))  # those that were sent
+    rows = np.flatnonzero((epoch > 0) & np.isfinite(column(calls, "queue_s")))  # sent after a restart
     _, client = grouped(calls, "client")
     pairs = np.stack([client[rows], epoch[rows]], axis=1)
     _, of = np.unique(pairs, axis=0, return_inverse=True)
-    # A client is back when it was there for one of them; later ones waited for it because it was away again.
+    # Only the first connection after a restart counts. Later absences are ordinary ones.
     back = np.full(of.max(initial=-1) + 1, np.inf)
     np.minimum.at(back, of, queued[rows] + absent[rows])
     away[rows] = np.clip(back[of] - queued[rows], 0.0, absent[rows])
@@ -114,7 +112,7 @@ def away_of(calls: pa.Table) -> Floats:
 
 
 def _awaited(calls: pa.Table, away: Floats) -> Iterator[tuple[str, NDArray[np.int64], int]]:
-    """Yield the exchanges of one round that it waited for: kind, rows of counted answers, row of the last of them."""
+    """Yield the requests that a round waited for: kind, rows of counted replies, row of the last of these."""
     ended = column(calls, "queued_unix") + until_taken(calls)
     counted = np.asarray(calls["outcome"].to_pylist(), dtype=object) == "counted"
     for kind in ("ask", "inspect"):
@@ -126,7 +124,7 @@ def _awaited(calls: pa.Table, away: Floats) -> Iterator[tuple[str, NDArray[np.in
                 found.append((float(ended[answers].max()), float(started), answers))
         now = np.inf
         for over, started, answers in sorted(found, key=lambda one: -one[0]):
-            if over <= now:  # else it went on beside one that lasted longer
+            if over <= now:  # otherwise it overlapped with a longer one
                 now = started
                 last = int(answers[np.argmax(ended[answers])])
                 if away[answers].any():
@@ -134,7 +132,7 @@ def _awaited(calls: pa.Table, away: Floats) -> Iterator[tuple[str, NDArray[np.in
 
 
 def _exchanges(calls: pa.Table, kind: str) -> Iterator[NDArray[np.int64]]:
-    """Yield the rows of each question of a kind: the same phase, asked of each client once."""
+    """Yield the rows of each request of a kind: one phase, once for each client."""
     open_rows: dict[str, tuple[list[int], set[str]]] = {}
     rows = zip(*(calls[name].to_pylist() for name in ("kind", "phase", "client")), strict=True)
     for row, (what, phase, client) in enumerate(rows):
@@ -151,14 +149,14 @@ def _exchanges(calls: pa.Table, kind: str) -> Iterator[NDArray[np.int64]]:
 
 
 def _shorter(calls: pa.Table, away: Floats, last: float) -> Floats:
-    """Return by how much each answer of an exchange would have waited less for the last one."""
+    """Return the seconds by which each reply to a request would have waited less for the last one."""
     ended = column(calls, "queued_unix") + until_taken(calls)
     shorter: Floats = np.minimum(np.maximum(last - away, 0.0), ended.max() - ended)
     return shorter
 
 
 def _without(table: pa.Table, less: Mapping[str, Floats]) -> pa.Table:
-    """Return a table with something taken from the values of some columns, as far as it has them."""
+    """Return a table with amounts subtracted from some columns, as far as it has them."""
     for name, seconds in less.items():
         if name in table.column_names:
             values = column(table, name) - seconds

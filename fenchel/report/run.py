@@ -1,4 +1,4 @@
-"""A run as it lies in its folder, whoever wrote it and however it ended."""
+"""Run read from its folder, in any state, and possibly written on another machine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ State = Literal["completed", "stopped", "unfinished"]
 
 
 class _Summary(BaseModel):
-    """A run's summary, as far as a report rests on it; docs/run-folder.md has the whole."""
+    """Part of a run's summary that reports use; docs/run-folder.md describes all of it."""
 
     model_config = ConfigDict(strict=True)
 
@@ -133,7 +133,7 @@ class Run:
         try:
             return *found, *self.settings.algorithm.warnings
         except SettingsError:
-            return found  # another version wrote them; what it warned of is in its log
+            return found  # settings of another version, whose warnings are in the log
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ class Run:
 
     @cached_property
     def _missing(self) -> dict[Path, str]:
-        """Files that must be there and are not, with what is not known for want of them."""
+        """Missing files that every such run should have, with the information that is lost."""
         folder, found = self._folder, {}
         rows = {path: _table(path).num_rows for path in (folder.metrics, folder.calls)}
         for path, other in ((folder.metrics, folder.calls), (folder.calls, folder.metrics)):
@@ -151,7 +151,7 @@ class Run:
                     f"{path} is missing, although {other.name} has rows: what it held is left out here; "
                     "copy the whole run folder again"
                 )
-        # Only the end of a run turns its growing table into a Parquet file.
+        # The Parquet file is written at the end of a run; before that there is the growing table.
         ended = folder.metrics.exists() and not folder.metrics.with_suffix(".arrows").exists()
         if ended and self.summary is None:
             found[folder.summary] = (
@@ -259,7 +259,7 @@ class Run:
         found = []
         for line in lines:
             if BEGINS in line:
-                with contextlib.suppress(ValueError, TypeError, KeyError):  # a kill can leave half a line
+                with contextlib.suppress(ValueError, TypeError, KeyError):  # a killed server can leave a partial line
                     entry = json.loads(line)
                     if entry["message"] == BEGINS:
                         found.append(float(entry["unix"]))
@@ -363,7 +363,7 @@ class Run:
 
     @cached_property
     def _archive(self) -> Mapping[str, NDArray[Any]]:
-        """The arrays of the final model's file."""
+        """Arrays in the file of the final model."""
         path = self._folder.model
         if not path.exists():
             raise CheckpointError(
@@ -527,19 +527,19 @@ class Run:
 
     @property
     def _drawn(self) -> list[str]:
-        """Figures that a notebook draws: the objective, the gap, and how good the model is."""
+        """Figures that a notebook draws: objective, gap and quality of the model."""
         quality = ("test_auc", "test_accuracy", "holdout_auc", "holdout_accuracy", "train_accuracy")
         best = next((name for name in quality if name in self.figures), "")
         return [name for name in (columns.objective(self.figures), "gap", best) if name in self.figures]
 
 
 def values_of(text: str, path: Path) -> dict[str, Any]:
-    """Return what the text of a settings file says, not validated.
+    """Parse the text of a settings file without validation.
 
     Raises
     ------
     CheckpointError
-        It is not a mapping in YAML.
+        If the text is not a mapping in YAML.
     """
     try:
         values = yaml_value(text)
@@ -551,7 +551,7 @@ def values_of(text: str, path: Path) -> dict[str, Any]:
 
 
 def _table(path: Path) -> pa.Table:
-    """Read a table; one that has no row yet is empty."""
+    """Read a table, or return an empty one if it has no rows yet."""
     growing = path.with_suffix(".arrows")
     begun = growing.stat().st_size > 0 if growing.exists() else path.exists()
     if not begun:
@@ -563,11 +563,11 @@ def _table(path: Path) -> pa.Table:
 
 
 _WORDS = ("phase", "kind", "client", "outcome")
-"""Columns of text; all others are numbers."""
+"""Text columns; all others are numeric."""
 
 
 def _check_column(table: pa.Table, name: str, path: Path) -> None:
-    """Refuse a column that is missing, there twice, of another type, or has gaps that it may not have."""
+    """Raise an error for a column that is missing, duplicate, of another type, or has nulls that are not allowed."""
     times = table.column_names.count(name)
     kind = table[name].type if times == 1 else None
     if kind is None:

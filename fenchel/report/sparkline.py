@@ -1,4 +1,4 @@
-"""Small curves for notebooks, as SVG without any script."""
+"""Small curves for notebooks, as SVG without scripts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def sparkline(title: str, x: NDArray[np.float64], y: NDArray[np.float64], *, log
     Parameters
     ----------
     x, y
-        Shape (n,); points whose y is not finite (on a logarithmic axis: not positive) are left out.
+        Coordinates, shape (n,). Points with non-finite y (or non-positive y on a logarithmic axis) are omitted.
     last
-        The last value, as text.
+        Last value, as text.
     """
     known = np.isfinite(y) & (y > 0 if logarithmic else True)
     if known.sum() < 2:

@@ -1,4 +1,4 @@
-"""The stages of a call, from when it was queued until its exchange was over: their means, client by client."""
+"""Mean durations of the stages of calls, by client and phase."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fenchel.report import columns
 
 @dataclass(frozen=True)
 class Stages:
-    """Mean seconds of the calls of one client in one phase that were answered.
+    """Mean seconds of the answered calls of one client in one phase.
 
     Attributes
     ----------
     client, phase
-        Whose calls.
+        Client id and name of the phase.
     answered
-        How many.
+        Number of answered calls.
     seconds
-        By the columns of ``STAGES``; nan where the run's table does not have one.
+        Means by the columns of ``STAGES``; nan if the run's table lacks the column.
     whole
-        From queued until the exchange was over.
+        Mean time from queueing until the end of the request.
     """
 
     client: str
@@ -36,7 +36,7 @@ class Stages:
 
     @property
     def remainder(self) -> float:
-        """What no stage accounts for."""
+        """Mean seconds that no stage accounts for."""
         return self.whole - float(np.nansum(list(self.seconds.values())))
 
 

@@ -1,4 +1,4 @@
-"""Totals, shares and quantiles of a run's tables: plain numbers, no presentation."""
+"""Totals, shares and quantiles of a run's tables, as plain numbers."""
 
 from __future__ import annotations
 
@@ -19,32 +19,31 @@ from fenchel.report.columns import Floats, column
 from fenchel.report.run import Run
 
 _DATE = re.compile(r"^\d{8}-\d{6}-")
-_ALWAYS = ("compute", "coding", "network")  # others are shown where there was some
-_KNOWN_ALWAYS = ("compute", "network")  # of a call with an answer: without a value of one its bar would be wrong
+_ALWAYS = ("compute", "coding", "network")  # others are shown only if they are not 0
+_KNOWN_ALWAYS = ("compute", "network")  # parts that every answered call must have
 _QUANTILES = ("compute", "encryption", "network")
 
 
 SHARES = (*PARTS, "unaccounted")
-"""Parts of a round in order, and the rest, which none of them accounts for."""
+"""Parts of a round in order, and the rest that none of them accounts for."""
 
 Shares: TypeAlias = dict[str, float]
-"""Seconds by :data:`SHARES`; ``waiting`` is of a round for answers that never came, of a client's calls for the slowest
-client."""
+"""Seconds by :data:`SHARES`. For a round, ``waiting`` is the wait for replies that never came; for a client's calls, that
+for the slowest client."""
 
 
 @dataclass(frozen=True)
 class RunTraffic:
-    """Bytes of the rounds; evaluation is not counted.
+    """Bytes of the rounds, without evaluation.
 
     Attributes
     ----------
     payload_down, payload_up
-        Of the arrays themselves, from the server and to it.
+        Bytes of arrays from and to the server.
     wire_down, wire_up
-        Of the frames that carried them.
-    socket_down
-        socket_down, socket_up: of the connections, by the operating system's account: with HTTP/2 and TLS. Nan where it
-        does not say.
+        Bytes of the frames that contain them.
+    socket_down, socket_up
+        Bytes of the connections, counted by the operating system, with HTTP/2 and TLS; nan if unknown.
     """
 
     payload_down: float
@@ -57,22 +56,20 @@ class RunTraffic:
 
 @dataclass(frozen=True)
 class CallCosts:
-    """What the calls of one phase, or of one client, cost. Times are nan where nothing was answered.
+    """Costs of the calls of one phase or one client. Times are nan without answered calls.
 
     Attributes
     ----------
     name
-        Of the phase or client.
+        Name of the phase or client.
     kind
-        ``ask``, ``tell`` or ``inspect``; empty where they are mixed.
+        ``ask``, ``tell`` or ``inspect``; empty if mixed.
     calls, answered, late, failed, unanswered
-        Number of calls, and what became of them.
-    total_p50
-        total_p50, total_p90, compute_p50, compute_p90, encryption_p50, encryption_p90, network_p50, network_p90:
-        quantiles of seconds, of the calls that were answered.
+        Number of calls, in total and by outcome.
+    total_p50, total_p90, compute_p50, compute_p90, encryption_p50, encryption_p90, network_p50, network_p90
+        Quantiles of the seconds of answered calls.
     mean
-        Mean seconds of the calls that were answered, from when they were queued until the slowest client's reply had
-        been taken, too.
+        Mean seconds of the parts of answered calls, including the wait for the slowest client.
     """
 
     name: str
@@ -94,30 +91,30 @@ class CallCosts:
 
     @property
     def busy(self) -> float:
-        """Mean seconds of a call without the wait for the slowest client."""
+        """Mean seconds of a call, without the wait for the slowest client."""
         return total_of(self.mean) - self.mean["waiting"]
 
 
 def drawn_figures(run: Run) -> list[str]:
-    """Return the figures that some round has a value of; the others are known at the end at most."""
+    """Return the figures with a value in any round."""
     metrics = run.metrics_table
     return [name for name in columns.figures(metrics) if np.isfinite(column(metrics, name)).any()]
 
 
 def shown(shares: Shares) -> Shares:
-    """Return the shares that readers see: waiting, encryption and the like only where there was some."""
+    """Return the shares to be shown, which are those in :data:`_ALWAYS` and others that are not 0."""
     return {part: seconds for part, seconds in shares.items() if seconds or part in _ALWAYS}
 
 
 def time_columns(metrics: pa.Table) -> dict[str, Floats]:
-    """Return what each round's seconds were spent on, by :data:`SHARES`."""
+    """Return the seconds of each round by :data:`SHARES`."""
     accounted = {part: np.nan_to_num(column(metrics, f"{part}_s")) for part in SHARES}
-    # Less than nothing is left where a client claims more time than there was.
+    # The rest would be negative if a client claims more time than has passed.
     return accounted | {"unaccounted": np.maximum(accounted["unaccounted"], 0.0)}
 
 
 def network_split(metrics: pa.Table) -> tuple[float, float]:
-    """Return the parts of all rounds' seconds on the network: serialisation and propagation; nan if not known."""
+    """Return the seconds of serialisation and of propagation of all rounds; nan if unknown."""
     names = ("serialisation_s", "propagation_s")
     serialisation, propagation = (column(metrics, name) for name in names)
     known = np.isfinite(serialisation)
@@ -127,7 +124,7 @@ def network_split(metrics: pa.Table) -> tuple[float, float]:
 
 
 def time_split(metrics: pa.Table) -> Shares:
-    """Return what the seconds of all rounds were spent on."""
+    """Return the seconds of all rounds together by :data:`SHARES`."""
     return {part: float(values.sum()) for part, values in time_columns(metrics).items()}
 
 
@@ -137,12 +134,12 @@ def total_of(shares: Shares) -> float:
 
 
 def rounds_seconds(run: Run) -> float:
-    """Return the seconds of all rounds, as if clients had been there when they were asked."""
+    """Return the seconds of all rounds, without reconnections after restarts."""
     return total_of(time_split(run.steady.metrics))
 
 
 def idle_seconds(metrics: pa.Table) -> float:
-    """Return how long the average client waited for the slowest one, over all rounds; nan if not known."""
+    """Return the mean seconds that clients waited for the slowest one, over all rounds; nan if unknown."""
     return _of_known(np.sum, column(metrics, "idle_s"))
 
 
@@ -152,13 +149,13 @@ def traffic(metrics: pa.Table) -> RunTraffic:
     sockets = (column(metrics, name) for name in ("socket_down", "socket_up"))
     return RunTraffic(
         *(float(np.nansum(column(metrics, name))) for name in names),
-        # Some rounds alone would pass for all.
+        # A total over some rounds would be misleading.
         *(float(values.sum()) if values.size else math.nan for values in sockets),
     )
 
 
 def own_calls(calls: pa.Table) -> pa.Table:
-    """Return the calls of the rounds themselves, without those of the evaluation."""
+    """Return the calls of the rounds, without those of the evaluation."""
     return calls.filter(pc.not_equal(calls["kind"], "inspect")) if "kind" in calls.column_names else calls
 
 
@@ -205,14 +202,14 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
                 mean=mean | {"unaccounted": rest},
             )
         )
-    # Those that never answered (nan) are the slowest of all.
+    # Clients without an answer (nan) are sorted as the slowest.
     return sorted(found, key=lambda costs: (-np.nan_to_num(costs.total_p50, nan=math.inf), costs.name))
 
 
 def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    """Return the settings that are not the same in all runs: dotted key to each run's value.
+    """Return the values of all runs for each dotted key of the settings in which they differ.
 
-    The name is left out, since it tells runs apart already; a key that a run does not have is ``None`` there.
+    The name is left out. The value is ``None`` for a run without the key.
     """
     each = [flat(run.settings_values) for run in runs]
     keys = dict.fromkeys(key for values in each for key in values)
@@ -221,7 +218,7 @@ def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
 
 
 def headline(run: Run) -> dict[str, Any]:
-    """Return the few settings that tell what a run is."""
+    """Return the main settings of a run."""
     values = run.settings_values
     named = {part: values.get(part) for part in ("algorithm", "data", "objective")}
     names = {part: section if isinstance(section, dict) else {} for part, section in named.items()}
@@ -236,7 +233,7 @@ def headline(run: Run) -> dict[str, Any]:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Return a name for each run, the shortest that no other has: of its settings, its id without the date, its id."""
+    """Return the shortest unique name for each run: by its settings, its id without the date, or its id."""
     given = [str(run.settings_values.get("name") or run.id) for run in runs]
     undated = [_DATE.sub("", run.id) for run in runs]
     return [
@@ -257,6 +254,6 @@ def flat(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _of_known(reduce: Callable[..., Any], values: Floats, *arguments: float) -> float:
-    """Return what a function such as ``np.sum`` makes of the known values; nan if none is known."""
+    """Apply a function such as ``np.sum`` to the known values; return nan if none is known."""
     known = values[np.isfinite(values)]
     return float(reduce(known, *arguments)) if known.size else math.nan

@@ -1,10 +1,9 @@
-"""The course of a run, rebuilt from its tables: what followed what, what waited for what, how long each took.
+"""Timeline of a run, rebuilt from its tables: order, dependencies and durations of instructions.
 
-Times here are measured ones. What a message took on its way is left out, and so is what an instruction waited for
-because an earlier one of the same client was not done: both follow from the network
-(:mod:`fenchel.report.projection.projection`). Left out is also what it waited for a client that was not back
-yet, after the server had been started again (:mod:`fenchel.report.resumption`). Clients that were away at
-other times were so whatever the network is.
+Durations are measured, and exclude everything that depends on the network: the transmission of messages, and the wait
+of an instruction for an earlier one of the same client (:mod:`fenchel.report.projection.projection` computes both). The
+wait for clients to reconnect to a restarted server is excluded, too (:mod:`fenchel.report.resumption`). Other absences
+of clients are included, as they do not depend on the network.
 """
 
 from __future__ import annotations
@@ -30,36 +29,36 @@ _CALLS = (
     *("away_s", "queue_s", "broken_s", "network_s", "total_s", *(stage.column for stage in CLIENT_STAGES)),
     *("decode_s", *TAKING, "waiting_s", "arrived_s", "replied_s"),
 )
-_SLACK = 1e-3  # seconds by which two stamps of the server may be wrong
+_SLACK = 1e-3  # tolerance in seconds for the order of two timestamps of the server
 _METRICS = ("round", "seconds", "evaluation_s", "started_unix")
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction to one client, and its answer.
+    """One instruction to one client, and its reply.
 
     Attributes
     ----------
     client
-        Its id.
+        Client id.
     queued
-        When it was queued: seconds since the first instruction of the run.
+        Time of queueing, in seconds since the first instruction of the run.
     down, up
-        Bytes of the frames of both messages; 0 for an answer that never came.
+        Bytes of the frames of both messages; 0 for a reply that never came.
     away
-        Seconds for which the client was not there.
+        Seconds for which the client was not connected.
     server_queue
-        Seconds from queued, or from when the client was there, until the server began to send.
+        Seconds from queueing, or from the client's connection, until the server began to send.
     client_queue
-        Seconds on the client, from when it was there and the one before was done, until it was taken up.
+        Seconds on the client from arrival, and the end of the previous instruction, until handling began.
     compute, encryption, coding
-        Seconds of the client's work; coding with its journal.
+        Seconds of the client's work. Coding includes the journal.
     other
-        Seconds of the client that no other part accounts for, with the handover of the reply.
+        Seconds of the client that no other part accounts for, including the handover of the reply.
     decode, take
-        Seconds of the server with the reply.
+        Seconds of the server for decoding and using the reply.
     answered
-        Whether the server got an answer in time, be it a failure.
+        Whether the server received a reply in time, possibly a failure.
     """
 
     client: str
@@ -80,20 +79,21 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Step:
-    """The same instruction to several clients.
+    """One request to several clients.
 
     Attributes
     ----------
     phase, kind
-        As in ``calls.parquet``.
+        Phase and kind as in ``calls.parquet``.
     instructions
-        In the order in which they were queued.
+        Instructions in the order of queueing.
     ended
-        When the server went on: seconds since the first instruction of the run. For a ``tell``, when all were queued.
+        Time at which the server continued, in seconds since the first instruction of the run. For a ``tell``, the time
+        at which all instructions were queued.
     rest
-        Seconds from the last answer that was taken until then.
+        Seconds from the last reply until ``ended``.
     overdue
-        Whether somebody did not answer in time, so that a deadline may have ended the step.
+        Whether any client did not answer in time, so that a deadline may have ended the request.
     """
 
     phase: str
@@ -105,23 +105,24 @@ class Step:
 
     @property
     def started(self) -> float:
-        """When the first was queued."""
+        """Time at which the first instruction was queued."""
         return self.instructions[0].queued
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the server waited for answers."""
+        """True if the server waited for replies."""
         return self.kind != "tell"
 
     @cached_property
     def clients(self) -> frozenset[str]:
-        """Who was addressed."""
+        """Ids of the clients that received an instruction."""
         return frozenset(each.client for each in self.instructions)
 
     def follows(self, earlier: Step) -> bool:
-        """Whether this step began when an earlier one was over, so that the server had waited for it.
+        """Return whether this request began after the end of an earlier one, so that the server had waited for it.
 
-        A client is asked nothing while another question to it is open. Of others the clock must tell.
+        This is certain if they have a client in common, as a client has at most one open request. Otherwise timestamps
+        decide.
         """
         if not earlier.is_awaited:
             return False
@@ -131,14 +132,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of the run: a round, its evaluation, or what was before the first round.
+    """Part of a run: a round, its evaluation, or the setup.
 
     Attributes
     ----------
     started, ended
-        Seconds since the first instruction of the run.
+        Times in seconds since the first instruction of the run.
     steps
-        In the order in which they began.
+        Requests in the order of their starts.
     """
 
     started: float
@@ -148,16 +149,16 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What happened in a run.
+    """Timeline of a run.
 
     Attributes
     ----------
     run
-        Whose course it is.
+        The run.
     setup
-        Before the first round.
+        Part before the first round.
     rounds, evaluations
-        Of each round.
+        Each round, and the evaluation after it.
     overdue
         Number of instructions that were not answered in time.
     """
@@ -170,14 +171,14 @@ class Timeline:
 
     @property
     def largest_message(self) -> float:
-        """Bytes of the largest instruction or reply of the rounds and evaluations."""
+        """Size in bytes of the largest instruction or reply in rounds and evaluations."""
         stretches = (*self.rounds, *self.evaluations)
         each = (one for stretch in stretches for step in stretch.steps for one in step.instructions)
         return max((max(one.down, one.up) for one in each), default=0.0)
 
     @classmethod
     def of(cls, run: Run) -> Timeline:
-        """Rebuild the course of a run."""
+        """Rebuild the timeline of a run from its tables."""
         calls, metrics = run.calls_table, run.metrics_table
         if not metrics.num_rows or not calls.num_rows:
             raise CheckpointError(f"{run.why_empty}: there is nothing to project")
@@ -219,14 +220,14 @@ class Timeline:
 
 
 def _in_one_process(run: Run) -> bool:
-    """Whether clients and server were one process: then nobody kept a log, and nothing crossed a socket."""
+    """Return whether clients and server were one process, in which case there are no logs and no socket bytes."""
     logs = any((run.path / name).exists() for name in ("log.jsonl", "clients"))
     crossed = columns.column(run.calls_table, "socket_up")
     return not logs and not np.isfinite(crossed).any()
 
 
 def _steps(calls: pa.Table, origin: float, away: Floats) -> list[tuple[int, Step]]:
-    """Return the steps with their rounds, in the order in which they began."""
+    """Return the requests with their rounds, in the order of their starts."""
     rows = calls.select(_CALLS).to_pylist()
     for row in rows:
         row["queued_unix"] -= origin
@@ -242,7 +243,7 @@ def _steps(calls: pa.Table, origin: float, away: Floats) -> list[tuple[int, Step
 
 
 def _occasions(rows: Sequence[dict[str, Any]]) -> Iterator[int]:
-    """Yield for each row how often its phase was begun before, one row after the other: a client is in each once."""
+    """Yield the number of the request of its phase to which each row belongs. A client is in each request once."""
     occasion, of, seen = 0, ("", ""), set[str]()
     for row in rows:
         if (row["phase"], row["kind"]) != of or row["client"] in seen:
@@ -255,7 +256,7 @@ def _step(phase: str, kind: str, rows: Sequence[dict[str, Any]], each: Sequence[
     ended = each[-1].queued
     rest = 0.0
     if kind != "tell":
-        # From queued to the end of its exchange: total, take and waiting are without gaps.
+        # The sum of total, take and waiting is the time from queueing to the end of the request.
         ends = [
             (row["queued_unix"] + row["total_s"] + _taking(row) + _known(row["waiting_s"]), row["waiting_s"])
             for row in rows
@@ -267,11 +268,11 @@ def _step(phase: str, kind: str, rows: Sequence[dict[str, Any]], each: Sequence[
 
 
 def _instructions(rows: Sequence[dict[str, Any]], away: Floats) -> list[Instruction]:
-    """Return each row as an instruction; what it waited for the one before it at the client is taken out.
+    """Return each row as an instruction, without its wait for the previous one of the client.
 
-    So is the time until its client was back, after the server had been started again.
+    The time until the client reconnected to a restarted server is subtracted, too.
     """
-    free: dict[str, float] = {}  # when the client's last reply was under way
+    free: dict[str, float] = {}  # time at which each client sent its last reply
     found = []
     for row, absent in zip(rows, away, strict=True):
         arrived, replied = row["queued_unix"] + row["arrived_s"], row["queued_unix"] + row["replied_s"]

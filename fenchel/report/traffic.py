@@ -1,4 +1,4 @@
-"""Which bytes went where: by phase or client, direction and layer."""
+"""Traffic by phase or client, direction and layer."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ LAYERS: dict[Layer, tuple[str, str]] = {
     "wire": ("wire_down", "wire_up"),
     "socket": ("socket_down", "socket_up"),
 }
-"""The columns of each layer, to clients and from clients; each layer contains the one before it."""
+"""Columns of each layer, to and from clients. Each layer includes the one before it."""
 
 
 @dataclass(frozen=True)
 class TrafficRow:
-    """The bytes of one phase, or of one client; evaluation is a phase, too.
+    """Traffic of one phase, which may be the evaluation, or of one client.
 
     Attributes
     ----------
     name
-        Of the phase or client.
+        Name of the phase or client.
     calls
         Number of instructions.
     down, up
-        Bytes to clients and from clients, by layer; nan where a layer was not counted.
+        Bytes to and from clients by layer; nan if a layer was not counted.
     """
 
     name: str
@@ -40,7 +40,7 @@ class TrafficRow:
 
 
 def carried_by(calls: pa.Table, key: str) -> list[TrafficRow]:
-    """Return the bytes of the calls for each value of a text column, in order of their first calls.
+    """Return the traffic of calls by the values of a text column, in the order of their first calls.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def carried_by(calls: pa.Table, key: str) -> list[TrafficRow]:
         return []
     names, group = columns.grouped(calls, key)
     numbers = np.bincount(group)
-    # A call without an answer (nan) is counted with the client's next one.
+    # Bytes of a call without a reply (nan) are counted with the client's next call.
     sums = {
         layer: tuple(columns.sums_by(columns.column(calls, column), group, len(names)) for column in pair)
         for layer, pair in LAYERS.items()

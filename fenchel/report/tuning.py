@@ -1,4 +1,4 @@
-"""Results of a search: values of its objectives, table, JSON and plot, read from the study of Optuna."""
+"""Results of a search, from Optuna's study: values of its objectives, table, JSON and plot."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 LOSSES = ("objective", "primal_objective", "train_loss")
-"""Columns that the objective ``objective`` stands for: the first that a run has."""
+"""Candidate columns for the objective ``objective``, of which the first known one is used."""
 
 SUMS: Mapping[str, tuple[str, ...]] = {"seconds": ("seconds",), "bytes": ("wire_down", "wire_up")}
 """Objectives that are sums over the rounds, and their columns."""
 
 _CHOSEN, _OTHER = "#c2501a", "#b4bac2"
-_LABELLED = 12  # trials of the front whose numbers fit into the plot
-_WIDE = 20.0  # values that span more than this factor are drawn on a logarithmic axis
+_LABELLED = 12  # largest number of trials of the front with labels in the plot
+_WIDE = 20.0  # ratio of largest to smallest value above which an axis is logarithmic
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class SearchResult:
     Attributes
     ----------
     objectives
-        Name, direction.
+        Name and direction of each objective.
     front
-        Numbers of the best trials: one, or with several objectives the Pareto front.
+        Numbers of the best trials: one, or the Pareto front of several objectives.
     """
 
     objectives: Mapping[str, str]
@@ -54,19 +54,19 @@ class SearchResult:
 
     @property
     def chosen(self) -> int:
-        """Number of the best trial; on a front the one with the largest grey relational grade."""
+        """Number of the best trial, which on a front has the largest grey relational grade."""
         signs = [1 if direction == "minimize" else -1 for direction in self.objectives.values()]
         costs = np.array([self.trials[number].values for number in self.front]) * signs
         return self.front[choose(costs)]
 
     @property
     def parameters(self) -> list[str]:
-        """Keys of the parameters."""
+        """Dotted keys of the parameters."""
         return list(dict.fromkeys(key for trial in self.trials for key in trial.params))
 
 
 def loss_column(known: Collection[str]) -> str:
-    """Return the column that ``objective`` stands for."""
+    """Return the column for the objective ``objective``."""
     return next((name for name in LOSSES if name in known), LOSSES[0])
 
 
@@ -76,9 +76,9 @@ def objective_value(run: Run, objective: str) -> float:
     Raises
     ------
     DivergedError
-        The value, or the loss, is not finite.
+        If the value, or the loss, is not finite.
     SettingsError
-        The run has a loss, but no such figure.
+        If the run has a loss, but not this figure.
     """
     metrics = run.metrics_table
     if objective in SUMS:
@@ -100,7 +100,7 @@ def objective_value(run: Run, objective: str) -> float:
 
 
 def as_json(result: SearchResult) -> dict[str, Any]:
-    """Return the result as values of JSON."""
+    """Return the result for JSON."""
     return {
         "objectives": dict(result.objectives),
         "best": list(result.front),
@@ -120,7 +120,7 @@ def as_json(result: SearchResult) -> dict[str, Any]:
 
 
 def show(result: SearchResult, console: Console) -> None:
-    """Print the completed trials, the best first, then those that were stopped or failed."""
+    """Print completed trials, best first, then stopped and failed ones."""
     best = (
         "the best trial" if len(result.objectives) == 1 else f"on the Pareto front, of which {result.chosen} is chosen"
     )

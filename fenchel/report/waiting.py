@@ -1,4 +1,4 @@
-"""Who waited for whom: for each client and round, how long its answers took, and how long it waited for others."""
+"""Waiting times by client and round: time until the client's replies, and its wait for slower clients."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from fenchel.report import columns
 from fenchel.report.columns import Floats
 
 Groups: TypeAlias = list[NDArray[np.int64]]
-"""Places of neighbours, group by group."""
+"""Consecutive positions in each group."""
 
 Number = TypeVar("Number", np.float64, np.int64)
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A map of c clients by m rounds, or of groups of either.
+    """Map of c clients by m rounds, or of groups of these.
 
     Attributes
     ----------
     clients
-        Names of the c rows; those that take longest come first.
+        Names of the c rows, slowest first.
     rounds
         Names of the m columns.
     took
-        Seconds until the client's answers were taken, summed over the exchanges of the round, shape (c, m); of a group
-        the mean. Nan where it was not asked, or did not answer.
+        Seconds until the client's replies were taken, summed over the requests of a round, or the mean of a group,
+        shape (c, m). nan if the client was not asked, or did not answer.
     waited
-        Seconds from then until the exchanges were over, shape (c, m): how long it waited for slower clients. Nan also
-        where the run's table does not say.
+        Seconds from the client's replies to the end of the requests, shape (c, m), in which it waited for slower
+        clients. nan also if unknown.
     missed
-        Instructions without an answer that counted, shape (c, m), int64.
+        Number of instructions without a reply that counted, shape (c, m), int64.
     """
 
     clients: list[str]
@@ -53,7 +53,7 @@ def waiting_of(calls: pa.Table) -> Waiting:
     Parameters
     ----------
     calls
-        Rows of ``calls.parquet``. Only exchanges that were waited for count: no promises, no evaluation.
+        Rows of ``calls.parquet``. Only requests that a round waited for count, not ``tell`` or evaluation.
     """
     if "kind" in calls.column_names:
         calls = calls.filter(pc.equal(calls["kind"], "ask"))
@@ -69,7 +69,7 @@ def waiting_of(calls: pa.Table) -> Waiting:
     )
     outcome = np.asarray(calls["outcome"].to_pylist(), dtype=object)
     missed = np.bincount(cells[outcome != "counted"], minlength=took.size).reshape(shape)
-    # Those that never answered (nan) are the slowest of all.
+    # Clients without an answer (nan) are sorted as the slowest.
     mean = np.nan_to_num(_means(took), nan=np.inf)
     order = sorted(range(len(clients)), key=lambda k: (-mean[k], clients[k]))
     return Waiting(
@@ -82,12 +82,14 @@ def waiting_of(calls: pa.Table) -> Waiting:
 
 
 def thinned(full: Waiting, clients: int, rounds: int) -> Waiting:
-    """Return a smaller map, in which neighbours are grouped: clients that are about equally slow, rounds in a row.
+    """Return a smaller map by grouping neighbours: clients of similar speed, and consecutive rounds.
 
     Parameters
     ----------
+    full
+        Map of all clients and rounds.
     clients, rounds
-        At most as many rows and columns.
+        Largest numbers of rows and columns.
     """
     rows, columns = (neighbours(size, most) for size, most in zip(full.took.shape, (clients, rounds), strict=True))
     return Waiting(
@@ -107,12 +109,12 @@ def _means(values: Floats) -> Floats:
 
 
 def neighbours(size: int, most: int) -> Groups:
-    """Return the numbers from 0 to ``size`` in at most ``most`` groups of about equal size."""
+    """Return the numbers below ``size`` in at most ``most`` consecutive groups of about equal size."""
     return np.array_split(np.arange(size), min(size, most)) if size else []
 
 
 def names_of(names: Sequence[str], groups: Groups, between: str) -> list[str]:
-    """Return a name for each group of neighbours: its only one, or the first and the last."""
+    """Return a name for each group: that of its only member, or those of the first and last."""
     return [names[each[0]] if each.size == 1 else f"{names[each[0]]}{between}{names[each[-1]]}" for each in groups]
 
 

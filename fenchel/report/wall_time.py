@@ -1,4 +1,4 @@
-"""The whole wall-clock time of a run as an equation: set-up, rounds, evaluation, the rest, and pauses."""
+"""Wall-clock time of a run as a sum of setup, rounds, evaluation, rest and pauses."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from fenchel.report.run import Run
 
 @dataclass(frozen=True)
 class WallTime:
-    """Seconds of a run by the server's clock, from when it began to wait for clients until the model was saved.
+    """Seconds of a run by the server's clock, from the start of joining until the model was saved.
 
-    Of a run that is not over, or was killed, until its last round that is recorded.
+    For an unfinished run, until its last recorded round.
 
     Attributes
     ----------
     setup
-        Before the first round: clients join, the algorithm is set up. After a resumption again, with the time until the
-        clients were back. If nothing says when a resumed run began, from its first instruction on.
+        Time before the first round, in which clients join and the algorithm is set up, and the time until clients
+        reconnected after each resumption. It begins with the first instruction if the start of a process is unknown.
     rounds
-        Of all rounds.
+        Time of all rounds.
     evaluation
-        After rounds.
+        Time of evaluations after rounds.
     rest
-        Between rounds and after the last one: tables, checkpoints that were waited for, how the algorithm finishes.
+        Time between rounds and after the last one: tables, waits for checkpoints, the algorithm's final phase.
     paused
-        Before each resumption, since the last round that was kept: nobody conducted the run, or it did what was lost.
+        Time before each resumption since the last round that was kept, in which no server ran, or its work was lost.
     """
 
     setup: float
@@ -41,23 +41,23 @@ class WallTime:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Sum of all parts."""
         return math.fsum(getattr(self, field.name) for field in fields(self))
 
     def parts(self) -> dict[str, float]:
-        """Return the seconds by what people call them; pauses only where there was one."""
+        """Return the seconds by label, with pauses only if there were any."""
         names = {"set-up": self.setup, "rounds": self.rounds, "evaluation": self.evaluation, "rest": self.rest}
         return names | ({"paused": self.paused} if self.paused else {})
 
 
 def wall_of(run: Run) -> WallTime:
-    """Return where the whole time of a run went, as far as it is recorded."""
+    """Return the parts of a run's wall-clock time, as far as recorded."""
     metrics, steady = run.metrics_table, run.steady
-    took = float((run.summary or {}).get("seconds") or 0.0)  # of the process that ended the run
+    took = float((run.summary or {}).get("seconds") or 0.0)  # of the last server process
     started, seconds, evaluation = (
         np.nan_to_num(column(metrics, name)) for name in ("started_unix", "seconds", "evaluation_s")
     )
-    # No round yet, or a table that does not say when they began.
+    # No round yet, or a table without start times.
     if not metrics.num_rows or not started.all():
         known = float(seconds.sum()), float(evaluation.sum())
         return WallTime(max(took - sum(known), 0.0), *known, 0.0, 0.0)
@@ -89,7 +89,7 @@ def wall_of(run: Run) -> WallTime:
 
 
 def _begins(run: Run, started: Floats, ended: Floats, took: float) -> Floats:
-    """Return when each server process began, in order: by the log, or else as late as the tables allow."""
+    """Return the start time of each server process, from the log, or the latest time that the tables allow."""
     calls = run.calls_table
     queued = column(calls, "queued_unix")
     first = float(np.nanmin([started[0], *queued[:1]]))
@@ -100,12 +100,12 @@ def _begins(run: Run, started: Floats, ended: Floats, took: float) -> Floats:
         if not any(before < begun <= started[place] for begun in begins):
             begins.append(float(started[place]))
     if not begins and took:
-        begins = [float(ended[-1]) - took]  # never resumed: all that is not recorded is set-up
+        begins = [float(ended[-1]) - took]  # never resumed, so that all unrecorded time is setup
     return np.array(sorted({*begins, *(() if begins and min(begins) <= first else (first,))}))
 
 
 def _resumed_rounds(run: Run) -> list[int]:
-    """Return the places of the rounds that were the first after the server had been started again."""
+    """Return the positions of the first rounds after restarts of the server."""
     calls = run.calls_table
     epochs, numbers = epochs_of(calls), column(calls, "round")
     rounds = column(run.metrics_table, "round")

@@ -119,7 +119,7 @@ class DualAscent(Algorithm):
             n_i, by client id.
         rounding, second_rounding
             Accumulated rounding error of the averages of the first and second cohort in the sum of the duals, shape
-            (d,). It is added to the next average (docs/specifications/feddcd.md, section 5, 5.20).
+            (d,). It is added to the next average (docs/specifications/feddcd.md, section 5, row 5.20).
         committed
             Number of rounds whose average was sent to the clients.
         figures

@@ -260,7 +260,7 @@ class DataSource:
     def test(self, dtype: DTypeLike = np.float64) -> Shard | None:
         """Return the test set, or ``None`` if there is none, or it cannot be prepared.
 
-        Positions are those in the test set. A server without the network of ``data.extractor`` cannot prepare the test set.
+        Positions are those in the test set. A server without the network of ``data.extractor`` cannot prepare it.
         """
         if self._test is None:
             return None

@@ -1,7 +1,7 @@
-"""What the clients of a run did: operations of the model, and bytes on the wire, of each instruction.
+"""Effort of the clients of a run: operations of the model and bytes on the wire, by instruction.
 
-Bytes are measured (``calls.parquet``). Operations follow from the settings: how many samples go through the model
-in a phase is a matter of the algorithm, and what one sample takes is a matter of the model.
+Bytes are measured (``calls.parquet``). Operations are computed from the settings: the number of samples in a phase
+follows from the algorithm, and the operations per sample from the model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fenchel.report.energy.operations import BACKWARD, forward_macs
 from fenchel.report.run import Run
 
 Work: TypeAlias = Literal["nothing", "local steps", "loss", "loss and gradient"]
-"""What a client does in a phase: mini-batch gradients, a loss of the dual batch, or both on the whole shard."""
+"""Computation of a client in each phase: mini-batch gradients, a loss of the dual batch, or both on the shard."""
 
 _TRAINING: Mapping[str, Work] = {"train": "local steps"}
 _PHASES: Mapping[str, Mapping[str, Work]] = {
@@ -44,18 +44,18 @@ _PHASES: Mapping[str, Mapping[str, Work]] = {
 
 @dataclass(frozen=True)
 class Effort:
-    """What the clients of a run did, an entry for each instruction of the rounds (evaluation is not counted).
+    """Effort of the clients of a run, by instruction, without evaluation.
 
     Attributes
     ----------
     rounds
-        How many rounds these are.
+        Number of rounds.
     round, phase, client
-        Of each instruction, shape (k,).
+        Round, phase and client of each instruction, shape (k,).
     macs
-        Multiply-accumulate operations, shape (k,), float64; 0 where nothing came back.
-    bits_up
-        bits_up, bits_down: on the wire, with frames and what was sent again, shape (k,), float64.
+        Multiply-accumulate operations, shape (k,), float64; 0 for instructions without a reply.
+    bits_up, bits_down
+        Bits on the wire, with frames and retransmissions, shape (k,), float64.
     """
 
     rounds: int
@@ -69,16 +69,16 @@ class Effort:
 
 @dataclass(frozen=True)
 class Expense:
-    """What an effort cost.
+    """Energy and time of an effort.
 
     Attributes
     ----------
     computing, sending, receiving
-        Joules of all clients together.
+        Energy of all clients together in joules.
     seconds
-        The phases of all rounds, each as long as its slowest client takes.
+        Sum of the durations of all phases, each as long as that of its slowest client.
     clients
-        Joules of each client.
+        Energy of each client in joules.
     """
 
     computing: float
@@ -89,19 +89,21 @@ class Expense:
 
     @property
     def energy(self) -> float:
-        """Joules of all clients together."""
+        """Total energy of all clients in joules."""
         return self.computing + self.sending + self.receiving
 
 
 def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> Effort:
-    """Return what the clients of a run did in its first rounds.
+    """Return the effort of the clients of a run in its first rounds.
 
     Parameters
     ----------
+    run
+        The run.
     rounds
-        How many rounds count; ``None``: all, and what came after the last one.
+        Number of rounds; ``None`` for all rounds and the algorithm's final phase.
     macs
-        Operations of one sample's forward pass; ``None``: as the model of the settings has it.
+        Operations of the forward pass of one sample; ``None`` for those of the model in the settings.
     """
     settings = run.settings
     algorithm = settings.algorithm
@@ -131,7 +133,7 @@ def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> E
         round=columns.column(calls, "round").astype(np.int64),
         phase=np.array(phases),
         client=np.array(clients),
-        # Whoever never answered cannot be known to have computed.
+        # Without a reply it is unknown whether the client has computed.
         macs=np.where(bits_up > 0, macs * done, 0.0),
         bits_up=bits_up,
         bits_down=8 * columns.column(calls, "wire_down"),
@@ -139,7 +141,7 @@ def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> E
 
 
 def _forward_passes(algorithm: LocalTrainingSettings, phase: str, samples: int) -> float:
-    """Return how many forward passes of a sample a client of so many samples makes in a phase, or as much work."""
+    """Return the work of a client in a phase, in forward passes of one sample."""
     work = _PHASES.get(algorithm.name, _TRAINING).get(phase)
     if work is None:
         raise SettingsError(f"how much a client computes in phase {phase!r} of {algorithm.name} is not known")
@@ -155,7 +157,7 @@ def _forward_passes(algorithm: LocalTrainingSettings, phase: str, samples: int) 
 
 
 def _samples_used(algorithm: LocalTrainingSettings, samples: int) -> int:
-    """Return how many samples all mini-batches of a round have together."""
+    """Return the total number of samples in the mini-batches of a round."""
     size, steps = algorithm.samples_a_step(samples), algorithm.steps(samples)
     if algorithm.batches != "passes":
         return steps * size
@@ -164,11 +166,11 @@ def _samples_used(algorithm: LocalTrainingSettings, samples: int) -> int:
 
 
 def expense(effort: Effort, devices: Devices, channel: Channel) -> Expense:
-    """Return what an effort costs on given devices."""
+    """Return the energy and time of an effort for given devices and channel."""
     compute, send, receive, seconds = (np.zeros(effort.macs.size) for _ in range(4))
     for client in np.unique(effort.client):
         mine, own = effort.client == client, devices.of(str(client))
-        # All costs are proportional: it is enough to know those of one operation and of one bit.
+        # All costs are proportional to operations or bits.
         for joules, amount, unit in (
             (compute, effort.macs, computing(own, 1.0)),
             (send, effort.bits_up, sending(own, channel, 1.0)),
@@ -190,9 +192,9 @@ def expense(effort: Effort, devices: Devices, channel: Channel) -> Expense:
 
 
 def rounds_to(run: Run, figure: str, target: float) -> int | None:
-    """Return the first round after which a figure is as good as the target; ``None`` if it never is.
+    """Return the first round after which a figure reaches the target, or ``None`` if it never does.
 
-    Accuracies are to be at least the target, all other figures at most.
+    Accuracies reach a target from below, other figures from above.
     """
     if figure not in summary.drawn_figures(run):
         known = ", ".join(summary.drawn_figures(run)) or "none"

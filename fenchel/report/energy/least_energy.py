@@ -1,4 +1,4 @@
-"""The number of local steps with which a target takes the least energy (docs/specifications/drdm.md, section 4.2)."""
+"""Number of local steps with the least energy to a target (docs/specifications/drdm.md, section 4.2)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def between(table: Mapping[int, float], steps: float) -> float:
     Parameters
     ----------
     table
-        The quantity by number of local steps, such as the rounds S(tau) to a target accuracy.
+        Quantity by number of local steps, such as the rounds S(tau) to a target accuracy.
     steps
-        Tau, between the smallest and the largest of the table.
+        Number tau of local steps, within the range of the table.
     """
     known = sorted(table)
     if not known or not known[0] <= steps <= known[-1]:
@@ -30,26 +30,25 @@ def between(table: Mapping[int, float], steps: float) -> float:
 
 
 def best_local_steps(rounds: Mapping[int, float], energy_of_round: Callable[[int], float]) -> int:
-    """Return the number of local steps with which a target takes the least energy.
+    """Return the number of local steps with the least energy to a target.
 
-    Minimises ``S(tau) E_round(tau)`` over all whole numbers from the smallest to the largest of the table; of
-    equals the smallest wins. Between two known points S is linear, and so is the energy of a round, ``tau
-    E_step + E_tx``, which grows. Their product has no minimum in between: the best number is always one that
-    is known.
+    It minimises ``S(tau) E_round(tau)`` over all integers in the range of the table, and is the smallest of equal ones.
+    Between two entries S is linear, and so is the energy of a round, ``tau E_step + E_tx``, which increases. Their
+    product has no minimum in between, so the result is always an entry of the table.
 
     Parameters
     ----------
     rounds
-        S(tau), the rounds to the target with tau local steps; at least one entry.
+        S(tau), the rounds to the target with tau local steps, with at least one entry.
     energy_of_round
-        Of all clients together, in joules or any other unit.
+        Energy of all clients in a round, in any unit.
     """
     candidates = range(min(rounds), max(rounds) + 1)
     return min(candidates, key=lambda tau: between(rounds, tau) * energy_of_round(tau))
 
 
 def fitted(rounds: Mapping[int, float]) -> tuple[float, float]:
-    """Return a and b of the least-squares fit ``S(tau) = a + b / tau``, of a table with at least two entries."""
+    """Return a and b of the least-squares fit ``S(tau) = a + b / tau`` to a table of at least two entries."""
     tau = np.array(sorted(rounds), np.float64)
     columns = np.stack([np.ones_like(tau), 1 / tau], axis=1)
     (a, b), *_ = np.linalg.lstsq(columns, np.array([rounds[int(t)] for t in tau]), rcond=None)
@@ -57,11 +56,13 @@ def fitted(rounds: Mapping[int, float]) -> tuple[float, float]:
 
 
 def best_of_fit(a: float, b: float, ratio: float) -> float:
-    """Return the best number of local steps where ``S(tau) = a + b / tau``: ``sqrt((b / a) r)``.
+    """Return the best number of local steps for ``S(tau) = a + b / tau``, which is ``sqrt((b / a) r)``.
 
     Parameters
     ----------
+    a, b
+        Coefficients of the fit.
     ratio
-        r, the energy of a round's upload over that of one local step.
+        Ratio r of the energy of a round's upload to that of one local step.
     """
     return math.sqrt(b / a * ratio)

@@ -1,4 +1,4 @@
-"""Runs that differ in their number of local steps: what each takes to a target, and which number is the best."""
+"""Comparison of runs with different numbers of local steps by their energy to a target."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _TARGETED = ("client_accuracy_worst", "test_accuracy")
 
 @dataclass(frozen=True)
 class Measured:
-    """A run, and what its clients did until it reached the target.
+    """Run with the effort of its clients until the target.
 
     Attributes
     ----------
     run
         The run.
     local_steps
-        Tau; ``None`` where clients go by epochs.
+        Number tau of local steps; ``None`` for runs with epochs.
     effort
-        Of all rounds if there is no target; ``None`` if it was never reached.
+        Effort until the target, or of all rounds without a target; ``None`` if the target was not reached.
     """
 
     run: Run
@@ -43,9 +43,8 @@ class Measured:
         Parameters
         ----------
         target, figure
-            What counts is the rounds until this figure is as good as the target
-            (:func:`fenchel.report.energy.effort.rounds_to`); ``None``: the accuracy of the worst client, if it is
-            known, else that on the test set.
+            Target and the figure that reaches it (:func:`fenchel.report.energy.effort.rounds_to`). The default figure
+            is the accuracy of the worst client, if it is known, otherwise that on the test set.
         """
         rounds = None
         if target is not None:
@@ -57,18 +56,18 @@ class Measured:
         return cls(run, steps, None if missed else effort_of(run, rounds, macs))
 
     def expense(self, devices: Devices, channel: Channel) -> Expense | None:
-        """Return what that costs; ``None`` if the target was never reached."""
+        """Return the energy and time of the effort, or ``None`` if the target was not reached."""
         return None if self.effort is None else expense(self.effort, devices, channel)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The fit ``S(tau) = a + b / tau`` of the rounds, and the best tau if it were true.
+    """Fit ``S(tau) = a + b / tau`` of the rounds, and its best tau.
 
     Attributes
     ----------
     off
-        The largest difference between fit and measured rounds.
+        Largest difference between the fit and measured rounds.
     """
 
     a: float
@@ -79,16 +78,16 @@ class Fit:
 
 @dataclass(frozen=True)
 class LeastEnergy:
-    """The number of local steps that takes the least energy.
+    """Number of local steps with the least energy.
 
     Attributes
     ----------
     best
-        tau*.
+        The best number, tau*.
     rounds, energy_of_round
-        Means over the runs with each number of local steps.
+        Means over runs, by number of local steps.
     fit
-        ``None`` with less than three numbers, or where rounds do not fall with tau.
+        Fit of the rounds; ``None`` with fewer than three numbers, or if rounds do not decrease with tau.
     """
 
     best: int
@@ -98,7 +97,7 @@ class LeastEnergy:
 
 
 def choice(measured: Sequence[Measured], devices: Devices, channel: Channel) -> LeastEnergy | None:
-    """Choose among the runs that reached the target; ``None`` if they do not differ in their local steps."""
+    """Return the best number of local steps of runs that reached the target, or ``None`` if all have the same."""
     priced: dict[int, list[tuple[Effort, Expense]]] = {}
     for each in measured:
         if each.effort is not None and each.local_steps is not None:
@@ -133,12 +132,12 @@ def _fit(groups: dict[int, list[tuple[Effort, Expense]]], rounds: dict[int, floa
 def over_channels(
     measured: Sequence[Measured], devices: Devices, channel: Channel, snrs: Sequence[float], bandwidths: Sequence[float]
 ) -> tuple[str, NDArray[np.float64]]:
-    """Return the best number of local steps for each channel; of a single run its energy.
+    """Return the best number of local steps, or the energy of a single run, for each channel.
 
     Returns
     -------
     tuple[str, NDArray[np.float64]]
-        Shape (bandwidths, snrs).
+        Title of the quantity, and its values, shape (bandwidths, snrs).
     """
     values = np.zeros((len(bandwidths), len(snrs)))
     alone = len(measured) == 1
