@@ -28,8 +28,8 @@ SHARES = (*PARTS, "unaccounted")
 """Parts of a round in order, and the rest that none of them accounts for."""
 
 Shares: TypeAlias = dict[str, float]
-"""Seconds by :data:`SHARES`. For a round, ``waiting`` is the wait for replies that never came; for a client's calls, that
-for the slowest client."""
+"""Seconds by :data:`SHARES`. ``waiting`` of a round is the wait for replies that never came, and that of a client's
+calls the wait for the slowest client."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ LOWER = "FENCHEL_LOWER_DEBT"
 
 OPENINGS = re.compile(r"\s*(What|Who|How|Whether|Where|Which|Say)\b")
 WORDS = re.compile(r"\b(nobody|somebody|everybody|whoever|told)\b", re.IGNORECASE)
+PARAMETERS = re.compile(r"^Parameters\n-+\n(.*?)(?=\n\n[A-Z][A-Za-z ]+\n-+\n|\Z)", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(rf"#.*{WORDS.pattern}", re.IGNORECASE)
 
 TERMS = {
@@ -100,6 +101,31 @@ def terms(tree: ast.Module, module: str) -> Iterator[Finding]:
                 yield Finding("term", line, f"{name}: write {instead}")
 
 
+def sections(tree: ast.Module) -> Iterator[Finding]:
+    """Find entries of a docstring's ``Parameters`` that are no parameters of the function, or fields of the class."""
+    own: list[ast.FunctionDef | ast.AsyncFunctionDef]
+    known: set[str]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            own = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+            known = {ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign)}
+            if not own and not known:
+                continue  # the parameters are those of a base class
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            own, known = [node], set()
+        else:
+            continue
+        for each in own:
+            given = each.args
+            known |= {argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+            known |= {f"*{given.vararg.arg}"} if given.vararg else set()
+            known |= {f"**{given.kwarg.arg}"} if given.kwarg else set()
+        if entries := PARAMETERS.search(ast.get_docstring(node) or ""):
+            lines = (line for line in entries[1].splitlines() if line and not line.startswith(" "))
+            names = (name for line in lines for name in line.split(" : ")[0].split(", "))
+            yield from (Finding("section", node.lineno, f"{node.name}: {name}") for name in names if name not in known)
+
+
 def spelt(node: ast.expr) -> str:
     """Return the text of an expression, in which a word stands for whatever is not literal."""
     match node:
@@ -150,6 +176,7 @@ def findings() -> dict[tuple[str, str], list[Finding]]:
     found: dict[tuple[str, str], list[Finding]] = {}
     for path, tree in trees.items():
         each = [*openings(tree), *words(tree, sources[path]), *terms(tree, path.stem), *messages(tree, errors)]
+        each += sections(tree)
         for finding in each:
             found.setdefault((path.relative_to(ROOT).as_posix(), finding.rule), []).append(finding)
     return found
@@ -193,6 +220,39 @@ class NoRoomError(FenchelError): ...
         *((1, "opening"), (1, "term"), (2, "term"), (2, "word")),
         *((3, "word"), (3, "word"), (4, "message")),
     ]
+
+
+def test_a_section_of_parameters_names_no_others() -> None:
+    source = '''
+def put(path, *parts, **options):
+    """Put.
+
+    Parameters
+    ----------
+    path : str
+        Path of the file.
+    *parts, options
+        Others.
+
+    Returns
+    -------
+    nothing
+    """
+
+
+class Put:
+    """Put.
+
+    Parameters
+    ----------
+    path, mode
+        Where and how.
+    """
+
+    path: str
+'''
+    found = [(finding.line, finding.text) for finding in sections(ast.parse(source))]
+    assert found == [(2, "put: options"), (18, "Put: mode")]
 
 
 def test_what_stands_for_a_value_counts_as_one_word() -> None:

@@ -192,7 +192,7 @@ class SampledByWeight(Robust):
             Global model, shape (d,).
         take
             Callback for each reply, with the client id, Delta_i and Delta'_i.
-        values
+        **values
             Further values to send.
         """
         n, k = self.training_cohort(t), self.snapshot_step(t)

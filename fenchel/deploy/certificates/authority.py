@@ -1,4 +1,4 @@
-"""The authority of a federation: the certificate that everybody trusts, and the key that signs all others."""
+"""Certificate authority of a federation: the certificate that all parties trust, and the key that signs all others."""
 
 from __future__ import annotations
 
@@ -37,14 +37,23 @@ _USAGES = (
 
 
 def make_authority(folder: Path, name: str, *, days: int = AUTHORITY_DAYS, force: bool = False) -> None:
-    """Make an authority: the certificate that everybody trusts, and the key that signs all others.
+    """Create a certificate authority.
 
     Parameters
     ----------
     folder
-        Where ``authority.pem`` and ``authority-key.pem`` are written.
+        Folder for ``authority.pem`` and ``authority-key.pem``.
+    name
+        Name of the authority.
+    days
+        Validity in days.
     force
-        Replace an authority that is there. Nothing that it signed is accepted any more.
+        Whether to replace an existing authority, whose certificates are then no longer accepted.
+
+    Raises
+    ------
+    CredentialError
+        If there is an authority already, or the folder cannot be written.
     """
     if not 1 <= len(name) <= 64 or not name.isprintable():
         raise SettingsError(f"an authority's name has 1 to 64 printable characters, not {name!r}")
@@ -58,20 +67,20 @@ def make_authority(folder: Path, name: str, *, days: int = AUTHORITY_DAYS, force
     )
     write(folder, {AUTHORITY: certificate_pem(certificate), AUTHORITY_KEY: key_pem(key)}, force)
     with explained(folder, "cannot be written"):
-        for old in (ISSUED, REVOKED):  # of the authority that was replaced
+        for old in (ISSUED, REVOKED):  # files of the replaced authority
             (folder / old).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class Authority:
-    """What signs.
+    """Certificate authority with its private key.
 
     Attributes
     ----------
     certificate, key
-        The pair.
+        Certificate and private key.
     folder
-        Where it is kept.
+        Folder of the files.
     """
 
     certificate: x509.Certificate
@@ -94,12 +103,18 @@ class Authority:
     def sign(
         self, name: x509.Name, key: ec.EllipticCurvePublicKey, extensions: Sequence[x509.ExtensionType], days: int
     ) -> x509.Certificate:
-        """Make the certificate of a key, and note that there is one.
+        """Sign a certificate for a public key, and add it to the list of issued ones.
 
         Parameters
         ----------
+        name
+            Subject of the certificate.
+        key
+            Public key of the subject.
+        extensions
+            Extensions of the certificate.
         days
-            How long it is valid; not longer than the authority.
+            Validity in days, at most that of the authority.
         """
         issuer = self.certificate
         start = max(now() - CLOCK_SKEW, issuer.not_valid_before_utc)
@@ -114,19 +129,19 @@ class Authority:
         for extension in extensions:
             builder = builder.add_extension(extension, critical=False)
         certificate = builder.sign(self.key, hashes.SHA256())
-        note(self.folder, certificate)  # at once: what is not listed cannot be revoked by its name
+        note(self.folder, certificate)  # at once, as only listed certificates can be revoked by name
         return certificate
 
 
 def subject(name: str) -> x509.Name:
-    """Return a name as certificates have it."""
+    """Return the X.509 name with a common name."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def unsigned(
     owner: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, start: datetime, end: datetime
 ) -> x509.CertificateBuilder:
-    """Return what all certificates have, before they are signed."""
+    """Return an unsigned certificate with the parts that all certificates have."""
     return (
         x509.CertificateBuilder()
         .subject_name(owner)

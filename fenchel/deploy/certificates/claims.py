@@ -1,4 +1,4 @@
-"""Identities for replicas: containers that differ in nothing but their host names."""
+"""Identities of replicated containers, which differ only in their host names."""
 
 from __future__ import annotations
 
@@ -11,24 +11,22 @@ from fenchel.common.tls.credentials import CLAIMS, KEY
 
 
 def claim(pool: Path, holder: str) -> str:
-    """Take an identity that nobody else has, or the one that this holder has taken before.
+    """Claim a free identity in a shared folder, or return the one that the holder has claimed before.
 
-    Replicas of one container differ in nothing but their host names, so each takes the first identity of a
-    shared folder that is free. A claim is the file ``claims/<client>`` in the pool, which names its holder;
-    the identities themselves are only read.
+    A claim is the file ``claims/<client>`` in the pool with the name of its holder. The identities themselves are only
+    read.
 
     Parameters
     ----------
     pool
-        A folder that holds one folder for each client, as :func:`fenchel.deploy.certificates.making.make_all` writes
-        them.
+        Folder with one folder for each client, as written by :func:`fenchel.deploy.certificates.making.make_all`.
     holder
-        Who takes it: the same after a restart, and different for each replica.
+        Name of the replica, which is unique, and the same after a restart.
 
     Returns
     -------
     str
-        The client's name; its credentials are in ``pool / name``.
+        Client id. Its credentials are in ``pool / name``.
     """
     claims = pool / CLAIMS
     try:
@@ -37,7 +35,7 @@ def claim(pool: Path, holder: str) -> str:
         for name in names:
             if (claims / name).exists() and (claims / name).read_text() == holder:
                 return name
-        # A link comes into being with its content, so no claim is ever half made.
+        # Creating a link is atomic, so that no claim is incomplete.
         draft = claims / f".{secrets.token_hex(8)}"
         draft.write_text(holder)
         try:

@@ -1,4 +1,4 @@
-"""What a certificate says: whose it is, what it is for, until when."""
+"""Descriptions of certificates: subject, role, hosts, validity."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from fenchel.deploy.certificates.pem import certificates, public_key
 
 
 def common_name(credentials: Credentials) -> str:
-    """Return the name in a certificate: with TLS, the id of the client that shows it."""
+    """Return the common name in a certificate, which is the client id if TLS is used."""
     return subject_name(certificates(credentials.certificate, CERTIFICATE)[0])
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Describe the certificate in a folder: a leaf's, or else the authority's.
+    """Describe the certificate in a folder, which is that of a participant or of the authority.
 
     Returns
     -------
     dict[str, Any]
-        ``subject``; ``role``: ``authority``, or as :func:`role_of`; ``serial``: its number, in hexadecimal digits;
-        ``hosts``: what a server's certificate is valid for; ``starts`` and ``expires`` (ISO 8601); ``authority``: its
-        name; ``authority_sha256``: fingerprint of the authority's certificate, the same on both sides of a connection
-        that works.
+        ``subject``; ``role``: ``authority``, or as in :func:`role_of`; ``serial``: serial number in hexadecimal digits;
+        ``hosts``: hosts of a server's certificate; ``starts`` and ``expires`` (ISO 8601); ``authority``: name of the
+        authority; ``authority_sha256``: fingerprint of its certificate, which must be equal on both sides of a
+        connection.
     """
     authority = certificates(read(folder / AUTHORITY), folder / AUTHORITY)[0]
     path = folder / CERTIFICATE
@@ -50,7 +50,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def key_fingerprint(key: ec.EllipticCurvePublicKey) -> str:
-    """Return what two people can compare of a key: the first half of its SHA-256."""
+    """Return the fingerprint of a key that two people can compare: the first half of its SHA-256."""
     return hashlib.sha256(public_key(key)).digest()[:16].hex(" ", 2)
 
 
@@ -66,7 +66,7 @@ def subject_name(certificate: x509.Certificate) -> str:
 
 
 def role_of(certificate: x509.Certificate) -> str:
-    """Return whose certificate it can be: ``server``, ``client``, ``monitor`` or ``any``."""
+    """Return the role of a certificate: ``server``, ``client``, ``monitor`` or ``any``."""
     try:
         usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
@@ -77,7 +77,7 @@ def role_of(certificate: x509.Certificate) -> str:
 
 
 def hosts_of(certificate: x509.Certificate) -> list[str]:
-    """Return the names and addresses that a server's certificate is valid for."""
+    """Return the host names and addresses in a server's certificate."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

@@ -1,4 +1,4 @@
-"""Files that only their owner can read."""
+"""Files with access for their owner only."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from fenchel.common.storage.store import replacing, settle
 
 
 def read(path: Path) -> bytes:
-    """Return what a file holds."""
+    """Return the content of a file."""
     with explained(path, "cannot be read"):
         return path.read_bytes()
 
 
 def write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
-    """Write files that only their owner can read; check first that none is there.
+    """Write files that only their owner can read, and raise an error if one exists.
 
-    With ``force`` each takes the place of the old one at once: somebody may be using them. The disk has them on
-    return: the loss of power must not bring back what was replaced, such as a list of what was revoked.
+    With ``force`` each file is replaced atomically, as a process may be using it. Files are synced to disk before the
+    return, so that a power failure does not bring back an old file, such as an old revocation list.
     """
     with explained(folder, "cannot be written"):
-        # What lies above holds names alone, and is passed through by users who are given a folder in it.
+        # Parent folders contain only names. They stay accessible for users who own a folder in them.
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         for name in files:
@@ -39,7 +39,7 @@ def write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
 
 @contextmanager
 def explained(path: Path, what: str) -> Iterator[None]:
-    """Turn errors of the operating system into a CredentialError that names the file."""
+    """Convert errors of the operating system into a ``CredentialError`` that names the file."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The list of what an authority has signed, by which certificates are revoked."""
+"""List of the certificates that an authority has issued, which revocation uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ISSUED = "issued.jsonl"
 
 @dataclass(frozen=True)
 class Issued:
-    """A certificate that an authority signed: its serial number, whose it is, until when (ISO 8601)."""
+    """Issued certificate: serial number, subject, and expiry (ISO 8601)."""
 
     serial: int
     name: str
@@ -27,7 +27,7 @@ class Issued:
 
 
 def issued(authority_folder: Path) -> list[Issued]:
-    """Return what an authority has signed, in order."""
+    """Return the certificates that an authority has issued, in order."""
     path = authority_folder / ISSUED
     if not path.exists():
         return []
@@ -43,7 +43,7 @@ def issued(authority_folder: Path) -> list[Issued]:
 
 
 def note(authority_folder: Path, certificate: x509.Certificate) -> None:
-    """Add a certificate to the list of what an authority has signed."""
+    """Add a certificate to the list of an authority."""
     line = {
         "serial": f"{certificate.serial_number:x}",
         "name": subject_name(certificate),
@@ -63,5 +63,5 @@ def note(authority_folder: Path, certificate: x509.Certificate) -> None:
 
 
 def _whole_lines(text: bytes) -> bytes:
-    """Leave out a last line without its end: a crash has cut it off, before there was such a certificate."""
+    """Remove an incomplete last line, which a crash left before the certificate was made."""
     return text[: text.rfind(b"\n") + 1]

@@ -1,7 +1,7 @@
-"""The two files of a key pair, and the rule of who is given which.
+"""Files of a Paillier key pair, and the check that a server has no private key.
 
-``clients.secret`` holds what all clients share: each of them gets a copy. ``server.public`` holds the public
-key: the server may have it. A server that is offered the other one refuses to start.
+``clients.secret`` has the secrets that all clients share, and each client gets a copy. ``server.public`` has the public
+key for the server. A server refuses to start if it can read the former.
 """
 
 from __future__ import annotations
@@ -19,30 +19,32 @@ CLIENTS = "clients.secret"
 SERVER = "server.public"
 
 SECRETS_VARIABLE = "FENCHEL_SECRETS"
-"""Names the file for ``fenchel client --secrets`` in the environment."""
+"""Environment variable for ``fenchel client --secrets``."""
 PUBLIC_KEY_VARIABLE = "FENCHEL_PUBLIC_KEY"
-"""Names the file for ``fenchel server --public-key`` in the environment."""
+"""Environment variable for ``fenchel server --public-key``."""
 MOUNTED_SECRETS = Path("/run/secrets")
-"""Where containers find the secrets that they are given."""
+"""Folder of mounted secrets in containers."""
 
-_LONGEST = 1 << 20  # bytes of a file that are looked at; a key is shorter
+_LONGEST = 1 << 20  # bytes of a file that are inspected, more than any key has
 
 
 def make_keys(
     folder: Path, bits: int = DEFAULT_BITS, implementation: Implementation = "fenchel", *, force: bool = False
 ) -> PublicKey:
-    """Make a key pair: ``clients.secret`` (mode 0600) and ``server.public``.
+    """Create a key pair: ``clients.secret`` (mode 0600) and ``server.public``.
 
     Parameters
     ----------
     folder
-        Where; if it is missing it is made, for its owner alone.
+        Folder of the files, which is created with access for its owner only.
+    bits
+        Length of the key.
     implementation
-        What makes it.
+        Implementation of key generation.
     force
-        Replace what is there. What was encrypted with it can no longer be read.
+        Whether to replace existing keys. Values encrypted with them can no longer be decrypted.
     """
-    # Only here: a process that is a server must not even have this code.
+    # Imported here, as server processes must not contain this code.
     from fenchel.keys.shared import Secrets
 
     paths = folder / CLIENTS, folder / SERVER
@@ -66,7 +68,7 @@ def make_keys(
 
 
 async def make_keys_apart(folder: Path, bits: int, implementation: Implementation) -> PublicKey:
-    """Make a key pair in another process, so that this one, which is to be a server, never has the private key."""
+    """Create a key pair in another process, so that this one, which becomes a server, never has the private key."""
     words = ("keys", str(folder), "--bits", str(bits), "--implementation", implementation)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "fenchel", *words),
@@ -92,12 +94,16 @@ def read_public(path: Path) -> PublicKey:
 def refuse_private_keys(
     certificates: Path | None, environment: Mapping[str, str], mounted: Path = MOUNTED_SECRETS
 ) -> None:
-    """Refuse to be a server within reach of what decrypts.
+    """Raise an error if a server can read private keys.
 
     Parameters
     ----------
+    certificates
+        Folder of the server's certificate.
+    environment
+        Environment variables.
     mounted
-        Where containers find their secrets.
+        Folder of mounted secrets in containers.
     """
     for place, text in _offered(certificates, environment, mounted):
         if looks_private(text):
@@ -110,7 +116,7 @@ def refuse_private_keys(
 
 
 def _offered(certificates: Path | None, environment: Mapping[str, str], mounted: Path) -> Iterator[tuple[str, str]]:
-    """Yield all that a server is given besides its settings: where it is, and what it says."""
+    """Yield name and content of everything that a server receives besides its settings."""
     for name, value in environment.items():
         yield f"the variable {name} of the environment", value
     files = [Path(environment[name]) for name in (SECRETS_VARIABLE, PUBLIC_KEY_VARIABLE) if environment.get(name)]
@@ -123,7 +129,7 @@ def _offered(certificates: Path | None, environment: Mapping[str, str], mounted:
 
 
 def _beginning(path: Path) -> str:
-    """Return the beginning of a file; nothing of one that this process cannot read, which is not within its reach."""
+    """Return the beginning of a file, or "" if this process cannot read it."""
     try:
         with path.open(errors="replace") as file:
             return file.read(_LONGEST)

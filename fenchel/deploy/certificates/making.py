@@ -1,4 +1,4 @@
-"""Certificates for the server and the clients: making and renewing them."""
+"""Creation and renewal of certificates for server, clients and monitors."""
 
 from __future__ import annotations
 
@@ -23,23 +23,27 @@ from fenchel.deploy.certificates.pem import certificate_pem, certificates, key_p
 LEAF_DAYS = 397
 
 _ALWAYS = ("localhost", "127.0.0.1", "::1")
-_CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # 64: the limit of X.509; also a folder's name
+_CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # X.509 allows 64; it is also a folder's name
 _HOST_NAME = re.compile(r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_-]{1,63}")
 
 
 def make_server(
     authority_folder: Path, folder: Path, hosts: Sequence[str], *, days: int = LEAF_DAYS, force: bool = False
 ) -> None:
-    """Make the server's certificate and key.
+    """Create the server's certificate and key.
 
     Parameters
     ----------
+    authority_folder
+        Folder of the authority.
     folder
-        Where ``authority.pem``, ``certificate.pem`` and ``key.pem`` are written.
+        Folder for ``authority.pem``, ``certificate.pem`` and ``key.pem``.
     hosts
-        Names and IP addresses that clients dial, without a port; ``localhost`` is always among them.
+        Host names and IP addresses that clients dial, without a port. ``localhost`` is always added.
     days
-        How long it is valid; not longer than its authority.
+        Validity in days, at most that of the authority.
+    force
+        Whether to replace existing files.
     """
     names = list(dict.fromkeys(_general_name(host) for host in (*hosts, *_ALWAYS)))
     _make_leaf(
@@ -53,12 +57,20 @@ def make_server(
 
 
 def make_client(authority_folder: Path, folder: Path, name: str, *, days: int = LEAF_DAYS, force: bool = False) -> None:
-    """Make one client's certificate and key.
+    """Create a client's certificate and key.
 
     Parameters
     ----------
+    authority_folder
+        Folder of the authority.
+    folder
+        Folder for ``authority.pem``, ``certificate.pem`` and ``key.pem``.
     name
-        The client's id, by which the server knows it.
+        Client id.
+    days
+        Validity in days, at most that of the authority.
+    force
+        Whether to replace existing files.
     """
     _make_participant(authority_folder, folder, name, CLIENT_SCHEME, days, force)
 
@@ -66,7 +78,7 @@ def make_client(authority_folder: Path, folder: Path, name: str, *, days: int = 
 def sign_client(
     authority: Authority, name: str, key: ec.EllipticCurvePublicKey, *, days: int = LEAF_DAYS
 ) -> x509.Certificate:
-    """Make a client's certificate of a key that the client made itself; errors as for :func:`make_client`."""
+    """Sign a certificate for a key that a client has made itself. Raises the errors of :func:`make_client`."""
     check_client_name(name)
     return authority.sign(subject(name), key, _of_participant(name, CLIENT_SCHEME), days)
 
@@ -74,7 +86,7 @@ def sign_client(
 def make_monitor(
     authority_folder: Path, folder: Path, name: str, *, days: int = LEAF_DAYS, force: bool = False
 ) -> None:
-    """Make the certificate and key of a monitor, which may check a server's health and take no part in a run.
+    """Create the certificate and key of a monitor, which may check a server's health but not take part in runs.
 
     Parameters and errors as for :func:`make_client`; the name is for the server's log.
     """
@@ -82,12 +94,18 @@ def make_monitor(
 
 
 def make_all(folder: Path, hosts: Sequence[str], clients: Sequence[str], *, force: bool = False) -> None:
-    """Make an authority, and certificates and keys for the server and all clients.
+    """Create an authority, and certificates and keys for the server and all clients.
 
     Parameters
     ----------
     folder
-        Below it each of them gets a folder: ``authority``, ``server``, and one of each client's name.
+        Folder of all, with the subfolders ``authority``, ``server``, and one for each client.
+    hosts
+        Host names and IP addresses that clients dial.
+    clients
+        Client ids.
+    force
+        Whether to replace existing files.
     """
     if len(set(clients)) < len(clients):
         raise SettingsError("each client needs a name of its own, but some names are given twice")
@@ -103,18 +121,20 @@ def make_all(folder: Path, hosts: Sequence[str], clients: Sequence[str], *, forc
 
 
 def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> None:
-    """Make a certificate and key in place of those in a folder, for the same name or the same hosts.
+    """Replace the certificate and key in a folder by new ones, for the same name or hosts.
 
-    Whoever uses the folder takes them up by itself. The old certificate is valid until it expires; see
-    :func:`fenchel.deploy.certificates.revocation.revoke`.
+    Processes that use the folder load them by themselves. The old certificate is valid until it expires, unless it is
+    revoked (:func:`fenchel.deploy.certificates.revocation.revoke`).
 
     Parameters
     ----------
+    authority_folder
+        Folder of the authority.
     folder
-        Of :func:`make_server`, :func:`make_client` or :func:`make_monitor`; of the old files only the certificate is
+        Folder written by :func:`make_server`, :func:`make_client` or :func:`make_monitor`. Only the old certificate is
         needed.
     days
-        How long the new one is valid; not longer than its authority.
+        Validity of the new certificate in days, at most that of the authority.
     """
     path = folder / CERTIFICATE
     old = certificates(read(path), path)[0]
@@ -138,7 +158,7 @@ def _make_participant(authority_folder: Path, folder: Path, name: str, scheme: s
 
 def _of_participant(name: str, scheme: str) -> list[x509.ExtensionType]:
     return [
-        # Strict verifiers want an alternative name in each certificate; a client has no host, so a URI.
+        # Strict verifiers require an alternative name. Clients have no host, so it is a URI.
         x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"{scheme}:{name}")]),
         x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]),
     ]
@@ -163,7 +183,7 @@ def _make_leaf(
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    with contextlib.suppress(ValueError):  # a name, then
+    with contextlib.suppress(ValueError):  # not an address, so a host name
         return x509.IPAddress(ip_address(host))
     try:
         ascii_name = host.encode("idna").decode()
@@ -175,7 +195,7 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def check_client_name(name: str) -> None:
-    """Refuse a name that no client can have; SettingsError."""
+    """Raise a ``SettingsError`` if a name is not a valid client id."""
     if not _CLIENT_NAME.fullmatch(name):
         raise SettingsError(
             f"{name!r} cannot be a client's name, which has 1 to 64 letters, digits, dots, hyphens or "

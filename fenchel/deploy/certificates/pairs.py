@@ -1,4 +1,4 @@
-"""Whether a certificate, its key and its authority belong together."""
+"""Check that a certificate, its key and its authority belong together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fenchel.deploy.certificates.validity import check_dates
 
 
 def check_pair(credentials: Credentials) -> None:
-    """Check that certificate, key and authority belong together and are valid now."""
+    """Raise a ``CredentialError`` unless certificate, key and authority belong together and are valid now."""
     chain = certificates(credentials.certificate, CERTIFICATE)
     authorities = certificates(credentials.authority, AUTHORITY)
     leaf = chain[0]

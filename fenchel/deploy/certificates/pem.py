@@ -1,4 +1,4 @@
-"""Certificates and keys in PEM form."""
+"""Certificates and keys in PEM format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def certificates(pem: bytes, where: Path | str) -> list[x509.Certificate]:
     """Return the certificates in a file's bytes, at least one."""
     try:
         found = x509.load_pem_x509_certificates(pem)
-        for certificate in found:  # the library reads these parts only when they are asked for
+        for certificate in found:  # the library parses these parts only on access
             void = certificate.subject, certificate.extensions, public_key(certificate)
             del void
         return found
@@ -42,18 +42,18 @@ def private_key(pem: bytes, where: Path | str) -> PrivateKeyTypes:
 
 
 def public_key(holder: x509.Certificate | PrivateKeyTypes | ec.EllipticCurvePublicKey) -> bytes:
-    """Return a public key, or that of a certificate or a private key, in a form that can be compared."""
+    """Return the public key of a certificate or of a key as bytes, for comparison."""
     key = holder if isinstance(holder, ec.EllipticCurvePublicKey) else holder.public_key()
     return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def certificate_pem(certificate: x509.Certificate) -> bytes:
-    """Return a certificate as its file's bytes."""
+    """Encode a certificate in PEM format."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return a private key as its file's bytes; it is not locked, as gRPC needs it."""
+    """Encode a private key in PEM format, without a passphrase, as gRPC requires."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

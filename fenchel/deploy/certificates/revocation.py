@@ -1,4 +1,4 @@
-"""The list of certificates that count no more, as an authority signs it."""
+"""Revocation list, signed by the authority."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ def revoke(authority_folder: Path, *, names: Sequence[str] = (), serials: Sequen
 
     Parameters
     ----------
+    authority_folder
+        Folder of the authority.
     names
-        Clients, all of whose certificates up to now are revoked.
+        Clients whose certificates, all issued so far, are revoked.
+    serials
+        Serial numbers of further certificates.
 
     Returns
     -------
     list[int]
-        Serial numbers of the certificates that are revoked now and were not before.
+        Serial numbers of the newly revoked certificates.
     """
     authority = Authority.load(authority_folder)
     issuer = authority.certificate.subject

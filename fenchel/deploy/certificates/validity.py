@@ -1,4 +1,4 @@
-"""From when and until when a certificate is valid."""
+"""Validity of certificates."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from cryptography import x509
 from fenchel.common.errors import CredentialError, SettingsError
 
 CLOCK_SKEW = timedelta(hours=1)
-"""Machines whose clocks are a little behind accept a new certificate."""
+"""Time by which validity begins in the past, for machines whose clocks are behind."""
 
 
 def now() -> datetime:
-    """Return the time in whole seconds, which is all that a certificate can tell."""
+    """Return the time in whole seconds, the resolution of certificates."""
     return datetime.now(UTC).replace(microsecond=0)
 
 
 def lifetime(days: int) -> timedelta:
-    """Return for how long a certificate is valid."""
+    """Return the validity of a certificate as a duration."""
     if not 1 <= days <= 36500:
         raise SettingsError(f"a certificate is valid for 1 to 36500 days, not {days}")
     return timedelta(days=days)
 
 
 def check_dates(certificate: x509.Certificate, who: str) -> None:
-    """Check that a certificate is valid now."""
+    """Raise a ``CredentialError`` unless a certificate is valid now."""
     time, start, end = now(), certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if time > end:
         raise CredentialError(f"{who} expired on {end:%Y-%m-%d}; replace it with fenchel certs renew")

@@ -1,1 +1,1 @@
-"""Invitations: a client makes its key where it is, and the authority that invited it signs the key."""
+"""Invitations, by which a client makes its key on its own machine, and has it signed by the authority."""

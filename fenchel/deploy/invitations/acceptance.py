@@ -1,4 +1,4 @@
-"""The client's side: make a key where it is to be used, and have it signed by the authority of an invitation."""
+"""Client's side of an invitation: creation of a key, and the request for its certificate."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ _REFUSALS = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def accept(invitation: Invitation, folder: Path) -> ec.EllipticCurvePublicKey:
-    """Make a key in a folder, and put beside it the certificate and the authority's that the invitation leads to.
+    """Create a key in a folder, and write the certificate signed by the inviting authority and that of the authority.
 
-    A key that is there without a certificate, from a call that did not end, is used again.
+    A key without a certificate, from an earlier call that was interrupted, is used again.
 
     Returns
     -------
-    The public key.
+    ec.EllipticCurvePublicKey
+        Public key of the client.
 
     Raises
     ------
     UnreachableError
-        Nothing answers at the invitation's address.
+        If nothing answers at the invitation's address.
     CredentialError
-        Something else answers there, the invitation counts no more, or the folder cannot be written.
+        If another service answers, the invitation is no longer valid, or the folder cannot be written.
     """
     key = _key_in(folder)
     request = x509.CertificateSigningRequestBuilder().subject_name(subject(invitation.name)).sign(key, hashes.SHA256())
@@ -53,13 +54,13 @@ async def accept(invitation: Invitation, folder: Path) -> ec.EllipticCurvePublic
     check_pair(made)
     if common_name(made) != invitation.name:
         raise CredentialError(f"the certificate that came is of {common_name(made)!r:.100}, not of {invitation.name!r}")
-    # In this order: with a certificate all is there, and without one this is done again.
+    # The certificate is written last: without it, the call is repeated.
     write(folder, {AUTHORITY: reply.authority, CERTIFICATE: reply.certificate}, force=True)
     return key.public_key()
 
 
 def _key_in(folder: Path) -> ec.EllipticCurvePrivateKey:
-    """Return the key in a folder, made if there is none."""
+    """Return the key in a folder, which is created if there is none."""
     path = folder / KEY
     if not path.exists():
         write(folder, {KEY: key_pem(ec.generate_private_key(ec.SECP256R1()))}, force=False)
@@ -70,7 +71,7 @@ def _key_in(folder: Path) -> ec.EllipticCurvePrivateKey:
 
 
 async def _signed(invitation: Invitation, request: bytes) -> pb.SignReply:
-    """Return what the authority answers, over a connection to the very machine that the invitation names."""
+    """Return the authority's reply, over a connection to the service with the invitation's fingerprint."""
     shown = await asyncio.to_thread(_certificate_at, invitation.address)
     if hashlib.sha256(shown).digest() != invitation.fingerprint:
         raise CredentialError(
@@ -96,7 +97,7 @@ async def _signed(invitation: Invitation, request: bytes) -> pb.SignReply:
 
 
 def _certificate_at(address: Address) -> bytes:
-    """Return the certificate that is shown at an address, in DER; it is not trusted yet."""
+    """Return the certificate of the service at an address, in DER, without trusting it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])

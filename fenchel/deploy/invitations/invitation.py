@@ -1,4 +1,4 @@
-"""The invitation of a client, which travels to it as a token."""
+"""Invitation of a client, and its token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECRET_BYTES = 16
 FINGERPRINT_BYTES = 32
 
 HOST_NAME = "fenchel-signing"
-"""In the certificate that the authority's service shows, which clients know by its fingerprint."""
+"""Name in the certificate of the authority's service, which clients verify by its fingerprint."""
 
 _PREFIX = "fenchel_"
 _TOKEN = re.compile(_PREFIX + r"[A-Za-z0-9_-]{1,1000}={0,2}")
@@ -27,16 +27,16 @@ _TOKEN = re.compile(_PREFIX + r"[A-Za-z0-9_-]{1,1000}={0,2}")
 
 @dataclass(frozen=True)
 class Invitation:
-    """Leave to get the certificate of one name, once, from one authority.
+    """Permission to get one certificate for one client id from an authority.
 
     Attributes
     ----------
     name
-        The client's id.
+        Client id.
     address
-        Where the authority signs.
+        Address of the authority's signing service.
     fingerprint
-        SHA-256 of the certificate that is shown there.
+        SHA-256 of the certificate of that service.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Invitation:
 
     @property
     def token(self) -> str:
-        """The invitation as a word to copy."""
+        """Invitation as a text without spaces."""
         message = pb.Invitation(
             name=self.name, address=str(self.address), fingerprint=self.fingerprint, secret=self.secret
         )
@@ -54,7 +54,7 @@ class Invitation:
 
     @classmethod
     def parse(cls, token: str) -> Self:
-        """Read a token; SettingsError if it is none, or not a whole one."""
+        """Parse a token; raise a ``SettingsError`` if it is invalid or incomplete."""
         wrong = SettingsError("not a token of fenchel certs invite, or not a whole one; copy it again", key="--token")
         if not _TOKEN.fullmatch(token):
             raise wrong

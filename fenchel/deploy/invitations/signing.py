@@ -1,4 +1,4 @@
-"""The authority's side: a service that signs the keys of invited clients, each invitation once."""
+"""Authority's side of invitations: a service that signs the key of each invited client once."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass
 class _Guest:
-    """An invited client, and what it got.
+    """Invited client and its certificate.
 
     Attributes
     ----------
     is_contested
-        The token came with another key, too.
+        Whether the token was also used with another key.
     """
 
     invitation: Invitation
@@ -54,14 +54,14 @@ class _Guest:
 
 @dataclass
 class SigningService(SigningServicer):
-    """Signs for the clients that were invited, and is done when each has its certificate.
+    """Service that signs the keys of invited clients.
 
     Attributes
     ----------
     on_event
-        Is called with what happens.
+        Callback for progress messages to the operator.
     days
-        How long certificates are valid.
+        Validity of certificates in days.
     """
 
     authority: Authority
@@ -79,11 +79,11 @@ class SigningService(SigningServicer):
 
     @property
     def missing(self) -> list[str]:
-        """Names of the clients that have no certificate yet."""
+        """Ids of the clients without a certificate."""
         return [guest.invitation.name for guest in self._guests if not guest.certificate]
 
     async def wait(self, seconds: float) -> None:
-        """Return when all have come; CredentialError after so long."""
+        """Wait until all clients have a certificate; raise a ``CredentialError`` after ``seconds``."""
         try:
             await asyncio.wait_for(self._all_came.wait(), seconds)
         except TimeoutError:
@@ -93,7 +93,7 @@ class SigningService(SigningServicer):
             ) from None
 
     async def Sign(self, request: pb.SignRequest, context: _Context) -> pb.SignReply:
-        """Sign a key; the secret says for whom."""
+        """Sign the key in a request for the client whose secret the request has."""
         caller = unquote(context.peer().partition(":")[2])
         guest = self._guest(request.secret)
         if guest is None:
@@ -131,20 +131,20 @@ class SigningService(SigningServicer):
         return pb.SignReply(authority=certificate_pem(self.authority.certificate), certificate=guest.certificate)
 
     def _report_stranger(self, caller: str) -> None:
-        """Report the first callers without a token; they must not fill the screen."""
+        """Report the first callers without a token, and ignore others, so that they do not fill the screen."""
         self._strangers += 1
         if self._strangers <= _SHOWN_REFUSALS:
             last = "; more are not shown" if self._strangers == _SHOWN_REFUSALS else ""
             self.on_event(f"refused: a caller at {caller}, with no token that stands{last}")
 
     def _guest(self, secret: bytes) -> _Guest | None:
-        """Return the guest with this secret; how long it takes depends on no secret."""
+        """Return the guest with this secret, in a time that is independent of secrets."""
         found = [each for each in self._guests if hmac.compare_digest(each.invitation.secret, secret)]
         return found[0] if found else None
 
 
 def requested_key(request: bytes) -> ec.EllipticCurvePublicKey:
-    """Return the public key in a signing request, whose sender has the private one; CredentialError."""
+    """Return the public key in a signing request; raise a ``CredentialError`` unless the sender has the private key."""
     try:
         found = x509.load_der_x509_csr(request)
         key, is_valid = found.public_key(), found.is_signature_valid
@@ -167,19 +167,29 @@ async def inviting(
     on_event: Callable[[str], None],
     days: int = LEAF_DAYS,
 ) -> AsyncIterator[tuple[SigningService, list[Invitation]]]:
-    """Serve the clients of these names for the duration of a ``with`` block.
+    """Serve signing requests of the named clients for the duration of a ``with`` block.
 
-    at: where clients dial; port 0: the port that is listened on.
-    listen: address of this machine; port 0 takes a free one.
-    on_event: called with what happens, in lines for people.
-    days: how long their certificates are valid.
+    Parameters
+    ----------
+    authority
+        Authority that signs.
+    names
+        Client ids.
+    at
+        Address that clients dial; port 0 for the port of ``listen``.
+    listen
+        Address on this machine; port 0 takes a free one.
+    on_event
+        Callback for progress messages to the operator.
+    days
+        Validity of certificates in days.
 
     Raises
     ------
     SettingsError
-        A name cannot be a client's, or is given twice.
+        If a name is not a valid client id, or is given twice.
     UnreachableError
-        The address cannot be listened on.
+        If the address cannot be bound.
     """
     for name in names:
         check_client_name(name)
@@ -194,7 +204,7 @@ async def inviting(
             ("grpc.max_concurrent_streams", 1),
             ("grpc.server_handshake_timeout_ms", 10_000),
             ("grpc.max_connection_idle_ms", 10_000),
-            ("grpc.max_connection_age_ms", 1000 * _CALL_SECONDS),  # also with a call whose message never ends
+            ("grpc.max_connection_age_ms", 1000 * _CALL_SECONDS),  # also ends calls with endless messages
             ("grpc.max_connection_age_grace_ms", 1000),
             ("grpc.so_reuseport", 0),
         ),
@@ -220,7 +230,7 @@ async def inviting(
 
 
 def _shown(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    """Return the certificate of the service itself, which no authority needs to sign: tokens have its fingerprint."""
+    """Return the self-signed certificate of the service, whose fingerprint is in the tokens."""
     name = subject(HOST_NAME)
     return (
         unsigned(name, name, key.public_key(), now() - CLOCK_SKEW, now() + _LISTENED)

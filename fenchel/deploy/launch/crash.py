@@ -15,12 +15,12 @@ from fenchel.common.errors import FenchelError
 
 @contextmanager
 def leaving_no_data(*passing: type[Exception]) -> Iterator[None]:
-    """Report a defect in a ``with`` block without the text of the error, and have no image of the memory written.
+    """Report a defect in a ``with`` block without the text of the error, and disable core dumps.
 
     Parameters
     ----------
-    passing
-        Errors that somebody else takes care of, besides those of Fenchel.
+    *passing
+        Errors that the caller handles, besides those of Fenchel.
     """
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))

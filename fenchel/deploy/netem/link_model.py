@@ -1,4 +1,4 @@
-"""When bytes come out at the other end of a link: the model that the relay carries out."""
+"""Link model: arrival times of bytes at the other end of an emulated link."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from fenchel.common.settings.link import Link
 
 LONGEST_JITTER = 10.0
-"""Times its mean at which the random delay is cut off: e^-10, one draw in 22,000."""
+"""Largest random delay in units of its mean; e^-10, one draw in 22,000, would exceed it."""
 
 QUEUE_SECONDS = 0.1
-"""What may wait to leave at one time, in seconds of the bandwidth, as in the buffer of a home router."""
+"""Capacity of the queue, in seconds of the bandwidth, similar to the buffer of a home router."""
 
 _LARGEST_CHUNK, _SMALLEST_CHUNK = 1 << 18, 1 << 10
-_CHUNK_SECONDS = 0.004  # a chunk arrives as a whole, so it must not be long on its way
+_CHUNK_SECONDS = 0.004  # transmission time of a chunk, which is short, as a chunk arrives as a whole
 _UNLIMITED_CAPACITY = 64 << 20
 
 
@@ -28,15 +28,15 @@ class LinkModel:
     Attributes
     ----------
     delay
-        Seconds that each byte is on its way.
+        Propagation delay of each byte in seconds.
     jitter
-        Mean, in seconds, of an exponential delay on top of it; 0: none.
+        Mean of an additional exponential delay in seconds; 0 for none.
     rate
-        Bytes per second that can leave; ``None``: any number.
+        Bandwidth in bytes per second; ``None`` for no limit.
     draws
-        Where the jitter comes from.
+        Generator of the jitter.
     free_at
-        When everything that has been sent so far will have left.
+        Time at which all bytes sent so far have left the queue.
     """
 
     delay: float
@@ -46,16 +46,15 @@ class LinkModel:
     free_at: float = -math.inf
 
     def arrival(self, now: float, size: int) -> float:
-        """Send some bytes, and return when the last of them arrives.
+        """Send bytes, and return the arrival time of the last of them.
 
-        They leave after those that were sent before, one after the other at the rate of the way, and are then
-        under way for the delay and the jitter. Of one connection they must be handed out in the order in
-        which they came, so the caller takes the latest of the arrivals so far.
+        They leave after all earlier bytes, at the rate of the link, and arrive after the delay and the jitter. The
+        bytes of a connection stay in order, so the caller takes the latest arrival time so far.
 
         Parameters
         ----------
         now
-            The time, which never goes back from call to call.
+            Present time, which does not decrease from call to call.
         size
             Number of bytes.
         """
@@ -68,19 +67,19 @@ class LinkModel:
         return self.free_at + self.delay + extra
 
     def full_for(self, now: float) -> float:
-        """Return the seconds until the queue in front of the way takes more."""
+        """Return the seconds until the queue accepts more bytes."""
         return max(0.0, self.free_at - now - QUEUE_SECONDS)
 
     @property
     def chunk(self) -> int:
-        """Bytes that are sent at once, at most: few enough that the first of them do not wait long for the last."""
+        """Largest number of bytes sent at once, so that the first do not wait long for the last."""
         if self.rate is None:
             return _LARGEST_CHUNK
         return max(_SMALLEST_CHUNK, min(int(self.rate * _CHUNK_SECONDS), _LARGEST_CHUNK))
 
     @property
     def capacity(self) -> int:
-        """Bytes of one connection that the way holds at most: those under way, and the queue."""
+        """Largest number of bytes of one connection in flight and in the queue."""
         if self.rate is None:
             return _UNLIMITED_CAPACITY
         longest = self.delay + LONGEST_JITTER * self.jitter + QUEUE_SECONDS
@@ -88,16 +87,16 @@ class LinkModel:
 
 
 def ways(link: Link, up_draws: np.random.Generator, down_draws: np.random.Generator) -> tuple[LinkModel, LinkModel]:
-    """Return a link's way up and its way down: each has half the round trip, and a bandwidth of its own."""
+    """Return the models of uplink and downlink, each with half the round-trip time and its own bandwidth."""
     delay, jitter = link.rtt / 2, link.jitter / 2
     return LinkModel(delay, jitter, link.upload, up_draws), LinkModel(delay, jitter, link.download, down_draws)
 
 
 def cut_times(link: Link, draws: np.random.Generator) -> Iterator[float]:
-    """Yield when a link is cut, in seconds from its first connection.
+    """Yield the times at which a link is cut, in seconds from its first connection.
 
-    The times of ``cut_at``, and random ones: while the link is up, the next is an exponential time of mean
-    ``cut_every`` away. What falls into the time that the link is down anyway is left out.
+    These are the times of ``cut_at``, and random times with exponential intervals of mean ``cut_every`` while the link
+    is up. Times at which the link is down already are omitted.
     """
     up_since = 0.0
     while True:
@@ -107,5 +106,5 @@ def cut_times(link: Link, draws: np.random.Generator) -> Iterator[float]:
         if math.isinf(cut):
             return
         yield cut
-        # The smallest step, so that a cut of no length is not found again.
+        # Advance by the smallest step, so that a cut of zero length is not found again.
         up_since = math.nextafter(cut + link.cut_for, math.inf)

@@ -1,9 +1,9 @@
-"""The links of a federation on this machine: a process with a relay for each client that has one.
+"""Process with a network emulation proxy for each client that has an emulated link.
 
-A process of its own, so that neither the server's work nor the clients' delays what passes.
-``python -m fenchel.deploy.netem.proxies`` reads one JSON object from standard input: the server, the host to listen
-on, the seed, and each client's link. It prints the ports that the clients are to dial. When standard input ends it
-prints what has passed, and ends.
+It is a separate process, so that the work of server and clients does not delay traffic.
+``python -m fenchel.deploy.netem.proxies`` reads one JSON object from standard input: the server, the host to listen on,
+the seed, and each client's link. It prints the ports for the clients. At the end of standard input it prints the
+traffic of all links, and exits.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from fenchel.deploy.netem.proxy import NetworkProxy, event_loop
 
 @dataclass(frozen=True)
 class NetworkProxies:
-    """The relays of a run, while they work.
+    """Running proxies of a run.
 
     Attributes
     ----------
     ports
-        That the clients dial in place of the server's, by client id.
+        Ports that clients dial in place of the server's, by client id.
     process
-        In which the relays are.
+        Process of the proxies.
     log
-        What it says.
+        Log file of the process.
     """
 
     ports: Mapping[str, int]
@@ -44,7 +44,7 @@ class NetworkProxies:
     log: Path
 
     async def watch(self) -> None:
-        """Wait until the process ends, which it should not before the run does."""
+        """Wait until the process ends, and raise an error, as it should outlive the run."""
         await self.process.wait()
         raise _ended(self.process, self.log)
 
@@ -53,16 +53,22 @@ class NetworkProxies:
 async def relaying(
     links: Mapping[str, Link], server: str, *, listen: str, seed: int, log: Path, passed: Path
 ) -> AsyncIterator[NetworkProxies]:
-    """Have relays stand between clients and their server for the duration of a ``with`` block.
+    """Run proxies between clients and server for the duration of a ``with`` block.
 
     Parameters
     ----------
     links
-        By client id.
+        Links by client id.
+    server
+        Address of the server.
     listen
-        Host of this machine on which the relays listen.
+        Host on this machine on which the proxies listen.
+    seed
+        Seed of the run.
+    log
+        Log file of the process.
     passed
-        File that is written at the end: each client's link, and what has passed over it (JSON).
+        JSON file with each client's link and its traffic, written at the end.
     """
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
@@ -89,7 +95,7 @@ async def relaying(
             raise _ended(process, log)
         yield NetworkProxies(json.loads(told), process, log)
     finally:
-        process.stdin.close()  # by which it knows that it is no longer needed, also if this process is killed
+        process.stdin.close()  # ends the process, as does the death of this one
         traffic = await process.stdout.read()
         await process.wait()
         if traffic:
@@ -106,12 +112,14 @@ def _ended(process: asyncio.subprocess.Process, log: Path) -> RunStoppedError:
 
 
 def how_it_ended(code: int | None, log: Path) -> str:
-    """Say how a process ended, and its last words.
+    """Describe the end of a process, with the last lines of its log.
 
     Parameters
     ----------
     code
-        What it returned; below 0: the signal that killed it; ``None``: nothing is known.
+        Exit code, or the negative number of the signal that killed the process; ``None`` if unknown.
+    log
+        Log file of the process.
     """
     words = "\n".join(log.read_text(errors="replace").strip().splitlines()[-8:])
     if code is None:
@@ -150,6 +158,6 @@ def _say(words: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; whoever started this ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends this process
     with asyncio.Runner(loop_factory=event_loop) as runner:
         runner.run(_serve(json.loads(sys.stdin.readline())))

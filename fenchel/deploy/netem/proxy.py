@@ -1,9 +1,8 @@
-"""A TCP relay that makes the network between clients and server what an experiment wants it to be.
+"""Network emulation proxy: a TCP relay with the delay, bandwidth and cuts of an emulated link.
 
-It stands between real processes: a client dials it in place of the server, and it dials the server. Bytes are
-carried as they are, so TLS passes through it untouched, and gRPC meets its delay, its bandwidth and its cuts
-as it would meet those of a network. What it cannot imitate is below TCP: lost packets, and how TCP slows down
-after one.
+A client process dials the proxy in place of the server, and the proxy dials the server. Bytes are unchanged, so TLS
+works end to end, and gRPC experiences delay, bandwidth and cuts as in a real network. Effects below TCP, such as lost
+packets and the congestion control that follows, are not emulated.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from fenchel.common.randomness import generator
 from fenchel.common.settings.link import Link
 from fenchel.deploy.netem.link_model import LinkModel, cut_times, ways
 
-_RECEIVE_BUFFER = 1 << 17  # what waits in the kernel waits in front of the link, where it would not be in reality
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset, and throw away what was not sent
+_RECEIVE_BUFFER = 1 << 17  # small, as bytes in the kernel's buffer queue in front of the link without its limit
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset, and discard unsent bytes
 
 
 if sys.platform == "linux":
 
     class _FineSelector(selectors.EpollSelector):
-        """Waits to the microsecond, where epoll counts in milliseconds."""
+        """Selector with timeouts in microseconds, as those of epoll are in milliseconds."""
 
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
             if timeout is not None and timeout > 0:
@@ -42,7 +41,7 @@ if sys.platform == "linux":
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop whose timers are exact enough for the delays inside a data centre."""
+    """Return an event loop with timers exact enough for delays within a data centre."""
     if sys.platform == "linux":
         return asyncio.SelectorEventLoop(_FineSelector())
     return asyncio.new_event_loop()
@@ -50,18 +49,18 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 @dataclass
 class LinkTraffic:
-    """What has passed over a link.
+    """Traffic of a link.
 
     Attributes
     ----------
     up, down
-        Bytes that have arrived at the server, and at the client.
+        Bytes that arrived at the server and at the client.
     connections
-        That were made, those that could not be carried through included.
+        Number of connections made by clients, including those that did not reach the server.
     open
-        Of these, how many there are now.
+        Number of open connections.
     cuts
-        Times that the link was cut.
+        Number of cuts of the link.
     """
 
     up: int = 0
@@ -82,14 +81,14 @@ class LinkTraffic:
 
 @dataclass
 class _Lane:
-    """A way and whose turn it is: the connections of a link share its bandwidth, first come, first served."""
+    """One direction of a link, whose connections share the bandwidth in the order of their requests."""
 
     way: LinkModel
     count: Callable[[int], None]
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def send(self, size: int) -> float:
-        """Wait until the queue takes some bytes; return when they arrive."""
+        """Wait until the queue accepts the bytes, and return their arrival time."""
         clock = asyncio.get_running_loop().time
         if self.way.rate is None:
             return self.way.arrival(clock(), size)
@@ -101,7 +100,7 @@ class _Lane:
 
 @dataclass
 class _Passage:
-    """One direction of one connection: takes bytes in, and hands them out when they arrive."""
+    """One direction of one connection, which receives bytes, and forwards them at their arrival times."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -111,10 +110,10 @@ class _Passage:
     room: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
-        """Carry bytes until one side ends the connection, and tell the other side how it ended."""
+        """Forward bytes until one side ends the connection, and end the other side in the same way."""
         taking = asyncio.create_task(self._take_in())
         try:
-            # Where the receiver is gone, the sender learns it from the other direction, in the right order.
+            # If the receiver is gone, the other direction ends the sender's side, in the right order.
             with contextlib.suppress(OSError):
                 await self._hand_out()
         finally:
@@ -156,20 +155,20 @@ class _Passage:
 
 @dataclass
 class Line:
-    """A link at work: the connections over it share its bandwidth and its cuts.
+    """Link in operation, whose connections share its bandwidth and its cuts.
 
     Attributes
     ----------
     link
-        What it imposes.
+        Settings of the link.
     seed, name
-        What its random numbers follow from.
+        Seed of the run and name of the link, for random numbers.
     server
-        Host and port.
+        Host and port of the server.
     say
-        Told in words what happens to it.
+        Callback for messages about the link.
     traffic
-        What has passed.
+        Traffic so far.
     """
 
     link: Link
@@ -198,7 +197,7 @@ class Line:
         self.traffic.down += size
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry a connection that a client has made."""
+        """Forward a connection made by a client."""
         if self._cutting is None:
             self._cutting = asyncio.create_task(self._cut_now_and_then())
         task = asyncio.create_task(self._connect(reader, writer))
@@ -212,12 +211,12 @@ class Line:
         whole = False
         try:
             _limit_buffer(writer)
-            await self._works.wait()  # who dials while the link is down is not answered
+            await self._works.wait()  # connections made while the link is down wait
             await asyncio.sleep(self.link.rtt)  # TCP's handshake
             try:
                 from_server, to_server = await asyncio.open_connection(*self.server)
             except OSError as error:
-                if self._reaches:  # once, however often the clients try
+                if self._reaches:  # reported once for many attempts
                     self.say(f"{self.server[0]}:{self.server[1]} cannot be reached ({error.strerror or error})")
                 self._reaches = False
                 return
@@ -264,14 +263,14 @@ class Line:
 
 @dataclass
 class NetworkProxy:
-    """Listens for clients in place of the server.
+    """Listener for clients in place of the server.
 
     Attributes
     ----------
     name
-        The client's whose link it is, or any other word that tells its random numbers from those of other links.
+        Client id, or another unique name, for the random numbers of the link.
     each
-        Whether every host that dials has a link of its own; else all share one.
+        Whether each host that connects has its own link; otherwise all share one.
     """
 
     server: tuple[str, int]
@@ -285,11 +284,11 @@ class NetworkProxy:
 
     @property
     def traffic(self) -> LinkTraffic:
-        """What has passed over all lines together."""
+        """Total traffic of all links."""
         return sum((line.traffic for line in self.lines.values()), LinkTraffic())
 
     async def listen(self, host: str, port: int) -> int:
-        """Begin to accept connections; return the port, which is a free one if ``port`` is 0."""
+        """Start to accept connections, and return the port, which is a free one if ``port`` is 0."""
         try:
             self._listening = await asyncio.start_server(self._accept, host, port)
         except OSError as error:
