@@ -21,7 +21,7 @@ def everywhere(dial: str) -> str:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server is, or where to listen.
+    """Address of a server, or address to listen on.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True if only this machine can reach the address."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

@@ -12,7 +12,7 @@ from fenchel.common.settings.section import Section
 from fenchel.common.settings.uplink import Uplink
 
 Weighting: TypeAlias = Literal["samples", "uniform"]
-"""What counts alike in a sum over clients: each sample, or each client."""
+"""Weights in a sum over clients: equal for each sample, or for each client."""
 
 SMALLEST_STEP = 2.0**-126
 """Smaller step sizes lose their digits in float32, and then are 0."""

@@ -12,7 +12,7 @@ from pydantic import Field, PositiveFloat, model_validator
 from fenchel.common.settings.section import Section
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
-"""What a data set may be called; it becomes the name of a folder."""
+"""Pattern of the names of data sets, which become names of folders."""
 
 Scaling: TypeAlias = Literal["unit-interval", "standard", "normalise", "unit-rows"]
 """One preparation step of the features."""
@@ -434,7 +434,7 @@ class DataSettings(Section):
             )
         if self.client_tests != "none" and self.name == "own":
             yield (
-                "client_tests: with name: own nobody has a test set to divide; use holdout, with which each client "
+                "client_tests: with name: own there is no common test set; use holdout, with which each client "
                 "keeps back samples of its own file"
             )
 

@@ -1,4 +1,4 @@
-"""What is minimised: the model, its loss and its regularisation."""
+"""Settings of the objective: model, loss and regularisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes part in a round, and how long the server waits for them."""
+"""Settings of participation: sampling of cohorts, deadlines and quorums."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Fraction(Section):
 
 
 class Bernoulli(Section):
-    """Each client independently with the same probability; drawn again if nobody was drawn."""
+    """Each client independently with the same probability; the draw is repeated if it is empty."""
 
     kind: Literal["bernoulli"] = "bernoulli"
     probability: float = Field(gt=0, le=1, description="probability that a client takes part in a round")
@@ -60,7 +60,7 @@ Sampler = Annotated[AllClients | FixedSize | Fraction | Bernoulli | Cyclic | Wei
 
 
 class PhaseTerms(Section):
-    """How long one phase waits, and for how many replies."""
+    """Deadline and quorum of one phase."""
 
     deadline: PositiveFloat | None = Field(
         None, description="seconds that it waits for its replies; null: participation.deadline"
@@ -73,7 +73,7 @@ class PhaseTerms(Section):
 
 
 class Participation(Section):
-    """Who takes part, and what happens when somebody does not answer."""
+    """Sampling of cohorts, and treatment of clients that do not answer."""
 
     sampler: Sampler = Field(default_factory=AllClients, description="how each round's cohort is drawn")
     deadline: PositiveFloat = Field(
@@ -91,7 +91,7 @@ class Participation(Section):
         3,
         description="deadlines that a client may miss in a row before phases that have enough replies no longer "
         "wait for it; it is still asked. Also rounds in a row without an answer, before its place in cohorts goes to "
-        "others; null: every phase waits for everybody, and everybody is drawn",
+        "others; null: every phase waits for all clients, and all can be drawn",
     )
     phases: dict[str, PhaseTerms] = Field(
         {},

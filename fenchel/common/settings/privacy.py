@@ -21,11 +21,10 @@ Mechanism: TypeAlias = Literal["paper", "recursive", "contractive", "batch", "cl
 
 
 class DifferentialPrivacy(Section):
-    """Gaussian noise on every upload, and what it is worth.
+    """Gaussian noise on every upload, and its privacy guarantee.
 
-    The guarantee is for each sample of each client, against everybody who reads all messages; two data sets are
-    neighbours if one sample is replaced. It covers what this client sends, nothing else that it does with its
-    data.
+    The guarantee is for each sample of each client, against any reader of all messages. Two data sets are
+    neighbours if one sample is replaced. The guarantee covers the uploads of the client, and no other use of its data.
     """
 
     mechanism: Mechanism = Field(
@@ -63,8 +62,8 @@ class DifferentialPrivacy(Section):
     )
     feature_norm: PositiveFloat | None = Field(
         None,
-        description="largest norm of a sample's features, the constant one among them; known to everybody, and clients "
-        "shorten longer ones. The smoothness of the loss follows from it; for contractive",
+        description="largest norm of a sample's features, the constant one among them. It is public, and clients "
+        "scale longer samples down. The smoothness of the loss follows from it; for contractive",
     )
     accountant: Method = Field(
         "pld-wor",
@@ -81,7 +80,7 @@ class DifferentialPrivacy(Section):
     fixed_seeds: bool = Field(
         False,
         description="noise and batches follow from the run's seed, so that a run can be repeated. For tests, with "
-        "mechanism: paper only: whoever knows the seed can take the noise off",
+        "mechanism: paper only: with the seed the noise can be subtracted",
     )
 
     @model_validator(mode="after")
@@ -243,8 +242,8 @@ class DifferentialPrivacy(Section):
             )
         if self.feature_norm is None:
             yield (
-                "mechanism: contractive needs the smoothness of the loss, for which feature_norm must be given: a norm "
-                "that everybody knows, never the largest of the data themselves; or set mechanism to batch"
+                "mechanism: contractive needs the smoothness of the loss, for which feature_norm must be given: a "
+                "public norm, never the largest of the data themselves; or set mechanism to batch"
             )
         if facts.curvature is None:
             yield (
@@ -267,7 +266,7 @@ def _leaks(facts: PrivacyFacts) -> Iterator[str]:
         )
     if not facts.fixed_steps:
         yield (
-            "the number of local steps depends on the data, and everybody can see how long a client takes; set a fixed "
+            "the number of local steps depends on the data, and the server sees how long a client takes; set a fixed "
             "number of steps, without a stopping rule"
         )
     if facts.batches == "epoch" and facts.drawn > facts.samples:
@@ -277,7 +276,7 @@ def _leaks(facts: PrivacyFacts) -> Iterator[str]:
         )
     if facts.fixed_seeds:
         yield (
-            "noise and batches follow from the run's seed, so whoever knows it can take the noise off again; set "
+            "noise and batches follow from the run's seed, so the noise can be subtracted with it; set "
             "fixed_seeds to false"
         )
     if facts.aggregator == "hybrid" and facts.dual == "private":

@@ -10,11 +10,11 @@ from fenchel.common.settings.section import Section
 
 
 class _Regularizer(Section):
-    """What an algorithm must know of h before a run."""
+    """Properties of h that algorithms check before a run."""
 
     present: ClassVar[bool] = True  # whether there is a term at all
     has_slope: ClassVar[bool] = True
-    """Whether steps along a subgradient of h go somewhere: not for a bound, nor for a count."""
+    """True if subgradient steps on h are useful, which they are not for bounds and counts."""
 
     @property
     def least_penalty(self) -> float:

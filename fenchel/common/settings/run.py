@@ -44,7 +44,7 @@ class Evaluation(Section):
     )
     histograms: PositiveInt | None = Field(
         None,
-        description="where two classes are told apart by one score, and only there, clients that evaluate also count "
+        description="with two classes and one score, and only then, clients that evaluate also count "
         "their samples by ranges of scores, for train_auc and holdout_auc: so many samples of a client and class at "
         "least share a range. More hide more, and the AUC is known less well; 1 tells each sample's range. Clients "
         "refuse less than their --least-group. null: they do not count; 5 with objective.kind: binary, if nothing is "
@@ -53,7 +53,7 @@ class Evaluation(Section):
 
     @model_validator(mode="after")
     def _histograms_are_made(self) -> Self:
-        # Settings are written with all defaults, so that only another value shows that somebody wants it.
+        # Settings files contain all defaults, so only another value shows that it was chosen.
         if self.clients is False and self.histograms not in (None, _USUAL_GROUP):
             raise ValueError(
                 "evaluation.histograms is about what clients count when they evaluate, and with evaluation.clients: "
@@ -63,7 +63,7 @@ class Evaluation(Section):
 
 
 class Checkpointing(Section):
-    """How the run survives crashes."""
+    """Settings of checkpoints."""
 
     every: PositiveInt = Field(1, description="write a checkpoint after every so many rounds")
     sync: bool = Field(
@@ -105,7 +105,7 @@ class Network(Section):
 
 
 class SecretSource(Section):
-    """How the clients come to the secrets that they share and the server never has, if the algorithm needs them."""
+    """Source of the secrets that clients share and the server never has, if the algorithm needs them."""
 
     source: Literal["file", "sealed"] = Field(
         "file",
@@ -185,7 +185,7 @@ class RunSettings(Section):
     seed: int = Field(0, ge=0, lt=1 << 63, description="seed of every random number that privacy does not rest on")
     rounds: int = Field(gt=0, le=10**12, description="outer iterations")
     clients: PositiveInt | Literal["auto"] = Field(
-        description="clients that the run waits for; auto: whoever joins until no more come"
+        description="clients that the run waits for; auto: all that join until no more come"
     )
     data: DataSettings = Field(description="data set and how it is split over the clients")
     objective: ObjectiveSettings = Field(description="model and loss")
@@ -223,7 +223,7 @@ class RunSettings(Section):
     @field_validator("evaluation")
     @classmethod
     def _histograms_for_the_auc(cls, value: Evaluation, info: ValidationInfo) -> Evaluation:
-        # Who maximises the AUC wants to see it; nobody else's clients tell more unless asked to.
+        # Maximising the AUC implies interest in it. In other runs clients disclose no more than the settings ask for.
         kind = getattr(info.data.get("objective"), "kind", None)
         if kind != "binary" or "histograms" in value.model_fields_set:
             return value

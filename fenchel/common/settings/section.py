@@ -18,7 +18,7 @@ RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
 MOST_VALUES = 100_000
-"""How many values a YAML text may stand for, once it uses aliases; without them its length is bound enough."""
+"""Largest number of values in a YAML text with aliases. Without aliases its length is a sufficient bound."""
 
 DEEPEST = 100
 """Largest depth of lists and sections in brackets in a YAML text."""
@@ -115,7 +115,7 @@ def _number(limit: float) -> str:
 
 
 def _expected(problem: ErrorDetails) -> str:
-    """Say in plain words what a value must be; pydantic speaks to programmers."""
+    """Return a description of valid values for users, as those of pydantic are for programmers."""
     limits = problem.get("ctx", {})
     match problem["type"]:
         case "int_type" | "int_parsing" | "int_from_float":

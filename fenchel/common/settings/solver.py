@@ -1,4 +1,4 @@
-"""How a client minimises its local problem: which solver, and when it stops."""
+"""Settings of local solvers and their stopping criteria."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Stopping(Section):
 
     @property
     def given(self) -> bool:
-        """Whether a rule is given, rather than the usual one meant."""
+        """True if a stopping criterion is given, and not the default."""
         return any(rule is not None for rule in (self.steps, self.epochs, self.accuracy, self.gradient))
 
     def within(self, delta: float) -> Stopping:
@@ -139,7 +139,7 @@ class SgdSolver(_Stochastic):
 
 
 Decay: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
-"""What a running mean is multiplied by in every step."""
+"""Factor on a running mean in every step."""
 
 
 class AdamSolver(_Stochastic):

@@ -1,4 +1,4 @@
-"""What becomes of vectors on their way: sparsified, clipped, with noise, in fewer bits."""
+"""Settings of update compression: sparsification, clipping, noise, dtype."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from fenchel.common.settings.section import Section
 
 
 class UplinkSparsifier(Section):
-    """Which coordinates a client sends (docs/specifications/fedpdm.md, sections 2.4 and 2.5)."""
+    """Coordinates that a client sends (docs/specifications/fedpdm.md, sections 2.4 and 2.5)."""
 
     support: Literal["top-k", "random", "shared-random", "public-top-k"] = Field(
         description="top-k: the largest entries, which the server thereby learns; random: coordinates that each client "
         "draws for itself; shared-random: the same random coordinates for all clients of a round, whose indices need "
-        "not be sent; public-top-k: four fifths are the largest of the model that everybody was sent, the rest is "
+        "not be sent; public-top-k: four fifths are the largest of the model sent to all clients, the rest is "
         "shared and random"
     )
     keep: float = Field(gt=0, le=1, description="share of the coordinates that are sent (alpha_U)")
     fill: Literal["zero", "hold"] | None = Field(
         None,
-        description="coordinates of the new model that nobody sent: zero, or as they were; null: zero for top-k and "
+        description="coordinates of the new model that no client sent: zero, or as they were; null: zero for top-k and "
         "hold for the others",
     )
 
     @property
     def holds(self) -> bool:
-        """Whether coordinates that nobody sent stay as they were."""
+        """True if coordinates that no client sent keep their value."""
         return self.support != "top-k" if self.fill is None else self.fill == "hold"
 
     @property
     def is_shared(self) -> bool:
-        """Whether the server knows the coordinates before anything arrives."""
+        """True if the server knows the coordinates in advance."""
         return self.support in ("shared-random", "public-top-k")
 
 
 class Uplink(Section):
-    """What happens to the vectors that clients send, in this order: sparsify, clip, noise, dtype."""
+    """Operations on the vectors that clients send, in this order: sparsify, clip, noise, dtype."""
 
     sparsify: UplinkSparsifier | None = Field(None, description="send some coordinates only; null: all of them")
     clip: PositiveFloat | None = Field(
@@ -56,12 +56,12 @@ class Uplink(Section):
 
     @property
     def is_plain(self) -> bool:
-        """Whether vectors are sent as they are."""
+        """True if vectors are sent unchanged."""
         return self.sparsify is None and self.clip is None and self.noise is None and self.dtype is None
 
 
 class DownlinkSparsifier(Section):
-    """Which coordinates of the model the server keeps and sends.
+    """Coordinates of the model that the server keeps and sends.
 
     Source: docs/specifications/fedpdm.md, section 2.4, step 8.
     """
@@ -73,7 +73,7 @@ class DownlinkSparsifier(Section):
 
 
 class Downlink(Section):
-    """What happens to the model before it is sent to the clients; the server goes on with what was sent."""
+    """Operations on the model before it is sent to clients. The server continues with the model as sent."""
 
     sparsify: DownlinkSparsifier | None = Field(
         None, description="keep some coordinates of the model only; null: all of them"
@@ -84,5 +84,5 @@ class Downlink(Section):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the model is sent as it is."""
+        """True if the model is sent unchanged."""
         return self.sparsify is None and self.dtype is None

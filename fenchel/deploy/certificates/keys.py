@@ -108,7 +108,7 @@ def refuse_private_keys(
     for place, text in _offered(certificates, environment, mounted):
         if looks_private(text):
             raise CredentialError(
-                f"holds the clients' private key, and this would be the server: whoever runs it could read "
+                f"holds the clients' private key, and this would be the server: its operator could read "
                 f"what the clients hide. Give the server {SERVER} only, and remove this. If others than the clients "
                 "have had access to it, make new keys (fenchel keys)",
                 source=place,

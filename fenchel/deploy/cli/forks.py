@@ -72,7 +72,7 @@ class Order:
 
 
 def _serve(control: socket.socket) -> Order | None:
-    """Fork as ordered; return an order in the process that was forked for it, and ``None`` when nobody orders more."""
+    """Fork as ordered; return an order in the process that was forked for it, and ``None`` after the last order."""
     running: dict[int, int] = {}  # where to write the exit code, by process
     wake, woken = socket.socketpair()
     wake.setblocking(False)
@@ -114,14 +114,14 @@ def _reap(running: dict[int, int]) -> None:
         status = running.pop(pid)
         try:
             os.write(status, os.waitstatus_to_exitcode(state).to_bytes(LENGTH, signed=True))
-        except BrokenPipeError:  # nobody wants to know
+        except BrokenPipeError:  # the reader is gone
             continue
         finally:
             os.close(status)
 
 
 def main() -> None:
-    """Import what processes need, then fork until nobody orders more."""
+    """Import what processes need, then fork until the end of orders."""
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))  # linear algebra must have no threads that a fork would lose
     set_up_process()
     import fenchel.algorithms.registry

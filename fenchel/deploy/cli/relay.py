@@ -67,7 +67,7 @@ def relay(
 
 
 async def _until_told(relaying: NetworkProxy, at: Address, console: Console, idle: float | None) -> None:
-    """Relay until Ctrl-C or SIGTERM, or until nobody has been there for long enough; then say what has passed."""
+    """Relay until Ctrl-C or SIGTERM, or until there was no connection for long enough; then print the traffic."""
     port = await relaying.listen(at.host, at.port)
     server, link = f"{relaying.server[0]}:{relaying.server[1]}", relaying.link
     console.print(f"{Address(at.host, port)} leads to {server}: {link.in_words}")

@@ -53,7 +53,8 @@ def solve(
     chosen = load(settings, overrides or ())
     if chosen.own_data:
         raise DataError(
-            "own means that each client brings its own file: nobody holds the whole problem", key="data.name"
+            "own means that each client brings its own file, so the whole problem is not on this machine",
+            key="data.name",
         )
     loss, l2 = margin_loss(chosen.objective), chosen.objective.l2
     console = Console(stderr=as_json, highlight=False)
@@ -125,7 +126,8 @@ def _training(settings: RunSettings, source: DataSource, weighting: Weighting) -
         return source.training(), None
     if not isinstance(settings.clients, int):
         raise SettingsError(
-            "auto means whoever joins, but the problem depends on who holds what; give --set clients=N", key="clients"
+            "auto leaves the number of clients open, but the problem depends on the partition; give --set clients=N",
+            key="clients",
         )
     training, counts = source.pooled(settings.clients)
     if weighting == "samples":

@@ -1,4 +1,4 @@
-"""How a client's process dies of a defect: with none of its data in what it leaves behind."""
+"""Termination of a client process after a defect, without data in what it leaves behind."""
 
 from __future__ import annotations
 

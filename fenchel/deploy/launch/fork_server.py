@@ -47,7 +47,7 @@ class Forked:
         if self.returncode is None and self._is_told(0):
             told = os.read(self._status, LENGTH)
             os.close(self._status)
-            # Without the fork server nobody knows any more; what it forked has lost its parent.
+            # Without the fork server the state is unknown, as its children have lost their parent.
             self.returncode = int.from_bytes(told, signed=True) if told else -signal.SIGKILL
         return self.returncode
 

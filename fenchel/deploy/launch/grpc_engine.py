@@ -1,4 +1,4 @@
-"""Which of gRPC's two engines moves the bytes of a process."""
+"""Choice of gRPC's event engine in a process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ VARIABLE = "GRPC_EXPERIMENTS"
 """Environment variable that gRPC reads when it is imported."""
 
 POLLED = "-event_engine_listener"
-"""What has a server's thread that waits for messages read them from their sockets."""
+"""Setting with which a server thread that waits for messages reads sockets itself."""
 
 # Versions that have the name; others would complain of it on standard error.
 _KNOWING = ("1.85.",)

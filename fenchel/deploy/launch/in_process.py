@@ -108,7 +108,7 @@ async def run_in_process(
                 conducting = tasks.create_task(coordinator.conduct())
     except BaseExceptionGroup as group:
         raise _first(group) from None
-    shutil.rmtree(keys, ignore_errors=True)  # the run is complete, so nobody needs them
+    shutil.rmtree(keys, ignore_errors=True)  # the run is complete, so they are not needed
     return conducting.result()
 
 

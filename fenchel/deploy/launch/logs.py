@@ -1,4 +1,4 @@
-"""Where log records go: warnings to the terminal, everything to the run's ``log.jsonl``."""
+"""Handlers of log records: warnings to the terminal, all records to the run's ``log.jsonl``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fenchel.common.untrusted_text import plain
 
 _FORMAT = "%(levelname)s %(message)s"
 _LONGEST = 8000
-"""Characters of a message, whoever wrote what is in it; and of each line of a stack trace."""
+"""Largest number of characters of a message, and of each line of a stack trace."""
 _TRACE_LINES = 500
 
 
@@ -53,7 +53,7 @@ class RunLog(logging.FileHandler):
     _told = False
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Say that a record could not be written."""
+        """Report that a record could not be written."""
         error = sys.exc_info()[1]
         if isinstance(error, OSError):
             self._tell(error)

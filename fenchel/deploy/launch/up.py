@@ -243,7 +243,7 @@ def _begin(
     change(values, changes)
     chosen = validate(values, source)
     if not isinstance(chosen.clients, int):
-        raise SettingsError("auto means whoever joins; give clients=N", key="clients")
+        raise SettingsError("auto leaves the number of clients open; give clients=N", key="clients")
     ensure(chosen.data, Console(stderr=True))
     return _Work(chosen, RunFolder.create(runs, chosen.name), chosen.clients, given)
 

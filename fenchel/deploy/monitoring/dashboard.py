@@ -40,13 +40,13 @@ from fenchel.server.telemetry.time_breakdown import CallBreakdown
 log = logging.getLogger("fenchel.web")
 
 DEFAULT = Address("127.0.0.1", 7444)
-"""Where the page is, unless somebody says otherwise."""
+"""Default address of the page."""
 
-_FRESH = 1.0  # seconds for which an answer is good for everybody who asks
+_FRESH = 1.0  # seconds for which an answer is cached for all readers
 _RENDERING_SHARE = 0.2  # of the time that a process of its own may be rendering
 _PATIENCE = 2.0  # seconds that the event loop is given to say how the clients stand
 _SHOWN = 200  # clients in the table
-_LINGER = 4.0  # seconds that somebody who watches is given to see the end
+_LINGER = 4.0  # seconds for which open pages can show the end
 _ORDER = {"lost": 0, "away": 1, "joined": 2, "connected": 3}
 _FILES = {
     "page.css": "text/css",
@@ -59,7 +59,7 @@ _FILES = {
 
 @dataclass
 class _RunProgress:
-    """How far the run is, as the event loop has told last."""
+    """Latest progress of the run, as reported by the event loop."""
 
     round: int = 0
     round_unix: float | None = None
@@ -84,7 +84,7 @@ class Dashboard(Observer):
         self._left = TimeLeft(rounds)
         self._network: dict[str, float] = {}
         self._noted = 0.0
-        self._watched = -math.inf  # when somebody last asked
+        self._watched = -math.inf  # time of the last request
         self._over = False
         self._seen_over = threading.Event()
         self._renderer = _Renderer(folder.path)
@@ -96,12 +96,12 @@ class Dashboard(Observer):
 
     @property
     def url(self) -> str:
-        """Where a browser finds the page."""
+        """URL of the page."""
         return f"http://{self._server.address}/"
 
     @property
     def is_private(self) -> bool:
-        """Whether only people on this machine can read it."""
+        """True if only this machine can reach the page."""
         return self._server.address.is_loopback
 
     def __enter__(self) -> Self:
@@ -110,7 +110,7 @@ class Dashboard(Observer):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop serving; whoever watches sees the end first."""
+        """Stop serving, after open pages have shown the end."""
         self._over = True
         self._page.forget()
         if time.monotonic() - self._watched < _LINGER:
@@ -140,7 +140,7 @@ class Dashboard(Observer):
         """Note the round trips of clients."""
         now = time.monotonic()
         if now - self._noted < _FRESH:
-            return  # rounds of milliseconds: nobody sees more than one a second
+            return  # more than one update a second would not be seen
         self._noted = now
         for call in calls:
             network = CallBreakdown.of(call).network
@@ -235,7 +235,7 @@ class _Renderer:
 
     def __exit__(self, *error: object) -> None:
         if (process := self._process) is not None:
-            process.kill()  # nobody waits for what it may be doing
+            process.kill()  # its result is not needed
         with self._lock:
             self._end()
 

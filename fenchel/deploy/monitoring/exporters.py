@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from fenchel.client.observer import ClientObserver
 
 _WARNING = (
-    "whoever can reach {address} can read {what}: there is no password and no encryption. Listen on 127.0.0.1, or let "
-    "a firewall decide who reaches it"
+    "{what} can be read at {address} by anyone who can reach it, without password and encryption. Listen on "
+    "127.0.0.1, or let a firewall decide who reaches it"
 )
 
 
@@ -34,9 +34,9 @@ class Exporters:
     dashboard
         Whether the live page is served.
     dashboard_at
-        Where; ``None``: where nobody but this machine reaches it.
+        Address of the live page; ``None`` for one that only this machine can reach.
     metrics_at
-        Where Prometheus finds the metrics; ``None``: nowhere.
+        Address of the metrics for Prometheus; ``None`` for none.
     tracked
         Names of trackers.
     """
@@ -77,7 +77,7 @@ def watching(
     Parameters
     ----------
     say, warn
-        Told where they are, and who can read them.
+        Callbacks for their addresses, and for warnings about their readers.
     """
     shown: list[Exporter] = []
     observers: list[Observer] = []

@@ -1,4 +1,4 @@
-"""A small web server that answers questions and takes no orders: for the live page and for Prometheus.
+"""Small read-only web server for the live page and for Prometheus.
 
 It is meant for one machine, or for a network whose people may all read what it says: there is no encryption and no
 password. Who reaches it can read, and nobody can change anything.
@@ -46,12 +46,12 @@ READERS = 16
 
 
 class NotReadyError(Exception):
-    """A question cannot be answered at the moment; the text says why, for whoever asked."""
+    """A question cannot be answered at the moment; the text says why."""
 
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """What a question is answered with.
+    """Answer to a request.
 
     Attributes
     ----------
@@ -118,13 +118,13 @@ class WebServer(ThreadingHTTPServer):
     def __exit__(self, *error: object) -> None:
         self.shutdown()
         end = time.monotonic() + _LAST_WORDS
-        for _ in range(READERS):  # until everybody has been answered
+        for _ in range(READERS):  # until all requests have been answered
             self._places.acquire(timeout=max(end - time.monotonic(), 0.0))
         self.server_close()
         self._thread.join()
 
     def is_meant(self, host: str | None) -> bool:
-        """Whether a request for this host is for this server."""
+        """Return whether a request for this host is for this server."""
         found = _HOST.fullmatch(host or "")
         if found is None:
             return False
@@ -154,12 +154,12 @@ class WebServer(ThreadingHTTPServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Note what went wrong with a reader: most often it has gone away."""
+        """Log the error of a reader, which has usually disconnected."""
         log.debug("a reader could not be answered", exc_info=True)
 
 
 class _Asked(io.RawIOBase):
-    """What a reader says: all of it in time, however it is portioned, and not without end."""
+    """Stream of a request, with limits on its time and its size."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

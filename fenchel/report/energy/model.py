@@ -1,4 +1,4 @@
-"""What computing and sending cost a client, in energy and time, by a model of its processor and its channel.
+"""Model of the energy and time of a client for computation and communication.
 
 The model is the usual one (docs/specifications/drdm.md, section 4.2): dynamic power of a processor, a channel at
 Shannon's
@@ -69,7 +69,7 @@ class Devices:
 
     @property
     def receive(self) -> bool:
-        """Whether receiving costs a client power."""
+        """True if receiving costs energy."""
         return any(each.receive_power for each in (self.common, *self.clients.values()))
 
 

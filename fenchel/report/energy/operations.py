@@ -1,4 +1,4 @@
-"""How much a model computes: multiply-accumulate operations, as its layers need them."""
+"""Multiply-accumulate operations of a model, by its layers."""
 
 from __future__ import annotations
 

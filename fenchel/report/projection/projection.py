@@ -1,4 +1,4 @@
-"""How long a finished run would have taken over other links, from its own measurements.
+"""Projection of a finished run's duration to other links, from its measurements.
 
 Nothing is computed again: the model is the same bit for bit, whatever the network. What each client and the server
 did, and what waited for what, is the run's own account (:mod:`fenchel.report.timeline`). Only the ways
@@ -24,14 +24,14 @@ from fenchel.report.columns import Floats
 from fenchel.report.timeline import Instruction, Step, Stretch, Timeline
 
 WINDOW_BYTES = dict(options(1.0))["grpc.http2.lookahead_bytes"]
-"""What a side may send ahead before the other says that it has read it."""
+"""Bytes that one side may send before the other acknowledges them."""
 
 _LONGEST_JITTER = 10.0  # times its mean, as the relay has it
 
 
 @dataclass(frozen=True)
 class Projection:
-    """What a run takes.
+    """Duration of a run.
 
     Attributes
     ----------
@@ -216,7 +216,7 @@ class _LinkEstimate:
         here = sorted((each for each in done if each.instruction.answered), key=lambda each: each.received)
         for answer in here:
             self._take(answer)
-        # Where not everybody answered in time the deadline ended it, which is kept.
+        # If a client did not answer in time, the deadline ended the request, and is kept.
         deadline = max(step.ended + shift, base) if step.overdue else base
         if not here:
             return _Done(step, base, deadline, TimeParts(waiting=deadline - base))

@@ -66,7 +66,7 @@ def _ending(run: Run) -> str:
 
 
 def warnings(run: Run) -> str:
-    """Return what people were told before the run."""
+    """Return the warnings of the run."""
     return "".join(f'<div class="notice warning"><b>Warning</b><p>{text(each)}</p></div>' for each in run.warnings)
 
 

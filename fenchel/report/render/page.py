@@ -56,7 +56,7 @@ def render(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> str:
 
 @dataclass(frozen=True)
 class Fixed:
-    """What is the same on every page.
+    """Parts that are the same on every page.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class PageParts:
-    """What is shown of some runs.
+    """Content of a page on some runs.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class PageParts:
 
 
 def fixed_parts() -> Fixed:
-    """Return what is the same on every page, for whoever serves it apart from the rest."""
+    """Return the parts that are the same on every page, for servers that send them separately."""
     return Fixed(_part("page.css"), {"plotly": _part("plotly.min.js"), "script": _part("page.js")})
 
 
