@@ -120,8 +120,8 @@ class PublicKey:
         """
         if looks_private(text):
             raise CredentialError(
-                "holds a private key, and a public key is wanted here. It can decrypt what the clients "
-                "hide: give this place the file with the public key, and if the private one has reached a machine that "
+                "holds a private key, which can decrypt what the clients hide. A public key is wanted here: "
+                "give this place the file with the public key, and if the private one has reached a machine that "
                 "should not have it, make new keys",
                 source=source,
             )
