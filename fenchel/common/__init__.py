@@ -1,1 +1,1 @@
-"""What the server and the clients share: payloads, losses, models, data, settings, telemetry."""
+"""Code that server and clients share: payloads, losses, models, data, settings, telemetry."""

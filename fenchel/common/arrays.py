@@ -1,4 +1,4 @@
-"""Names for the arrays that algorithms pass around, and what can be asked of any of them."""
+"""Types of the arrays that algorithms use, and basic functions of them."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ Matrix: TypeAlias = "Dense | sp.csr_array"
 def is_finite(array: Array) -> bool:
     """Return whether the sum of squares of a floating-point array is finite.
 
-    If any entry is not, the sum is not; and it may overflow although every entry is.
+    True implies that all entries are finite. False does not imply the contrary, because the sum may overflow.
     """
     flat = array.reshape(-1)
-    # np.vdot, unlike np.dot, gives no warning where the sum overflows.
+    # np.vdot, unlike np.dot, gives no warning if the sum overflows.
     return math.isfinite(np.vdot(flat, flat))
 
 
 def require_finite(array: Array) -> None:
-    """Refuse an array of numbers of which some are not finite.
+    """Check that all entries of an array are finite.
 
-    One fast pass decides the usual case; only a sum that overflowed needs the exact look.
+    One fast pass decides the usual case. Only if its sum overflows are the entries checked one by one.
 
     Raises
     ------
     NotFiniteError
-        How many are not, and which is the first.
+        With the number of entries that are not finite and the position of the first.
     """
     if array.dtype.kind != "f" or is_finite(array):
         return

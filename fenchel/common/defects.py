@@ -1,4 +1,7 @@
-"""Where an error that nobody foresaw came from: without its text, that may hold data, or for who wrote the code."""
+"""Descriptions of unexpected errors.
+
+By default they omit the errors' texts, which may contain data. Authors of algorithms and objectives can ask for them.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from types import TracebackType
 
 
 def described(error: BaseException, *, text: bool = False) -> str:
-    """Return the type of an error and the lines of code that led to it, and of those before it that it came from.
+    """Return the types and lines of code of an error and of the errors that caused it.
 
     Parameters
     ----------
     text
-        Whether to add the texts of the errors. ``could not convert string to float: ...`` shows what is in a file;
-        lines of code show nothing of it.
+        Whether to add the texts of the errors. A text such as ``could not convert string to float: ...`` reveals
+        contents of a file, whereas lines of code do not.
     """
     lines: list[str] = []
     current: BaseException | None = error
@@ -30,9 +33,9 @@ def described(error: BaseException, *, text: bool = False) -> str:
 
 
 def outside(error: BaseException) -> TracebackType | None:
-    """Return the part of an error's traceback that begins where Fenchel called code of somebody else's.
+    """Return the part of an error's traceback that begins where Fenchel called the user's own code.
 
-    ``None``: it called none but libraries.
+    The result is ``None`` if Fenchel called no code but libraries.
     """
     home, standard = Path(__file__).parents[1], sysconfig.get_path("stdlib")
     trace, was_within = error.__traceback__, False

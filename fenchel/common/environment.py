@@ -1,4 +1,4 @@
-"""Computing environments: what decides, beside the settings of a run, about the last bits of its results."""
+"""Computing environments, which beside the settings determine the last bits of a run's results."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from importlib import metadata
 from typing import Any, TypeAlias
 
 import numpy as np
-import scipy.linalg  # loads SciPy's library of linear algebra, so that it is counted
+import scipy.linalg  # loads SciPy's library of linear algebra, so that threadpoolctl finds it
 
 from fenchel.common.crypto.residues.choice import backend_of
 from fenchel.common.untrusted_text import plain
 from fenchel.proto import fenchel_pb2 as pb
 
 SERVER = ""
-"""Stands for the server among the ids of clients, none of which is empty."""
+"""Id of the server among the participants, which differs from all client ids."""
 
 _LONGEST = 80  # characters of a value
-_VALUES = 5  # of one attribute that are shown, however many clients make up
-_NAMED = 5  # clients named for one value; the rest are counted
+_VALUES = 5  # largest number of values shown for one attribute
+_NAMED = 5  # largest number of clients named for one value; the rest are counted
 
 INDIFFERENT = frozenset({"paillier"})
-"""Attributes that no number of a result depends on."""
+"""Attributes that do not influence results."""
 
 Differences: TypeAlias = dict[str, dict[str, list[str]]]
-"""Participants by attribute and value, for the attributes that are not equal everywhere."""
+"""Participants by attribute and value, for the attributes that differ between participants."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What a process computes with. Empty values are not known.
+    """Computing environment of a process. Unknown values are empty.
 
     Attributes
     ----------
     fenchel, python, numpy, scipy
-        Versions.
+        Versions of Fenchel, Python, NumPy and SciPy.
     torch
-        Version of PyTorch; empty where it is not loaded.
+        Version of PyTorch, empty if it is not loaded.
     blas
-        Libraries of linear algebra with their versions: NumPy and SciPy each bring one.
+        Libraries of linear algebra with their versions. NumPy and SciPy each bring one.
     kernel
-        The implementation that these libraries chose for this processor, such as ``Haswell``.
+        Implementation that these libraries chose for this processor, such as ``Haswell``.
     simd
         Instruction sets that NumPy's own loops use beyond its baseline, such as ``X86_V3, X86_V4``.
     machine
         Kind of processor, such as ``x86_64``.
     threads
-        Largest number of threads that a numerical library may use; 0: not known.
+        Largest number of threads that a numerical library may use, 0 if it is not known.
     paillier
-        Backend of Paillier that ``auto`` stands for here: ``gmp`` or ``ifma``.
+        Backend of Paillier that ``auto`` selects on this machine: ``gmp`` or ``ifma``.
     """
 
     fenchel: str = ""
@@ -68,7 +68,7 @@ class Environment:
 
     @classmethod
     def current(cls) -> Environment:
-        """Return the environment of this process, with the libraries that are loaded now."""
+        """Return the environment of this process, with the currently loaded libraries."""
         from threadpoolctl import threadpool_info  # its import changes the environment of the process
 
         pools = threadpool_info()
@@ -91,7 +91,7 @@ class Environment:
 
     @classmethod
     def received(cls, message: pb.Environment) -> Environment:
-        """Return the environment that a client reports, with values fit for a log and of bounded length."""
+        """Return the environment that a client reports, with values shortened and without control characters."""
         values = {each.name: getattr(message, each.name) for each in fields(cls)}
         values |= {name: plain(value, _LONGEST) for name, value in values.items() if isinstance(value, str)}
         return cls(**values)
@@ -101,7 +101,7 @@ class Environment:
         return pb.Environment(**asdict(self))
 
     def known(self) -> dict[str, str]:
-        """Return the values as texts; where PyTorch is not loaded, without its version."""
+        """Return the values as texts by attribute, without PyTorch if it is not loaded."""
         values = {name: str(value or "") for name, value in asdict(self).items()}
         return {name: value for name, value in values.items() if value or name != "torch"}
 
@@ -116,7 +116,7 @@ def differences(environments: Mapping[str, Environment], ignored: Collection[str
     Parameters
     ----------
     environments
-        By participant: the id of a client, or ``SERVER``.
+        Environments by participant, the id of a client or ``SERVER``.
     ignored
         Attributes that are not compared.
 
@@ -133,12 +133,12 @@ def differences(environments: Mapping[str, Environment], ignored: Collection[str
 
 
 def differences_text(found: Differences) -> str:
-    """Return differences for people, such as ``kernel: Haswell (the server, north), SkylakeX (south)``."""
+    """Return differences as text, such as ``kernel: Haswell (the server, north), SkylakeX (south)``."""
     return "; ".join(f"{attribute}: {values_text(whose)}" for attribute, whose in found.items())
 
 
 def values_text(whose: Mapping[str, Sequence[str]]) -> str:
-    """Return the values of one attribute, each with the first of its participants."""
+    """Return the values of one attribute as text, each with its first few participants."""
     first = [f"{value or 'unknown'} ({_names(names)})" for value, names in list(whose.items())[:_VALUES]]
     others = len(whose) - _VALUES
     return ", ".join(first) + (f" and {others:,} more values" if others > 0 else "")

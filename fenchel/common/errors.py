@@ -1,10 +1,9 @@
-"""Errors that a person can cause or cure.
+"""Errors that a user or operator can cause or cure.
 
-Every such error is a :class:`FenchelError`: its type says what kind of thing is wrong, its attributes say
-where, and its text is composed here, in :meth:`FenchelError.__str__`. The command line prints the text
-without a stack trace and exits with :attr:`FenchelError.exit_code` (``docs/errors.md`` lists the codes).
-Code and tests look at types and attributes, never at the text. Any other exception that escapes is a defect
-of Fenchel and keeps its stack trace.
+Every such error is a :class:`FenchelError`. Its type says what kind of thing is wrong, its attributes say where, and
+:meth:`FenchelError.__str__` composes its text. The command line prints the text without a stack trace and exits with
+:attr:`FenchelError.exit_code` (``docs/errors.md`` lists the codes). Code and tests examine types and attributes, never
+the text. Any other exception that escapes is a defect of Fenchel and keeps its stack trace.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ from types import MappingProxyType
 from typing import ClassVar, Self, TypedDict, Unpack
 
 INTERRUPTED = 130
-"""Exit code of a command that was ended by Ctrl-C or SIGTERM."""
+"""Exit code of a command that Ctrl-C or SIGTERM ended."""
 
 
 class Place(TypedDict, total=False):
-    """Location of an error; each part is optional and becomes an attribute of the error.
+    """Location of an error. Each part is optional and becomes an attribute of the error.
 
     Attributes
     ----------
     source
-        File, URL or other origin of what is wrong.
+        File, URL or other origin of the problem.
     row
-        Of a table, or line of a text, counted from 1.
+        Row of a table, or line of a text, counted from 1.
     column
         Name of a column.
     key
-        Dotted key of a setting, a field of a file, or an option of a command line.
+        Dotted key of a setting, field of a file, or option of a command line.
     round
-        Counted from 1.
+        Round, counted from 1.
     phase
         Name of a phase.
     client
@@ -54,7 +53,7 @@ class Place(TypedDict, total=False):
 
 
 class Details(Place, total=False):
-    """A location, and what only some kinds of errors know: see the attributes of the classes below."""
+    """Location of an error, with the attributes of the derived classes below."""
 
     problems: tuple[tuple[str, str], ...]
     contradictions: int
@@ -75,7 +74,7 @@ _PLACES = (
     (("key", "{}"),),
     (("round", "round {}"), ("phase", "phase {!r}"), ("client", "client {}"), ("array", "array {!r}")),
 )
-"""Parts of a place as people read them: those of a file, of the settings and of a run."""
+"""Parts of a location in the order of its text: those of a file, of the settings and of a run."""
 
 
 class FenchelError(Exception):
@@ -212,11 +211,11 @@ class ContradictingLabelsError(DataError):
     Attributes
     ----------
     contradictions
-        How many samples have more than one label.
+        Number of samples with more than one label.
     clients
-        Two clients that contradict each other.
+        Ids of two clients that contradict each other.
     rows
-        In which row of its data, counted from 1, each of them has one of these samples.
+        Row of one such sample in the data of each of these clients, counted from 1.
     """
 
     contradictions: int = 0
@@ -232,7 +231,7 @@ class ChecksumError(DataError):
     found
         SHA-256 of the file.
     expected
-        What it should be.
+        Expected SHA-256.
     """
 
     found: str = ""
@@ -246,20 +245,20 @@ class CredentialError(FenchelError):
 
 
 class JoinRefusedError(FenchelError):
-    """The server did not admit this client: protocol version, identity or shard."""
+    """The server did not admit this client because of its protocol version, identity or shard."""
 
     exit_code = 5
 
 
 class AnotherRunError(JoinRefusedError):
-    """The server shows a client another run than the one that it has taken part in.
+    """The server now conducts another run than the one that the client has joined.
 
     Attributes
     ----------
     joined
-        Id of the run that the client has taken part in.
+        Id of the run that the client has joined.
     shown
-        Id of the run that the server has now.
+        Id of the run that the server conducts.
     """
 
     joined: str = ""
@@ -267,7 +266,7 @@ class AnotherRunError(JoinRefusedError):
 
 
 class IdentityInUseError(JoinRefusedError):
-    """Another client with this identity is connected now."""
+    """Another client with this identity is connected."""
 
 
 class UnreachableError(FenchelError):
@@ -277,7 +276,7 @@ class UnreachableError(FenchelError):
 
 
 class RunStoppedError(FenchelError):
-    """The run ended before its last round; everything so far is saved."""
+    """The run ended before its last round. Its progress is saved."""
 
     exit_code = 7
 
@@ -285,19 +284,19 @@ class RunStoppedError(FenchelError):
 class TooFewRepliesError(RunStoppedError):
     """Fewer clients than ``participation.min_replies`` answered a phase in time.
 
-    ``diverged`` is true if the accounts of those that could not look as if the run had diverged.
+    ``diverged`` is true if the errors of clients suggest that the run has diverged.
 
     Attributes
     ----------
     failures
-        Accounts of the clients that could not answer, by client id.
+        Errors of the clients that could not answer, by client id.
     """
 
     failures: Mapping[str, str] = MappingProxyType({})
 
 
 class LostStateError(RunStoppedError):
-    """A client's journal, or its key of the exchange, is gone, so its part of the run cannot be restored."""
+    """A client has lost its journal or its key of the secret exchange, so its part of the run cannot be restored."""
 
 
 class CheckpointError(FenchelError):
@@ -313,19 +312,19 @@ class StorageError(FenchelError):
 
 
 class TooManyFilesError(StorageError):
-    """A file cannot be opened, as this process, or the machine, has as many open as it may; later it can."""
+    """A file cannot be opened for now, because this process or machine has reached its limit of open files."""
 
     exit_code = 13
 
 
 class WireError(FenchelError):
-    """A received message is not what the protocol allows or not what was asked for."""
+    """A received message violates the protocol or does not match the request."""
 
     exit_code = 9
 
 
 class PayloadError(WireError):
-    """A payload is malformed, or its names, types, shapes or values differ from what was asked for."""
+    """A payload is malformed, or its names, types, shapes or values differ from the schema."""
 
 
 class NotFiniteError(PayloadError):
@@ -335,7 +334,7 @@ class NotFiniteError(PayloadError):
 
 
 class PhaseError(WireError):
-    """A client could not answer a phase, or may not; the text is the client's own account."""
+    """A client could not or may not answer a phase. The text is the client's own error."""
 
 
 class EncryptionError(FenchelError):
@@ -345,24 +344,24 @@ class EncryptionError(FenchelError):
 
 
 class OutOfRangeError(EncryptionError):
-    """A value is too large for its slot in a ciphertext, or not finite, which ``diverged`` says."""
+    """A value is too large for its slot in a ciphertext, or not finite, in which case ``diverged`` is true."""
 
 
 class PrivacyBudgetError(FenchelError):
-    """A client does not send an upload: nothing protects it enough, or its budget is spent."""
+    """A client refuses to send an upload that is not protected enough, or exceeds its privacy budget."""
 
     exit_code = 11
 
 
 class BudgetSpentError(PrivacyBudgetError):
-    """A client sends no more: the next upload would cost more privacy than is left of its budget.
+    """A client sends nothing more, because its next upload would exceed its privacy budget.
 
     Attributes
     ----------
     epsilon
-        Of all uploads, with the one that is not sent.
+        Epsilon of all uploads, including the one that is not sent.
     allowed
-        Largest epsilon of all uploads.
+        Largest epsilon allowed for all uploads.
     """
 
     epsilon: float = math.nan
@@ -370,5 +369,5 @@ class BudgetSpentError(PrivacyBudgetError):
 
 
 def too_many_files(error: BaseException) -> bool:
-    """Return whether a file could not be opened because this process, or the machine, has too many open."""
+    """Return whether an error shows that this process or machine has too many open files."""
     return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)

@@ -1,4 +1,4 @@
-"""How much memory there is."""
+"""Memory size of the machine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _CONTAINER = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/mem
 
 
 def memory_bytes() -> int:
-    """Return the memory of this machine, or of the container if that has less, in bytes."""
+    """Return the memory of this machine in bytes, or that of the container if it is less."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in _CONTAINER:
-        told = path.read_text().strip() if path.exists() else ""
-        if told.isdecimal():  # "max": no limit
-            memory = min(memory, int(told))
+        limit = path.read_text().strip() if path.exists() else ""
+        if limit.isdecimal():  # "max" means no limit
+            memory = min(memory, int(limit))
     return memory

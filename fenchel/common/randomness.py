@@ -1,8 +1,8 @@
-"""Random numbers that depend on what they are for, and on nothing else.
+"""Reproducible random numbers, keyed by their purpose.
 
-Each draw comes from a counter-based generator (Philox) whose key is a hash of (seed, who, round,
-purpose). So a restarted process, another order of clients or another number of threads draws the same
-numbers. Numbers that privacy rests on are never drawn here.
+Each draw comes from a counter-based generator (Philox) whose key is a hash of seed, client, round and purpose. A
+restarted process, another order of clients or another number of threads therefore draws the same numbers. Random
+numbers for privacy are never drawn here.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ def generator(seed: int, *key: str | int) -> np.random.Generator:
     Parameters
     ----------
     seed
-        ``settings.seed``.
-    key
-        What the numbers are for, from the general to the particular: ``generator(seed, "client-3", round, "batches")``.
+        Seed of the run, ``settings.seed``.
+    *key
+        Purpose of the numbers, from general to particular: ``generator(seed, "client-3", round, "batches")``.
 
     Returns
     -------
@@ -33,5 +33,5 @@ def generator(seed: int, *key: str | int) -> np.random.Generator:
 
 
 def public_seed(seed: int, *key: str | int) -> int:
-    """Return a 64-bit seed for one purpose, which server and clients derive alike from the run's seed."""
+    """Return a 64-bit seed for one purpose, which server and clients derive equally from the run's seed."""
     return int(generator(seed, *key).integers(1 << 64, dtype=np.uint64))

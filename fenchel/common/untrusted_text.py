@@ -1,4 +1,4 @@
-"""Words that somebody else wrote."""
+"""Sanitisation of text from the other side of a connection."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ LONGEST = 2000
 
 
 def plain(text: str, longest: int = LONGEST) -> str:
-    """Return a text from the other side of a connection, fit for a log and for a terminal.
+    """Return a received text in a form that is safe for logs and terminals.
 
-    Control characters, which could move a cursor or begin a line of their own, become spaces, and what is
-    longer than anybody reads is cut off.
+    Control characters, which could move a cursor or begin a new line, become spaces. A text above ``longest``
+    characters is cut off.
     """
     kept = "".join(letter if letter.isprintable() else " " for letter in text[: longest + 1])
     return kept if len(kept) <= longest else f"{kept[:longest]}..."

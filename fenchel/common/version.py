@@ -1,11 +1,11 @@
-"""Versions: of the software, for people, and of the wire contract, for machines."""
+"""Versions of the software and of the protocol."""
 
 from __future__ import annotations
 
 from importlib import metadata
 
 PROTOCOL = 2
-"""Version of ``fenchel.proto``; raised when an older peer could misunderstand."""
+"""Version of the protocol in ``fenchel.proto``, raised when an older peer could misunderstand a message."""
 
 
 def software() -> str:
@@ -14,4 +14,4 @@ def software() -> str:
 
 
 SAME_VERSION = "; do both sides run the same version of Fenchel?"
-"""Ends the text of an error for which two versions are the likeliest cause."""
+"""Last clause of errors whose likeliest cause is a difference of versions."""

@@ -1,1 +1,1 @@
-"""Keys of clients, and what they are for: sealing, pseudonyms, decryption; the server never has one."""
+"""Keys of clients and their use for sealing, pseudonyms and decryption. The server has none of them."""

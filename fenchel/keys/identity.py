@@ -1,8 +1,8 @@
-"""Who a client is to other clients: its certificate, and what it signs with the key of it.
+"""Identity of a client towards other clients: its certificate and its signatures.
 
-Clients never speak to each other directly. What one has for another goes through the server, which could
-change it or make it up; so it is signed, and the signature is checked against the authority that the
-receiving client trusts.
+Clients do not communicate directly. A message to another client passes through the server, which could change or forge
+it. Such messages are therefore signed, and the receiver checks signature and certificate against the authority that it
+trusts.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _PSS = padding.PSS(mgf=padding.MGF1(SHA256()), salt_length=padding.PSS.DIGEST_LE
 
 
 def statement(purpose: str, *parts: str | bytes) -> bytes:
-    """Return what is signed, in a form that has one reading: each part follows its length."""
+    """Return the bytes to sign for a statement. They are unambiguous, because each part follows its length."""
     encoded = [part.encode() if isinstance(part, str) else part for part in ("fenchel", purpose, *parts)]
     return b"".join(len(part).to_bytes(8, "big") + part for part in encoded)
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A client among others.
+    """Identity of a client towards others.
 
     Attributes
     ----------
     name
-        Its id, the common name of its certificate.
+        Id of the client, which is the common name of its certificate.
     credentials
-        Its certificate, the key of it, and the authority that it trusts.
+        Certificate and key of the client, and the authority that it trusts.
     """
 
     name: str
@@ -49,11 +49,11 @@ class Identity:
 
     @property
     def certificate(self) -> str:
-        """The certificate, with those between it and the authority, in PEM form."""
-        return self.credentials.certificate.decode(errors="replace")  # there may be words around the PEM blocks
+        """Certificate with the intermediate certificates up to the authority, in PEM form."""
+        return self.credentials.certificate.decode(errors="replace")  # there may be text around the PEM blocks
 
     def sign(self, signed: bytes) -> bytes:
-        """Sign a statement: ECDSA, or RSA-PSS where the key is one of RSA, with SHA-256."""
+        """Sign a statement by ECDSA, or by RSA-PSS with an RSA key, with SHA-256."""
         key = serialization.load_pem_private_key(self.credentials.key, password=None)
         if isinstance(key, ec.EllipticCurvePrivateKey):
             return key.sign(signed, ec.ECDSA(SHA256()))
@@ -65,7 +65,7 @@ class Identity:
         )
 
     def check(self, name: str, certificate: str, signed: bytes, signature: bytes) -> None:
-        """Check that a statement is from another client."""
+        """Raise a ``CredentialError`` unless the client ``name`` has signed a statement."""
         leaf = self._trusted(name, certificate)
         key = leaf.public_key()
         try:
@@ -80,12 +80,12 @@ class Identity:
                 )
         except InvalidSignature:
             raise CredentialError(
-                f"what came in the name of {name} is not signed by {name} for this run: somebody changed it or made "
-                f"it up on the way{BEGIN_ANEW}"
+                f"a message in the name of {name} is not signed by {name} for this run: it was changed or forged on "
+                f"the way{BEGIN_ANEW}"
             ) from None
 
     def _trusted(self, name: str, certificate: str) -> x509.Certificate:
-        """Return the certificate if it is that client's, from the authority that this client trusts."""
+        """Return the certificate if it is the other client's and from the authority that this client trusts."""
         try:
             leaf, *between = x509.load_pem_x509_certificates(certificate.encode())
             store = Store(x509.load_pem_x509_certificates(self.credentials.authority))
@@ -110,7 +110,7 @@ class Identity:
         names = [each.value for each in leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         if names != [name]:
             raise CredentialError(
-                f"the certificate that came in the name of {name} is that of {', '.join(map(str, names)) or 'nobody'}"
+                f"the certificate in the name of {name} is for another name: {', '.join(map(str, names)) or 'none'}"
             )
         return leaf
 

@@ -1,8 +1,8 @@
-"""Names for samples that mean nothing to the server.
+"""Keyed pseudonyms of samples.
 
-Clients that hold parts of the same samples must let the server find out which rows belong together, but not who
-the samples are. So they send keyed pseudonyms: all clients of a federation share the key, and the server does not
-have it. Equal identifiers give equal pseudonyms; without the key, no list of identifiers can be tried out.
+If clients hold parts of the same samples, the server must match their rows without learning the samples' identifiers.
+Clients therefore send pseudonyms under a key that all clients of a federation share and the server does not have. Equal
+identifiers give equal pseudonyms. Without the key, guesses of identifiers cannot be tested.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from fenchel.common.arrays import Indices, Vector
 from fenchel.common.errors import DataError
 
 LABEL_BYTES = 16
-"""Length of a label's pseudonym."""
+"""Length of a label's pseudonym in bytes."""
 
 CELL_BYTES = 16
-"""Length of a cell's pseudonym: with 10 million cells, two agree by chance once in 10^24 runs."""
+"""Length of a cell's pseudonym in bytes. Among 10 million cells, two agree by chance once in 10^24 runs."""
 
 
 def pseudonyms(key: bytes, identifiers: Sequence[str]) -> NDArray[np.uint8]:
@@ -29,14 +29,14 @@ def pseudonyms(key: bytes, identifiers: Sequence[str]) -> NDArray[np.uint8]:
     Parameters
     ----------
     key
-        The alignment key that all clients of the federation share; so for all functions here.
+        Alignment key that all clients of the federation share.
     identifiers
-        Those of the client's samples, in the order of its rows; compared to the letter.
+        Identifiers of the client's samples, in the order of its rows. They are compared exactly.
 
     Returns
     -------
     NDArray[np.uint8]
-        Shape (n, 32), one row for each identifier.
+        Pseudonyms, one row for each identifier, shape (n, 32).
     """
     seen: dict[str, int] = {}
     for row, identifier in enumerate(identifiers, start=1):
@@ -52,15 +52,15 @@ def pseudonyms(key: bytes, identifiers: Sequence[str]) -> NDArray[np.uint8]:
 def label_pseudonyms(key: bytes, identifiers: Sequence[str], targets: Vector) -> NDArray[np.uint8]:
     """Return a pseudonym for each sample's label: HMAC-SHA256 of label and identifier, shape (n, 16).
 
-    By these the server can tell whether the holders of a sample agree on its label. As the identifier is in the
-    message, labels of different samples cannot be compared.
+    The server compares them to check that the holders of a sample agree on its label. As the message includes the
+    identifier, labels of different samples cannot be compared.
 
     Parameters
     ----------
     targets
-        What the scores should be, shape (n,), float64; compared exactly.
+        Targets of the samples, shape (n,), float64. They are compared exactly.
     """
-    # The label's fixed width comes first, so no two pairs have the same message. 0 and -0 are one number.
+    # The label of fixed width comes first, so different pairs have different messages. 0 and -0 are equal.
     labels = (np.asarray(targets, "<f8") + 0.0).tobytes()
     messages = (b"label\0" + labels[8 * row : 8 * row + 8] + each.encode() for row, each in enumerate(identifiers))
     return _digests(key, messages, LABEL_BYTES)
@@ -71,17 +71,17 @@ def cell_pseudonyms(
 ) -> NDArray[np.uint8]:
     """Return a pseudonym for each of some cells: HMAC-SHA256 of sample and feature, shape (cells, 16).
 
-    With ragged data two clients may have samples and features in common; by these pseudonyms the server can tell
-    whether they have a value in common, which would count twice (docs/specifications/hyfdca.md, E11).
+    With ragged data, two clients may have samples and features in common. The server compares these pseudonyms to find
+    values that both clients have, which would count twice (docs/specifications/hyfdca.md, E11).
 
     Parameters
     ----------
     features
         Global positions of the client's features, shape (m,).
     rows, columns
-        Where the cells lie in the client's matrix, shape (cells,) each.
+        Row and column of each cell in the client's matrix, shape (cells,) each.
     """
-    # The feature's fixed width comes first, so no two cells have the same message.
+    # The feature of fixed width comes first, so different cells have different messages.
     prefixes = [b"cell\0" + feature.to_bytes(8, "little") for feature in features.tolist()]
     samples = [each.encode() for each in identifiers]
     cells = zip(rows.tolist(), columns.tolist(), strict=True)
@@ -89,6 +89,6 @@ def cell_pseudonyms(
 
 
 def _digests(key: bytes, messages: Iterable[bytes], length: int) -> NDArray[np.uint8]:
-    """Return the beginnings of the messages' HMACs, shape (messages, length)."""
+    """Return the first ``length`` bytes of each message's HMAC, shape (messages, length)."""
     digests = b"".join(hmac.digest(key, message, "sha256")[:length] for message in messages)
     return np.frombuffer(digests, np.uint8).reshape(-1, length)

@@ -1,9 +1,8 @@
-"""Sealed boxes: what is in one can be read by the owner of an X25519 key, and by nobody on the way.
+"""Sealed boxes, which only the owner of an X25519 key can open.
 
-A box is an ephemeral public key, 32 bytes, followed by the ciphertext of ChaCha20-Poly1305. Its key comes
-from HKDF-SHA256 over the agreement of the ephemeral key with the recipient's (the construction of HPKE's
-base mode, RFC 9180, and of libsodium's sealed boxes). It says nothing about who sealed it: the sender signs
-it (:mod:`fenchel.keys.identity`).
+A box is an ephemeral public key, 32 bytes, followed by the ciphertext of ChaCha20-Poly1305. Its key comes from
+HKDF-SHA256 over the agreement of the ephemeral key with the recipient's, as in HPKE's base mode (RFC 9180) and in
+libsodium's sealed boxes. The box does not authenticate its sender, who signs it (:mod:`fenchel.keys.identity`).
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from fenchel.common.errors import CredentialError
 
 PUBLIC_BYTES = 32
 BEGIN_ANEW = (
-    ". No secrets are shared with it. Begin a new run; if that ends the same way, somebody between the clients changes "
-    "what they send"
+    ". No secrets are shared with it. Begin a new run; if that ends the same way, the messages are changed between the "
+    "clients"
 )
-"""Ends the text of an error of the exchange for which somebody on the way is the likeliest cause."""
+"""Last sentences of errors of the secret exchange whose likeliest cause is a changed message."""
 _TAG_BYTES = 16
 _NONCE = bytes(12)  # each key seals one message, so the nonce need not differ
 
@@ -32,9 +31,9 @@ def seal(message: bytes, recipient: bytes, context: bytes) -> bytes:
     Parameters
     ----------
     recipient
-        Its X25519 public key, 32 bytes.
+        X25519 public key of the recipient, 32 bytes.
     context
-        What the box belongs to; it opens only in the same context.
+        Context of the box, such as the run. The box opens only with the same context.
     """
     ephemeral = X25519PrivateKey.generate()
     public = ephemeral.public_key().public_bytes_raw()
@@ -60,7 +59,7 @@ def unseal(box: bytes, key: X25519PrivateKey, context: bytes) -> bytes:
 def _cipher(own: X25519PrivateKey, ephemeral: bytes, recipient: bytes, *, other: bytes) -> ChaCha20Poly1305:
     try:
         agreed = own.exchange(X25519PublicKey.from_public_bytes(other))
-    except ValueError:  # not 32 bytes, or a point of small order, which would make the key known to all
+    except ValueError:  # not 32 bytes, or a point of small order, which would make the agreed key public
         raise CredentialError(f"what came is not an X25519 public key{BEGIN_ANEW}") from None
     key = HKDF(SHA256(), length=32, salt=None, info=b"fenchel sealed box 1" + ephemeral + recipient)
     return ChaCha20Poly1305(key.derive(agreed))

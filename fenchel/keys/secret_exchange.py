@@ -1,15 +1,15 @@
-"""One client's part in the sealed exchange: how all clients come to the same secrets, and the server to none.
+"""Client side of the secret exchange, which gives all clients the same secrets without revealing them to the server.
 
 1. Each client offers an X25519 public key, signed with the key of its certificate.
-2. One client, the designated one, checks the offers, makes the secrets, and seals them for each of the
-   others, in a box that it signs.
-3. Each of the others checks who sealed its box, opens it, and keeps what is in it.
+2. One client, the designated one, checks the offers, makes the secrets, and seals them for each of the others in a box
+   that it signs.
+3. Each of the others checks the signature of its box, opens it, and keeps the secrets.
 
-The server relays (:mod:`fenchel.server.membership.secret_exchange`). Every signature names the run, so that
-nothing from another run counts. A client keeps its X25519 key and the secrets on disk before it answers. So
-one that is killed at any moment comes to the same secrets: the designated client seals again what it made
-before, and the others open with the key that they offered. (HyFDCA's papers leave the distribution of keys
-open: specification 2.2, S0.)
+The server relays the messages (:mod:`fenchel.server.membership.secret_exchange`). Every signature names the run, so
+messages of another run are refused. A client writes its X25519 key and the secrets to disk before it replies. After a
+crash at any moment, the designated client therefore seals the same secrets again, and the others open their boxes with
+the key that they offered. HyFDCA's papers leave the distribution of keys open (docs/specifications/hyfdca.md, section
+2.2, S0).
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _SECRETS = "clients.secret"
 
 
 class SecretExchange:
-    """One client's part in the exchange of one run.
+    """One client's side of the secret exchange of a run.
 
     Parameters
     ----------
     bits
-        Length of the Paillier key, if this client is to make it.
+        Length of the Paillier key in bits, if this client makes it.
     designated
-        Who makes the secrets; ``None``: whoever the server chooses.
+        Id of the client that makes the secrets; ``None`` lets the server choose.
     peers
-        With whom secrets may be shared; ``None``: with every client of the authority.
+        Clients with which secrets may be shared; ``None`` allows every client of the authority.
     folder
-        Where the X25519 key and the secrets are kept, readable by their owner only; ``None``: in memory.
+        Folder of the X25519 key and the secrets, readable by their owner only; ``None`` keeps them in memory.
     implementation
-        What makes that key.
+        Implementation that makes the Paillier key.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class SecretExchange:
         self._folder = folder
         self._key = _kept_key(folder)
         self.secrets: Secrets | None = None
-        """What this client has come to, once it has."""
+        """Secrets of the run, once this client has them."""
         if folder is not None and (folder / _SECRETS).exists():
             self.secrets = Secrets.load(folder / _SECRETS)
 
     def answer(self, phase: str, values: Values) -> Values:
-        """Answer one of :data:`fenchel.common.wire.phases.EXCHANGE`."""
+        """Return the reply to a phase of :data:`fenchel.common.wire.phases.EXCHANGE`."""
         if phase == OFFER:
             check(values, {}, source=_source(phase))
             return self._offer()
@@ -85,7 +85,7 @@ class SecretExchange:
         return self._accept(values)
 
     def forget(self) -> None:
-        """Remove what was kept: the run is complete."""
+        """Remove the files of the secret exchange, once the run is complete."""
         if self._folder is not None:
             _remove(self._folder / _KEY)
             _remove(self._folder / _SECRETS)
@@ -128,7 +128,7 @@ class SecretExchange:
     def _accept(self, values: Values) -> Values:
         check(values, {"sender": str, "certificate": str, **BOX}, source=_source(ACCEPT))
         own, sender, box = self._identity.name, str(values["sender"]), _bytes(values["box"])
-        if self.secrets is not None:  # the answer was lost on its way, and the question came again
+        if self.secrets is not None:  # the reply was lost, and the instruction is repeated
             return {"fingerprint": self._fingerprint()}
         if self._designated not in (None, sender):
             raise CredentialError(
@@ -151,12 +151,12 @@ class SecretExchange:
     def _check_peer(self, client: str) -> None:
         if self._peers is not None and client not in self._peers:
             raise CredentialError(
-                f"client {self._identity.name} was not told to share secrets with {client}; if it belongs to the "
+                f"client {self._identity.name} may not share secrets with {client}; if that client belongs to the "
                 f"federation, start {self._identity.name} with --peer {client} as well"
             )
 
     def _keep(self, secrets: Secrets) -> None:
-        """Keep the secrets, on disk before anybody hears of them; the key that brought them is of no more use."""
+        """Keep the secrets, on disk before the reply, and remove the X25519 key, which has no further use."""
         if self._folder is not None:
             write_private(self._folder / _SECRETS, secrets.to_text().encode())
             _remove(self._folder / _KEY)
@@ -167,7 +167,7 @@ class SecretExchange:
         assert self.secrets is not None
         return self.secrets.fingerprint
 
-    # What is signed, and what a box is bound to
+    # Statements that are signed, and the context of a box
 
     def _offered(self, client: str, public: bytes) -> bytes:
         return statement("offer", self._run, client, public)
@@ -180,7 +180,7 @@ class SecretExchange:
 
 
 def _by_client(values: Values) -> Mapping[str, dict[str, Value]]:
-    """Sort values named ``CLIENT/NAME`` by client."""
+    """Group values named ``CLIENT/NAME`` by client."""
     found: dict[str, dict[str, Value]] = {}
     for name, value in values.items():
         client, _, item = name.rpartition("/")
@@ -211,14 +211,14 @@ def _kept_key(folder: Path | None) -> X25519PrivateKey | None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, if it is there: a folder that must not be changed is no problem otherwise."""
+    """Remove a file if it exists. A read-only folder without the file causes no error."""
     if not path.exists():
         return
     try:
         path.unlink()
     except OSError as error:
         raise StorageError(
-            f"cannot be removed ({error.strerror}), and it is of no more use to anybody but a thief; remove it "
+            f"cannot be removed ({error.strerror}), although it is no longer needed; remove it "
             "once the folder is writable",
             source=path,
         ) from None

@@ -1,7 +1,7 @@
-"""What all clients of a federation share and the server must never have.
+"""Secrets that all clients of a federation share and the server must not have.
 
-One file, which ``fenchel keys`` makes and people carry to every client: the Paillier key, and the key under
-which clients turn names of samples into pseudonyms. Whoever has it can read all that clients hide.
+They are one file, which ``fenchel keys`` makes and operators copy to every client. It has the Paillier key and the
+alignment key for pseudonyms of samples. Its owner can decrypt all that clients encrypt.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _FINGERPRINT_PREFIX = b"fenchel client secrets\x00"
 
 @dataclass(frozen=True)
 class Secrets:
-    """The secrets of one federation.
+    """Secrets of one federation.
 
     Attributes
     ----------
     alignment_key
-        32 random bytes: names of samples cross the wire as HMACs under this key only.
+        Key of the samples' pseudonyms, 32 random bytes. Clients send identifiers only as HMACs under this key.
     """
 
     private_key: PrivateKey
@@ -58,13 +58,13 @@ class Secrets:
 
     @cached_property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that are equal for equal secrets and reveal nothing of them."""
+        """Fingerprint of 32 hexadecimal digits, which is equal for equal secrets and does not reveal them."""
         public = self.private_key.public
         return hashlib.sha256(_FINGERPRINT_PREFIX + public.id + self.alignment_key).hexdigest()[:32]
 
     def owner(self, backend: Backend = "gmp") -> KeyOwner:
-        """Return what encrypts and decrypts, with tables that all clients of a process share."""
-        with self._making:  # or several threads would each make tables of 38 MB
+        """Return the object that encrypts and decrypts. All clients of a process share its tables."""
+        with self._making:  # without the lock, several threads would each make tables of 38 MB
             if backend not in self._owners:
                 self._owners[backend] = key_owner(self.private_key, backend)
             return self._owners[backend]
@@ -73,12 +73,12 @@ class Secrets:
     def generate(
         cls, bits: int = DEFAULT_BITS, implementation: Implementation = "fenchel", *, for_tests: bool = False
     ) -> Secrets:
-        """Make new secrets, with a key that an implementation makes."""
+        """Make new secrets, with a Paillier key of an implementation."""
         key = generate(bits, implementation, for_tests=for_tests)
         return cls(key, secrets.token_bytes(ALIGNMENT_KEY_BYTES))
 
     def to_text(self) -> str:
-        """Return the file form."""
+        """Return the content of the file."""
         fields = {
             "kind": SECRETS_KIND,
             "version": FORMAT_VERSION,
@@ -89,12 +89,12 @@ class Secrets:
 
     @classmethod
     def from_text(cls, text: str, source: str = "secrets") -> Secrets:
-        """Read what :meth:`to_text` wrote.
+        """Read secrets that :meth:`to_text` wrote.
 
         Parameters
         ----------
         source
-            Where it comes from, for errors.
+            Origin of the text, for errors.
         """
         fields = parse_fields(text, SECRETS_KIND, _FIELDS, source)
         digits = fields["alignment_key"]
@@ -105,9 +105,9 @@ class Secrets:
         return cls(PrivateKey.from_fields(fields["paillier"], source), bytes.fromhex(digits))
 
     def save(self, path: Path) -> None:
-        """Write a new file that only its owner may read (mode 0600)."""
+        """Write a new file that only its owner can read (mode 0600)."""
         try:
-            # Made with its final mode: at no moment may anybody else open it.
+            # The file is created with its final mode, so that other users can open it at no moment.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w", encoding="ascii") as file:
                 os.fchmod(descriptor, 0o600)
@@ -125,7 +125,7 @@ class Secrets:
 
     @classmethod
     def load(cls, path: Path) -> Secrets:
-        """Read a file."""
+        """Read a file of secrets."""
         try:
             with path.open(encoding="ascii") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

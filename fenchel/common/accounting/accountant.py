@@ -1,9 +1,9 @@
-"""What many releases cost together: numerical accountants (docs/specifications/fedpdm.md, section 3.3).
+"""Numerical accountants of the privacy loss of many releases (docs/specifications/fedpdm.md, section 3.3).
 
-A release is one upload with Gaussian noise, computed from a part of the client's samples. Its privacy loss
-distribution is a table of probabilities over a grid of losses; releases compose by convolution. The
-distribution for batches drawn without replacement is made here; tables, convolution and Rényi divergences are
-dp-accounting's, which is imported only when something is computed.
+A release is one upload with Gaussian noise, computed from a part of the client's samples. Its privacy loss distribution
+is a table of probabilities over a grid of losses, and releases compose by convolution. This module computes the
+distribution for batches drawn without replacement. The library dp-accounting, which is imported on first use, provides
+tables, convolution and Rényi divergences.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 Method: TypeAlias = Literal["pld-wor", "rdp-wor", "pld-poisson", "rdp-poisson"]
-"""Privacy loss distributions or Rényi divergences, for batches without replacement or Poisson-drawn."""
+"""Method of accounting: privacy loss distributions or Rényi divergences, for batches without replacement or Poisson."""
 
 _POINTS_A_SCALE = 100
-"""Points of the grid on the typical loss of a release, q / z; with 20 the fourth digit begins to move."""
+"""Grid points on the typical loss of a release, q / z. With 20, the fourth digit of epsilon would change."""
 _COARSEST = 2.0**-3
 _MOST_POINTS = 1 << 17
-"""Above zero, for one release; composed ones have a few times as many."""
+"""Largest number of grid points above zero for one release. Composed distributions have a few times as many."""
 _TAIL = 9.0
-"""Standard deviations of the noise that the grid covers: the rest, below 1e-18, counts as an infinite loss."""
+"""Standard deviations of the noise that the grid covers. The remaining mass below 1e-18 counts as infinite loss."""
 _TRUNCATED = 1e-15
-"""Mass that a convolution may move to an infinite loss."""
+"""Probability mass that a convolution may move to an infinite loss."""
 _MOST_COMPOSED = 100_000
-"""Releases whose distributions are composed: with more, rounding in the convolutions would count, and they grow."""
+"""Largest number of releases whose distributions are composed. Rounding errors and memory grow with it."""
 _LARGEST_LOSS = 2.0**20
-"""Of all releases together, where distributions are composed: it keeps each composition within some 200 MiB."""
+"""Largest total loss of releases whose distributions are composed, for about 200 MiB of memory."""
 _SMALLEST_MULTIPLIER = 0.003
-"""Below it epsilon is above 10,000 for one release, and the sampling of batches is left out of account."""
+"""Noise multiplier below which epsilon of one release exceeds 10,000, and sampling of batches is ignored."""
 SMALLEST_NOISE, LARGEST_NOISE = 1e-100, 1e6
-"""Noise multipliers that can be accounted for: beyond, squares are no numbers, or losses fall between the grid."""
+"""Range of noise multipliers. Beyond it, squares overflow, or losses are smaller than the gap of the grid."""
 SMALLEST_RATE = 1e-9
-"""Sampling rates below would be taken for none at all."""
+"""Smallest sampling rate; rates below it would be rounded to 0."""
 _CALIBRATED = 1e-4
-"""How near, relatively, a calibrated noise multiplier is to the smallest that is enough."""
+"""Relative accuracy of a calibrated noise multiplier."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """One upload, as an accountant sees it.
+    """Parameters of one upload for accounting.
 
     Attributes
     ----------
     noise_multiplier
-        ``z``: standard deviation of the noise over the sensitivity; from 1e-100 to 1e6.
+        Ratio ``z`` of the noise's standard deviation to the sensitivity, from 1e-100 to 1e6.
     sampling_rate
-        ``q = Q b / n_i``: share of the client's samples that the upload was computed from, from 1e-9 to 1; 1 also where
-        sampling protects nobody, as with a private dual variable.
+        Share ``q = Q b / n_i`` of the client's samples from which the upload was computed, from 1e-9 to 1. It is 1 also
+        if sampling does not amplify privacy, as with a private dual variable.
     """
 
     noise_multiplier: float
@@ -79,15 +79,16 @@ class Release:
 
 @dataclass
 class Accountant:
-    """Computes epsilon for releases, and keeps the distributions that it made for them.
+    """Accountant of epsilon, which caches the distributions of releases.
 
     Attributes
     ----------
     method
-        ``pld-wor``: batches without replacement, neighbours that differ by replacing a sample; tight. ``rdp-wor``: the
-        same by a general bound, at most a few times looser. ``pld-poisson``, ``rdp-poisson``: every sample in the batch
-        by a coin of its own, neighbours that differ by adding or removing a sample. For more than 100,000 releases, or
-        an epsilon far beyond all privacy, ``pld-…`` is ``rdp-…``, whose memory and time do not grow.
+        Method of accounting. ``pld-wor`` is tight for batches without replacement and neighbours that differ by
+        replacing a sample. ``rdp-wor`` is a general bound for the same, at most a few times looser. ``pld-poisson`` and
+        ``rdp-poisson`` hold for Poisson-drawn batches and neighbours that differ by adding or removing a sample. For
+        more than 100,000 releases, or a very large epsilon, ``rdp-…`` replaces ``pld-…``, because its time and memory
+        are bounded.
     """
 
     method: Method = "pld-wor"
@@ -100,14 +101,14 @@ class Accountant:
         Parameters
         ----------
         releases
-            How often each kind of release was made; they may differ in noise and sampling.
+            Number of releases of each kind. Kinds may differ in noise and sampling.
         delta
-            Between 1e-10 and 1: below, rounding in the convolutions would count.
+            Probability between 1e-10 and 1. Below, rounding errors of the convolutions would matter.
 
         Returns
         -------
         float
-            Infinite where the method knows of no bound.
+            Epsilon, infinite if the method has no finite bound.
         """
         if not 1e-10 <= delta < 1:
             raise ValueError(f"delta must lie in [1e-10, 1), given {delta!r}")
@@ -123,7 +124,7 @@ class Accountant:
             found = min(self._renyi(made, delta), _without_sampling(made, delta))
         else:
             found = self._renyi(made, delta)
-        # Rounding can leave no number where losses are tiny. Not known is not cheap: nothing compares above nan.
+        # Rounding can give nan for tiny losses. It must not pass as a small epsilon: no comparison with nan is true.
         return math.inf if math.isnan(found) else found
 
     def _composed(self, releases: Mapping[Release, int]) -> PrivacyLossDistribution:
@@ -156,13 +157,13 @@ class Accountant:
 
 
 def epsilon(releases: Mapping[Release, int], delta: float, method: Method = "pld-wor") -> float:
-    """Return what releases cost together; see :meth:`Accountant.epsilon`."""
+    """Return the epsilon of all releases together; see :meth:`Accountant.epsilon`."""
     return Accountant(method).epsilon(releases, delta)
 
 
-@functools.cache  # clients that are alike ask the same, and an answer takes a second
+@functools.cache  # equal clients have equal arguments, and a call takes a second
 def calibrate(sampling_rate: float, uploads: int, delta: float, budget: float, method: Method = "pld-wor") -> float:
-    """Return the smallest noise multiplier, up to 0.01 %, with which so many uploads stay within a budget."""
+    """Return the smallest noise multiplier, up to 0.01 %, for which ``uploads`` uploads stay within a budget."""
     accountant = Accountant(method)
 
     def fits(z: float) -> bool:
@@ -203,13 +204,13 @@ def require_library() -> None:
 
 
 def _without_sampling(releases: Mapping[Release, int], delta: float) -> float:
-    """Return the epsilon of all releases if each used all samples: sampling only lowers it."""
+    """Return the epsilon of all releases if each used all samples, an upper bound under sampling."""
     precision = sum(count / release.noise_multiplier**2 for release, count in releases.items())
     return exact_gaussian(precision**-0.5, delta)
 
 
 def _composable(releases: Mapping[Release, int]) -> bool:
-    """Return whether the distribution of all releases together is of a size that does not depend on their number."""
+    """Return whether the composed distribution of all releases is small enough to be computed."""
     loss = sum(count * _largest_loss(release) for release, count in releases.items())
     return sum(releases.values()) <= _MOST_COMPOSED and loss <= _LARGEST_LOSS
 
@@ -222,7 +223,7 @@ def _largest_loss(release: Release) -> float:
 
 
 def _grid(releases: Mapping[Release, int]) -> float:
-    """Return the gap of a grid of losses: a power of two, so that releases made at different times share it."""
+    """Return the gap of the grid of losses, a power of two, so that releases of different times share their grid."""
     scale = min(release.sampling_rate / release.noise_multiplier for release in releases)
     fine = min(scale / _POINTS_A_SCALE, _COARSEST)
     affordable = max(map(_largest_loss, releases)) / _MOST_POINTS
@@ -230,10 +231,10 @@ def _grid(releases: Mapping[Release, int]) -> float:
 
 
 def _without_replacement(release: Release, gap: float) -> PrivacyLossDistribution:
-    """Discretise the profile of sampling without replacement pessimistically, by connecting the dots.
+    """Return a pessimistic discretisation ("connect the dots") of the profile of sampling without replacement.
 
-    ``d(e) = q d_G(ln(1 + (exp(e) - 1) / q))`` and ``d(-e) = 1 - exp(-e) + exp(-e) d(e)`` for ``e >= 0``,
-    where ``d_G`` is the profile of the Gaussian mechanism. It is symmetric, so one distribution serves both
+    The profile is ``d(e) = q d_G(ln(1 + (exp(e) - 1) / q))`` and ``d(-e) = 1 - exp(-e) + exp(-e) d(e)`` for ``e >= 0``,
+    where ``d_G`` is the profile of the Gaussian mechanism. It is symmetric, so one distribution holds for both
     directions.
     """
     from dp_accounting.pld import pld_pmf
@@ -244,12 +245,12 @@ def _without_replacement(release: Release, gap: float) -> PrivacyLossDistributio
     above = release.sampling_rate * profile(release.noise_multiplier, _unsampled(losses, release.sampling_rate))
     below = -np.expm1(-losses) + np.exp(-losses) * above
     deltas = np.clip(np.concatenate([below[:0:-1], above]), 0.0, 1.0)
-    deltas = np.maximum.accumulate(deltas[::-1])[::-1]  # rounding must not make the profile rise
+    deltas = np.maximum.accumulate(deltas[::-1])[::-1]  # rounding must not make the profile increase
     return PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -points, points, deltas))
 
 
 def _unsampled(losses: NDArray[np.float64], q: float) -> NDArray[np.float64]:
-    """Return ``ln(1 + (exp(e) - 1) / q)``, shape (n,), without overflow and exact near 0."""
+    """Return ``ln(1 + (exp(e) - 1) / q)``, shape (n,), without overflow and with full accuracy near 0."""
     small = np.log1p(np.expm1(np.minimum(losses, 1.0)) / q)
     return np.where(losses < 1, small, losses + np.log1p((q - 1) * np.exp(-losses)) - math.log(q))
 

@@ -1,4 +1,4 @@
-"""The Gaussian mechanism, exactly: noise of standard deviation ``z s`` on a value of sensitivity ``s``."""
+"""Exact privacy of the Gaussian mechanism: noise of standard deviation ``z s`` on a value of sensitivity ``s``."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def profile(z: float, epsilon: NDArray[np.floating[Any]]) -> NDArray[np.float64]
     z
         Noise multiplier: standard deviation of the noise over the sensitivity.
     epsilon
-        Shape (n,); may be negative.
+        Values of epsilon, shape (n,), possibly negative.
 
     Returns
     -------
     NDArray[np.float64]
-        Shape (n,), float64, between 0 and 1.
+        Values of delta between 0 and 1, shape (n,), float64.
     """
     half = 1 / (2 * z)
     own = ndtr(half - epsilon * z)
@@ -37,20 +37,15 @@ def profile(z: float, epsilon: NDArray[np.floating[Any]]) -> NDArray[np.float64]
 def exact_gaussian(z: float, delta: float) -> float:
     """Return the smallest ``epsilon`` for which the Gaussian mechanism is (epsilon, delta)-differentially private.
 
-    ``R`` releases with multiplier ``z`` together are one with ``z / sqrt(R)``.
-
-    Parameters
-    ----------
-    delta
-        Between 0 and 1.
+    ``R`` releases with multiplier ``z`` together are equivalent to one with ``z / sqrt(R)``.
     """
-    from scipy.optimize import brentq  # takes long to import, and every process reads settings, few need this
+    from scipy.optimize import brentq  # takes long to import, and few processes need it
 
     def excess(epsilon: float) -> float:
         return float(profile(z, np.array([epsilon]))[0]) - delta
 
     if excess(0.0) <= 0:
         return 0.0
-    # The profile is at most Phi(1/(2z) - epsilon z), which is delta here.
+    # The profile is at most Phi(1/(2z) - epsilon z), which equals delta at the upper end.
     enough = 1 / (2 * z * z) - float(ndtri(delta)) / z
     return float(brentq(excess, 0.0, enough * (1 + 1e-9), xtol=1e-13, rtol=1e-12))

@@ -1,8 +1,8 @@
-"""The FedPDM paper's own formulas of privacy, for reproduction: they claim more than they prove.
+"""Privacy formulas of the FedPDM paper, for reproduction. They claim more privacy than is proved.
 
-docs/specifications/fedpdm.md, sections 3.2 and 3.3: the printed total has ``q^2`` where its proof gives ``q``, its
-constant is not stated, and the formula of the Gaussian mechanism is proved for ``epsilon < 1`` only and
-under-protects above 8.
+The printed total has ``q^2`` where its proof gives ``q``, and its constant is not stated. The formula of the Gaussian
+mechanism is proved for ``epsilon < 1`` only, and gives too little noise above 8 (docs/specifications/fedpdm.md,
+sections 3.2 and 3.3).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import math
 from typing import Literal, TypeAlias
 
 Law: TypeAlias = Literal["printed", "corrected"]
-"""Power of ``q`` in the total of Theorem 2: 2 as printed, 1 as its proof has it."""
+"""Power of ``q`` in the total of Theorem 2: 2 as printed, 1 according to its proof."""
 
 _EXPONENTS: dict[Law, int] = {"printed": 2, "corrected": 1}
 
 
 def noise_multiplier(epsilon: float, delta: float) -> float:
-    """Return ``z = sqrt(2 ln(1.25 / delta)) / epsilon``, for one round; infinite for ``epsilon = 0``."""
+    """Return ``z = sqrt(2 ln(1.25 / delta)) / epsilon`` for one round, infinite for ``epsilon = 0``."""
     return math.sqrt(2 * math.log(1.25 / delta)) / epsilon if epsilon else math.inf
 
 
@@ -27,7 +27,7 @@ def epsilon_of(z: float, delta: float) -> float:
 
 
 def c0(delta: float) -> float:
-    """Return ``sqrt(2 ln(1 / delta) / ln(1.25 / delta))``, what the paper's proof gives for its unstated constant."""
+    """Return ``sqrt(2 ln(1 / delta) / ln(1.25 / delta))``, the theorem's unstated constant by the paper's proof."""
     return math.sqrt(2 * math.log(1 / delta) / math.log(1.25 / delta))
 
 
@@ -37,12 +37,12 @@ def total(epsilon: float, sampling_rate: float, uploads: float, delta: float, la
     Parameters
     ----------
     uploads
-        ``p T``: how often a client takes part, on average.
+        Expected number ``p T`` of the client's uploads.
 
     Returns
     -------
     float
-        Infinite for ``q >= 1``, where the theorem says nothing.
+        Total epsilon, infinite for ``q >= 1``, which the theorem does not cover.
     """
     return epsilon * _factor(sampling_rate, uploads, delta, law)
 

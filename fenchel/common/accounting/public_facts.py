@@ -1,4 +1,4 @@
-"""What everybody may know of a run, and a promise of differential privacy rests on."""
+"""Public facts of a run on which its guarantee of differential privacy depends."""
 
 from __future__ import annotations
 
@@ -6,50 +6,50 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Support: TypeAlias = Literal["dense", "top-k", "random", "shared-random", "public-top-k"]
-"""Which coordinates clients send: all, or those of a sparsifier."""
+"""Coordinates that clients send: all, or those of a sparsifier."""
 
 Batches: TypeAlias = Literal["epoch", "independent", "full"]
-"""How a client draws its batches (docs/specifications/fedpdm.md, section 2.2)."""
+"""Drawing of a client's batches (docs/specifications/fedpdm.md, section 2.2)."""
 
 
 @dataclass(frozen=True)
 class PrivacyFacts:
-    """A run as one client meets it.
+    """Public facts of a run for one client.
 
     Attributes
     ----------
     support
-        Which coordinates are sent.
+        Kind of index set of the coordinates that are sent.
     error_feedback
-        Whether what was not sent is remembered and sent later (EF21).
+        Whether the client keeps the unsent remainder and sends it later (EF21).
     fixed_steps
         Whether the number of local steps is fixed, not decided by a stopping rule.
     batches
-        How batches are drawn.
+        Drawing of batches.
     dual
-        Whether clients keep a dual variable, or another state that enters the next upload, and whether it follows from
-        what they sent (``public``) or also from what they did not send (``private``).
+        State of the client that enters its next upload, such as a dual variable. It is ``public`` if it follows from
+        earlier uploads alone, else ``private``.
     aggregator
-        How the server combines uploads.
+        Kind of the server's aggregator.
     steps
-        ``Q``, local steps of a round.
+        Number ``Q`` of local steps in a round.
     batch_size
-        ``b``.
+        Number ``b`` of samples in a batch.
     samples
-        ``n_i``, of this client; the fewest of any client, where no client is meant.
+        Number ``n_i`` of the client's samples; without a specific client, the smallest number of any client.
     fixed_seeds
-        Whether noise and batches follow from the run's seed: a test mode.
+        Whether noise and batches follow from the run's seed, a test mode.
     beta
         Weight of the weakly convex regulariser, which is not clipped.
     convex_scalar
         Whether the loss is convex in one number ``a^T x``.
     curvature
-        Largest second derivative of the loss by its scores: 1/4 for logistic, 1/2 for softmax, 1 for squares; ``None``
-        where nobody knows a bound.
+        Largest second derivative of the loss in its scores: 1/4 for logistic, 1/2 for softmax, 1 for squares; ``None``
+        if no bound is known.
     penalty
-        ``rho``: the pull towards the global model.
+        Weight ``rho`` of the pull towards the global model.
     step_size
-        ``eta``, the largest of any round.
+        Largest step size ``eta`` of any round.
     """
 
     support: Support
@@ -70,5 +70,5 @@ class PrivacyFacts:
 
     @property
     def drawn(self) -> int:
-        """``Q b``: samples that a round draws."""
+        """Number ``Q b`` of samples that a round draws."""
         return self.steps * self.batch_size

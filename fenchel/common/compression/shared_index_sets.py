@@ -1,4 +1,4 @@
-"""Supports that server and clients know alike, without sending them (docs/specifications/fedpdm.md, section 2.5)."""
+"""Index sets that server and clients derive without sending them (docs/specifications/fedpdm.md, section 2.5)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def uplink_support(sparsifier: UplinkSparsifier, around: Vector, seed: int, t: i
     Parameters
     ----------
     around
-        The model that everybody was sent, shape (d,).
+        Model that the server has broadcast, shape (d,).
     """
     size = around.size
     own = public_seed(seed, "uplink support", t)
@@ -25,5 +25,5 @@ def uplink_support(sparsifier: UplinkSparsifier, around: Vector, seed: int, t: i
 
 
 def downlink_seed(seed: int, t: int) -> int:
-    """Return the seed of the coordinates that the server sends in round ``t``, where they are random."""
+    """Return the seed of the random coordinates that the server sends in round ``t``."""
     return public_seed(seed, "downlink support", t)

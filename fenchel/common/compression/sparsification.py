@@ -1,7 +1,7 @@
-"""Which entries of a vector are sent: the largest, or ones that follow from what is public.
+"""Choice of the entries of a vector that are sent: the largest, or entries that follow from public values.
 
-All of them return a support, indices in ascending order (docs/specifications/fedpdm.md, section 2.5). Supports that
-follow from a seed alone are in :mod:`fenchel.common.wire.index_sets`, because the wire knows them, too.
+The functions return an index set, indices in ascending order (docs/specifications/fedpdm.md, section 2.5). Index sets
+that follow from a seed alone are in :mod:`fenchel.common.wire.index_sets`, as messages can contain their seed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from fenchel.common.wire.index_sets import seeded_support
 
 
 def kept(alpha: float, size: int) -> int:
-    """Return how many entries of a vector a fraction is: ``max(1, floor(alpha d + 0.5))``.
+    """Return the number of entries that a fraction of a vector stands for: ``max(1, floor(alpha d + 0.5))``.
 
     Parameters
     ----------
     alpha
-        Fraction kept, in (0, 1].
+        Fraction to keep, in (0, 1].
     size
-        Entries of the vector (d), at least 1.
+        Number d of entries of the vector, at least 1.
     """
     if not 0 < alpha <= 1 or size < 1:
         raise ValueError(f"no fraction of a vector: {alpha} of {size} entries")
@@ -31,22 +31,22 @@ def kept(alpha: float, size: int) -> int:
 
 
 def top_k(vector: Vector, k: int) -> Indices:
-    """Return the indices of the k entries of largest magnitude; of equal ones, the lower index wins.
+    """Return the indices of the k entries of largest magnitude. Of equal entries, those with lower indices are taken.
 
-    Time O(d), by selection. Not private: which entries are large follows from the data (docs/specifications/fedpdm.md,
-    section 3.4).
+    It takes time O(d), by selection. The result is not private, because it depends on the data
+    (docs/specifications/fedpdm.md, section 3.4).
 
     Parameters
     ----------
     vector
-        Shape (d,).
+        Vector, shape (d,).
     k
-        1..d.
+        Number of entries, from 1 to d.
 
     Returns
     -------
     Indices
-        Shape (k,), strictly increasing.
+        Index set, shape (k,), strictly increasing.
     """
     _check_count(k, len(vector))
     if k == len(vector):
@@ -58,31 +58,31 @@ def top_k(vector: Vector, k: int) -> Indices:
         _check_finite(vector)
     smallest = largest[0]
     chosen = np.flatnonzero(magnitudes >= smallest)
-    if len(chosen) > k:  # more entries equal the smallest one than there is room for
+    if len(chosen) > k:  # there are too many entries of the smallest chosen magnitude
         ties = np.flatnonzero(magnitudes[chosen] == smallest)
         chosen = np.delete(chosen, ties[len(ties) - (len(chosen) - k) :])
     return chosen
 
 
 def public_top_k(reference: Vector, k: int, seed: int) -> Indices:
-    """Return a support that everybody finds alike: four fifths by the top-k rule on a public vector, the rest seeded.
+    """Return an index set from public values: four fifths by the top-k rule on a public vector, the rest seeded.
 
-    ``floor(0.8 k + 0.5)`` indices are those of :func:`top_k` of ``reference``; the others follow from the
-    seed, so that entries which are zero now have their turn (docs/specifications/fedpdm.md, section 2.5).
+    ``floor(0.8 k + 0.5)`` indices are those of :func:`top_k` of ``reference``. The others follow from the seed, so that
+    entries which are zero now are sent at some time, too (docs/specifications/fedpdm.md, section 2.5).
 
     Parameters
     ----------
     reference
-        Shape (d,): what everybody knows, the model that was broadcast.
+        Public vector, such as the broadcast model, shape (d,).
     k
-        1..d.
+        Number of entries, from 1 to d.
     seed
-        0..2^64-1, public.
+        Public seed within 0..2^64-1.
 
     Returns
     -------
     Indices
-        Shape (k,), strictly increasing.
+        Index set, shape (k,), strictly increasing.
     """
     _check_count(k, len(reference))
     first = top_k(reference, (8 * k + 5) // 10)

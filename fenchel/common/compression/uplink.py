@@ -1,14 +1,14 @@
-"""What happens to a vector before it leaves the client.
+"""Processing of a vector before a client sends it.
 
-In this order, whatever the algorithm:
+The steps are the same for every algorithm, in this order:
 
 1. *sparsify*: some coordinates are chosen;
-2. *clip*: their difference from the model that the round began with is shortened;
-3. *noise*: Gaussian noise on every chosen value;
-4. *dtype*: rounded to the type on the wire.
+2. *clip*: their difference from the model at the start of the round is shortened;
+3. *noise*: Gaussian noise is added to every chosen value;
+4. *dtype*: values are rounded to the data type of messages.
 
-An algorithm whose client must know what the server saw (a public dual variable, a mirrored replica) reads it from
-:class:`Sent`, after all four.
+:class:`Sent` has the result of all four steps. Algorithms whose clients need the values that the server received (a
+public dual variable, a mirrored replica) read them there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fenchel.common.wire.values import SparseVector
 
 
 class SecretRandomness(Protocol):
-    """Random numbers that only one client can draw."""
+    """Source of random numbers that only one client can draw."""
 
     def generator(self, *context: str | int | bytes) -> np.random.Generator:
         """Return a generator for one purpose."""
@@ -41,15 +41,15 @@ class SecretRandomness(Protocol):
 
 
 class UploadProtection(Protocol):
-    """Differential privacy of one client's uploads; ``fenchel/client/privacy/protection.py`` has the implementation."""
+    """Differential privacy of one client's uploads, implemented in ``fenchel/client/privacy/protection.py``."""
 
     @property
     def facts(self) -> PrivacyFacts:
-        """Public facts that the sensitivity follows from."""
+        """Public facts of the run from which the sensitivity follows."""
 
     @property
     def randomness(self) -> SecretRandomness:
-        """Source of noise, batches and supports."""
+        """Source of noise, batches and index sets."""
 
     @property
     def clip_gradient(self) -> float | None:
@@ -57,7 +57,7 @@ class UploadProtection(Protocol):
 
     @property
     def clip_update(self) -> float | None:
-        """Norm to which an upload is clipped, as a difference from the model that the round began with."""
+        """Norm to which an upload's difference from the model at the start of the round is clipped."""
 
     def sensitivity(self, local: LocalMap, difference: DualDifference) -> tuple[float, DualDifference]:
         """Return the sensitivity of a round's upload, and the difference of dual variables after it."""
@@ -70,16 +70,16 @@ class UploadProtection(Protocol):
 
 @dataclass(frozen=True)
 class Sent:
-    """What left the client of a vector.
+    """Processed vector that a client sends.
 
     Attributes
     ----------
     coordinates
-        Increasing indices of shape (k,), or a slice of them all.
+        Indices of the sent coordinates, increasing, shape (k,), or a slice of all.
     values
-        Shape (k,), as the server reads them, in the vector's dtype.
+        Values that the server reads, in the vector's dtype, shape (k,).
     wire
-        What goes into the reply: all values, those of a support that the server knows, or indices with values.
+        Value for the reply: all values, those of an index set that the server knows, or indices with values.
     """
 
     coordinates: Indices | slice
@@ -89,18 +89,18 @@ class Sent:
 
 @dataclass(frozen=True)
 class ClientUplink:
-    """The way up of one client in one run.
+    """Uplink of one client in one run.
 
     Attributes
     ----------
     settings
-        What is done.
+        Settings of the steps.
     seed
-        Of the run.
+        Seed of the run.
     client
-        Its id.
+        Id of the client.
     protection
-        Where the noise comes from under differential privacy.
+        Source of the noise under differential privacy; ``None`` without it.
     """
 
     settings: Uplink
@@ -110,12 +110,12 @@ class ClientUplink:
 
     @property
     def noisy(self) -> bool:
-        """Whether what is sent carries noise."""
+        """True if sent values have noise."""
         return self.protection is not None or self.settings.noise is not None
 
     @property
     def changes(self) -> bool:
-        """Whether vectors do not leave as they are."""
+        """True if sent vectors differ from the given ones."""
         return self.protection is not None or not self.settings.is_plain
 
     def send(
@@ -130,25 +130,25 @@ class ClientUplink:
         occasion: bytes = b"",
         name: str = "model",
     ) -> Sent:
-        """Return what leaves of ``vector`` in round ``t``.
+        """Return the processed ``vector`` of round ``t``.
 
         Parameters
         ----------
         vector
-            Shape (d,).
+            Vector to send, shape (d,).
         around
-            What everybody knows that it is near to, shape (d,): the model that the round began with.
+            Public reference near to the vector, shape (d,): the model at the start of the round.
         minus
-            What the server has of this vector already, shape (d,): only the difference travels. It is taken at the end,
-            from the values with their noise.
+            Version of the vector that the server already has, shape (d,). Only the difference is sent, which is
+            computed at the end from the values with their noise.
         sensitivity
-            How far one sample can move ``vector``; needed under differential privacy.
+            L2 sensitivity of ``vector``, required under differential privacy.
         largest
-            Magnitude of the largest public number that it was computed from.
+            Magnitude of the largest public number from which the vector was computed.
         occasion
-            Stands for the question that is answered, and for the state before it.
+            Digest of the instruction and of the client's state before it.
         name
-            Tells several vectors of one round apart.
+            Name that distinguishes several vectors of one round.
         """
         coordinates = self._coordinates(vector, around, t, name)
         chosen = slice(None) if coordinates is None else coordinates.indices
@@ -174,16 +174,16 @@ class ClientUplink:
         return Sent(chosen, rounded.astype(vector.dtype, copy=False), wire)
 
     def _near(self, values: Vector, around: Vector) -> Vector:
-        """Shorten the difference to the norm that is allowed."""
+        """Clip the difference from ``around`` to the allowed norm."""
         bound = self.settings.clip if self.protection is None else self.protection.clip_update
         if bound is None:
             return values
-        # In double precision, whatever the model's: a norm in float32 is too short by many units in the last place, and
-        # squares of small values vanish there. Rounding what is sent is in the sensitivity (Protection.rounding).
+        # Double precision, because a norm in float32 may be too small by many units in the last place, and squares of
+        # small values underflow. The sensitivity covers the rounding of the sent values (Protection.rounding).
         difference = np.subtract(values, around, dtype=np.float64)
         norm = float(np.linalg.norm(difference))
         if not np.isfinite(norm):
-            return around.copy()  # whatever came of the data, what is sent lies within the bound
+            return around.copy()  # the bound must hold whatever the data are
         if norm <= bound:
             return values
         difference *= bound / norm
@@ -203,7 +203,7 @@ class ClientUplink:
         return _Coordinates(seeded_support(seed, vector.size, count), seed=seed)
 
     def _support_seed(self, t: int, name: str) -> int:
-        """Draw the 64 bits that a random support follows from, and that are sent in its place."""
+        """Draw the 64-bit seed of a random index set, which is sent in its place."""
         if self.protection is not None:
             return self.protection.randomness.seed("support", t, name)
         return public_seed(self.seed, self.client, t, "support", name)

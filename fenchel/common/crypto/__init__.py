@@ -1,1 +1,1 @@
-"""The public side of the Paillier layer: what can be done with a public key alone."""
+"""Public side of Paillier encryption: operations that need the public key alone."""

@@ -1,4 +1,4 @@
-"""Vectors under Paillier encryption, as they travel."""
+"""Serialised form of vectors under Paillier encryption."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from fenchel.common.errors import PayloadError
 Buffer: TypeAlias = bytes | memoryview
 KEY_ID_BYTES = 16
 LARGEST = (1 << 63) - 1
-"""What a size, an index or an integer may be."""
+"""Largest size, index or integer in a message."""
 
 
 @dataclass(frozen=True)
 class Ciphertexts:
-    """A vector under Paillier encryption, as it travels; ``CipherVector`` computes on it.
+    """Serialised vector under Paillier encryption. ``CipherVector`` is the form for computations.
 
     Attributes
     ----------
     key_id
-        16 bytes that name the public key.
+        Id of the public key, 16 bytes.
     layout
-        How the values lie in the plaintexts.
+        Layout of the values in the plaintexts.
     count
-        How many values there are.
+        Number of values.
     additions
-        How many fresh vectors were added up; 0 for the trivial encryption of zeros.
+        Number of fresh vectors of which this is the sum; 0 for the trivial encryption of zeros.
     ciphertext_bytes
-        Length of one ciphertext.
+        Length of one ciphertext in bytes.
     data
-        ``layout.ciphertexts(count)`` ciphertexts one after the other, big-endian, ``ciphertext_bytes`` each.
+        Concatenation of ``layout.ciphertexts(count)`` ciphertexts, big-endian, ``ciphertext_bytes`` each.
     """
 
     key_id: bytes
@@ -43,16 +43,16 @@ class Ciphertexts:
 
     @property
     def size(self) -> int:
-        """Bytes that ``data`` must have."""
+        """Required length of ``data`` in bytes."""
         return self.layout.ciphertexts(self.count) * self.ciphertext_bytes
 
     def check(self) -> None:
-        """Refuse numbers that contradict each other. The data is not looked at.
+        """Check that the numbers are consistent, without examining the data.
 
         Raises
         ------
         PayloadError
-            The key's name, the layout, the count or the additions cannot be.
+            If the key's id, the layout, the count or the additions are impossible.
         """
         layout = self.layout
         if len(self.key_id) != KEY_ID_BYTES:

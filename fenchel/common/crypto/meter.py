@@ -1,4 +1,4 @@
-"""The count and the time of a client's encryption and decryption."""
+"""Count and time of a client's encryption and decryption."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class CipherMeter:
-    """Ciphertexts made and opened so far, and the nanoseconds that it took."""
+    """Numbers of encrypted and decrypted ciphertexts, and the time spent in nanoseconds."""
 
     encryptions: int = 0
     encryption_ns: int = 0

@@ -1,13 +1,13 @@
-"""Many numbers in one plaintext.
+"""Packing of many numbers in one plaintext.
 
-A plaintext of a 3072-bit key has room for 76 numbers of 40 bits. Values become integers by a common
-scale, ``v_i = round(2^f x_i)``, and go side by side into slots of ``w`` bits:
+A plaintext of a 3072-bit key has room for 76 numbers of 40 bits. Values are quantised with a common scale,
+``v_i = round(2^f x_i)``, and placed side by side in slots of ``w`` bits:
 
     ``P = sum_i v_i 2^(w i)``
 
-The ``v_i`` are signed, so a negative one borrows from its upper neighbour. Adding ``2^(w-1)`` to every
-slot before the plaintext is cut open pays all borrows back; so sums of plaintexts are exact sums in every slot, as
-long as none leaves ``-2^(w-1) < v < 2^(w-1)``.
+The ``v_i`` are signed, so a negative one borrows from the next slot. Adding ``2^(w-1)`` to every slot before unpacking
+cancels all borrows. Sums of plaintexts are therefore exact sums in every slot, as long as no sum leaves
+``-2^(w-1) < v < 2^(w-1)``.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.errors import EncryptionError
 
 _WORD = 64
-_WIDEST = 1000  # bits of a slot or a fraction: beyond it a float64 cannot hold the scale
+_WIDEST = 1000  # largest number of bits of a slot or a fraction, so that a float64 can hold the scale
 
 _Words = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How values lie in plaintexts. Only vectors of the same layout can be added.
+    """Layout of values in plaintexts. Only vectors of the same layout can be added.
 
     Attributes
     ----------
     slot_bits
-        Width of a slot, ``w``.
+        Width ``w`` of a slot in bits.
     fraction_bits
-        Values are kept as multiples of ``2^-fraction_bits``.
+        Number of bits after the point: values are multiples of ``2^-fraction_bits``.
     slots
-        Values in a plaintext.
+        Number of values in a plaintext.
     value_bits
-        A fresh value, in those multiples, is at most ``2^value_bits - 1`` in magnitude. What a slot has beyond that is
-        room for sums.
+        Number of bits of a fresh value, whose magnitude in these multiples is at most ``2^value_bits - 1``. The other
+        bits of a slot are room for sums.
     """
 
     slot_bits: int
@@ -66,12 +66,12 @@ class Layout:
 
     @classmethod
     def fit(cls, key_bits: int, fraction_bits: int, largest: float, additions: int, slots: int | None = None) -> Layout:
-        """Return the layout with the narrowest slots that will do.
+        """Return the layout with the narrowest slots for a range of values and a number of additions.
 
         Parameters
         ----------
         slots
-            Values in a ciphertext; as many as there is room for unless given.
+            Number of values in a ciphertext; by default as many as the key has room for.
         """
         if not (0 < largest < float("inf")):
             raise EncryptionError(f"the largest magnitude to encrypt is {largest}; it must be positive and finite")
@@ -85,13 +85,13 @@ class Layout:
         if room < (slots or 1):
             raise EncryptionError(
                 f"{slots or 1} values up to {largest:g} with {fraction_bits} bits after the point and {additions} "
-                f"additions need {slots or 1} slots of {slot_bits} bits, and a key of {key_bits} bits has room for "
+                f"additions need {slots or 1} slots of {slot_bits} bits. A key of {key_bits} bits has room for "
                 f"{room}; use a longer key, a smaller range, fewer bits or fewer additions"
             )
         return cls(slot_bits, fraction_bits, room if slots is None else slots, value_bits)
 
     def rescaled(self, shift: int) -> Layout:
-        """Return the same slots for the same range of real numbers, with ``shift`` more bits after the point."""
+        """Return a layout with the same slots and range of real numbers, and ``shift`` more bits after the point."""
         return replace(self, fraction_bits=self.fraction_bits + shift, value_bits=self.value_bits + shift)
 
     @property
@@ -101,7 +101,7 @@ class Layout:
 
     @property
     def max_additions(self) -> int:
-        """How many fresh vectors may be added up before a slot could overflow."""
+        """Largest number of fresh vectors whose sum cannot overflow a slot."""
         return ((1 << (self.slot_bits - 1)) - 1) // self.largest_fresh
 
     @property
@@ -110,11 +110,11 @@ class Layout:
         return float(self.largest_fresh) * 2.0**-self.fraction_bits
 
     def ciphertexts(self, count: int) -> int:
-        """Return how many ciphertexts ``count`` values take."""
+        """Return the number of ciphertexts for ``count`` values."""
         return -(-count // self.slots)
 
     def check_fits(self, key: PublicKey) -> None:
-        """Raise ``EncryptionError`` unless plaintexts of this layout fit a key."""
+        """Raise an ``EncryptionError`` unless plaintexts of this layout fit a key."""
         if self.slot_bits * self.slots > key.bits - 2:
             raise EncryptionError(
                 f"{self.slots} slots of {self.slot_bits} bits do not fit a key of {key.bits} bits, which has room for "
@@ -129,17 +129,17 @@ class Layout:
 
     @cached_property
     def _bias(self) -> mpz:
-        """``2^(w-1)`` in every slot."""
+        """Plaintext with ``2^(w-1)`` in every slot."""
         ones = ((mpz(1) << (self.slot_bits * self.slots)) - 1) // ((mpz(1) << self.slot_bits) - 1)
         return ones << (self.slot_bits - 1)
 
     def quantized(self, values: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-        """Return the values as whole multiples of ``2^-fraction_bits``, rounded to nearest, ties to even.
+        """Return the values in multiples of ``2^-fraction_bits``, rounded to the nearest integer, ties to even.
 
         Parameters
         ----------
         values
-            Shape (count,), float64.
+            Values, shape (count,), float64.
         """
         exact = np.asarray(values, np.float64)
         if exact.ndim != 1:
@@ -147,7 +147,7 @@ class Layout:
         with np.errstate(over="ignore"):
             scaled = exact * 2.0**self.fraction_bits
         np.rint(scaled, out=scaled)
-        # Whole numbers are at most 2^value_bits - 1 if they are below 2^value_bits; nan is below nothing.
+        # Integers below 2^value_bits are at most 2^value_bits - 1. The comparison with nan is false.
         fits = np.abs(scaled) < 2.0**self.value_bits
         if not fits.all():
             at = int(np.flatnonzero(~fits)[0])
@@ -168,7 +168,7 @@ class Layout:
         Parameters
         ----------
         values
-            Shape (count,), float64.
+            Values, shape (count,), float64.
         """
         whole = self.quantized(values)
         rows = self.ciphertexts(len(whole))
@@ -177,7 +177,7 @@ class Layout:
             slots = (numbers[start : start + self.slots] for start in range(0, len(numbers), self.slots))
             return [sum((mpz(v) << (self.slot_bits * i) for i, v in enumerate(row)), mpz(0)) for row in slots]
         fields = np.zeros(rows * self.slots, np.int64)
-        fields[: len(whole)] = whole  # exact: whole numbers below 2^63
+        fields[: len(whole)] = whole  # exact: integers below 2^63
         lifted = fields.view(np.uint64) + np.uint64(1 << (self.slot_bits - 1))
         words = _joined(lifted.reshape(rows, self.slots), self.slot_bits)
         width = words.shape[1] * 8
@@ -195,7 +195,7 @@ class Layout:
         Parameters
         ----------
         additions
-            How many fresh vectors were added up; as many as fit unless given.
+            Number of fresh vectors of which the plaintexts are the sum; by default the largest that fits.
         """
         if len(plaintexts) != self.ciphertexts(count):
             raise EncryptionError(
@@ -234,30 +234,30 @@ class Layout:
         return whole * 2.0**-self.fraction_bits
 
     def _slots_of(self, number: mpz) -> list[int]:
-        """Cut a lifted plaintext into signed integers, for slots wider than a machine word."""
+        """Return the signed integers in a plaintext with added bias, for slots wider than a machine word."""
         mask, half = (mpz(1) << self.slot_bits) - 1, 1 << (self.slot_bits - 1)
         return [int((number >> (self.slot_bits * i)) & mask) - half for i in range(self.slots)]
 
 
 def _joined(fields: _Words, width: int) -> _Words:
-    """Write the fields of each row one after the other, ``width`` bits each, low bits first.
+    """Return the concatenated fields of each row, ``width`` bits each, low bits first.
 
     Parameters
     ----------
     fields
-        Shape (rows, slots), uint64, each below ``2^width``.
+        Unsigned integers below ``2^width``, shape (rows, slots), uint64.
     """
     slots = fields.shape[1]
     starts = np.arange(slots) * width
     word, shift = starts // _WORD, (starts % _WORD).astype(np.uint64)
     words = np.zeros((len(fields), -(-width * slots // _WORD)), "<u8")
-    # A field is at most as wide as a word: some field begins in each word but perhaps the last one, and at
-    # most one field, the last that begins there, reaches over into the next word.
+    # A field is at most as wide as a word. So a field begins in each word but perhaps the last one, and at most one
+    # field, the last that begins there, continues in the next word.
     first = np.flatnonzero(np.diff(word, prepend=-1))
     last = np.append(first[1:], slots) - 1
     words[:, : len(first)] = np.bitwise_or.reduceat(fields << shift, first, axis=1) if len(fields) else 0
     over = last[: words.shape[1] - 1]
-    # Shifting by a whole word gives zero in numpy, which is right where the field begins with the word.
+    # Shifting by a whole word gives zero in NumPy, which is correct for a field that begins with the word.
     words[:, 1 : len(over) + 1] |= fields[:, over] >> (np.uint64(_WORD) - shift[over])
     return words
 
@@ -266,7 +266,7 @@ def _cut(words: _Words, width: int, slots: int) -> _Words:
     """Undo :func:`_joined`: return the fields, shape (rows, slots), uint64."""
     starts = np.arange(slots) * width
     word, shift = starts // _WORD, (starts % _WORD).astype(np.uint64)
-    beyond = np.minimum(word + 1, words.shape[1] - 1)  # the last field has no next word; the mask hides what it gets
+    beyond = np.minimum(word + 1, words.shape[1] - 1)  # the last word has none after it; the mask removes excess bits
     low = words[:, word] >> shift
     high = words[:, beyond] << (np.uint64(_WORD) - shift)
     return (low | high) & np.uint64((1 << width) - 1)

@@ -1,4 +1,4 @@
-"""The public key: what everybody may know, the server included."""
+"""Public key of Paillier encryption, which the server may know, and its file format."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ SECRETS_KIND = "fenchel client secrets"
 FORMAT_VERSION = 1
 
 SMALLEST_BITS = 128
-"""Below this no key is accepted at all."""
+"""Shortest key that is accepted, in bits."""
 SAFE_BITS = 2048
-"""Below this a key protects nothing; only tests use one."""
+"""Shortest key that protects data, in bits. Only tests use shorter ones."""
 LARGEST_BITS = 16_384
 
 Security: TypeAlias = Literal[112, 128, 192]
-"""Length of a symmetric key that is as hard to guess, in bits."""
+"""Security in bits: length of a symmetric key that is equally hard to break."""
 BITS_OF_SECURITY: Mapping[Security, int] = {112: 2048, 128: 3072, 192: 7680}
 """Length of ``n`` by security (NIST SP 800-57, part 1, table 2)."""
 DEFAULT_BITS = BITS_OF_SECURITY[128]
 
 Implementation: TypeAlias = Literal["fenchel", "phe"]
-"""Code that makes keys and computes: Fenchel's own, or the library phe."""
+"""Implementation of Paillier: Fenchel's own, or the library phe."""
 Backend: TypeAlias = Literal["gmp", "ifma", "phe"]
-"""Code that computes on numbers: by GMP, eight at a time by AVX-512 IFMA, or the library phe."""
+"""Arithmetic of an implementation: GMP, AVX-512 IFMA for eight numbers at a time, or the library phe."""
 BackendChoice: TypeAlias = Literal["auto", "gmp", "ifma"]
-"""The backend of Fenchel's own implementation; auto: the fastest that this machine supports."""
+"""Choice of the backend of Fenchel's own implementation. ``auto`` is the fastest that this machine supports."""
 
 _ID_BYTES = 16
 _ID_PREFIX = b"fenchel paillier public key\x00"
@@ -53,9 +53,9 @@ class PublicKey:
     Attributes
     ----------
     n
-        The product of two primes of about the same length.
+        Product of two primes of about the same length.
     backend
-        Code that computes on ciphertexts of this key here. All give the same numbers.
+        Arithmetic for ciphertexts of this key in this process. All backends give the same numbers.
     """
 
     n: int
@@ -75,37 +75,37 @@ class PublicKey:
 
     @cached_property
     def modulus(self) -> mpz:
-        """The modulus ``n`` of plaintexts, as the arithmetic wants it."""
+        """Modulus ``n`` of plaintexts, as a number of GMP."""
         return mpz(self.n)
 
     @cached_property
     def n_squared(self) -> mpz:
-        """The modulus ``n^2`` of ciphertexts."""
+        """Modulus ``n^2`` of ciphertexts."""
         return self.modulus * self.modulus
 
     @property
     def bits(self) -> int:
-        """Length of ``n``."""
+        """Length of ``n`` in bits."""
         return self.n.bit_length()
 
     @property
     def ciphertext_bytes(self) -> int:
-        """Bytes of one ciphertext: any number below ``n^2`` fits."""
+        """Length of one ciphertext in bytes, enough for any number below ``n^2``."""
         return (2 * self.bits + 7) // 8
 
     @cached_property
     def id(self) -> bytes:
-        """16 bytes that name this key wherever it is used."""
+        """Id of the key in messages, 16 bytes."""
         content = self.n.to_bytes((self.bits + 7) // 8, "big")
         return hashlib.sha256(_ID_PREFIX + content).digest()[:_ID_BYTES]
 
     @property
     def fingerprint(self) -> str:
-        """The key's id as people read it: 32 hexadecimal digits."""
+        """Id of the key for people, 32 hexadecimal digits."""
         return self.id.hex()
 
     def to_text(self) -> str:
-        """Return the key as a file holds it: JSON that :meth:`from_text` reads."""
+        """Return the content of a key file: JSON that :meth:`from_text` reads."""
         content = {"kind": PUBLIC_KIND, "version": FORMAT_VERSION, "fingerprint": self.fingerprint, "n": hex(self.n)}
         return json.dumps(content, indent=1) + "\n"
 
@@ -116,13 +116,13 @@ class PublicKey:
         Parameters
         ----------
         source
-            Where it comes from, for errors: the file's path.
+            Path of the file, for errors.
         """
         if looks_private(text):
             raise CredentialError(
-                "holds a private key, and a public key is wanted here. Whoever has the private key can read "
-                "what the clients hide: give this place the file with the public key, and if the private one has "
-                "reached a machine that should not have it, make new keys",
+                "holds a private key, which can decrypt what the clients hide. A public key is wanted here: "
+                "give this place the file with the public key, and if the private one has reached a machine that "
+                "should not have it, make new keys",
                 source=source,
             )
         content = parse_fields(text, PUBLIC_KIND, {"kind", "version", "fingerprint", "n"}, source)
@@ -144,7 +144,7 @@ class PublicKey:
 
 
 def parse_fields(text: str, kind: str, names: Set[str], source: str) -> dict[str, Any]:
-    """Return the fields of a key file. No error quotes the text, which may be secret."""
+    """Return the fields of a key file. Errors do not quote the text, which may be secret."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         fields = dict(pairs)
@@ -160,7 +160,7 @@ def parse_fields(text: str, kind: str, names: Set[str], source: str) -> dict[str
 
 
 def check_fields(content: object, kind: str, names: Set[str], source: str) -> dict[str, Any]:
-    """Return the fields of a key if they are those of its kind and of this version of the format."""
+    """Return the fields of a key after checking its kind, format version and names of fields."""
     if not isinstance(content, dict):
         raise CredentialError(f"not a {kind}: expected an object with {sorted(names)}", source=source)
     if content.get("kind") != kind:
@@ -181,5 +181,5 @@ def check_fields(content: object, kind: str, names: Set[str], source: str) -> di
 
 
 def looks_private(text: str) -> bool:
-    """Whether a text seems to hold what the server must never have: a private key, or the clients' secrets."""
+    """Return whether a text seems to contain a private key or the clients' secrets, which no server may have."""
     return PRIVATE_KIND in text or SECRETS_KIND in text

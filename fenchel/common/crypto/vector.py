@@ -1,10 +1,10 @@
-"""Encrypted vectors, and what can be computed on them without a private key.
+"""Encrypted vectors and their operations without a private key.
 
-With many values in a plaintext (:mod:`fenchel.common.crypto.packing`) one multiplication of two numbers modulo
-``n^2`` (:mod:`fenchel.common.crypto.residues`) adds them all.
+With many values in a plaintext (:mod:`fenchel.common.crypto.packing`), one multiplication of two numbers modulo ``n^2``
+(:mod:`fenchel.common.crypto.residues`) adds them all.
 
-Nothing here can tell what a ciphertext holds: that the values of a fresh vector lie in the range of
-its layout is the word of whoever encrypted it.
+The contents of ciphertexts cannot be checked here. The client that encrypts a vector must ensure that its values lie in
+the range of its layout.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fenchel.common.errors import EncryptionError, PayloadError
 
 
 class CipherVector:
-    """A vector of fixed-point numbers under Paillier encryption.
+    """Vector of fixed-point numbers under Paillier encryption.
 
     Parameters
     ----------
     additions
-        How many fresh vectors were added up, by which the largest possible sum is known.
+        Number of fresh vectors of which this is the sum. It bounds the magnitude of the values.
     """
 
     def __init__(self, key: PublicKey, layout: Layout, count: int, additions: int, ciphertexts: Residues) -> None:
@@ -47,14 +47,14 @@ class CipherVector:
     def zeros(cls, key: PublicKey, layout: Layout, count: int) -> CipherVector:
         """Return the neutral element of addition.
 
-        It hides nothing: everybody can tell that these are zeros. Adding an encrypted vector hides it as well as
-        that vector is hidden.
+        It is not secret, as these zeros are recognisable without a key. Its sum with an encrypted vector is as secret
+        as that vector.
         """
         return cls(key, layout, count, 0, residues(key.backend).of(key, [mpz(1)] * layout.ciphertexts(count)))
 
     @property
     def additions(self) -> int:
-        """How many fresh vectors were added up, at the place where it is most."""
+        """Largest number of fresh vectors that were added in any ciphertext."""
         return max(self._terms, default=0)
 
     def __len__(self) -> int:
@@ -77,7 +77,7 @@ class CipherVector:
         return self._like(self.layout, self.count, terms, self.ciphertexts.products(other.ciphertexts))
 
     def take(self, indices: Sequence[int] | Indices) -> CipherVector:
-        """Return whole ciphertexts by their positions; ``len(indices) * layout.slots`` values.
+        """Return a vector of selected ciphertexts, with ``len(indices) * layout.slots`` values.
 
         Parameters
         ----------
@@ -93,7 +93,7 @@ class CipherVector:
         )
 
     def replace_at(self, indices: Sequence[int] | Indices, other: CipherVector) -> None:
-        """Put the ciphertexts of another vector at some positions, in place; see :meth:`add_at`."""
+        """Replace the ciphertexts at some positions by those of another vector, in place; see :meth:`add_at`."""
         places = self._partners(indices, other)
         for place, terms in zip(places, other._terms, strict=True):
             self._terms[place] = terms
@@ -102,15 +102,15 @@ class CipherVector:
     def add_at(self, indices: Sequence[int] | Indices, other: CipherVector) -> None:
         """Add the ciphertexts of another vector to those at some positions, in place.
 
-        The additions are counted for each ciphertext apart, so those of clients that hold different
-        ciphertexts do not add up. If anything is refused, nothing has changed.
+        Additions are counted for each ciphertext, so vectors of clients with different ciphertexts do not add to one
+        count. After an error the vector is unchanged.
 
         Parameters
         ----------
         indices
-            Positions of ciphertexts, shape (k,); one that occurs twice is added to twice.
+            Positions of ciphertexts, shape (k,). A repeated position is added to repeatedly.
         other
-            A vector of k ciphertexts.
+            Vector of k ciphertexts.
         """
         places = self._partners(indices, other)
         terms = list(self._terms)
@@ -122,10 +122,9 @@ class CipherVector:
     def times(self, numerator: int, shift: int = 0) -> CipherVector:
         """Return the vector times ``numerator / 2^shift``, exactly.
 
-        The integers in the plaintexts are multiplied by ``numerator``, and ``shift`` more bits count as after
-        the point: the result has the layout ``layout.rescaled(shift)``, and can be added to other vectors of
-        that layout. A factor of at most one in magnitude leaves the number of additions as it is; a
-        larger one counts as so many more.
+        The integers in the plaintexts are multiplied by ``numerator``, and the point moves by ``shift`` bits. The
+        result has the layout ``layout.rescaled(shift)`` and can be added to other vectors of that layout. A factor of
+        at most one in magnitude keeps the number of additions, and a larger factor multiplies it.
         """
         if shift < 0:
             raise EncryptionError(f"a shift of {shift} bits; multiply the numerator by a power of two instead")
@@ -141,14 +140,14 @@ class CipherVector:
     def settled(self) -> CipherVector:
         """Return the vector with ``additions`` set to one.
 
-        For a sum that an algorithm knows to lie in the range of a fresh vector, as a dual variable does
-        after a feasible step: otherwise the count would grow from round to round. Nobody can check it here.
+        The algorithm must know that the sum lies in the range of a fresh vector, as a dual variable does after a
+        feasible step. This cannot be checked here. Without this call, the count would grow from round to round.
         """
         whole = self.ciphertexts.take(range(len(self.ciphertexts)))
         return self._like(self.layout, self.count, [1] * len(whole), whole)
 
     def to_wire(self) -> Ciphertexts:
-        """Return the vector as it travels and is stored."""
+        """Return the serialised form of the vector, for messages and files."""
         width = self.key.ciphertext_bytes
         return Ciphertexts(
             key_id=self.key.id,
@@ -161,13 +160,13 @@ class CipherVector:
 
     @classmethod
     def from_wire(cls, wire: Ciphertexts, key: PublicKey) -> CipherVector:
-        """Read what :meth:`to_wire` gave, or what a sender pretends that it gave; errors: :func:`check_received`."""
+        """Return the vector of a serialised form, which may be untrusted; raises errors of :func:`check_received`."""
         check_received(wire, key)
         numbers = residues(key.backend).read(key, wire.data)
         return cls(key, wire.layout, wire.count, wire.additions, numbers)
 
     def _like(self, layout: Layout, count: int, terms: list[int], ciphertexts: Residues) -> CipherVector:
-        """Return a vector under the same key, of numbers that have been checked."""
+        """Return a vector under the same key, without checking its numbers."""
         vector = CipherVector.__new__(CipherVector)
         vector.key, vector.layout, vector.count = self.key, layout, count
         vector.ciphertexts, vector._terms = ciphertexts, terms
@@ -182,7 +181,7 @@ class CipherVector:
         return found
 
     def _partners(self, indices: Sequence[int] | Indices, other: CipherVector) -> list[int]:
-        """Return the positions at which the ciphertexts of another vector of this kind are wanted."""
+        """Return the positions for the ciphertexts of another vector, after checking that it is of the same kind."""
         places = self._places(indices)
         self._check_same_kind(other)
         if len(places) != len(other.ciphertexts):
@@ -200,7 +199,7 @@ class CipherVector:
 
 
 def _checked(terms: list[int], layout: Layout) -> list[int]:
-    """Return the numbers of additions if slots have room for them."""
+    """Return the numbers of additions, or raise an ``EncryptionError`` if slots have no room for them."""
     most = max(terms, default=0)
     if most > layout.max_additions or min(terms, default=0) < 0:
         raise EncryptionError(
@@ -211,14 +210,14 @@ def _checked(terms: list[int], layout: Layout) -> list[int]:
 
 
 def check_received(wire: Ciphertexts, key: PublicKey) -> None:
-    """Refuse a vector that arrived and is none under a key.
+    """Check that a received vector is a valid one under a key.
 
     Every ciphertext must be a unit modulo ``n^2``: in ``1 .. n^2 - 1``, with no factor in common with ``n``.
 
     Raises
     ------
     PayloadError
-        It is under another key, its numbers contradict each other, or one of them is no ciphertext.
+        If the vector is under another key, its numbers are inconsistent, or one of them is no ciphertext.
     """
     if wire.key_id != key.id:
         raise PayloadError(

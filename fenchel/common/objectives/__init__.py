@@ -1,1 +1,1 @@
-"""What a client can compute on its shard: values, gradients, constants, metrics."""
+"""Objectives of clients on their shards: values, gradients, constants, metrics."""

@@ -24,10 +24,10 @@ from fenchel.common.arrays import Vector
 from fenchel.common.errors import DataError
 
 Positive: TypeAlias = NDArray[np.bool_]
-"""Which samples are of the positive class, shape (n,)."""
+"""True for samples of the positive class, shape (n,)."""
 
 AUXILIARY = 3
-"""How many numbers a, b and alpha are."""
+"""Number of the auxiliary variables a, b and alpha."""
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,12 @@ class Moments:
 
     @property
     def has_both_classes(self) -> bool:
-        """Whether there are samples of either class, so that class means exist."""
+        """True if there are samples of both classes, so that class means exist."""
         return self.positives > 0 and self.negatives > 0
 
     @property
     def means(self) -> tuple[float, float]:
-        """m_+ and m_-, the mean scores of the positive and of the negative samples."""
+        """Mean scores m_+ and m_- of the positive and of the negative samples."""
         if not self.has_both_classes:
             raise DataError("mean scores of the positive and the negative samples need samples of either class")
         return self.positive_sum / self.positives, self.negative_sum / self.negatives

@@ -41,7 +41,7 @@ class Scorer(Protocol):
 
     @property
     def head(self) -> int:
-        """How many of the last weights belong to the last layer; 0 if there are no layers."""
+        """Number of the last weights that belong to the last layer, 0 without layers."""
 
     def initial(self, seed: int) -> Vector:
         """Return the weights that a run starts from, shape (d,)."""
@@ -90,14 +90,14 @@ class BinaryObjective(Objective):
     Attributes
     ----------
     least_loss
-        No cross-entropy is below.
+        Lower bound 0 of the cross-entropy.
     shard
-        The samples; may be empty.
+        Samples, possibly none.
     output
-        What becomes of the scorer's output s in the min-max function. ``none``: h = s; ``sigmoid``: h = 1 / (1 +
-        exp(-s)); ``l2``: h = s / ||s||, the norm taken over the batch.
+        Map from the scorer's output s to the score h of the min-max function. ``none``: h = s; ``sigmoid``: h = 1 / (1
+        + exp(-s)); ``l2``: h = s / ||s||, with the norm over the batch.
     positive
-        Which samples are positive, shape (n,).
+        True for positive samples, shape (n,).
     l2
         Weight of the ridge, at least 0.
     """
@@ -141,7 +141,7 @@ class BinaryObjective(Objective):
 
     @property
     def head(self) -> int:
-        """How many of the last weights belong to the scorer's last layer."""
+        """Number of the last weights that belong to the scorer's last layer."""
         return self.scorer.head
 
     def initial(self, seed: int) -> Vector:

@@ -35,11 +35,11 @@ class LinearObjective(Objective):
     Attributes
     ----------
     least_loss
-        No loss of linear scores is below.
+        Lower bound 0 of the losses.
     score_loss
-        The loss of a sample as a function of its scores.
+        Loss of a sample as a function of its scores.
     shard
-        The samples; may be empty. Features of another dtype are converted.
+        Samples, possibly none. Features of another dtype are converted.
     l2
         Weight of the ridge, at least 0.
     nonconvex
@@ -168,7 +168,7 @@ class LinearObjective(Objective):
 
     @property
     def ranks(self) -> bool:
-        """Whether there are two classes."""
+        """True if there are two classes."""
         return self._classes == 2
 
     def judge(self, w: Vector, shard: Shard | None = None) -> tuple[Metrics, Ranking | None]:
@@ -237,5 +237,5 @@ def _mean_outer(features: Matrix, slopes: Dense) -> Vector:
 
 
 def _is_hollow(features: Matrix) -> bool:
-    """Whether most columns are empty: then transposing a (K, m) matrix costs more than K thin products."""
+    """Return whether most columns are empty, so that transposing a (K, m) matrix costs more than K thin products."""
     return isinstance(features, sp.csr_array) and features.nnz < features.shape[1]

@@ -22,11 +22,11 @@ from fenchel.common.arrays import Dense, Vector
 from fenchel.common.errors import DataError, SettingsError
 
 Targets = NDArray[Any]
-"""What the scores should be, shape (n,): -1.0 and +1.0, real numbers, or class indices."""
+"""Targets of samples, shape (n,): -1.0 and +1.0, real numbers, or class indices."""
 
 
 class ScoreLoss(ABC):
-    """What a linear model needs of a loss: scores of shape (n,), or (n, outputs) if there are several."""
+    """Loss of a linear model as a function of scores, shape (n,), or (n, outputs) if a sample has several."""
 
     kind: ClassVar[str]
 
@@ -328,8 +328,8 @@ class Softmax(_ClassLoss):
 class OneSidedLogistic(_ClassLoss):
     """``ln(1 + exp(-z_t))``: one score for each class, of which only that of the true class counts.
 
-    The loss of FedPDM (its specification, section 1.4). It pulls the true class up, and pushes no other down. Two
-    classes have two scores as well, unlike :class:`Logistic`.
+    It is the loss of FedPDM (docs/specifications/fedpdm.md, section 1.4). It raises the score of the true class and
+    does not change the others. Two classes have two scores, unlike with :class:`Logistic`.
     """
 
     kind: ClassVar[str] = "one-sided-logistic"

@@ -1,4 +1,4 @@
-"""How well a model does on some samples, in numbers that add over clients."""
+"""Metrics of a model on samples, as sums that add up over clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIGURES = (
     "client_accuracy_std",
     "client_accuracy_worst_tenth",
 )
-"""What the evaluation of a model tells, in the order of the columns of ``metrics.parquet``."""
+"""Names of the figures of an evaluation, in the order of the columns of ``metrics.parquet``."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,9 @@
-"""What an algorithm knows of the function it minimises.
+"""Interface of the objectives that algorithms minimise.
 
-A client's objective is ``f(w) = loss(w) + penalty(w)``: the mean loss over the client's samples and a
-regularisation term that does not depend on data. What all clients together minimise is the mean of their
-objectives plus ``h(w)``, a term that may have corners and belongs to no client
-(:mod:`fenchel.common.objectives.regularizer`). Models are flat vectors, whatever their inner shape, so an
-algorithm is written once for all of them.
+A client's objective is ``f(w) = loss(w) + penalty(w)``: the mean loss over the client's samples and a regularisation
+term that does not depend on data. The global objective is the mean of the clients' objectives plus ``h(w)``, a term
+that may be non-smooth (:mod:`fenchel.common.objectives.regularizer`). Models of any shape are flat vectors, so that an
+algorithm works with all of them.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from fenchel.common.objectives.ranking import Ranking
 from fenchel.common.objectives.regularizer import Regularizer, Zero
 
 BatchDraw: TypeAlias = Literal["passes", "epoch", "independent"]
-"""How mini-batches are drawn; see :meth:`Objective.batches`."""
+"""Drawing of mini-batches; see :meth:`Objective.batches`."""
 
 
 LocalStep: TypeAlias = Callable[[Vector, Vector], Vector]
-"""From a model w and a gradient, shapes (d,), to the next model; it may use the gradient's memory."""
+"""Function from a model and a gradient, shape (d,) each, to the next model. It may overwrite the gradient."""
 
 
 class ObjectiveFactory(ABC):
-    """A description of an objective that is no class of its own."""
+    """Factory of objectives, for objectives that are not classes of their own."""
 
     @abstractmethod
     def __call__(self, shard: Shard, l2: float, dtype: DTypeLike) -> Objective:

@@ -1,8 +1,8 @@
-"""How well scores rank the samples of two classes: AUC, partial AUC, average precision.
+"""Ranking metrics of scores of two classes: AUC, partial AUC, average precision.
 
-These are figures of all samples together. They do not add up over clients, and a mean over clients is another
-number (docs/specifications/codasca.md, section 9.2, item 13); :mod:`fenchel.common.objectives.score_groups` is for
-scores that are not in one place. The names are those of scikit-learn, and so are the values.
+These are figures of all samples together. They do not add up over clients, and a mean over clients is another quantity
+(docs/specifications/codasca.md, section 9.2, item 13). :mod:`fenchel.common.objectives.score_groups` estimates the AUC
+of scores on several clients. Names and values are those of scikit-learn.
 """
 
 from __future__ import annotations

@@ -1,20 +1,19 @@
-"""The area under the ROC curve of samples that lie with many clients, who tell their scores in groups.
+"""Area under the ROC curve of samples on many clients, which report their scores in groups.
 
-Bins divide the line of scores, for everybody alike. A client tells how many of its positive samples have scores in
-which range of bins, and likewise of its negative samples. A range that is told holds ``least`` samples or
-more, or all that there are. From the ranges of all clients follow an estimate of the AUC of all samples
-together, and bounds: where the range of a positive and that of a negative sample are disjoint, their order is
-known; where they overlap it is not.
+Bins divide the line of scores, equally for all clients. A client reports the numbers of its positive and of its
+negative samples with scores in ranges of bins. A reported range has at least ``least`` samples, or all samples. From
+the ranges of all clients follow an estimate of the AUC of all samples, and bounds: the order of a positive and a
+negative sample is known if their ranges are disjoint, and unknown if they overlap.
 
-With ``least`` above 1, what a reply tells of fewer than ``least`` samples is never finer than a 32nd part of
-the line: from where the line was cut it can follow that *some* sample lies in one of these parts. Within a
-part, groups say that ``least`` or more samples are in a range, and never that any of them is in one half of
-it. Where ``least`` or more have scores in the same bin, their bin may be told.
+With ``least`` above 1, a reply locates fewer than ``least`` samples no more exactly than to a 32nd part of the line:
+the cuts can show that *some* sample lies in one of these parts. Within a part, groups show that ``least`` or more
+samples are in a range, and never that any of them is in one half of it. If ``least`` or more samples have scores in the
+same bin, their bin may be revealed.
 
-Where scores concentrate, a part of the line holds many of them. Then further places divide the line, which
-the server derives from the groups of all clients: between two of them lies about a 32nd of the samples of
-either class. A client cuts its groups at these places, too, as between parts, so that its new groups lie in
-the old ones, and both together tell no more than the new ones.
+If scores concentrate, a part of the line has many of them. The server then derives further places from the groups of
+all clients, which divide the line: between two places lies about a 32nd of the samples of either class. A client cuts
+its groups at these places, too, as between parts. Its new groups therefore lie in the old ones, and both together
+reveal no more than the new ones.
 """
 
 from __future__ import annotations
@@ -92,11 +91,11 @@ def score_groups(scores: Vector, bins: int, least: int, places: Places = NO_PLAC
     scores
         Finite, shape (n,).
     bins
-        How many; bin j holds the scores s with ``j <= bins / (1 + exp(-s)) < j + 1``.
+        Number of bins. Bin j has the scores s with ``j <= bins / (1 + exp(-s)) < j + 1``.
     least
-        How many samples a group holds at least.
+        Smallest number of samples in a group.
     places
-        Where else the line is divided; the ranges of groups then count all bins of :func:`edges_of`.
+        Further places that divide the line. The ranges of groups then count all bins of :func:`edges_of`.
     """
     # Scores are compared with the edges: mapped to (0, 1) themselves, they could change order by rounding.
     edges = logit(np.arange(1, bins) / bins)
@@ -176,15 +175,15 @@ def check_groups(name: str, groups: Groups, bins: int, least: int, **place: Unpa
     Parameters
     ----------
     name
-        What its reply calls them.
+        Name of the groups in the reply.
     groups
-        Integers, shape (groups, 3).
+        Groups, integers of shape (groups, 3).
     bins
-        How many divide the line.
+        Number of bins that divide the line.
     least
-        How many samples a group holds at least.
+        Smallest number of samples in a group.
     **place
-        Where they came from, for errors.
+        Round, phase and client, for errors.
 
     Raises
     ------
@@ -206,7 +205,7 @@ def check_groups(name: str, groups: Groups, bins: int, least: int, **place: Unpa
 
 def samples_in(groups: Groups) -> int:
     """Return how many samples the groups hold."""
-    return sum(groups[:, 2].tolist())  # without overflow, whatever somebody sent
+    return sum(groups[:, 2].tolist())  # Python's integers do not overflow, whatever a client sent
 
 
 def grouped_auc(positives: Iterable[Groups], negatives: Iterable[Groups], bins: int) -> tuple[float, float]:

@@ -30,9 +30,9 @@ def solve(problem: Tilted, start: Vector, settings: Solver, random: np.random.Ge
     Parameters
     ----------
     start
-        Where the solver starts, shape (d,); not changed. Converted to the objective's dtype.
+        Starting point of the solver, shape (d,). A copy in the objective's dtype is used.
     settings
-        The solver, and when it stops.
+        Solver and its stopping rule.
     random
         Source of all random numbers. Equal arguments give equal results, bit for bit, in one computing environment
         (:mod:`fenchel.common.environment`); only sgd and adam draw from it.

@@ -21,11 +21,11 @@ from fenchel.common.settings.solver import (
 )
 
 LARGEST_HESSIAN = 2000
-"""Rows of the largest Hessian that Newton's method builds."""
+"""Number of rows of the largest Hessian that Newton's method builds."""
 
 
 def chosen(settings: Solver, objective: Objective) -> DefiniteSolver:
-    """Return the solver that the settings mean for an objective, and the stopping rule that they mean.
+    """Return the solver and the stopping rule that the settings select for an objective.
 
     ``auto`` is newton-cg for linear models that are smooth and strongly convex, and sgd for all others. Where no
     rule is given, sgd and adam do 5 epochs, and the others solve to an accuracy of 1/4, which is what FedDCD
@@ -48,7 +48,7 @@ def chosen(settings: Solver, objective: Objective) -> DefiniteSolver:
 
 
 def check_solver(settings: Solver, objective: Objective) -> None:
-    """Refuse a solver or a stopping rule that does not fit an objective, as far as that does not depend on data."""
+    """Raise a ``SettingsError`` for a solver or stopping rule that cannot fit an objective with any data."""
     solver = chosen(settings, objective)
     check_fit(solver, objective, lambda: strong_convexity(objective), lambda: smoothness(objective))
 
@@ -61,7 +61,7 @@ def check_fit(
     Parameters
     ----------
     alpha, beta
-        Give strong convexity and smoothness of the problem where they matter; ``None``: not known yet.
+        Functions that return strong convexity and smoothness of the problem, or ``None`` if they are not known yet.
     """
     stop, kind = solver.stop, solver.kind
     if isinstance(solver, NewtonSolver) and objective.dimension > LARGEST_HESSIAN:
@@ -111,14 +111,14 @@ def check_fit(
 
 
 def strong_convexity(objective: Objective) -> float | None:
-    """Return the strong convexity that an objective has with any data; ``None`` where that depends on them."""
+    """Return the strong convexity that an objective has with any data, or ``None`` if it depends on the data."""
     if isinstance(objective, LinearObjective):
         return objective.strong_convexity
     return None if type(objective).strong_convexity is not Objective.strong_convexity else -math.inf
 
 
 def smoothness(objective: Objective) -> float | None:
-    """Return infinity where an objective is known to be smooth with no data at all; else ``None``."""
+    """Return infinity if no data make an objective smooth, else ``None``."""
     if isinstance(objective, LinearObjective):
         return None if math.isfinite(objective.score_loss.smoothness) else math.inf
     return None if type(objective).smoothness is not Objective.smoothness else math.inf

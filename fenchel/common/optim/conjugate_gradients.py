@@ -13,18 +13,18 @@ from fenchel.common.arrays import Vector
 def conjugate_gradients(
     product: Callable[[Vector], Vector], b: Vector, *, tolerance: float, limit: int, flat: float = 0.0
 ) -> Vector:
-    """Return x with ``||A x - b|| <= tolerance``, shape (d,), or what ``limit`` products achieve.
+    """Return x with ``||A x - b|| <= tolerance``, shape (d,), or the iterate after ``limit`` products.
 
-    Where A has no curvature, the result is what was found before; b at first.
+    In a direction without curvature, the method stops and returns the latest iterate, or b in the first step.
 
     Parameters
     ----------
     product
-        Maps v to ``A v``, both of shape (d,), for a symmetric A.
+        Function that maps v to ``A v``, both of shape (d,), for a symmetric A.
     b
-        Shape (d,).
+        Right-hand side, shape (d,).
     flat
-        Up to here a curvature ``v^T A v / ||v||^2`` counts as none.
+        Largest curvature ``v^T A v / ||v||^2`` that counts as none.
     """
     x, residual, direction = np.zeros_like(b), b.copy(), b.copy()
     square = float(residual @ residual)

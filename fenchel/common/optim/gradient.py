@@ -36,7 +36,7 @@ def _step_size(problem: Tilted, settings: GradientSolver) -> float:
 
 
 def _cure(problem: Tilted, settings: GradientSolver) -> str:
-    """What to do if it diverges: the limits are those of a quadratic function with curvature beta."""
+    """Return advice for divergence. The limits are those of a quadratic function with curvature beta."""
     if not isinstance(settings.step_size, float):
         return NOT_OURS
     beta, most = problem.smoothness, 1 if settings.accelerated else 2
@@ -45,7 +45,7 @@ def _cure(problem: Tilted, settings: GradientSolver) -> str:
 
 
 def _plain(point: Point, s: float, goal: StoppingCriterion) -> Solved:
-    """``w <- w - s grad phi(w)``."""
+    """Iterate ``w <- w - s grad phi(w)``."""
     done = 0
     while done < goal.limit and not goal.reached(point):
         point = Point.of(point.problem, _stepped(point, s))
@@ -54,9 +54,9 @@ def _plain(point: Point, s: float, goal: StoppingCriterion) -> Solved:
 
 
 def _accelerated(point: Point, s: float, goal: StoppingCriterion) -> Solved:
-    """``w' = v - s grad phi(v);  v <- w' + m (w' - w)``.
+    """Iterate ``w' = v - s grad phi(v);  v <- w' + m (w' - w)``.
 
-    The gradient is known at v, so v is the result when the gradient is small enough, and w otherwise.
+    The gradient is known at v, so v is the result if its gradient is small enough, and w otherwise.
     """
     w, v, done = point.w, point, 0
     for m in _momenta(max(point.problem.strong_convexity, 0.0) * s):

@@ -15,7 +15,7 @@ from fenchel.common.optim.stopping import StoppingCriterion, goal_of
 from fenchel.common.settings.solver import LbfgsSolver
 
 LINE_SEARCH = 40
-"""Points that a line search looks at, at most."""
+"""Largest number of points in a line search."""
 
 _PAIRS = 10  # of steps and gradient changes that are kept
 

@@ -20,10 +20,10 @@ from fenchel.common.optim.stopping import StoppingCriterion, goal_of
 from fenchel.common.settings.solver import NewtonCgSolver, NewtonSolver
 
 ARMIJO = 1e-4
-"""Share of the decrease which the gradient promises that a step has to bring."""
+"""Share of the decrease predicted by the gradient that a step must achieve."""
 
 HALVINGS = 60
-"""A step that was halved so often is no step."""
+"""Largest number of halvings of a step."""
 
 _PRODUCTS = 1000  # Hessian-vector products in one step of newton-cg at most
 

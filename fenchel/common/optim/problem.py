@@ -1,9 +1,10 @@
-"""The problem that a client solves, and what a solver may ask about it.
+"""Local problem of a client, and the quantities that solvers use.
 
     phi(w) = f(w) - <w, tilt> + (mu/2) ||w - anchor||^2
 
-where f is the client's objective. The tilt is a client's dual variable in FedDCD (its specification,
-section 1.3): the minimiser of ``f(w) - <w, y>`` is the gradient of the conjugate of f at y.
+where f is the client's objective. In FedDCD the tilt is the client's dual variable y
+(docs/specifications/feddcd.md, section 1.3): the minimiser of ``f(w) - <w, y>`` is the gradient of the conjugate of f
+at y.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.objectives.objective import Objective
 
 ROUNDING = 64
-"""How many units in the last place a sum may be wrong by."""
+"""Bound on the rounding error of a sum, in units in the last place."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,13 @@ class Tilted:
     Attributes
     ----------
     objective
-        f, the mean loss of the client's samples plus its penalty.
+        Objective f, the mean loss of the client's samples plus its penalty.
     tilt
-        Shape (d,); converted to the objective's dtype.
+        Coefficients of the linear term, shape (d,), converted to the objective's dtype.
     proximal
-        Weight mu of the tie, at least 0.
+        Weight mu of the quadratic term, at least 0.
     anchor
-        Shape (d,); given if and only if ``proximal`` is not 0. Converted to the objective's dtype.
+        Anchor of the quadratic term, shape (d,), converted to the objective's dtype; ``None`` if ``proximal`` is 0.
     """
 
     objective: Objective
@@ -61,12 +62,12 @@ class Tilted:
 
     @property
     def smoothness(self) -> float:
-        """beta: an upper bound on the Lipschitz constant of the gradient; infinity if none is known."""
+        """Upper bound beta on the Lipschitz constant of the gradient, infinity if none is known."""
         return self.objective.smoothness + self.proximal
 
     @property
     def strong_convexity(self) -> float:
-        """alpha: a lower bound on the strong convexity; minus infinity if none is known."""
+        """Lower bound alpha on the strong convexity, -infinity if none is known."""
         return self.objective.strong_convexity + self.proximal
 
     def value(self, w: Vector) -> float:
@@ -103,16 +104,16 @@ class Tilted:
 
 @dataclass(frozen=True)
 class Solved:
-    """What a solver found.
+    """Result of a solver.
 
     Attributes
     ----------
     w
-        The approximate minimiser, shape (d,), of the objective's dtype; the caller owns it.
+        Approximate minimiser, shape (d,), of the objective's dtype, in memory that the caller owns.
     iterations
-        Iterations done, counted as :class:`fenchel.common.settings.solver.Stopping` says.
+        Number of iterations, counted as in :class:`fenchel.common.settings.solver.Stopping`.
     gradient_norm
-        Euclidean norm of the gradient of phi at ``w``; not a number for sgd and adam, which do not look.
+        Euclidean norm of the gradient of phi at ``w``; nan for sgd and adam, which do not compute it.
     """
 
     w: Vector
@@ -121,31 +122,31 @@ class Solved:
 
 
 class Point:
-    """phi at one point: nothing is computed before it is asked for, nor twice."""
+    """Values of phi at one point, which are computed on first use and cached."""
 
     def __init__(self, problem: Tilted, w: Vector) -> None:
         self.problem, self.w = problem, w
 
     @staticmethod
     def of(problem: Tilted, w: Vector) -> Point:
-        """Return what can be known of phi at ``w``, shape (d,), which must not change any more."""
+        """Return phi at the point ``w``, shape (d,), which the caller must not change afterwards."""
         if isinstance(problem.objective, LinearObjective):
             return LinearPoint(problem, w, problem.objective)
         return Point(problem, w)
 
     @cached_property
     def own_value(self) -> float:
-        """f(w): the objective without the terms that were added to it."""
+        """Objective f(w), without the added terms."""
         return self.problem.objective.value(self.w)
 
     @cached_property
     def value(self) -> float:
-        """phi(w)."""
+        """Value phi(w)."""
         return self.own_value + sum(self.problem.terms(self.w))
 
     @cached_property
     def blur(self) -> float:
-        """Differences of values below this one are rounding errors."""
+        """Bound on the rounding error of differences of values."""
         size = abs(self.own_value) + sum(map(abs, self.problem.terms(self.w)))
         return ROUNDING * float(np.finfo(self.w.dtype).eps) * size
 
@@ -161,7 +162,7 @@ class Point:
 
     @property
     def contributions(self) -> float:
-        """Size of what the samples contribute to the gradient; how much may cancel in their sum."""
+        """Magnitude of the samples' contributions to the gradient, which may cancel in their sum."""
         return self.norm
 
     def hessian_vector(self, v: Vector) -> Vector:
@@ -170,7 +171,7 @@ class Point:
 
 
 class LinearPoint(Point):
-    """A point of a linear model. The scores are kept: with them a Hessian-vector product is two passes."""
+    """Point of a linear model. It caches the scores, so that a Hessian-vector product takes two passes."""
 
     def __init__(self, problem: Tilted, w: Vector, objective: LinearObjective) -> None:
         super().__init__(problem, w)

@@ -1,4 +1,4 @@
-"""The solution of a whole problem on one machine: stochastic dual coordinate ascent.
+"""Stochastic dual coordinate ascent for the solution of a whole problem on one machine.
 
 Shalev-Shwartz and Zhang 2013; in the notation of docs/specifications/hyfdca.md, sections 1.1 to 1.5:
 
@@ -40,18 +40,18 @@ _HALVINGS = 30
 
 @dataclass(frozen=True)
 class Solution:
-    """What a solver found.
+    """Result of the solver.
 
     Attributes
     ----------
     dual
-        ``alpha``, one for each sample, shape (N,), in the domain.
+        Dual variables ``alpha``, one for each sample, shape (N,), in the domain.
     primal
-        ``w(alpha)``, shape (m,).
-    primal_objective
-        primal_objective, dual_objective: ``P(w)`` and ``D(alpha)``; the optimum lies between them.
+        Model ``w(alpha)``, shape (m,).
+    primal_objective, dual_objective
+        Values ``P(w)`` and ``D(alpha)``, between which the optimum lies.
     passes
-        How often each sample was visited.
+        Number of visits to each sample.
     """
 
     dual: Vector

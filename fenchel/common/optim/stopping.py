@@ -1,4 +1,4 @@
-"""When a solve ends: the stopping rules of docs/specifications/feddcd.md, section 2.2."""
+"""Stopping criteria of local solvers (docs/specifications/feddcd.md, section 2.2)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NOT_OURS = (
     "no step size of the solver's can be the cause, so the algorithm's own steps have diverged, or the features "
     "are too large (data.scale)"
 )
-"""What to do where a solver chooses the length of its steps itself."""
+"""Advice for divergence of a solver that chooses the length of its steps itself."""
 
 LIMIT = 10_000
-"""Iterations after which a solver gives up that is not told how many."""
+"""Default limit on the number of iterations."""
 
 FLOOR = 32
 """Units in the last place: a gradient this small, relative to what it is the sum of, is a rounding error."""
@@ -27,21 +27,20 @@ FLOOR = 32
 
 @dataclass(frozen=True)
 class StoppingCriterion:
-    """What a solver has to reach, and in how many iterations.
+    """Stopping criterion of a solver.
 
     Attributes
     ----------
     limit
-        Iterations at most.
+        Largest number of iterations.
     tolerance
-        Norm of the gradient that is small enough; 0 for a fixed number of iterations.
-    floor
-        Floor, floor_per_norm: the smallest norm worth waiting for is ``floor + floor_per_norm ||w||``; below, rounding
-        rules.
+        Norm of the gradient that ends the solve, 0 for a fixed number of iterations.
+    floor, floor_per_norm
+        Coefficients of the smallest attainable norm, ``floor + floor_per_norm ||w||``, below which rounding dominates.
     kind
-        The solver's name, for errors.
+        Name of the solver, for errors.
     cure
-        What to do if the iterates leave the range of numbers, for errors.
+        Advice for errors if iterates are not finite.
     """
 
     limit: int
@@ -76,12 +75,12 @@ def diverged(kind: str, cure: str) -> DivergedError:
 
 
 def too_long(key: str, step: float, limit: str) -> str:
-    """Return what to do about a step size of one's own that made a solver diverge."""
+    """Return advice about a step size in the settings that made a solver diverge."""
     return f"{key}: {step:g} is too long a step for this client's samples; {limit}"
 
 
 def goal_of(stop: Stopping, kind: str, first: Point, *, cure: str = NOT_OURS) -> StoppingCriterion:
-    """Return what a stopping rule asks of a solver that starts at ``first``.
+    """Return the stopping criterion of a solver that starts at ``first``.
 
     The accuracy delta is ensured by ``||grad phi(w)|| <= sqrt(delta) (alpha/beta) ||grad phi(w0)||``, because
     ``||w - w*|| <= ||grad phi(w)|| / alpha`` and ``||w0 - w*|| >= ||grad phi(w0)|| / beta``.
@@ -89,9 +88,9 @@ def goal_of(stop: Stopping, kind: str, first: Point, *, cure: str = NOT_OURS) ->
     Parameters
     ----------
     first
-        Where the solver starts.
+        Starting point of the solver.
     cure
-        What to do if the iterates leave the range of numbers, for errors.
+        Advice for errors if iterates are not finite.
     """
     limit = stop.steps or LIMIT
     if stop.gradient is not None:
@@ -104,7 +103,7 @@ def goal_of(stop: Stopping, kind: str, first: Point, *, cure: str = NOT_OURS) ->
         limit,
         tolerance=math.sqrt(stop.accuracy) * alpha / beta * first.norm,
         floor=FLOOR * epsilon * (first.contributions + float(np.linalg.norm(first.problem.tilt))),
-        floor_per_norm=epsilon * beta,  # a model is rounded itself
+        floor_per_norm=epsilon * beta,  # the rounding error of the model
         kind=kind,
         cure=cure,
     )

@@ -1,1 +1,1 @@
-"""Files that both sides keep: stores, tables, run folders."""
+"""Files that server and clients keep: stores of values, tables, run folders."""

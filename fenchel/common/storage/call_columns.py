@@ -1,9 +1,9 @@
-"""What the seconds of a call were spent on: the columns of ``calls.parquet`` that are parts of it.
+"""Stages of a call and their columns in ``calls.parquet``.
 
-A stage that is measured in addition is added here, beside the stamp that it needs: a field of ``proto.Timing``, or of
-``Call`` on the server. The tables, the parts of time and the report follow from this module. The projection
-(``fenchel/report/timeline.py``) names some stages, as it takes them apart. A stage of the server before the reply is
-here is to be taken out of the way of the messages, too (``fenchel/server/telemetry/time_breakdown.py``).
+A call is one instruction to a client with its reply. A new stage needs an entry here and its time stamps: a field of
+``proto.Timing`` for clients, or of ``Call`` on the server. The tables, the parts of time and the report follow from
+this module. The projection (``fenchel/report/timeline.py``) refers to some stages by name. The transfer times
+(``fenchel/server/telemetry/time_breakdown.py``) must exclude any new server stage before the reply's arrival.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from typing import NamedTuple
 
 
 class CallStage(NamedTuple):
-    """A stretch of a call, in whose seconds nothing else happened.
+    """Stage of a call. Stages do not overlap.
 
     Attributes
     ----------
+    column
+        Column of ``calls.parquet`` with the stage's seconds.
     part
-        That it belongs to: a field of :class:`fenchel.common.storage.time_parts.TimeParts`.
+        Field of :class:`fenchel.common.storage.time_parts.TimeParts` to which the stage belongs.
     timing
-        Of a client's: field of ``proto.Timing`` that has it, without ``_ns``.
+        Field of ``proto.Timing`` that has the duration of a client's stage, without ``_ns``.
     between
-        Of the server's: the two stamps of the call that it lies between, without ``_ns``; ``None`` with no ``timing``:
-        it is computed from several (``fenchel/server/telemetry/time_breakdown.py``).
+        Time stamps of the call between which a server's stage lies, without ``_ns``. Stages without ``timing`` and
+        ``between`` are computed in ``fenchel/server/telemetry/time_breakdown.py``.
     """
 
     column: str
@@ -50,14 +52,14 @@ STAGES = (
     CallStage("take_s", "server", between=("decoded", "taken")),
     CallStage("waiting_s", "waiting", between=("taken", "ended")),
 )
-"""In the order in which they follow each other; their sum is ``total_s + take_s + waiting_s``, but for a remainder."""
+"""Stages in temporal order. Apart from a small remainder, their sum is ``total_s + take_s + waiting_s``."""
 
 COLUMNS = tuple(stage.column for stage in STAGES)
 CLIENT_STAGES = tuple(stage for stage in STAGES if stage.timing)
 TAKING = COLUMNS[COLUMNS.index("decode_s") + 1 : COLUMNS.index("waiting_s")]
-"""Columns of what the server does with a reply after ``total_s``, until it has entered the result."""
+"""Columns of the stages after ``total_s`` in which the server processes a reply."""
 
 
 def columns_of(part: str, stages: tuple[CallStage, ...] = STAGES) -> tuple[str, ...]:
-    """Return the columns that belong to a part."""
+    """Return the columns that belong to a part of time."""
     return tuple(stage.column for stage in stages if stage.part == part)

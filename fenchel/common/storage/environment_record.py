@@ -1,4 +1,4 @@
-"""The record of the computing environments of a run, as its folder keeps it."""
+"""Record of the computing environments of a run, stored in the run folder."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from fenchel.common.environment import INDIFFERENT, SERVER, Environment, differe
 from fenchel.common.errors import CheckpointError
 from fenchel.common.storage.store import write_text
 
-_CHANGES = 10  # kept of each participant, so that a client that changes at will cannot fill the record
+_CHANGES = 10  # kept for each participant, so that no client can fill the record with changes
 
 
 @dataclass(frozen=True)
 class Change:
-    """One attribute of the environment with which a participant went on.
+    """Change of one attribute of a participant's environment during a run.
 
     Attributes
     ----------
     participant
-        The id of a client, or ``SERVER``.
+        Id of a client, or ``SERVER``.
     round
-        The first round that may have been computed with the new value.
+        First round that may have been computed with the new value.
     attribute
-        A field of :class:`fenchel.common.environment.Environment`.
+        Name of a field of :class:`fenchel.common.environment.Environment`.
     before, after
-        Its values; empty: not known.
+        Values of the attribute, empty if they are not known.
     """
 
     participant: str
@@ -45,7 +45,7 @@ class Change:
 
 
 class _AlikeClients(BaseModel):
-    """Participants with equal environments."""
+    """Group of participants with equal environments."""
 
     model_config = ConfigDict(strict=True)
 
@@ -55,7 +55,7 @@ class _AlikeClients(BaseModel):
 
 
 class _File(BaseModel):
-    """The content of the file (docs/run-folder.md)."""
+    """Content of the file (docs/run-folder.md)."""
 
     model_config = ConfigDict(strict=True)
 
@@ -66,21 +66,21 @@ class _File(BaseModel):
 
 @dataclass
 class EnvironmentRecord:
-    """The environments of a run's participants.
+    """Environments of a run's participants.
 
     Attributes
     ----------
     latest
-        The last known environment by participant: the id of a client, or ``SERVER``.
+        Latest known environment by participant, the id of a client or ``SERVER``.
     changes
-        What changed while the run went on: the last few changes of each participant.
+        Changes during the run: the latest few of each participant.
     """
 
     latest: dict[str, Environment] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
 
     def update(self, participant: str, environment: Environment, t: int) -> list[Change]:
-        """Record the environment that a participant has from round ``t`` on. Return what has changed."""
+        """Record the environment that a participant has from round ``t`` on, and return the changes."""
         before = self.latest.get(participant)
         self.latest[participant] = environment
         if before is None or before == environment:
@@ -98,7 +98,7 @@ class EnvironmentRecord:
 
     @property
     def described(self) -> dict[str, str]:
-        """The attributes of the environments with their values, and whose these are where they differ."""
+        """Values of the environments by attribute, with the participants for values that differ."""
         found = differences(self.latest, ignored=())
         some = next(iter(self.latest.values()), Environment()).known()
         equal = {attribute: value for attribute, value in some.items() if value}
@@ -106,13 +106,13 @@ class EnvironmentRecord:
 
     @property
     def warnings(self) -> list[str]:
-        """What people should know before they compare this run with another, a sentence each."""
+        """Warnings about the comparison of this run with others, one sentence each."""
         found = differences(self.latest)
         between = [f"the computing environments of this run differ: {differences_text(found)}"] if found else []
         return between + [str(change) for change in self.changes]
 
     def save(self, path: Path, run: str) -> None:
-        """Write the file, so that it is at every moment either the old one or the new one."""
+        """Replace the file atomically."""
         groups: dict[Environment, _AlikeClients] = {}
         for participant, environment in sorted(self.latest.items()):
             group = groups.setdefault(environment, _AlikeClients(server=False, clients=[], environment=environment))
@@ -125,7 +125,7 @@ class EnvironmentRecord:
 
     @classmethod
     def load(cls, path: Path) -> EnvironmentRecord:
-        """Read the file of a run. A run without one, of an older version, has an empty record."""
+        """Read the file of a run. A run of an older version has no such file, and its record is empty."""
         try:
             content = _File.model_validate_json(path.read_bytes())
         except FileNotFoundError:

@@ -1,19 +1,19 @@
-"""What the columns of ``metrics.parquet`` are called, a row a round: the server writes them, the report reads them.
+"""Names of the columns of ``metrics.parquet``, which has one row for each round.
 
-They stand in the file in the order of this page: counts, sockets, times. The figures of the model follow them
-(:data:`fenchel.common.objectives.metrics.FIGURES`, then the algorithm's own).
+The server writes the file, and the report reads it. Columns are in the order of this module: counts, sockets, times.
+The figures of the model follow (:data:`fenchel.common.objectives.metrics.FIGURES`, then the algorithm's own).
 """
 
 from __future__ import annotations
 
 COUNTS = ("round", "asked", "counted", "late", "failed", "connected", "bytes_down", "bytes_up", "wire_down", "wire_up")
-"""Integers."""
+"""Integer columns."""
 
 SOCKETS = ("socket_down", "socket_up")
-"""Bytes on the connections; nan where the operating system does not say."""
+"""Columns of the bytes on the connections, nan if the operating system does not report them."""
 
 PARTS = ("compute", "encryption", "coding", "network", "queueing", "away", "waiting", "server")
-"""What a round's seconds were spent on, as far as they are accounted for; the column of each ends in ``_s``."""
+"""Parts of a round's time, in seconds. The column of each part has the suffix ``_s``."""
 
 TIMES = (
     "seconds",
@@ -27,4 +27,4 @@ TIMES = (
     "checkpoint_unix",
     "unix",
 )
-"""Seconds, and seconds since 1970."""
+"""Columns in seconds, and in seconds since 1970 (``_unix``)."""

@@ -1,4 +1,4 @@
-"""Where the parts of a run are kept."""
+"""Folder of a run, with the paths of its files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from fenchel.common.errors import CheckpointError, FenchelError, StorageError
 
 BEGINS = "a server begins to conduct this run"
-"""What the log says when one does: at the start, and again after each resumption."""
+"""Log message of a server's start, also after each resumption."""
 
 
 class Part:
-    """A file or folder, by its path in the folder whose ``path`` an object has."""
+    """Descriptor of a file or folder inside the folder that an object's ``path`` names."""
 
     def __init__(self, inside: str) -> None:
         self._inside = inside
@@ -29,42 +29,42 @@ class Part:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of one run.
+    """Folder of one run.
 
     Attributes
     ----------
     path
-        The folder; its name is the run's id.
+        Path of the folder, whose name is the run's id.
     settings
-        The validated settings, defaults included.
+        Validated settings with all defaults.
     metrics
-        A row a round (Parquet; ``.arrows`` beside it while the run goes on).
+        Table with a row for each round (Parquet, with ``.arrows`` beside it during the run).
     calls
-        A row an instruction (Parquet; ``.arrows`` beside it while the run goes on).
+        Table with a row for each instruction (Parquet, with ``.arrows`` beside it during the run).
     clients
-        A row a client and round, for algorithms with figures of each client; else it is not there.
+        Table with a row for each client and round, if the algorithm has figures of single clients.
     model
-        The final model (NPZ, array ``model``).
+        Final model (NPZ, array ``model``).
     models
-        The models of earlier rounds that are kept, as that of the last one.
+        Folder of kept models of earlier rounds, in the same format.
     checkpoint
-        The server's checkpoint.
+        Checkpoint of the server.
     previous_checkpoint
-        The checkpoint before it, for when that one is damaged.
+        Checkpoint before it, which replaces a damaged one.
     journals
-        Journals of clients that run on this machine.
+        Folder of the journals of clients on this machine.
     data
-        Data that were given from Python, a file for all clients or for each.
+        Folder of data from Python, in one file for all clients or one for each.
     log
-        What happened, a JSON object a line.
+        Log of events, one JSON object a line.
     summary
-        How the run ended (JSON).
+        Result of the run (JSON).
     disclosures
-        What each party could see (JSON).
+        Disclosure record (JSON).
     environments
-        What each party computes with (JSON).
+        Computing environments of server and clients (JSON).
     report
-        The page for people.
+        HTML report.
     """
 
     path: Path
@@ -87,7 +87,7 @@ class RunFolder:
 
     @classmethod
     def existing(cls, path: Path) -> RunFolder:
-        """Return the folder of a run that is to go on; refuse any other."""
+        """Return the folder of a run that is to be resumed, or raise a ``CheckpointError`` for any other folder."""
         folder = cls(path)
         if not folder.settings.exists():
             raise CheckpointError(f"not a run folder (it has no {folder.settings.name})", source=path)
@@ -104,11 +104,11 @@ class RunFolder:
 
     @contextmanager
     def kept_if_begun(self) -> Iterator[None]:
-        """Remove the folder where what is done in the block fails before the run has begun."""
+        """Remove the folder if the block fails before the run has begun."""
         try:
             yield
         except FenchelError:
-            # On a full disk the summary is missing, too, and a checkpoint is what the run goes on from.
+            # On a full disk the summary may be missing, but a run with a checkpoint can be resumed.
             if not any(part.exists() for part in (self.summary, self.checkpoint, self.previous_checkpoint)):
                 shutil.rmtree(self.path)
             raise

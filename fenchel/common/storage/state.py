@@ -1,10 +1,9 @@
-"""The state of an algorithm as named arrays, and back.
+"""Conversion of an algorithm's state to named values and back.
 
-Each half of an algorithm keeps what must survive a crash in one dataclass. Its fields may be arrays,
-:class:`~fenchel.common.wire.values.SparseVector`, encrypted vectors, numbers, text, ``None``, and lists or
-string-keyed dicts of these. A :class:`~fenchel.common.crypto.vector.CipherVector` comes back as the
-:class:`~fenchel.common.wire.values.Ciphertexts` that it travels as: whoever has the key makes a vector of it
-again.
+Each half of an algorithm keeps the state that must survive a crash in one dataclass. Its fields may be arrays,
+:class:`~fenchel.common.wire.values.SparseVector`, encrypted vectors, numbers, text, ``None``, and lists or string-keyed
+dicts of these. A :class:`~fenchel.common.crypto.vector.CipherVector` is restored as
+:class:`~fenchel.common.wire.values.Ciphertexts`, from which the owner of the key can make a vector again.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ _STRUCTURE = "structure"
 
 
 def freeze(state: DataclassInstance) -> dict[str, Value]:
-    """Return the state as payload values: its arrays, and a text that says how they fit together.
+    """Return the state as payload values: its arrays by path, and a JSON text with its structure.
 
-    Arrays are referred to, not copied.
+    Arrays are referenced, not copied.
     """
     values: dict[str, Value] = {}
     structure = {
@@ -41,9 +40,9 @@ def freeze(state: DataclassInstance) -> dict[str, Value]:
 
 
 def _node(item: Any, path: str, values: dict[str, Value]) -> Any:
-    """Put the arrays of an item into ``values``, and return how they fit together.
+    """Put the arrays of an item into ``values``, and return its structure.
 
-    No closure of :func:`freeze`: one that calls itself would keep all arrays until the garbage collector comes.
+    This is no closure of :func:`freeze`, because a recursive closure would keep all arrays until garbage collection.
     """
     if isinstance(item, CipherVector):
         item = item.to_wire()
@@ -64,12 +63,12 @@ def _node(item: Any, path: str, values: dict[str, Value]) -> Any:
 
 
 def _escaped(key: str) -> str:
-    """Keep the path of an entry apart from the path of an entry of an entry (RFC 6901)."""
+    """Escape slashes, so that paths of nested entries are unambiguous (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
 def thaw(kind: type[S], values: Values) -> S:
-    """Rebuild a state from what :func:`freeze` gave. Arrays are fresh, writable copies."""
+    """Restore a state from the values of :func:`freeze`. Arrays are new, writable copies."""
     try:
         structure = json.loads(str(values[_STRUCTURE]))
         return kind(**{name: _item(node, values) for name, node in structure.items()})
@@ -81,7 +80,7 @@ def thaw(kind: type[S], values: Values) -> S:
 
 
 def _item(node: Any, values: Values) -> Any:
-    """Return what :func:`_node` described."""
+    """Return the item with a structure that :func:`_node` returned."""
     if "array" in node:
         value = values[node["array"]]
         codec = codec_of(type(value))

@@ -1,6 +1,6 @@
-"""Named values in one file, replaced atomically, and readable by their owner only.
+"""Files of named values, which are replaced atomically and readable by their owner only.
 
-Checkpoints and journals are such files: a magic number, a checksum, and an encoded payload.
+Checkpoints and journals are such files. Each has a magic number, a checksum and an encoded payload.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAGIC = b"FNCHL\x01\x00\x00"
 _HEADER = len(_MAGIC) + 4 + 4
 
 Owner: TypeAlias = Literal["server", "client"]
-"""Whose file it is, and so who has to make room for it, and what is then started again."""
+"""Role that owns a file, for the advice in errors."""
 
 _START_AGAIN: dict[Owner, str] = {
     "server": "go on with --resume RUN, or begin anew if nothing of the run was saved yet",
@@ -37,7 +37,7 @@ _START_AGAIN: dict[Owner, str] = {
 
 @contextlib.contextmanager
 def writing(path: Path, owner: Owner = "server") -> Iterator[None]:
-    """Turn what the operating system says about a file that cannot be written into words for people."""
+    """Turn an ``OSError`` of writing a file into a ``StorageError`` with advice for the operator."""
     try:
         yield
     except OSError as error:
@@ -52,7 +52,7 @@ def writing(path: Path, owner: Owner = "server") -> Iterator[None]:
 
 
 def too_many_files_error(path: Path, owner: Owner = "server") -> TooManyFilesError:
-    """Return the error that says that a file cannot be opened for now."""
+    """Return the error of a file that cannot be opened because too many files are open."""
     return TooManyFilesError(
         f"cannot be opened, as too many files are open in this process or on this machine; nothing that was there "
         f"before is lost. Allow more of them (ulimit -n), and {_START_AGAIN[owner]}",
@@ -62,14 +62,14 @@ def too_many_files_error(path: Path, owner: Owner = "server") -> TooManyFilesErr
 
 @dataclass(frozen=True)
 class Content:
-    """What a file of values holds, before it is written.
+    """Encoded content of a file of values.
 
     Attributes
     ----------
     descriptor
-        What the values are, as bytes.
+        Serialised descriptor of the values.
     segments
-        The values in pieces, in order. They refer to the arrays' own memory.
+        Values in pieces, in order. They refer to the arrays' own memory.
     size
         Bytes of the file.
     """
@@ -87,14 +87,15 @@ class Content:
 
 
 def write(path: Path, values: Values, *, previous: Path | None = None, sync: bool = False) -> None:
-    """Write values so that the file is at every moment either the old one or the new one.
+    """Write values to a file, which is replaced atomically.
 
     Parameters
     ----------
     previous
-        Where the old file is kept, in the same folder; ``None``: nowhere.
+        Path in the same folder under which the old file is kept; ``None`` drops it.
     sync
-        Also survive the loss of power (costs milliseconds); without it the file survives the death of the process.
+        Whether the file must survive a power loss, which takes milliseconds. Without it, the file survives the death of
+        the process.
     """
     write_content(path, Content.of(values), previous=previous, sync=sync)
 
@@ -102,13 +103,13 @@ def write(path: Path, values: Values, *, previous: Path | None = None, sync: boo
 def write_content(
     path: Path, content: Content, *, previous: Path | None = None, sync: bool = False, owner: Owner = "server"
 ) -> None:
-    """Write what is encoded already, as :func:`write` does."""
+    """Write encoded values; see :func:`write`."""
     checksum = zlib.crc32(content.descriptor)
     for segment in content.segments:
         checksum = zlib.crc32(segment, checksum)
     with writing(path, owner):
         if sync and previous is not None and not path.exists():
-            settle(path.parent)  # the first of many: its folder is new, too
+            settle(path.parent)  # the folder of a new file may be new, too
         with replacing(path, private=True, sync=sync, previous=previous) as file:
             length = len(content.descriptor).to_bytes(4, "little")
             file.write(_MAGIC + checksum.to_bytes(4, "little") + length)
@@ -119,13 +120,7 @@ def write_content(
 
 
 def write_text(path: Path, text: str, *, sync: bool = False) -> None:
-    """Write a text file that is at every moment either the old one or the new one.
-
-    Parameters
-    ----------
-    path, text
-        The file, and what is to be in it.
-    """
+    """Write a text file, which is replaced atomically."""
     with writing(path):
         with replacing(path, sync=sync) as file:
             file.write(text.encode())
@@ -134,7 +129,7 @@ def write_text(path: Path, text: str, *, sync: bool = False) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a client's file, at no moment half written nor readable by others; the disk has it on return."""
+    """Write a client's file atomically and synced to the disk, readable by its owner only at every moment."""
     with writing(path, "client"):
         make_private_folder(path.parent)
         with replacing(path, private=True, sync=True) as file:
@@ -146,20 +141,20 @@ def write_private(path: Path, content: bytes) -> None:
 def replacing(
     path: Path, *, private: bool = False, sync: bool = False, previous: Path | None = None
 ) -> Iterator[BinaryIO]:
-    """Open a file for bytes that take the place of what is at ``path`` once they are whole; errors are as they come.
+    """Open a temporary file that replaces ``path`` when the block ends without an error. Errors pass unchanged.
 
     Parameters
     ----------
     private
-        Whether only its owner can read it.
+        Whether only the owner can read the file.
     sync
-        Have the disk keep the bytes; their name it keeps after :func:`settle`.
+        Whether the bytes are synced to the disk. :func:`settle` syncs the name.
     previous
-        Where the old file is kept, in the same folder; ``None``: nowhere.
+        Path in the same folder under which the old file is kept; ``None`` drops it.
     """
     temporary = path.with_name(path.name + ".new")
     try:
-        temporary.unlink(missing_ok=True)  # one that a crash has left would keep its rights
+        temporary.unlink(missing_ok=True)  # a remainder of a crash would keep its permissions
         with open(temporary, "xb", opener=owner_only if private else None) as file:
             yield file
             if sync:
@@ -169,46 +164,46 @@ def replacing(
             _keep(path, previous)
         temporary.replace(path)
     except BaseException:
-        with contextlib.suppress(OSError):  # half a file would only take the room that is missing
+        with contextlib.suppress(OSError):  # on a full disk, an incomplete file would take space
             temporary.unlink()
         raise
 
 
 def owner_only(path: str, flags: int) -> int:
-    """Open a file that only its owner can read, as ``opener`` of :func:`open`."""
-    # Created with its mode: a key is at no moment readable by others.
+    """Open a file that only its owner can read; an ``opener`` of :func:`open`."""
+    # The file gets its mode when it is created, so a key is at no moment readable by others.
     return os.open(path, flags, 0o600)
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder, and those that are missing above it, for their owner alone; leave what is there as it is."""
+    """Make a folder and its missing parents for their owner alone. Existing folders keep their permissions."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
     except FileNotFoundError:
-        make_private_folder(folder.parent)  # parents=True would give it the rights that the umask leaves
+        make_private_folder(folder.parent)  # parents=True would give parents the permissions of the umask
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _keep(path: Path, previous: Path) -> None:
-    """Give the file that is there a second name, so that there is a whole file under either name at any moment."""
+    """Link the existing file to a second name, so that each name has a complete file at every moment."""
     linked = previous.with_name(previous.name + ".new")
     linked.unlink(missing_ok=True)
-    with contextlib.suppress(FileNotFoundError):  # the first time there is none
+    with contextlib.suppress(FileNotFoundError):  # there may be no file yet
         os.link(path, linked)
         linked.replace(previous)
 
 
 def settle(folder: Path) -> None:
-    """Have the disk keep what lies in a folder under its name, and the folder under its own, up to the mount point.
+    """Sync the names in a folder to the disk, and the names of the folder and its parents, up to the mount point.
 
-    Syncing a file keeps its bytes, and nothing of its name. Without this, a folder that was made a moment ago
-    can be gone after the loss of power, with all that was synced in it.
+    Syncing a file keeps its bytes but not its name. Without this, a new folder and all synced files in it could vanish
+    in a power loss.
     """
     _sync_folder(folder)
     if folder.is_mount():
         return
     for each in folder.absolute().parents:
-        with contextlib.suppress(PermissionError):  # this process has made nothing where it may not even look
+        with contextlib.suppress(PermissionError):  # an unreadable folder has nothing that this process made
             _sync_folder(each)
             if each.is_mount():
                 return
@@ -223,7 +218,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read(path: Path, owner: Owner = "server") -> dict[str, Value]:
-    """Read what :func:`write` wrote."""
+    """Read a file that :func:`write` wrote."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -238,7 +233,7 @@ def read(path: Path, owner: Owner = "server") -> dict[str, Value]:
         raise CheckpointError("damaged (its checksum is wrong)", source=path)
     try:
         descriptor = pb.Payload.FromString(bytes(view[_HEADER : _HEADER + length]))
-        # Written by this project, and its checksum is right: also long vectors with seeded supports are its own.
+        # The checksum shows that Fenchel wrote the file, so long vectors with seeded index sets are accepted.
         return outline(descriptor, len(data), sys.maxsize).decode(view[_HEADER + length :])
     except (DecodeError, PayloadError) as error:
         raise CheckpointError(f"damaged ({error})", source=path) from error

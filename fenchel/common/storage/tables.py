@@ -1,7 +1,7 @@
-"""Tables that grow while a run goes on and can be read at any moment.
+"""Tables that grow during a run and can be read at any moment.
 
-Rows are appended as Arrow record batches to ``<name>.arrows``; a crash loses at most the batch that was
-being written. When the run ends, the table becomes ``<name>.parquet``.
+Rows are appended as Arrow record batches to ``<name>.arrows``. A crash loses at most the batch that was being written.
+When the run ends, the table becomes ``<name>.parquet``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from fenchel.common.errors import CheckpointError, too_many_files
 from fenchel.common.storage.store import too_many_files_error, writing
 
 _DAMAGE = (OSError, ValueError, pa.ArrowException)
-"""What Arrow raises for a file that is damaged, depending on where."""
+"""Exceptions that Arrow raises for a damaged file."""
 
 
 def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table with the columns of a schema; what the version that wrote it did not note is null."""
+    """Return a table with the columns of a schema. Columns that an older version did not write are null."""
     columns = [
         table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(table.num_rows, field.type)
         for field in schema
@@ -32,7 +32,7 @@ def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _amended(table: pa.Table, last: Mapping[str, float]) -> pa.Table:
-    """Return a table with other values in its last row."""
+    """Return a table with values replaced in its last row."""
     for place, field in enumerate(table.schema):
         if table.num_rows and field.name in last:
             column = pa.chunked_array(
@@ -48,14 +48,14 @@ def _growing(path: Path) -> Path:
 
 
 class TableLog:
-    """Writes one table.
+    """Writer of one table.
 
     Parameters
     ----------
     schema
         Names and types of the columns.
     kept_rounds
-        When a run is resumed: rows of later rounds are dropped, because they are going to be done again.
+        Last round of which a resumed run keeps rows. Later rounds will be repeated.
     """
 
     def __init__(self, path: Path, schema: pa.Schema, kept_rounds: int = 0) -> None:
@@ -63,7 +63,7 @@ class TableLog:
         self._schema = schema
         pa.array([], pa.null())  # the first array makes Arrow import pandas where it is installed: not within a round
         earlier = read(path) if kept_rounds and exists(path) else None
-        fresh = path.with_suffix(".arrows.new")  # replaces the growing file when it holds what is kept
+        fresh = path.with_suffix(".arrows.new")  # replaces the growing file once it holds the kept rows
         with writing(_growing(path)), ExitStack() as stack:
             self._file = fresh.open("wb")
             stack.callback(_close_after_failure, self._file)
@@ -88,12 +88,12 @@ class TableLog:
             self._file.flush()
 
     def finish(self, last: Mapping[str, float] | None = None) -> None:
-        """Turn the table into its Parquet file, unless it is one; to be called again where that failed.
+        """Convert the table to its Parquet file. After a failure the method can be called again.
 
         Parameters
         ----------
         last
-            Values that replace those of the last row, by column; names that are no columns are left out.
+            Values that replace those of the last row, by column. Names without a column are ignored.
         """
         self.close()
         if not _growing(self._path).exists():
@@ -103,20 +103,20 @@ class TableLog:
             _growing(self._path).unlink()
 
     def close(self) -> None:
-        """Stop writing, and leave the growing file for a resumed run."""
+        """Stop writing, and keep the growing file for a resumed run."""
         if not self._file.closed:
             with writing(_growing(self._path)), self._file:
                 self._writer.close()
 
 
 def _close_after_failure(file: BinaryIO) -> None:
-    """Close a file whose disk may be full: what it has not written is lost in any case."""
+    """Close a file whose disk may be full, and ignore errors, because unwritten bytes are lost in any case."""
     with suppress(OSError):
         file.close()
 
 
 def exists(path: Path) -> bool:
-    """Whether the table is there, finished or growing."""
+    """Return whether the table exists, finished or growing."""
     return path.exists() or _growing(path).exists()
 
 
@@ -127,9 +127,9 @@ def read(path: Path) -> pa.Table:
         try:
             table = _read_growing(_growing(path))
         except FileNotFoundError:
-            # It has ended, perhaps just now. Without threads: those of Arrow may keep a process from ending.
+            # The run has ended, perhaps just now. Arrow's threads could prevent the process from ending.
             table = pq.ParquetFile(path).read(use_threads=False)
-        table.validate(full=True)  # whoever asks a damaged one for its values gets any error, or none
+        table.validate(full=True)  # reading values of a damaged table would give arbitrary errors, or none
         return table
     except _DAMAGE as error:
         if too_many_files(error):
@@ -149,5 +149,5 @@ def _read_growing(path: Path) -> pa.Table:
             try:
                 batches.append(reader.read_next_batch())
             except (StopIteration, *_DAMAGE):
-                break  # the end, or a batch that was cut off by a crash
+                break  # the end of the file, or a batch that a crash cut off
         return pa.Table.from_batches(batches, reader.schema)

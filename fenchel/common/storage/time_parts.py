@@ -1,4 +1,4 @@
-"""Parts of time: of the seconds of a round or of an instruction, measured or projected."""
+"""Parts of the time of a round or an instruction, measured or projected."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from dataclasses import dataclass, fields
 
 @dataclass(slots=True)
 class TimeParts:
-    """Seconds, by what they were spent on.
+    """Time in seconds, divided into parts.
 
     Attributes
     ----------
-    compute, encryption
-        Of clients; encryption and decryption.
+    compute
+        Computation on clients.
+    encryption
+        Encryption and decryption on clients.
     coding
-        Encoding, decoding and journalling, on both sides.
+        Encoding, decoding and journalling on both sides.
     serialisation
-        The bytes of messages pass.
+        Serialisation delay of messages: their bytes pass through the link.
     propagation
-        The rest of their way.
+        Propagation delay of messages: the rest of their transfer time.
     queueing
-        Ready, but not taken up: behind others, in the queues of both sides, between threads, or for want of room on the
-        server.
+        Waiting of messages and replies behind others, in queues of both sides, between threads, or for room in the
+        server's memory budget.
     away
-        The client had no stream open.
+        Time without an open client stream.
     waiting
-        For answers that never came, or of one call for those of others.
+        Waiting for replies that never came, or of one call for the replies to others.
     server
-        The server's own work: between exchanges, and with replies.
+        Work of the server, between phases and on replies.
     """
 
     compute: float = 0.0
@@ -43,21 +45,21 @@ class TimeParts:
 
     @property
     def network(self) -> float:
-        """Seconds between the two sides."""
+        """Transfer time between the two sides: serialisation and propagation."""
         return self.serialisation + self.propagation
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Sum of all parts."""
         return math.fsum(getattr(self, name) for name in TIME_PARTS)
 
     @property
     def largest(self) -> str:
-        """The part that took the most."""
+        """Name of the largest part."""
         return max(TIME_PARTS, key=lambda name: float(getattr(self, name)))
 
     def add(self, other: TimeParts) -> None:
-        """Add the seconds of another, part by part."""
+        """Add other times, part by part."""
         for name in TIME_PARTS:
             self.spend(name, getattr(other, name))
 
@@ -67,4 +69,4 @@ class TimeParts:
 
 
 TIME_PARTS = tuple(field.name for field in fields(TimeParts))
-"""Of all parts, in order."""
+"""Names of all parts, in order."""

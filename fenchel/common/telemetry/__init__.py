@@ -1,1 +1,1 @@
-"""Traces and metrics in the forms that other programs read."""
+"""Traces and metrics in standard formats."""

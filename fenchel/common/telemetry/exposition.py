@@ -1,4 +1,4 @@
-"""Metrics in the form that Prometheus reads; the only place that knows its library, which is optional."""
+"""Metrics in the format of Prometheus. Only this module imports its library, which is optional."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ KIND = "text/plain; version=0.0.4; charset=utf-8"
 """Media type of :meth:`Exposition.text`."""
 
 LATENCIES = tuple(digit * 10.0**power for power in range(-3, 3) for digit in (1.0, 2.5, 5.0))
-"""Bounds of a histogram's buckets, in seconds: a millisecond to some minutes."""
+"""Bounds of a histogram's buckets, in seconds, from a millisecond to several minutes."""
 
 
 class Exposition:
-    """The metrics of one role in this process."""
+    """Metrics of one role in this process."""
 
     def __init__(self) -> None:
         try:
@@ -28,18 +28,18 @@ class Exposition:
                 "needs the library prometheus_client: pip install 'fenchel[metrics]', or leave the option out",
                 key="--metrics",
             ) from None
-        # When each series began: nobody asks, and it doubles their number.
+        # Creation times are of no use here, and double the number of series.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self._library = prometheus_client
-        # A registry of its own: the library's is shared by all that this process imports.
+        # A separate registry, because all libraries in this process share the default one.
         self._registry = prometheus_client.CollectorRegistry()
 
     def counter(self, name: str, meaning: str, *labels: str) -> Counter:
-        """Return a metric that only grows; its name ends in ``_total``."""
+        """Return a metric that only increases. Its name ends in ``_total``."""
         return self._library.Counter(name, meaning, labels, registry=self._registry)
 
     def gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
-        """Return a metric that goes up and down; without labels it is NaN until it is set."""
+        """Return a metric that can increase and decrease. Without labels it is NaN until it is set."""
         made = self._library.Gauge(name, meaning, labels, registry=self._registry)
         if not labels:
             made.set(math.nan)
@@ -50,15 +50,15 @@ class Exposition:
         return self._library.Histogram(name, meaning, labels, registry=self._registry, buckets=buckets)
 
     def info(self, name: str, meaning: str, **values: str) -> None:
-        """Add words that do not change, as the labels of a metric that is 1."""
+        """Add constant texts, as the labels of a metric with the value 1."""
         self._library.Info(name, meaning, registry=self._registry).info(values)
 
     def text(self) -> bytes:
-        """Return all metrics as they are now. May be called in another thread."""
+        """Return the current values of all metrics. Any thread may call this method."""
         return self._library.generate_latest(self._registry)
 
     def names(self) -> set[str]:
-        """Return the names of all series that there can be, those of histograms with their endings."""
+        """Return the names of all possible series, including the suffixes of histograms."""
         found = set()
         for family in self._registry.collect():
             endings = {"counter": ["_total"], "info": ["_info"], "histogram": ["_bucket", "_sum", "_count"]}

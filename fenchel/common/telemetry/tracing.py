@@ -1,8 +1,8 @@
-"""Traces by OpenTelemetry, whose library is optional and not even imported unless the environment asks for it.
+"""Traces by OpenTelemetry, whose optional library is imported only if the environment enables traces.
 
-``OTEL_TRACES_EXPORTER=otlp`` turns them on, on either side. The other standard variables, such as
-``OTEL_EXPORTER_OTLP_ENDPOINT``, ``OTEL_SERVICE_NAME`` and ``OTEL_TRACES_SAMPLER``, say where they go and what
-is kept.
+``OTEL_TRACES_EXPORTER=otlp`` enables them on server or client. The other standard variables, such as
+``OTEL_EXPORTER_OTLP_ENDPOINT``, ``OTEL_SERVICE_NAME`` and ``OTEL_TRACES_SAMPLER``, set the destination and the
+sampling.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _STATUS = re.compile(r"StatusCode\.(\w+)")
 
 
 class Tracing:
-    """Makes spans, and hands them on until it is closed.
+    """Factory of spans, which exports them until it is closed.
 
     Parameters
     ----------
     provider
-        Where spans go.
+        OpenTelemetry's provider, which exports the spans.
     """
 
     def __init__(self, provider: TracerProvider) -> None:
@@ -45,23 +45,23 @@ class Tracing:
         self.tracer: Tracer = provider.get_tracer("fenchel")
 
     def context(self, traceparent: str) -> Context:
-        """Return the context that the other side named; a new one if that is none."""
+        """Return the context that the other side has sent, or a new one if it is invalid."""
         return self._propagator.extract({_KEY: traceparent})
 
     def within(self, span: Span) -> Context:
-        """Return the context of what happens within a span."""
+        """Return the context for children of a span."""
         from opentelemetry.trace import set_span_in_context
 
         return set_span_in_context(span)
 
     def traceparent(self, span: Span) -> str:
-        """Return the name of a span's context, for the other side; it says whether the span is kept."""
+        """Return a span's context in the form for the other side, including the sampling decision."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier, self.within(span))
         return carrier.get(_KEY, "")
 
     def link(self, span: Span, traceparent: str, attributes: Mapping[str, str]) -> None:
-        """Link a span to one of the other side."""
+        """Link a span to a span of the other side."""
         from opentelemetry.trace import get_current_span
 
         other = get_current_span(self.context(traceparent)).get_span_context()
@@ -69,24 +69,24 @@ class Tracing:
             span.add_link(other, attributes)
 
     def kind(self, name: str) -> SpanKind:
-        """Return the kind of span of a name, such as ``client``."""
+        """Return OpenTelemetry's kind of span for a name such as ``client``."""
         from opentelemetry.trace import SpanKind
 
         return SpanKind[name.upper()]
 
     def fail(self, span: Span, reason: str) -> None:
-        """Note that what a span stands for went wrong."""
+        """Set the status of a span to failed."""
         from opentelemetry.trace import Status, StatusCode
 
         span.set_status(Status(StatusCode.ERROR, reason))
 
     def close(self) -> None:
-        """Hand on what is left."""
+        """Export the remaining spans."""
         self._provider.shutdown()
 
 
 def endpoint(environment: Mapping[str, str] = os.environ) -> str:
-    """Return where traces are sent, by the standard variables."""
+    """Return the address to which traces are sent, according to the standard variables."""
     for name in ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"):
         if environment.get(name):
             return environment[name]
@@ -94,12 +94,12 @@ def endpoint(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def tracing(service: str, environment: Mapping[str, str] = os.environ) -> Tracing | None:
-    """Return what makes spans, if the environment asks for it.
+    """Return the factory of spans, or ``None`` if the environment does not enable traces.
 
     Parameters
     ----------
     service
-        Name of this role, unless the environment gives it another.
+        Service name of this role, unless the environment sets another.
     """
     wanted = environment.get(SWITCH, "none").strip().lower() or "none"
     if wanted == "none" or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -124,23 +124,23 @@ def tracing(service: str, environment: Mapping[str, str] = os.environ) -> Tracin
 
 
 class _Heard(logging.Handler):
-    """Keeps what the library said last. As long as there is a handler, Python does not print it by itself."""
+    """Log handler that keeps the library's latest message. Its presence prevents Python from printing messages."""
 
     def __init__(self) -> None:
         super().__init__()
         self.words = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the status that gRPC gave, or else the whole message."""
+        """Keep the status of gRPC if the message has one, else the whole message."""
         message = record.getMessage()
         status = _STATUS.search(message)
         self.words = status[1] if status else message
 
 
 def _exporter(where: str) -> SpanExporter:
-    """Return what sends spans by OTLP, and says in one line of Fenchel's, once, if they do not arrive.
+    """Return an exporter of spans by OTLP, which logs one warning if spans do not arrive.
 
-    The library logs each attempt in words of its own. Whoever wants them gives the root logger a handler.
+    The library's own messages about each attempt are shown if the root logger has a handler.
     """
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import SpanExportResult
@@ -149,12 +149,12 @@ def _exporter(where: str) -> SpanExporter:
     logging.getLogger("opentelemetry").addHandler(heard)
 
     class Exporter(OTLPSpanExporter):
-        told = False
+        warned = False
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
             result = super().export(spans)
-            if result is not SpanExportResult.SUCCESS and not self.told:
-                self.told = True
+            if result is not SpanExportResult.SUCCESS and not self.warned:
+                self.warned = True
                 log.warning(
                     "traces do not reach %s (%s), and what cannot be sent is lost: does a collector listen there "
                     "(OTEL_EXPORTER_OTLP_ENDPOINT)? The run itself goes on; this is said once",

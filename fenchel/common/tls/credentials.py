@@ -1,4 +1,4 @@
-"""Certificates and keys, as files that each side is given."""
+"""Certificates and keys of server and clients, in files."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ AUTHORITY = "authority.pem"
 CERTIFICATE = "certificate.pem"
 KEY = "key.pem"
 CLAIMS = "claims"
-"""In a pool of identities: the folder that says who has taken which (:mod:`fenchel.deploy.certificates.claims`)."""
+"""Subfolder of a pool of identities that records their owners (:mod:`fenchel.deploy.certificates.claims`)."""
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """One side's certificate and key, and the authority that it trusts.
+    """Certificate and key of a server or client, and the authority that it trusts.
 
-    A folder holds them as ``authority.pem``, ``certificate.pem`` and ``key.pem``; ``fenchel certs`` makes
-    such folders. What is put there in their place counts from the next connection on (:meth:`renewed`).
+    A folder has them as ``authority.pem``, ``certificate.pem`` and ``key.pem``, and ``fenchel certs`` makes such
+    folders. Replaced files take effect from the next connection on (:meth:`renewed`).
 
     Attributes
     ----------
     authority, certificate, key
-        In PEM form.
+        Certificate of the authority, own certificate and private key, in PEM form.
     folder
-        Where they were read; ``None``: nowhere, so that they are never renewed.
+        Folder of the files; ``None`` if they were not read from a folder, so that they are never renewed.
     """
 
     authority: bytes
@@ -43,7 +43,7 @@ class Credentials:
 
     @classmethod
     def load(cls, folder: Path) -> Credentials:
-        """Read a folder."""
+        """Read the credentials in a folder."""
         found = {}
         for name, marker in ((AUTHORITY, "CERTIFICATE"), (CERTIFICATE, "CERTIFICATE"), (KEY, "PRIVATE KEY")):
             path = folder / name
@@ -64,13 +64,13 @@ class Credentials:
 
     @property
     def key_is_open(self) -> bool:
-        """Whether other users of this machine can read the key."""
+        """True if other users of this machine can read the key."""
         return self.folder is not None and open_to_others((self.folder / KEY).stat(), os.geteuid())
 
     def renewed(self) -> Credentials:
-        """Return what is in the folder now, if it has changed and fits together; else these.
+        """Return the folder's current credentials if they have changed and are consistent, else these.
 
-        Files are replaced one after the other, so for a moment they may not fit.
+        Files are replaced one after the other, so they may be inconsistent for a moment.
         """
         if self.folder is None:
             return self
@@ -84,21 +84,21 @@ class Credentials:
         return found
 
     def for_server(self) -> grpc.ServerCredentials:
-        """Return what a server listens with: it shows its certificate and demands one of each client.
+        """Return gRPC's credentials of a server, which requires a certificate of each client.
 
-        Each connection is made with the files as they are then.
+        Each connection uses the current files.
         """
         current = self
 
         def renewed() -> grpc.ServerCertificateConfiguration | None:
-            """Return what the next connection is made with; ``None``: the same as the last."""
+            """Return the configuration of the next connection, or ``None`` if it is unchanged."""
             nonlocal current
             before, current = current, current.renewed()
             return None if current is before else current._shown()
 
         return grpc.dynamic_ssl_server_credentials(
             self._shown(),
-            renewed,  # type: ignore[arg-type]  # gRPC takes None for: as before
+            renewed,  # type: ignore[arg-type]  # gRPC accepts None for an unchanged configuration
             require_client_authentication=True,
         )
 
@@ -108,25 +108,25 @@ class Credentials:
         )
 
     def for_channel(self) -> grpc.ChannelCredentials:
-        """Return what a client dials with."""
+        """Return gRPC's credentials of a client."""
         return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
 
 
 def open_to_others(key: os.stat_result, user: int) -> bool:
     """Return whether other users than this one can read a key, or its group can change it.
 
-    A group that may read a key of root's is how Kubernetes gives the key to this user.
+    A group may read a key that root owns, because Kubernetes gives keys to users in this way.
     """
     given_by_group = key.st_uid == 0 and user != 0
     return bool(key.st_mode & (0o037 if given_by_group else 0o077))
 
 
 def _fit(folder: Path) -> bool:
-    """Whether certificate and key in a folder are a pair, and the authority is one."""
+    """Return whether a folder has a matching pair of certificate and key, and a valid authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(folder / CERTIFICATE, folder / KEY, password="")
         context.load_verify_locations(folder / AUTHORITY)
-    except OSError:  # ssl.SSLError is one, too
+    except OSError:  # includes ssl.SSLError
         return False
     return True

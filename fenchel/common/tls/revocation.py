@@ -1,7 +1,7 @@
-"""Certificates that are no longer accepted, although their authority signed them: a revocation list (X.509 CRL).
+"""Revocation check of certificates by a revocation list (X.509 CRL).
 
-The authority signs the list, so it may travel by any way. It lies as ``revoked.pem`` beside the server's
-certificate; a newer one that is put in its place counts from then on, without a restart.
+The authority signs the list, so it may be distributed over any channel. It is the file ``revoked.pem`` beside the
+server's certificate. A newer list takes effect without a restart.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ REVOKED = "revoked.pem"
 _BLOCK = re.compile(rb"-----BEGIN X509 CRL-----[^-]++-----END X509 CRL-----")
 
 Revoked: TypeAlias = Mapping[tuple[bytes, int], datetime]
-"""When a certificate was revoked, by its issuer's name (DER) and its serial number."""
+"""Times of revocation, by the issuer's name (DER) and the serial number of a certificate."""
 
 
 def read_revoked(folder: Path) -> Revoked:
-    """Read the list in a folder of credentials; empty where there is none.
+    """Read the revocation list in a folder of credentials. The result is empty if there is none.
 
     Parameters
     ----------
     folder
-        Has ``authority.pem`` and, if anything was revoked, ``revoked.pem``: one list, or one of each authority.
+        Folder with ``authority.pem`` and, if certificates were revoked, ``revoked.pem``, which has one list or one for
+        each authority.
     """
     path = folder / REVOKED
     try:
@@ -84,18 +85,18 @@ def _signed(revoked: x509.CertificateRevocationList, authority: x509.Certificate
 
 
 def refusal_of(certificate: bytes, folder: Path | None) -> str:
-    """Say why a certificate (PEM) was revoked, by the list that is in a folder now; empty if it was not."""
+    """Return an error text if a folder's current list has revoked a certificate (PEM), else an empty text."""
     return "" if folder is None else Revocations(folder).refusal(certificate)
 
 
 @dataclass
 class Revocations:
-    """The list as it is now, while a server runs.
+    """Current revocation list of a running server.
 
     Attributes
     ----------
     folder
-        Of :func:`read_revoked`.
+        Folder of credentials with the list, as for :func:`read_revoked`.
     """
 
     folder: Path
@@ -114,7 +115,7 @@ class Revocations:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def refresh(self) -> bool:
-        """Read the list again if the file has changed; return whether it holds others now."""
+        """Read the list again if the file has changed, and return whether its certificates have changed."""
         stamp = self._look()
         if stamp == self._stamp:
             return False
@@ -132,14 +133,14 @@ class Revocations:
         return changed
 
     def refusal(self, certificate: bytes) -> str:
-        """Say why a certificate (PEM) that TLS has accepted is not accepted here; empty if it is."""
+        """Return an error text if a certificate (PEM) was revoked or cannot be read, else an empty text."""
         if not self._revoked:
             return ""
         try:
             leaf = x509.load_pem_x509_certificate(certificate)
             place = leaf.issuer.public_bytes(), leaf.serial_number
         except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
-            return "the certificate cannot be read, so nobody can say whether it was revoked"
+            return "the certificate cannot be read, so it is unknown whether it was revoked"
         since = self._revoked.get(place)
         if since is None:
             return ""
@@ -147,6 +148,6 @@ class Revocations:
         who = names[0].value if names else leaf.subject.rfc4514_string()
         return (
             f"the certificate of {who!r} with serial number {leaf.serial_number:x} was revoked on "
-            f"{since:%Y-%m-%d %H:%M} UTC by whoever runs the federation; ask them, and if it was replaced, use the "
-            "new one"
+            f"{since:%Y-%m-%d %H:%M} UTC by the operators of the federation; ask them, and if it was replaced, use "
+            "the new one"
         )

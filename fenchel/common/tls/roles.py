@@ -1,8 +1,7 @@
-"""Roles of certificates: a client of the federation, or a monitor, which may ask how a server is and nothing more.
+"""Roles of certificates: a client of the federation, or a monitor, which may only check a server's health.
 
-The role is in the alternative name of a certificate, a URI: ``fenchel:NAME`` for a client,
-``fenchel-monitor:NAME`` for a monitor. Certificates of other authorities that have neither are those of
-clients.
+The role is the alternative name of a certificate, a URI: ``fenchel:NAME`` for a client, ``fenchel-monitor:NAME`` for a
+monitor. Certificates of other authorities without such a name are those of clients.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from cryptography.exceptions import UnsupportedAlgorithm
 CLIENT_SCHEME = "fenchel"
 MONITOR_SCHEME = "fenchel-monitor"
 
-_REMEMBERED = 4096  # certificates
+_REMEMBERED = 4096  # number of cached certificates
 
 
 def is_monitor(certificate: x509.Certificate) -> bool:
-    """Return whether a certificate is a monitor's."""
+    """Return whether a certificate belongs to a monitor."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -30,7 +29,7 @@ def is_monitor(certificate: x509.Certificate) -> bool:
 
 @lru_cache(_REMEMBERED)
 def no_participant(certificate: bytes) -> str:
-    """Say why whoever shows a certificate (PEM) cannot take part in a run; empty if it can."""
+    """Return an error text if the owner of a certificate (PEM) cannot take part in a run, else an empty text."""
     try:
         leaf = x509.load_pem_x509_certificate(certificate)
         if not is_monitor(leaf):

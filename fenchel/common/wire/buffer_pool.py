@@ -1,8 +1,8 @@
-"""Memory that is used again.
+"""Reuse of memory for message bodies.
 
-A federation moves arrays of the same sizes in every round. Fetching fresh pages from the operating
-system for each of them costs more than filling them: on a virtual machine it was measured to double the
-time of a round. So buffers are used again, and the C allocator is told to keep what was freed.
+A federation moves arrays of the same sizes in every round. Fetching fresh pages from the operating system for each of
+them costs more than filling them, and doubled the time of a round in a measurement on a virtual machine. Buffers are
+therefore used again, and the C allocator is configured to keep freed memory.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-_BLOCK_BYTES = 32 << 20  # the largest threshold that glibc takes
+_BLOCK_BYTES = 32 << 20  # the largest threshold that glibc accepts
 KEPT_BYTES = 128 << 20
 
 
 def keep_freed_memory(kept_bytes: int = KEPT_BYTES) -> None:
-    """Let the C allocator keep so much freed memory; does nothing where there is no glibc."""
+    """Configure the C allocator to keep up to ``kept_bytes`` of freed memory. Without glibc this has no effect."""
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -32,28 +32,28 @@ def keep_freed_memory(kept_bytes: int = KEPT_BYTES) -> None:
 
 
 class BufferPool:
-    """Hands out a buffer again once nobody looks at it any more.
+    """Pool of buffers, each of which is lent again once nothing refers to it any more.
 
     Parameters
     ----------
     kept_bytes
-        How much memory of buffers it holds on to, idle or in use, over all of its users; the rest is given back.
+        Limit on the memory of the buffers that the pool keeps, idle or lent. Other buffers are freed after use.
     """
 
     def __init__(self, kept_bytes: int = _BLOCK_BYTES) -> None:
         self._kept_bytes = kept_bytes
         self._buffers: deque[NDArray[np.uint8]] = deque()
         self._total = 0
-        # How many references a buffer has that nobody looks at differs between versions of Python.
+        # The reference count of an idle buffer differs between versions of Python.
         lent = [np.empty(1, np.uint8)]
         (self._idle,) = _references(lent)
         view = lent[0].data
         if _references(lent) <= [self._idle]:
-            self._kept_bytes = 0  # nothing is used again where Python does not tell
+            self._kept_bytes = 0  # reference counts do not show views here, so no buffer is used again
         del view
 
     def take(self, size: int) -> memoryview:
-        """Return a buffer of ``size`` bytes with arbitrary contents; fresh pages come when they are written."""
+        """Return a buffer of ``size`` bytes with arbitrary contents. A new buffer gets its pages when it is written."""
         for buffer, references in zip(self._buffers, _references(self._buffers), strict=True):
             if buffer.size == size and references <= self._idle:
                 return buffer.data
@@ -67,5 +67,5 @@ class BufferPool:
 
 
 def _references(buffers: Iterable[NDArray[np.uint8]]) -> list[int]:
-    """Return how many references there are to each buffer: every array and memoryview of it holds one."""
+    """Return the reference count of each buffer, to which every array and memoryview of it adds one."""
     return [sys.getrefcount(buffer) for buffer in buffers]

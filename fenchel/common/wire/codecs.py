@@ -1,7 +1,8 @@
-"""The kinds of values that travel, each with its codec, which knows all that is particular to the kind.
+"""Codecs of the kinds of values in messages.
 
 A kind of array is added by a class of values in :mod:`fenchel.common.wire.values`, a codec here, and a message in
-``proto.Array``; what checks, stores, adds up and accounts for values asks the codec.
+``proto.Array``. The code that checks, stores, adds and records values gets all that is particular to a kind from its
+codec.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ _CODES: Mapping[np.dtype[Any], pb.DType.ValueType] = {dtype: code for code, dtyp
 
 
 class Description(NamedTuple):
-    """Content of a descriptor about one value, for the account of what crossed.
+    """Summary of one value's descriptor, for the disclosure record.
 
     Attributes
     ----------
     content
-        ``dense``, ``sparse``, ``scalar`` or ``ciphertexts``.
+        Kind of the value: ``dense``, ``sparse``, ``scalar`` or ``ciphertexts``.
     dtype
-        Of its entries; of a scalar ``real``, ``integer``, ``boolean`` or ``text``; empty for ciphertexts.
+        Data type of the entries; for a scalar ``real``, ``integer``, ``boolean`` or ``text``; empty for ciphertexts.
     bytes
-        In the body, without padding.
+        Bytes in the body, without padding.
     key
-        Of ciphertexts: the id of the public key, in hexadecimal digits.
+        Id of the ciphertexts' public key, in hexadecimal digits.
     entries
-        That are given, of a sparse vector.
+        Number of stored entries of a sparse vector.
     additions
-        Of ciphertexts: of how many fresh vectors they are the sum.
+        Number of fresh vectors of which ciphertexts are the sum.
     """
 
     name: str
@@ -61,15 +62,15 @@ class OutlinePart(NamedTuple):
     Attributes
     ----------
     item
-        Its descriptor.
+        Descriptor of the value.
     dtype
-        Of the entries of an array that is not encrypted.
+        Data type of the entries of an array that is not encrypted.
     shape
-        Of a dense array.
+        Shape of a dense array.
     lengths
-        Bytes of each piece in the body, without padding; entries come last.
+        Bytes of each piece in the body, without padding. The entries come last.
     drawn
-        Length of a sparse vector whose support follows from a seed.
+        Length of a sparse vector whose index set follows from a seed, else 0.
     """
 
     item: pb.Array
@@ -80,7 +81,7 @@ class OutlinePart(NamedTuple):
     drawn: int = 0
 
     def decode(self, pieces: Sequence[memoryview]) -> Value:
-        """Return the value, a read-only view of the pieces of the body where it is an array."""
+        """Return the value. An array is a read-only view of the pieces of the body."""
         try:
             value: Value = self.codec.decode(self, pieces)
         except PayloadError as error:
@@ -89,23 +90,23 @@ class OutlinePart(NamedTuple):
 
     @property
     def description(self) -> Description:
-        """Everything that a reader of the wire sees of the value."""
+        """Summary of the descriptor: all that the message shows without its body."""
         return self.codec.describe(self)
 
 
 class Codec(ABC):
-    """Everything that is particular to one kind of value; callers add its name to errors (``PayloadError.at``).
+    """Codec of one kind of value. Callers add the value's name to its errors (``PayloadError.at``).
 
     Attributes
     ----------
     kind
         Name of the content in ``proto.Array``.
     types
-        Of the values.
+        Python types of the values.
     noun
-        For people.
+        Name of the kind for messages to people.
     is_scalar
-        Whether its values are part of the descriptor, and of the body nothing.
+        True if values are part of the descriptor and take no bytes of the body.
     """
 
     kind: ClassVar[str]
@@ -114,28 +115,28 @@ class Codec(ABC):
     is_scalar: ClassVar[bool] = False
 
     def named(self, value: Any) -> str:
-        """Return what a value is, for people, where something else is expected."""
+        """Return a description of a value for error messages."""
         return self.noun
 
     @abstractmethod
     def encode(self, item: pb.Array, value: Any) -> tuple[Buffer, ...]:
-        """Fill a value's descriptor; return the pieces of the body, which refer to the value's own memory."""
+        """Fill a value's descriptor and return the pieces of the body, which refer to the value's own memory."""
 
     @abstractmethod
     def part(self, item: pb.Array) -> OutlinePart:
-        """Check a descriptor before anything is allocated."""
+        """Check a descriptor, without allocating memory for the value, and return what it announces."""
 
     @abstractmethod
     def decode(self, part: OutlinePart, pieces: Sequence[memoryview]) -> Any:
-        """Return the value that pieces of a body hold."""
+        """Return the value in the pieces of a body."""
 
     @abstractmethod
     def describe(self, part: OutlinePart) -> Description:
-        """Return what a reader of the wire sees."""
+        """Return a summary of the descriptor."""
 
     @abstractmethod
     def detached(self, value: Any) -> Any:
-        """Return a copy in memory of its own, writable where the value is."""
+        """Return a copy of a value in memory of its own. Its arrays are writable."""
 
 
 class ArrayCodec(Codec):
@@ -143,25 +144,25 @@ class ArrayCodec(Codec):
 
     @abstractmethod
     def entries(self, value: Any) -> Entries:
-        """Return the entries that are given."""
+        """Return the stored entries of an array."""
 
     @abstractmethod
     def bounds(self, least: int, most: int, itemsize: int, given: int | None) -> tuple[int, int]:
-        """Return how many bytes of a body an array takes, at least and at most.
+        """Return the smallest and the largest number of bytes that an array takes in a body.
 
         Parameters
         ----------
         least, most
-            Its entries, zeros among them.
+            Smallest and largest number of entries of the array, including zeros.
         itemsize
             Bytes of an entry.
         given
-            How many of its entries are given, where that is known.
+            Number of stored entries, if it is known.
         """
 
 
 class _Dense(ArrayCodec):
-    """Arrays of numpy."""
+    """Codec of NumPy arrays."""
 
     kind, types, noun = "dense", (np.ndarray,), "a dense array"
 
@@ -176,7 +177,7 @@ class _Dense(ArrayCodec):
         if len(shape) > _MAX_DIMENSIONS:
             raise PayloadError(f"an array has {len(shape)} dimensions; at most {_MAX_DIMENSIONS} are accepted")
         length = math.prod(shape) * dtype.itemsize
-        # Also an array without entries may not have sides whose product is beyond what numpy can address.
+        # NumPy refuses a shape whose non-zero lengths multiply to more than it can address, even without entries.
         if (length or math.prod(side or 1 for side in shape) * dtype.itemsize) > LARGEST:
             raise PayloadError(f"an array has the shape {shape}, which none can have")
         return OutlinePart(item, self, dtype, shape, (length,))
@@ -198,7 +199,7 @@ class _Dense(ArrayCodec):
 
 
 class _Sparse(ArrayCodec):
-    """Sparse vectors: their support travels in the smallest of the encodings of ``index_sets``."""
+    """Codec of sparse vectors. Their index set is sent in the smallest of the encodings of ``index_sets``."""
 
     kind, types, noun = "sparse", (SparseVector,), "a sparse vector"
 
@@ -255,13 +256,13 @@ class _Sparse(ArrayCodec):
         return Entries(value.values, (value.size,), value.indices)
 
     def bounds(self, least: int, most: int, itemsize: int, given: int | None) -> tuple[int, int]:
-        # A sender chooses the smallest encoding of the indices, so that they take a bit an entry at most.
+        # A sender chooses the smallest encoding of the indices, which takes at most one bit for each entry.
         indices = aligned(-(-most // 8))
         return (given or 0) * itemsize, indices + aligned((most if given is None else given) * itemsize)
 
 
 class _Ciphertexts(Codec):
-    """Vectors under Paillier encryption."""
+    """Codec of vectors under Paillier encryption."""
 
     kind, types, noun = "ciphertexts", (Ciphertexts,), "an encrypted vector"
 
@@ -284,7 +285,7 @@ class _Ciphertexts(Codec):
         return (value.data,)
 
     def _announced(self, item: pb.Array, data: Buffer = b"") -> Ciphertexts:
-        """Return ciphertexts whose numbers have been checked against each other."""
+        """Return the announced ciphertexts after checking that the numbers of their descriptor are consistent."""
         sent = item.ciphertexts
         try:
             layout = Layout(sent.slot_bits, sent.fraction_bits, sent.slots, sent.value_bits)
@@ -310,7 +311,7 @@ class _Ciphertexts(Codec):
 
 
 class _Scalar(Codec):
-    """Numbers and texts, which are part of the descriptor."""
+    """Codec of numbers and texts, which are part of the descriptor."""
 
     kind, types, noun = "scalar", (bool, np.bool_, int, np.integer, float, np.floating, str), "a number or a text"
     is_scalar = True
@@ -349,7 +350,7 @@ class _Scalar(Codec):
 
 
 CODECS: Mapping[str, Codec] = {codec.kind: codec for codec in (_Dense(), _Sparse(), _Ciphertexts(), _Scalar())}
-"""By the name that the descriptor has for the kind."""
+"""Codecs by the name of the kind in a descriptor."""
 
 ARRAY_TYPES = tuple(kind for codec in CODECS.values() if isinstance(codec, ArrayCodec) for kind in codec.types)
 """Types of arrays whose entries can be computed with."""
@@ -359,25 +360,25 @@ _UNKNOWN = "it has no value of a kind that this version knows"
 
 
 def codec_of(kind: type) -> Codec | None:
-    """Return the codec of values of a type; ``None``: they cannot travel."""
-    found = _BY_TYPE.get(kind)  # all but subclasses
+    """Return the codec of values of a type, or ``None`` if they cannot be sent."""
+    found = _BY_TYPE.get(kind)  # finds all types but subclasses
     return found or next((codec for codec in CODECS.values() if issubclass(kind, codec.types)), None)
 
 
 def entries_of(value: Value) -> Entries | None:
-    """Return the entries of an array; ``None``: the value is none, or is encrypted."""
+    """Return the stored entries of an array, or ``None`` for a scalar or an encrypted vector."""
     codec = codec_of(type(value))
     return codec.entries(value) if isinstance(codec, ArrayCodec) else None
 
 
 def noun_of(value: Value) -> str:
-    """Return what a value is, for people."""
+    """Return a description of a value for error messages, such as ``a dense array``."""
     codec = codec_of(type(value))
     return f"a {type(value).__name__}" if codec is None else codec.named(value)
 
 
 def encode_value(item: pb.Array, value: object) -> tuple[Buffer, ...]:
-    """Fill the descriptor of a value, which has its name already; return the pieces of the body."""
+    """Fill the descriptor of a value, which has its name already, and return the pieces of the body."""
     codec = codec_of(type(value))
     if codec is None:
         raise PayloadError(f"a {type(value).__name__} cannot travel, but arrays, numbers and text can", array=item.name)
@@ -388,7 +389,7 @@ def encode_value(item: pb.Array, value: object) -> tuple[Buffer, ...]:
 
 
 def part_of(item: pb.Array) -> OutlinePart:
-    """Check the descriptor of one value."""
+    """Check the descriptor of one value and return what it announces."""
     try:
         codec = CODECS.get(item.WhichOneof("content") or "")
         if codec is None:
@@ -399,7 +400,7 @@ def part_of(item: pb.Array) -> OutlinePart:
 
 
 def _code(dtype: np.dtype[Any]) -> pb.DType.ValueType:
-    """Return the number of a type of entries."""
+    """Return the protocol's code of a data type, or raise a ``PayloadError`` if it has none."""
     code = _CODES.get(dtype) or _CODES.get(dtype.newbyteorder("<"))
     if code is None:
         known = ", ".join(str(known) for known in _CODES)
@@ -420,14 +421,14 @@ def _named(code: pb.DType.ValueType) -> str:
 
 def _bytes_of(array: Array) -> Buffer:
     """Return the array's little-endian bytes in C order, without a copy where it has them already."""
-    array = np.asarray(array)  # no matrix, and no mask
+    array = np.asarray(array)  # drops the types of matrices and masked arrays
     as_it_is = array.flags.c_contiguous and array.dtype in _CODES
     contiguous = array if as_it_is else np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return contiguous.reshape(-1).view(np.uint8).data
 
 
 def _numbers(part: OutlinePart, pieces: Sequence[memoryview]) -> Array:
-    """Return the last piece as numbers; refuse booleans other than 0 and 1, with which numpy would compute nonsense."""
+    """Return the last piece as numbers. NumPy would compute wrong results with booleans other than 0 and 1."""
     assert part.dtype is not None
     numbers = np.frombuffer(pieces[-1], part.dtype) if len(pieces[-1]) else np.empty(0, part.dtype)
     if part.dtype.kind == "b" and numbers.size and numbers.view(np.uint8).max() > 1:

@@ -1,11 +1,11 @@
 """Messages in frames of at most 1 MiB.
 
-A message is a head (a protobuf message) and a body (bytes, see :mod:`fenchel.common.wire.payload`). The head
-travels in the first frame; so does the body if it fits, else it follows in frames of its own, which are the
-same bytes for every receiver of a broadcast.
+A message is a head (a protobuf message) and a body (bytes, see :mod:`fenchel.common.wire.payload`). The first frame has
+the head, and the body if it fits. Otherwise the body follows in frames of its own, which are the same bytes for every
+receiver of a broadcast.
 
-A frame is one ``proto.Frame``. It is written and read by hand, so that a body's bytes are copied once on
-each side, where the protobuf library would copy them three times; tests hold this against that library.
+A frame is one ``proto.Frame``. This module writes and parses its bytes directly and copies a body once on each side,
+where the protobuf library would copy it three times. Tests compare the result with that library.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from fenchel.common.wire.values import ALIGNMENT
 from fenchel.proto import fenchel_pb2 as pb
 
 FRAME_BYTES = 1 << 20
-_OVERHEAD = 16  # tags and lengths of a frame's two fields
+_OVERHEAD = 16  # bytes of the tags and lengths of a frame's two fields
 _HEAD_LIMIT = FRAME_BYTES - _OVERHEAD
 CHUNK_BYTES = FRAME_BYTES - 4096  # leaves room for the head of most messages
-_JOINED_BYTES = 512 << 10  # up to here a piece travels with the head: copying it takes less time than a frame does
-_KEPT_BYTES = 64 << 20  # up to here a broadcast's frames are made once and kept
+_JOINED_BYTES = 512 << 10  # largest chunk in the head's frame: copying it takes less time than another frame
+_KEPT_BYTES = 64 << 20  # largest body of a broadcast whose frames are made once and kept
 
 Head: TypeAlias = pb.Hello | pb.Welcome | pb.Instruction | pb.Reply | pb.Farewell
 _HEADS: dict[int, type[Head]] = {1: pb.Hello, 2: pb.Welcome, 3: pb.Instruction, 4: pb.Reply, 5: pb.Farewell}
 _WITH_BODY = (pb.Instruction, pb.Reply)
 _NUMBERS = {head: number for number, head in _HEADS.items()}
 _CHUNK = 15
-_PADDING = 15  # of Instruction and Reply
-_REMEMBERED = 1024  # lengths: most are those of the round before
+_PADDING = 15  # number of the padding field of Instruction and Reply
+_REMEMBERED = 1024  # cached lengths: most occurred in the previous round
 
 
 def _varint(number: int) -> bytes:
@@ -59,12 +59,11 @@ def _varint_bytes(number: int) -> int:
 def _padding(head: int, chunk: int) -> bytes:
     """Return a field for the end of a head of ``head`` bytes, so that the chunk after it begins at a multiple of 8.
 
-    Receivers compute with a body that came whole where it lies, and with numbers across the borders of words that
-    takes twice as long.
+    A receiver computes in place with a body that came in one frame, which takes twice as long on unaligned numbers.
     """
     tags = 2
     rest = tags + _varint_bytes(chunk)
-    # Every remainder is among these sizes, also where a longer head takes one more byte for its length.
+    # These sizes include every remainder, even if a longer head needs one more byte for its length.
     sizes = (0, *range(2, 18))
     size = next(size for size in sizes if (rest + _varint_bytes(head + size) + head + size) % ALIGNMENT == 0)
     return _field(_PADDING, size - tags) + bytes(size - tags) if size else b""
@@ -72,15 +71,22 @@ def _padding(head: int, chunk: int) -> bytes:
 
 @lru_cache(_REMEMBERED)
 def _field(number: int, length: int) -> bytes:
-    """Tag and length of a length-delimited protobuf field."""
+    """Return tag and length of a length-delimited protobuf field."""
     return _varint(number << 3 | 2) + _varint(length)
 
 
 class Body:
-    """The body of one message, cut into the frames that carry it.
+    """Body of one message, divided into frames.
 
-    The frames of a body that is shared by several receivers are made once and kept, up to 64 MiB; others
-    are made each time, so that sending them needs no second copy of the body.
+    The frames of a body with several receivers are made once and kept if it has at most 64 MiB. Other frames are made
+    each time, so that sending needs no second copy of the body.
+
+    Parameters
+    ----------
+    encoded
+        Payload of the message.
+    shared
+        Whether the body has several receivers.
     """
 
     def __init__(self, encoded: Encoded, *, shared: bool = True) -> None:
@@ -89,17 +95,17 @@ class Body:
         self._segments = encoded.segments
         self._starts = [0, *accumulate(len(segment) for segment in encoded.segments)]
         self._kept: dict[int, Buffer] | None = {} if shared and encoded.size <= _KEPT_BYTES else None
-        self._joined: tuple[bytes, bytes] = (b"", b"")  # the last head, and the frame that opened with it
+        self._joined: tuple[bytes, bytes] = (b"", b"")  # the latest head, and the frame that begins with it
 
     def detach(self) -> None:
-        """Make all frames now, if they are kept: from here on the arrays may change."""
+        """Make all frames if they are kept. The caller may change the arrays afterwards."""
         if self._kept is not None:
             for start in range(0, self.size, CHUNK_BYTES):
                 self._keep(self._kept, start)
 
     @property
     def refers_to_arrays(self) -> bool:
-        """Whether the frames will be made of the arrays' own memory, each time they are sent."""
+        """True if frames are made from the arrays' own memory whenever they are sent, so the arrays must not change."""
         return self._kept is None
 
     def content(self) -> bytes:
@@ -107,7 +113,7 @@ class Body:
         return b"".join(parse(frame).chunk for frame in self.frames())
 
     def frames(self, offset: int = 0) -> Iterator[bytes]:
-        """Yield the frames of the body from byte ``offset``, a multiple of ``CHUNK_BYTES``, on."""
+        """Yield the frames of the body from byte ``offset`` on, a multiple of ``CHUNK_BYTES``."""
         for start in range(offset, self.size, CHUNK_BYTES):
             yield self._frame(start)
 
@@ -121,22 +127,22 @@ class Body:
         if start not in kept:
             kept[start] = self._made(start)
             if len(kept) * CHUNK_BYTES >= self.size:
-                self._segments = ()  # all frames are kept: let go of the arrays
+                self._segments = ()  # all frames are kept, so the arrays may be freed
         return kept[start]
 
     def _made(self, start: int) -> bytes:
         return b"".join(self._pieces(start))
 
     def opening(self, head: bytes, start: int) -> bytes | None:
-        """Return the frame that opens with a head and goes on with the chunk at byte ``start``.
+        """Return a frame with a head and the chunk of the body at byte ``start``.
 
-        ``None`` where the chunk does not fit into it, or where it is kept and so large that another frame
-        takes less time than another copy. Most receivers of a broadcast get the same head.
+        The result is ``None`` if the chunk does not fit, or if its frame is kept and so large that sending it takes
+        less time than copying it. Most receivers of a broadcast get the same head, so the latest frame is cached.
 
         Parameters
         ----------
         start
-            A multiple of ``CHUNK_BYTES``.
+            Position of the chunk, a multiple of ``CHUNK_BYTES``.
         """
         length = min(CHUNK_BYTES, self.size - start)
         if length <= 0 or len(head) + length + _OVERHEAD > FRAME_BYTES:
@@ -171,16 +177,17 @@ def frames(head: Head, body: Body | None = None, resume: int = 0) -> Iterator[by
     Parameters
     ----------
     body
-        The arrays; ``None`` for a message without any.
+        Body with the arrays; ``None`` for a message without arrays.
     resume
-        Bytes of the body that the receiver has already; rounded down to whole chunks, and announced in the head.
+        Bytes of the body that the receiver has already. They are rounded down to whole chunks and announced in the
+        head.
     """
     resume -= resume % CHUNK_BYTES
     if isinstance(head, _WITH_BODY):
         head.resume = resume
     text = head.SerializeToString()
     if body is not None:
-        # Field 1 of Instruction, field 2 of Reply: fields may come in any order, so concatenation is legal.
+        # Protobuf allows fields in any order, so the descriptor and the rest of the head may be concatenated.
         number = 1 if isinstance(head, pb.Instruction) else 2
         text = _field(number, len(body.payload)) + body.payload + text
     if len(text) > _HEAD_LIMIT:
@@ -197,7 +204,7 @@ def frames(head: Head, body: Body | None = None, resume: int = 0) -> Iterator[by
 
 @dataclass(frozen=True)
 class Frame:
-    """A parsed frame: a head where it opens a message, and a piece of the body."""
+    """Parsed frame: the head, if it is a message's first frame, and a chunk of the body."""
 
     head: Head | None
     chunk: memoryview

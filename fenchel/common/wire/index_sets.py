@@ -1,12 +1,11 @@
-"""Supports: which entries of a vector are given, and how to say so in few bytes.
+"""Index sets of sparse vectors and their compact encodings.
 
-A support is a set of indices in ascending order. It travels in one of the encodings of ``proto.SupportEncoding``
-(docs/specifications/fedpdm.md, sections 2.1 and 8); :func:`smallest` chooses. A seeded support
-(docs/specifications/fedpdm.md, section 2.5) follows from a number, so that both sides know it without its indices.
+An index set holds the positions of the stored entries in ascending order. It is sent in one of the encodings of
+``proto.SupportEncoding`` (docs/specifications/fedpdm.md, sections 2.1 and 8), which :func:`smallest` chooses. A seeded
+index set (docs/specifications/fedpdm.md, section 2.5) follows from a number, so both sides know it without its indices.
 
-What arrives is not trusted. :func:`check_index_bytes` judges the lengths that a sender declares, and
-:func:`unpack` the bytes; what either lets through takes no more than some 100 bytes of memory for each entry
-given or each byte received.
+Received data is not trusted. :func:`check_index_bytes` checks the lengths that a sender declares, and :func:`unpack`
+the bytes. Accepted data takes at most about 100 bytes of memory for each stored entry or each byte received.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ Octets: TypeAlias = NDArray[np.uint8]
 
 SEED_BITS = 64
 MAX_SEEDED_SIZE = 1 << 27
-"""Longest vector whose support may travel as a seed: the receiver looks at each of its entries."""
+"""Longest vector whose index set may be sent as a seed, because the receiver hashes each of its positions."""
 
 _LONGEST_VARINT = 9  # bytes of a number of 63 bits
-_BLOCK = 1 << 13  # indices at a time; a multiple of 8, so that each list of them fills whole bytes
-_HASH_BLOCK = 1 << 15  # entries whose hashes stay in the cache
+_BLOCK = 1 << 13  # indices processed at a time; a multiple of 8, so that each block fills whole bytes
+_HASH_BLOCK = 1 << 15  # positions whose hashes fit the processor's cache
 _WORD = 1 << 64
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def check(indices: Indices, size: int) -> None:
-    """Raise unless these are the indices of a support within a vector of ``size`` entries."""
+    """Raise a ``PayloadError`` unless the indices are strictly increasing within a vector of ``size`` entries."""
     if indices.ndim != 1 or indices.dtype != np.int64:
         raise PayloadError("indices must be one-dimensional int64")
     if len(indices) and (indices[0] < 0 or indices[-1] >= size or not (indices[1:] > indices[:-1]).all()):
@@ -46,13 +45,13 @@ def check(indices: Indices, size: int) -> None:
 
 
 def check_seed(seed: int, indices: Indices, size: int) -> None:
-    """Raise unless a support is the one that follows from the seed: what the receiver will find."""
+    """Raise a ``PayloadError`` unless the index set is the one that a receiver derives from the seed."""
     right = 0 <= seed < _WORD
     if right and len(indices):
         own = _start(seed) + indices.astype(np.uint64)
         _mix(own, np.empty_like(own))
         largest = _finished(own).max()
-        # As many hashes are as small as that as there are indices: then these are their smallest.
+        # If as many hashes are as small as the largest of these as there are indices, these are the smallest.
         small = sum(np.count_nonzero(_finished(h) <= largest) for _, h in _mixed(seed, size))
         right = small == len(indices)
     if not right:
@@ -60,10 +59,7 @@ def check_seed(seed: int, indices: Indices, size: int) -> None:
 
 
 def bits(encoding: Encoding, indices: Indices, size: int) -> int:
-    """Return what a support costs in one encoding, in bits, without padding.
-
-    Source: docs/specifications/fedpdm.md, section 2.1.
-    """
+    """Return the size of an encoded index set in bits, without padding (docs/specifications/fedpdm.md, section 2.1)."""
     if encoding == pb.DELTA_VARINT:
         return 8 * sum(int(_varint_lengths(gaps).sum(dtype=np.int64)) for gaps in _gaps(indices))
     if encoding == pb.INDEX_LIST:
@@ -78,27 +74,27 @@ def bits(encoding: Encoding, indices: Indices, size: int) -> int:
 
 
 def smallest(indices: Indices, size: int, *, seeded: bool = False) -> Encoding:
-    """Return the encoding that takes the fewest bits; the quicker one if two take the same.
+    """Return the encoding that takes the fewest bits, and the faster one if two take the same.
 
     Parameters
     ----------
     indices
-        A support, see :func:`check`.
+        Index set, valid by :func:`check`.
     seeded
-        Whether the support follows from a seed that may travel in its place.
+        Whether the index set follows from a seed that may be sent in its place.
     """
     if len(indices) == size:
         return pb.EVERY_ENTRY
     costs = {pb.BITMAP: size, pb.INDEX_LIST: len(indices) * _width(size)}
     if seeded and size <= MAX_SEEDED_SIZE:
         costs[pb.SEEDED] = SEED_BITS
-    if 8 * len(indices) <= min(costs.values()):  # a difference takes a byte at least
+    if 8 * len(indices) <= min(costs.values()):  # each difference takes at least a byte
         costs = {pb.DELTA_VARINT: bits(pb.DELTA_VARINT, indices, size), **costs}
     return min(costs, key=costs.__getitem__)
 
 
 def pack(encoding: Encoding, indices: Indices, size: int) -> bytes:
-    """Return the bytes of a support; none if it needs no indices (a seed travels in the descriptor)."""
+    """Return the encoded index set, which is empty if it needs no indices. A seed is part of the descriptor."""
     if encoding == pb.DELTA_VARINT:
         return _pack_varint(indices)
     if encoding == pb.INDEX_LIST:
@@ -111,12 +107,12 @@ def pack(encoding: Encoding, indices: Indices, size: int) -> bytes:
 
 
 def check_index_bytes(encoding: Encoding, index_bytes: int, count: int, size: int) -> None:
-    """Refuse a support that cannot take so many bytes. Nothing is allocated.
+    """Check the declared length of an encoded index set, without allocating memory.
 
     Raises
     ------
     PayloadError
-        The numbers contradict each other, or this version does not know the encoding.
+        If the numbers contradict each other, or this version does not know the encoding.
     """
     if count > size:
         raise PayloadError(f"{count} entries do not fit a vector of {size}")
@@ -140,14 +136,14 @@ def check_index_bytes(encoding: Encoding, index_bytes: int, count: int, size: in
 
 
 def unpack(encoding: Encoding, packed: memoryview, count: int, size: int, seed: int) -> Indices:
-    """Undo :func:`pack`.
+    """Decode an index set that :func:`pack` encoded.
 
     Parameters
     ----------
     encoding, packed, count, size
-        As received; :func:`check_index_bytes` accepts them.
+        Received values, which :func:`check_index_bytes` accepts.
     seed
-        Of a seeded support.
+        Seed of a seeded index set.
 
     Returns
     -------
@@ -168,7 +164,7 @@ def unpack(encoding: Encoding, packed: memoryview, count: int, size: int, seed: 
 
 
 def splitmix64(number: int) -> int:
-    """Return the value of the SplitMix64 generator's mixing function for a number of 64 bits."""
+    """Return the output of the mixing function of the SplitMix64 generator for a 64-bit number."""
     mixed = (number + _GOLDEN) % _WORD
     mixed = (mixed ^ mixed >> 30) * _MIX[0] % _WORD
     mixed = (mixed ^ mixed >> 27) * _MIX[1] % _WORD
@@ -176,22 +172,22 @@ def splitmix64(number: int) -> int:
 
 
 def seeded_support(seed: int, size: int, count: int, excluded: Indices | None = None) -> Indices:
-    """Return the support that follows from a seed (docs/specifications/fedpdm.md, section 2.5).
+    """Return the index set that follows from a seed (docs/specifications/fedpdm.md, section 2.5).
 
-    It holds the ``count`` admissible indices j with the smallest ``splitmix64(splitmix64(seed) + j)``, which every
-    implementation finds alike. Time O(size), memory O(count).
+    It has the ``count`` admissible indices j with the smallest ``splitmix64(splitmix64(seed) + j)``. Every
+    implementation finds the same set, in time O(size) and memory O(count).
 
     Parameters
     ----------
     seed
-        0..2^64-1.
+        Seed within 0..2^64-1.
     excluded
-        Shape (n,), strictly increasing, within 0..size-1: indices that are not admissible. Default: none.
+        Inadmissible indices, shape (n,), strictly increasing, within 0..size-1; none by default.
 
     Returns
     -------
     Indices
-        Shape (count,), strictly increasing.
+        Index set, shape (count,), strictly increasing.
     """
     taken = np.empty(0, np.int64) if excluded is None else excluded
     admissible = size - len(taken)
@@ -203,7 +199,7 @@ def seeded_support(seed: int, size: int, count: int, excluded: Indices | None = 
         return np.empty(0, np.int64)
     if count == admissible:
         return np.setdiff1d(np.arange(size), taken, assume_unique=True)
-    # Hashes are as good as uniform: so many below a bound that is a little higher than needed, almost surely.
+    # Hashes are nearly uniform, so a bound slightly higher than needed almost surely leaves enough of them.
     wanted = count + 8 * count**0.5 + 16
     while True:
         bound = min(int(wanted / admissible * (1 << 31)) + 1, 1 << 31) << 33
@@ -212,21 +208,21 @@ def seeded_support(seed: int, size: int, count: int, excluded: Indices | None = 
             free = ~np.isin(indices, taken, assume_unique=True)
             indices, hashes = indices[free], hashes[free]
         if len(indices) >= count:
-            # No two hashes are equal, because splitmix64 is one to one.
+            # No two hashes are equal, because splitmix64 is a bijection.
             chosen: Indices = indices[hashes <= np.partition(hashes, count - 1)[count - 1]]
             return chosen
         wanted *= 2
 
 
 def _hashed_below(bound: int, seed: int, size: int) -> tuple[Indices, NDArray[np.uint64]]:
-    """Return the indices whose hashes are below a bound, which is a multiple of 2^33, and the hashes."""
+    """Return the indices whose hashes are below a bound, which is a multiple of 2^33, and these hashes."""
     expected = size * bound >> 64
     indices = np.empty(expected + 8 * math.isqrt(expected) + 64, np.int64)
     hashes = np.empty(len(indices), np.uint64)
     found = 0
     last = np.uint64(bound - 1)
     for start, h in _mixed(seed, size):
-        # The last step of the hash leaves the upper 31 bits alone, and only these decide.
+        # The last step of the hash does not change the upper 31 bits, and only these decide.
         here = np.flatnonzero(h <= last)
         if found + len(here) > len(indices):
             room = len(indices) + _HASH_BLOCK
@@ -239,9 +235,9 @@ def _hashed_below(bound: int, seed: int, size: int) -> tuple[Indices, NDArray[np
 
 
 def _mixed(seed: int, size: int) -> Iterator[tuple[int, NDArray[np.uint64]]]:
-    """Yield an index and the hashes from there on, block by block, all but :func:`_finished`.
+    """Yield the first index of each block of positions, and the block's hashes before the step :func:`_finished`.
 
-    Every block lies where the one before it was.
+    Every block overwrites the one before it.
     """
     steps = _start(seed) + np.arange(min(size, _HASH_BLOCK), dtype=np.uint64)
     mixed, spare = np.empty_like(steps), np.empty_like(steps)
@@ -253,12 +249,12 @@ def _mixed(seed: int, size: int) -> Iterator[tuple[int, NDArray[np.uint64]]]:
 
 
 def _start(seed: int) -> np.uint64:
-    """Return what an index is added to before it is mixed."""
+    """Return the number to which an index is added before mixing."""
     return np.uint64((splitmix64(seed) + _GOLDEN) % _WORD)
 
 
 def _mix(h: NDArray[np.uint64], spare: NDArray[np.uint64]) -> None:
-    """Take all but the last step of :func:`splitmix64`, in place."""
+    """Apply all but the last step of :func:`splitmix64`, in place."""
     for shift, factor in zip((30, 27), _MIX, strict=True):
         np.right_shift(h, np.uint64(shift), out=spare)
         np.bitwise_xor(h, spare, out=h)
@@ -266,23 +262,23 @@ def _mix(h: NDArray[np.uint64], spare: NDArray[np.uint64]) -> None:
 
 
 def _finished(h: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Take the last step of :func:`splitmix64`."""
+    """Return the hashes after the last step of :func:`splitmix64`."""
     return h ^ h >> np.uint64(31)
 
 
 def _width(size: int) -> int:
-    """Bits that tell the indices of a vector apart."""
+    """Return the number of bits of the largest index of a vector."""
     return int(max(size - 1, 0)).bit_length()
 
 
 def _gaps(indices: Indices) -> Iterator[Indices]:
-    """Yield the differences of increasing indices, the first one as it is, block by block."""
+    """Yield the first index and the differences of successive indices, block by block."""
     for start in range(0, len(indices), _BLOCK):
         yield np.diff(indices[start : start + _BLOCK], prepend=indices[start - 1] if start else 0)
 
 
 def _varint_lengths(gaps: Indices) -> Octets:
-    """Return how many bytes each number takes as LEB128, shape (k,), uint8."""
+    """Return the length of each number in LEB128, in bytes, shape (k,), uint8."""
     lengths = np.ones(len(gaps), np.uint8)
     for low in range(7, int(gaps.max()).bit_length(), 7):
         lengths += gaps >= 1 << low
@@ -290,7 +286,7 @@ def _varint_lengths(gaps: Indices) -> Octets:
 
 
 def _pack_varint(indices: Indices) -> bytes:
-    """Differences of increasing indices as LEB128, 7 bits a byte, low bits first."""
+    """Return the differences of increasing indices in LEB128: 7 bits a byte, low bits first."""
     return b"".join(_packed_varint(gaps) for gaps in _gaps(indices))
 
 
@@ -325,7 +321,7 @@ def _unpack_varint(octets: Octets, count: int) -> Indices:
     if not gaps[1:].all():
         raise PayloadError("indices do not increase")
     indices = np.cumsum(gaps, out=gaps)
-    if indices.min(initial=0) < 0:  # a sum beyond 63 bits is negative when it first occurs
+    if indices.min(initial=0) < 0:  # the first sum beyond 63 bits is negative
         raise PayloadError("an index does not fit 63 bits")
     return indices
 
@@ -336,7 +332,7 @@ def _unpacked_varint(octets: Octets, ends: Indices) -> Indices:
     if lengths.max() > _LONGEST_VARINT:
         raise PayloadError("an index does not fit 63 bits")
     numbers = octets[ends].astype(np.int64)
-    # The highest bits come last: from there, the longer numbers go on to the lower ones.
+    # The highest bits come last, so longer numbers are read from their last byte towards their first.
     long = np.flatnonzero(lengths > 1)
     if not numbers[long].all():
         raise PayloadError("an index takes more bytes than it needs")
@@ -349,7 +345,7 @@ def _unpacked_varint(octets: Octets, ends: Indices) -> Indices:
 
 
 def _pack_list(indices: Indices, width: int) -> bytes:
-    """Each index in ``width`` bits, low bits first."""
+    """Return the indices in ``width`` bits each, low bits first."""
     pieces = []
     for start in range(0, len(indices), _BLOCK):
         octets = np.ascontiguousarray(indices[start : start + _BLOCK], "<i8").view(np.uint8)

@@ -1,7 +1,7 @@
-"""What the body of a message will hold, by its descriptor; and bytes to named arrays.
+"""Checked descriptors of message bodies, and decoding of bodies to named values.
 
-Nothing that arrives is trusted: :func:`outline` checks a descriptor before anything is allocated, and
-:meth:`Outline.decode` checks the rest. What the values should be is a matter of :mod:`fenchel.common.wire.schema`.
+Received data is not trusted: :func:`outline` checks a descriptor before memory is allocated, and
+:meth:`Outline.decode` checks the body. :mod:`fenchel.common.wire.schema` compares the values with a schema.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from fenchel.common.wire.values import Value, aligned
 from fenchel.proto import fenchel_pb2 as pb
 
 MAX_ARRAYS = 10_000
-_KEPT_BYTES = 4096  # descriptors up to here are held on to: they come from anybody
+_KEPT_BYTES = 4096  # largest descriptor that is cached: its sender is not trusted
 
 
 class FloatSpan(NamedTuple):
-    """Where a body holds floating-point numbers: from byte ``start`` to before ``stop``."""
+    """Span of a body with floating-point numbers, from byte ``start`` to before ``stop``."""
 
     start: int
     stop: int
@@ -30,12 +30,12 @@ class FloatSpan(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """What the body of a message will hold, by a descriptor that has been checked.
+    """Content of a message's body by its checked descriptor.
 
     Attributes
     ----------
     parts
-        In the order of the body.
+        Values of the payload, in the order of the body.
     size
         Bytes of the body.
     """
@@ -44,12 +44,12 @@ class Outline(NamedTuple):
     size: int
 
     def float_spans(self) -> list[FloatSpan]:
-        """Return where the body holds floating-point numbers."""
+        """Return the spans of the body with floating-point numbers."""
         spans = []
         offset = 0
         for part in self.parts:
             for place, length in enumerate(part.lengths, 1):
-                # Of a sparse vector the values come last; ciphertexts are whole numbers throughout.
+                # The values of a sparse vector come last. Ciphertexts consist of integers.
                 if part.dtype is not None and part.dtype.kind == "f" and place == len(part.lengths):
                     spans.append(FloatSpan(offset, offset + length, part.dtype))
                 offset += aligned(length)
@@ -75,16 +75,16 @@ class Outline(NamedTuple):
 
 
 class Received(NamedTuple):
-    """A body that has arrived.
+    """Complete body of a received message.
 
     Attributes
     ----------
     outline
-        What was announced of it.
+        Content that the descriptor announced.
     body
-        Its bytes.
+        Bytes of the body.
     finite
-        Whether all its floating-point numbers are known to be finite.
+        Whether all floating-point numbers of the body are known to be finite.
     """
 
     outline: Outline
@@ -92,20 +92,20 @@ class Received(NamedTuple):
     finite: bool = False
 
     def values(self) -> dict[str, Value]:
-        """Return the values; errors as for :meth:`Outline.decode`."""
+        """Decode the body; raises the errors of :meth:`Outline.decode`."""
         return self.outline.decode(self.body)
 
 
 def outline(descriptor: pb.Payload, limit: int, longest: int = index_sets.MAX_SEEDED_SIZE) -> Outline:
-    """Check a descriptor and return what it announces, before anything is allocated.
+    """Check a descriptor and return its outline, before memory is allocated for the body.
 
     Parameters
     ----------
     limit
         Largest body to accept, in bytes.
     longest
-        Largest sum of the lengths of sparse vectors with seeded supports to accept. A few bytes announce such a vector,
-        whatever its length, and each of its entries takes time (about 3 ns).
+        Largest sum of the lengths of sparse vectors with seeded index sets to accept. A few bytes announce such a
+        vector of any length, and each of its positions takes about 3 ns.
     """
     if len(descriptor.arrays) > MAX_ARRAYS:
         raise PayloadError(f"{len(descriptor.arrays)} arrays in one message; at most {MAX_ARRAYS} are accepted")
@@ -138,7 +138,7 @@ def outline(descriptor: pb.Payload, limit: int, longest: int = index_sets.MAX_SE
 
 
 class Outlines:
-    """The outlines of messages that come one after the other: most announce the same as the one before.
+    """Outlines of successive messages. Most descriptors equal the previous one, whose outline is cached.
 
     Parameters
     ----------
@@ -151,13 +151,13 @@ class Outlines:
         self._last: tuple[pb.Payload, Outline] | None = None
 
     def of(self, descriptor: pb.Payload) -> Outline:
-        """Return a message's outline, the same object as before if it announces the same; errors as :func:`outline`."""
+        """Return a descriptor's outline, the same object for equal descriptors; raises errors of :func:`outline`."""
         if self._last is not None and self._last[0] == descriptor:
             return self._last[1]
         if descriptor.ByteSize() > _KEPT_BYTES:
             return outline(descriptor, self._limit)
         own = pb.Payload()
-        own.CopyFrom(descriptor)  # the rest of the message, which may be large, is not held
+        own.CopyFrom(descriptor)  # a reference would keep the whole message, which may be large
         told = outline(own, self._limit)
         self._last = own, told
         return told

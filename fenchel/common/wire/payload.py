@@ -1,9 +1,9 @@
-"""Named arrays to bytes.
+"""Encoding of named arrays to bytes.
 
 A payload is a mapping from names to values (:mod:`fenchel.common.wire.values`). Encoding gives a descriptor
-(``proto.Payload``: names, types, shapes) and a body, the concatenation of all arrays' bytes, each aligned to
-8 bytes so that decoding (:mod:`fenchel.common.wire.outline`) needs no copy. What travels, and how, is in
-:mod:`fenchel.common.wire.codecs`. The body may be larger than a protobuf message can be: it travels in chunks
+(``proto.Payload``: names, types, shapes) and a body, which concatenates the bytes of all arrays. Each is aligned to 8
+bytes, so that decoding (:mod:`fenchel.common.wire.outline`) needs no copy. :mod:`fenchel.common.wire.codecs` encodes
+the single values. A body may exceed the size limit of protobuf messages, as it is sent in chunks
 (:mod:`fenchel.common.wire.frames`).
 """
 
@@ -21,15 +21,15 @@ from fenchel.proto import fenchel_pb2 as pb
 
 @dataclass(frozen=True)
 class Encoded:
-    """A payload ready to travel.
+    """Encoded payload.
 
     Attributes
     ----------
     descriptor
-        What the body holds.
+        Names, types and shapes of the values.
     segments
-        The body in pieces, in order. They refer to the arrays' own memory: a large array that is being sent must not
-        change.
+        Body in pieces, in order. They refer to the arrays' own memory, so a large array must not change while it is
+        sent.
     size
         Bytes of the body.
     """

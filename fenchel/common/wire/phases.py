@@ -1,4 +1,4 @@
-"""Phases that the runtime itself asks, whatever the algorithm."""
+"""Phases of the runtime itself, which every algorithm has, and the schemas of their replies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from fenchel.common.wire.schema import ArraySpec, Expectation
 
 EVALUATE = "fenchel.evaluate"
-"""Evaluate a model on the client's shard and on its holdout; changes no state."""
+"""Phase in which a client evaluates a model on its shard and its holdout. It changes no state."""
 
 EVALUATION: Expectation = {
     "loss_sum": float,
@@ -19,51 +19,54 @@ EVALUATION: Expectation = {
     "holdout_correct": int,
     "holdout_samples": int,
 }
-"""What comes back: sums, so that they add up over clients; losses without the l2 term."""
+"""Schema of an evaluation. Its values are sums, which add up over clients; losses exclude the l2 term."""
 
 
 LEVELS: Expectation = {"levels": int}
-"""Comes back, too, where the server has divided the line of scores further: how often the client has."""
+"""Additional schema if the server has refined the score bins: number of refinements that the client has applied."""
 
 
-# The exchange of secrets (fenchel/keys/secret_exchange.py): three phases before an algorithm's start.
+# The secret exchange (fenchel/keys/secret_exchange.py) has three phases before an algorithm's start.
 
 OFFER = "fenchel.secrets.offer"
-"""Give a public key to which others can seal secrets for this client."""
+"""Phase in which a client offers a public key, to which others can seal secrets for it."""
 
 SEAL = "fenchel.secrets.seal"
-"""Make the secrets and seal them for each of the others; takes ``CLIENT/NAME`` for each NAME of an offer."""
+"""Phase in which the designated client makes the secrets and seals them for each of the others.
+
+Its instruction has a value ``CLIENT/NAME`` for each NAME of each client's offer.
+"""
 
 ACCEPT = "fenchel.secrets.accept"
-"""Open the box that was sealed for this client, and keep what is in it."""
+"""Phase in which a client opens its sealed box and keeps the secrets."""
 
 EXCHANGE = frozenset({OFFER, SEAL, ACCEPT})
 
 RUNTIME = EXCHANGE | {EVALUATE}
-"""All of them."""
+"""All phases of the runtime."""
 
 OFFERED: Expectation = {
     "public_key": ArraySpec(np.uint8, (32,)),
     "certificate": str,
     "signature": ArraySpec(np.uint8, (None,)),
 }
-"""An offer: an X25519 public key, the client's certificate, and the signature of its key."""
+"""Schema of an offer: an X25519 public key, the client's certificate, and the client's signature of the key."""
 
 BOX: Expectation = {"box": ArraySpec(np.uint8, (None,), form="sealed"), "signature": ArraySpec(np.uint8, (None,))}
-"""A sealed box for one client, and its sender's signature."""
+"""Schema of a sealed box for one client, with its sender's signature."""
 
 SENT: Expectation = {"certificate": str, "fingerprint": str}
-"""What comes with the boxes: their sender's certificate, and the fingerprint of the secrets, which tells nothing."""
+"""Schema of the values beside the boxes: the sender's certificate, and the secrets' fingerprint, which reveals none."""
 
 ACCEPTED: Expectation = {"fingerprint": str}
-"""What comes back from a client that has its secrets: their fingerprint."""
+"""Schema of the reply of a client that has received its secrets: their fingerprint."""
 
 
 def grouped_in(bins: int) -> Expectation:
-    """Return what clients return besides :data:`EVALUATION`, where they tell scores in groups.
+    """Return the schema of the score groups that clients return beside :data:`EVALUATION`.
 
-    A group is a bin at least (:mod:`fenchel.common.objectives.score_groups`), so nobody can have more groups
-    than bins.
+    A group consists of at least one bin (:mod:`fenchel.common.objectives.score_groups`), so a client has at most
+    ``bins`` groups.
     """
     return {
         prefix + kind: ArraySpec(np.int64, (None, 3), most=bins)
@@ -73,6 +76,6 @@ def grouped_in(bins: int) -> Expectation:
 
 
 def sealed_for(clients: Iterable[str]) -> Expectation:
-    """Return what the client that seals for these others must return."""
+    """Return the schema of the reply of the client that seals secrets for these others."""
     boxes = {f"{client}/{name}": expected for client in clients for name, expected in BOX.items()}
     return {**SENT, **boxes}

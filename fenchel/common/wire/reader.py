@@ -1,7 +1,7 @@
-"""Messages out of the frames of a stream: a head, and a body that is put together from pieces.
+"""Reassembly of messages from the frames of a stream.
 
-Both ends read through it. Nothing that arrives is trusted: memory is taken for what a checked descriptor announces,
-when its bytes come, and a body that goes on after a stream broke must go on as it began.
+Server and clients use it. Received data is not trusted: memory is allocated only for a checked descriptor, as the bytes
+arrive. A body that resumes after a broken stream must have the descriptor with which it began.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fenchel.common.wire.outline import FloatSpan, Outline, Outlines, Received
 from fenchel.common.wire.stream import Stream
 from fenchel.proto import fenchel_pb2 as pb
 
-SMALLEST_PIECE = 64 << 10  # smaller ones in the middle of a message cost more than they bring
+SMALLEST_PIECE = 64 << 10  # smaller chunks in the middle of a message would cost more than they carry
 
 _NOTHING = Outline((), 0)
 
@@ -31,21 +31,21 @@ HeadT = TypeVar("HeadT", pb.Instruction, pb.Reply)
 
 
 class Assembly:
-    """The body of one incoming message, collected from chunks.
+    """Body of one incoming message, collected from chunks.
 
-    A body that came whole in its first frame is used as it is, without a copy.
+    A body that came whole in its first frame is used in place, without a copy.
 
     Parameters
     ----------
     size
-        Bytes of the body, which a check has allowed.
+        Bytes of the body, within the checked limits.
     received
-        Bytes that are here already.
+        Bytes that have arrived already.
     buffer_pool
-        Where the memory comes from.
+        Pool from which the memory is taken.
     spans
-        Where the body holds floating-point numbers. They are looked at chunk by chunk, while they are in the
-        processor's cache: a second pass over the whole body would take as long as copying it.
+        Spans of the body with floating-point numbers. Each chunk is checked while it is in the processor's cache. A
+        second pass over the whole body would take as long as copying it.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Assembly:
         return self.received == self.size
 
     def add(self, chunk: memoryview) -> None:
-        """Take the next chunk."""
+        """Add the next chunk."""
         if self.received + len(chunk) > self.size:
             raise WireError(f"a message has more than the {self.size:,} bytes that it declared")
         start, stop = self.received, self.received + len(chunk)
@@ -81,7 +81,7 @@ class Assembly:
 
     @property
     def finite(self) -> bool:
-        """True if all floating-point numbers are known to be finite; if not, they need a closer look."""
+        """True if all floating-point numbers are known to be finite. Otherwise the caller must check them exactly."""
         floats = sum(span.stop - span.start for span in self._spans)
         return not self._suspicious and floats > 0 and self._looked_at == floats
 
@@ -92,13 +92,13 @@ class Assembly:
             if low >= high or self._suspicious:
                 continue
             if (low - span.start) % span.dtype.itemsize or (high - low) % span.dtype.itemsize:
-                self._suspicious = True  # cut in the middle of a number, which no honest sender does
+                self._suspicious = True  # a chunk ends within a number, which no correct sender does
             else:
                 self._suspicious = not is_finite(np.frombuffer(self._buffer[low:high], span.dtype))
                 self._looked_at += high - low
 
     def _memory(self) -> memoryview:
-        # The operating system gives pages when bytes arrive, so a liar costs address space only.
+        # The operating system provides pages as bytes arrive, so a wrong announcement costs address space only.
         try:
             return (self._buffer_pool or BufferPool()).take(self.size)
         except MemoryError:
@@ -108,11 +108,11 @@ class Assembly:
             ) from None
 
     def let_go(self) -> None:
-        """Give the memory back, and keep nothing of what is still to come: it is not wanted any more."""
+        """Release the memory, and discard all further chunks."""
         self._buffer, self._unwanted = None, True
 
     def rewind(self, received: int) -> None:
-        """Go back to the first ``received`` bytes; the sender goes on from there."""
+        """Go back to the first ``received`` bytes, from which the sender resumes."""
         if received > self.received:
             raise WireError(f"a message goes on at byte {received:,}, but only {self.received:,} have arrived")
         self._suspicious = self._suspicious or received != self.received
@@ -126,26 +126,26 @@ class Assembly:
 
 @dataclass(slots=True, eq=False)
 class IncomingMessage(Generic[HeadT]):
-    """A message that arrives.
+    """Message that is being received.
 
     Attributes
     ----------
     head
-        Its head.
+        Head of the message.
     opening
-        Piece of the body that came with the head, until it is taken.
+        Chunk of the body that came with the head, until it is taken.
     frame_bytes
         Bytes of the frame with the head.
     first_ns
-        When its first frame came, which may have been on an earlier stream, by the performance counter.
+        Time of the first frame by the performance counter, in nanoseconds; it may have come on an earlier stream.
     last_ns
-        When its last frame came.
+        Time of the latest frame, in nanoseconds.
     outline
         Checked announcement of the body.
     is_whole
         True if the whole body came with the head.
     assembly
-        Body, as far as it is here; from :meth:`MessageReader.accept` or :meth:`MessageReader.discard` on.
+        Received part of the body; set by :meth:`MessageReader.accept` or :meth:`MessageReader.discard`.
     """
 
     head: HeadT
@@ -159,11 +159,11 @@ class IncomingMessage(Generic[HeadT]):
 
     @property
     def is_complete(self) -> bool:
-        """True if all of the body has been taken."""
+        """True if the whole body has been taken."""
         return self.assembly.complete
 
     def announce(self, partial: pb.Partial) -> None:
-        """Write how much of it is here, for the side that sends the rest."""
+        """Write the number of received bytes to a message for the sender, which then sends the rest."""
         partial.sequence, partial.received = self.head.sequence, self.assembly.received
 
     def received(self) -> Received:
@@ -172,20 +172,21 @@ class IncomingMessage(Generic[HeadT]):
 
 
 class MessageReader(Generic[HeadT]):
-    """Reads messages of one kind from a stream, in ascending order of their sequence numbers.
+    """Reader of messages of one kind from a stream, in ascending order of their sequence numbers.
 
-    Each message is begun, checked, accepted or discarded, and taken; then comes the rest of its body.
+    For each message the caller calls ``begin``, ``check``, ``accept`` or ``discard``, ``take``, and then ``more`` until
+    the body is complete.
 
     Parameters
     ----------
     kind
         Type of the heads.
     peer
-        The other side, as errors name it.
+        Name of the other side in errors.
     largest
         Bytes of the largest body to accept.
     begun
-        Message that an earlier stream left incomplete, as was announced to the peer.
+        Message that an earlier stream left incomplete and that was announced to the peer.
     """
 
     def __init__(
@@ -206,10 +207,10 @@ class MessageReader(Generic[HeadT]):
         self._buffer_pool = buffer_pool
         self._begun: IncomingMessage[HeadT] | None = begun
         self.farewell: pb.Farewell | None = None
-        """Farewell with which the server ended a stream of instructions."""
+        """Farewell with which the server ended the client stream."""
 
     async def begin(self) -> IncomingMessage[HeadT] | None:
-        """Return the next message, of which only the head has been read; ``None`` at the end of the stream."""
+        """Return the next message with its head alone, or ``None`` at the end of the stream."""
         data = await self._stream.read()
         if data is None:
             return None
@@ -224,39 +225,39 @@ class MessageReader(Generic[HeadT]):
         raise self._misplaced(frame)
 
     def check(self, message: IncomingMessage[HeadT]) -> None:
-        """Check what a message announces of its body.
+        """Check the descriptor of a message's body.
 
         Raises
         ------
         PayloadError
-            The descriptor is malformed, or the body larger than may be.
+            If the descriptor is malformed, or the body exceeds the largest size.
         """
         message.outline = self._outlines.of(message.head.payload)
         message.is_whole = len(message.opening) == message.outline.size
 
     def accept(self, message: IncomingMessage[HeadT]) -> None:
-        """Prepare for the body of a message that has been checked, or for the rest of it.
+        """Prepare for the body of a checked message, or for the rest of it.
 
         Raises
         ------
         WireError
-            The message resumes one of which nothing is here, or one with another descriptor.
+            If the message resumes a body of which no part has arrived, or one with another descriptor.
         """
         if message.head.resume:
             begun = self._resumed(message.head)
             message.assembly, message.first_ns = begun.assembly, begun.first_ns
             return
-        # A body that is here already is looked at as a whole.
+        # A body that came with its head is checked as a whole.
         spans = () if message.is_whole else message.outline.float_spans()
         message.assembly = Assembly(message.outline.size, buffer_pool=self._buffer_pool, spans=spans)
 
     def discard(self, message: IncomingMessage[HeadT]) -> None:
-        """Keep nothing of a body, whose pieces come all the same.
+        """Prepare to read the chunks of a body without keeping them.
 
         Raises
         ------
         WireError
-            The body is larger than any may be.
+            If the body exceeds the largest size.
         """
         size = message.head.payload.body_bytes
         if size > self._largest:
@@ -268,12 +269,12 @@ class MessageReader(Generic[HeadT]):
         message.assembly.let_go()
 
     def take(self, message: IncomingMessage[HeadT]) -> None:
-        """Take the piece of the body that came with the head."""
+        """Add the chunk of the body that came with the head."""
         chunk, message.opening = message.opening, memoryview(b"")
         self._add(message, chunk, is_short=0 < len(chunk) < SMALLEST_PIECE)
 
     async def more(self, message: IncomingMessage[HeadT]) -> int:
-        """Take the next piece of the body; return the bytes of its frame, 0 at the end of the stream."""
+        """Read the next chunk of the body; return the bytes of its frame, or 0 at the end of the stream."""
         data = await self._stream.read()
         if data is None:
             return 0
@@ -294,7 +295,7 @@ class MessageReader(Generic[HeadT]):
             )
 
     def _forget_before(self, head: HeadT) -> None:
-        """Let go of what an earlier stream has brought, if the peer is past it or begins it anew."""
+        """Drop the message that an earlier stream left incomplete, if the peer skips it or sends it anew."""
         if self._begun is None:
             return
         begun = self._begun.head.sequence
@@ -302,12 +303,12 @@ class MessageReader(Generic[HeadT]):
             self._begun = None
 
     def _resumed(self, head: HeadT) -> IncomingMessage[HeadT]:
-        """Return the message that this head resumes, once: after that its body may be in use."""
+        """Return the message that this head resumes. A second call fails, because its body may then be in use."""
         begun, self._begun = self._begun, None
         if begun is None or begun.head.sequence != head.sequence:
             raise self._error("resumed a message of which nothing is here")
         if begun.head.payload.SerializeToString() != head.payload.SerializeToString():
-            # What was checked and accounted for on the way are the arrays of the beginning.
+            # The received bytes were checked and recorded as the arrays of the first descriptor.
             raise self._error("resumed a message with other values than it had begun with")
         begun.assembly.rewind(head.resume)
         return begun

@@ -1,8 +1,8 @@
-"""What a payload should hold, and the check that it does.
+"""Schemas of payloads, and the check of payloads against them.
 
-An expectation maps names to what is wanted: an array (same dtype and shape as this one), an
-:class:`ArraySpec` (where a length is open), a :class:`CipherSpec` (an encrypted vector), a scalar type, or a
-:class:`NumberSpec` (a number within bounds). Floating values must be finite.
+A schema maps the name of each value to a specification: an array (of the same dtype and shape), an :class:`ArraySpec`
+(if a length is open), a :class:`CipherSpec` (an encrypted vector), a scalar type, or a :class:`NumberSpec` (a number
+within bounds). Floating-point values must be finite.
 """
 
 from __future__ import annotations
@@ -25,37 +25,40 @@ from fenchel.common.wire.codecs import ARRAY_TYPES, ArrayCodec, codec_of, entrie
 from fenchel.common.wire.values import Value, Values, aligned
 
 Form: TypeAlias = Literal["clear", "noisy", "pseudonyms", "sealed"]
-"""What a reader can take from an array that is no ciphertext: its bytes do not show it, so who asks for it says it."""
+"""Protection of an array that is no ciphertext, as declared in a schema, because its bytes do not show it."""
 
 
 ABSURD = 1e30
-"""Beyond this no loss and no score of a model means anything; products of such numbers are numbers still."""
+"""Bound beyond which a model's loss or score is meaningless. Products of such numbers are still finite."""
 
-_NAME, _NAMES = 80, 400  # characters of a name, and of all of them, in an error
+_NAME, _NAMES = 80, 400  # characters of one name, and of all names, in an error
 
 
 class Spec(Protocol):
-    """A wanted value."""
+    """Specification of one value of a schema."""
 
     @property
     def form(self) -> Form:
-        """For the account of what a run disclosed (``fenchel/server/disclosure/record.py``); it cannot be checked."""
+        """Protection of the value, for the disclosure record (``fenchel/server/disclosure/record.py``); not checked."""
         ...
 
     def check(self, value: Value, finite: bool) -> None:
-        """Refuse a value that differs.
+        """Raise an error for a value that does not match.
 
-        finite: True if the entries of arrays are known to be finite.
+        Parameters
+        ----------
+        finite
+            True if the entries of arrays are known to be finite, so that they are not checked.
 
         Raises
         ------
         PayloadError
-            The first difference, without the value's name.
+            With the first difference, without the value's name.
         """
         ...
 
     def bounds(self) -> tuple[int, int | None]:
-        """Return how many bytes of a body such a value takes, at least and at most; ``None``: no bound."""
+        """Return the smallest and largest number of bytes of such a value in a body, or ``None`` for no upper bound."""
         ...
 
 
@@ -134,7 +137,7 @@ class ArraySpec:
             require_finite(entries.values)
 
     def _check_shape(self, shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> None:
-        """Refuse a shape that differs in another than an open length, or is too long there."""
+        """Raise a ``PayloadError`` if a fixed length differs, or an open one exceeds ``most``."""
         if len(shape) != len(wanted) or any(w is not None and w != s for s, w in zip(shape, wanted, strict=True)):
             raise PayloadError(f"has shape {shape}, expected {tuple('any' if w is None else w for w in wanted)}")
         if self.most is not None and any(w is None and s > self.most for s, w in zip(shape, wanted, strict=True)):
@@ -168,20 +171,20 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class CipherSpec:
-    """An encrypted vector wanted.
+    """Schema of an encrypted vector.
 
     Attributes
     ----------
     key
-        That it must be under.
+        Public key of the ciphertexts.
     layout
-        Exactly this one.
+        Layout of the plaintexts.
     count
-        Of values that it must hold.
+        Number of values.
     additions
-        Of how many fresh vectors it may be the sum; no more.
+        Largest number of fresh vectors of which the value may be the sum.
     form
-        Of nothing: its bytes show that it is encrypted.
+        Unused, because the bytes of the value show that it is encrypted.
     """
 
     key: PublicKey
@@ -191,10 +194,10 @@ class CipherSpec:
     form: ClassVar[Form] = "clear"
 
     def check(self, value: Value, finite: bool) -> None:
-        """Refuse what is no vector under the key, or has another layout, count, or number of additions."""
+        """Raise a ``PayloadError`` for a value that is not encrypted, or differs in key, layout, count or additions."""
         if not isinstance(value, Ciphertexts):
             raise PayloadError(f"is {noun_of(value)}, expected an encrypted vector")
-        if value.key_id == self.key.id:  # a vector under another key may well have another layout, too
+        if value.key_id == self.key.id:  # of several differences, that of the key is to be reported
             if value.layout != self.layout:
                 raise PayloadError(f"has {value.layout}; expected {self.layout}")
             if value.count != self.count:
@@ -206,7 +209,7 @@ class CipherSpec:
         check_received(value, self.key)
 
     def bounds(self) -> tuple[int, int]:
-        """Return the size of the ciphertexts, which is known."""
+        """Return the known size of the ciphertexts, twice."""
         size = aligned(self.layout.ciphertexts(self.count) * self.key.ciphertext_bytes)
         return size, size
 
@@ -285,14 +288,14 @@ class NumberSpec:
 
 @dataclass(frozen=True)
 class TypeSpec:
-    """A value wanted by its type alone; numbers must be finite."""
+    """Schema of a value by its type alone; numbers must be finite."""
 
     kind: type
     form: ClassVar[Form] = "clear"
 
     def check(self, value: Value, finite: bool) -> None:
-        """Refuse another type, and numbers that are not finite."""
-        # bool is an int in Python, and an int is welcome where a float is wanted: neither is a surprise here.
+        """Raise a ``PayloadError`` for another type, and a ``NotFiniteError`` for numbers that are not finite."""
+        # A bool is an int in Python and must be refused as such, whereas an int is accepted as a float.
         if type(value) is not self.kind and not (self.kind is float and type(value) is int):
             codec = codec_of(self.kind)
             noun = f"a {self.kind.__name__}" if codec is None or codec.is_scalar else codec.noun
@@ -303,7 +306,7 @@ class TypeSpec:
             require_finite(entries.values)
 
     def bounds(self) -> tuple[int, int | None]:
-        """Return zeros for numbers and texts, which are part of the descriptor."""
+        """Return the range of bytes in a body, which is 0 to 0 for numbers and texts, and unbounded for arrays."""
         codec = codec_of(self.kind)
         return 0, 0 if codec is not None and codec.is_scalar else None
 
@@ -313,23 +316,28 @@ Expectation: TypeAlias = Mapping[str, Expected]
 
 
 def spec_of(expected: Expected) -> Spec:
-    """Return the specification that an array to be like, or a type, stands for."""
+    """Return the specification that an array (of the same dtype and shape) or a type stands for."""
     if isinstance(expected, np.ndarray):
         return ArraySpec(expected.dtype, expected.shape)
     return TypeSpec(expected) if isinstance(expected, type) else expected
 
 
 def check(values: Values, expectation: Expectation, *, finite: bool = False, **place: Unpack[Place]) -> None:
-    """Refuse values that are not what was asked for.
+    """Raise an error for values that do not match a schema.
 
-    expectation: wanted names and kinds; no others are accepted.
-    finite: True if the arrays are known to be finite (:class:`fenchel.common.wire.reader.Assembly`).
-    place: round, phase and client, for the error.
+    Parameters
+    ----------
+    expectation
+        Schema with all names; no others are accepted.
+    finite
+        True if the arrays are known to be finite (:class:`fenchel.common.wire.reader.Assembly`).
+    **place
+        Round, phase and client, for the error.
 
     Raises
     ------
     PayloadError
-        The first difference, and where it is.
+        With the first difference and its place.
     """
     if values.keys() != expectation.keys():
         raise PayloadError(
@@ -346,7 +354,7 @@ def check(values: Values, expectation: Expectation, *, finite: bool = False, **p
 
 
 def body_bounds(expectation: Expectation) -> tuple[int, int | None]:
-    """Return how many bytes a payload that is as expected has, at least and at most; ``None``: no bound."""
+    """Return the smallest and largest number of bytes of a matching payload, or ``None`` for no upper bound."""
     least, most, bounded = 0, 0, True
     for expected in expectation.values():
         smallest, largest = spec_of(expected).bounds()
@@ -355,10 +363,10 @@ def body_bounds(expectation: Expectation) -> tuple[int, int | None]:
 
 
 def _digits(number: float) -> str:
-    """Return a number as people write it: 153, 0.5, 1e+100."""
+    """Return a number for error messages, such as 153, 0.5 or 1e+100."""
     return str(number) if isinstance(number, int) else f"{number:.15g}"
 
 
 def _names(values: Values) -> str:
-    """Return names that the sender chose, as far as people want to read them."""
+    """Return the sender's names for an error message, shortened and without control characters."""
     return plain(str(sorted(plain(name, _NAME) for name in values)), _NAMES)

@@ -1,4 +1,4 @@
-"""A bidirectional stream of frames, whatever carries it."""
+"""Interface of a bidirectional stream of frames."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Protocol
 
 
 class Stream(Protocol):
-    """One side of the stream between the server and one client.
+    """One side of the client stream between the server and one client.
 
-    gRPC carries it between processes; a pair of queues carries it inside one.
+    gRPC implements it between processes, and a pair of queues within a process.
     """
 
     async def read(self) -> bytes | None:
-        """Return the next frame, or ``None`` when the other side has closed."""
+        """Return the next frame, or ``None`` if the other side has closed the stream."""
         ...
 
     async def write(self, frame: bytes) -> None:
-        """Send one frame; returns when the transport has room for another."""
+        """Send one frame, and return when the transport has room for another."""
         ...

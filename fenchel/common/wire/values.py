@@ -1,4 +1,4 @@
-"""The kinds of values that travel: dense arrays, :class:`SparseVector`, :class:`Ciphertexts`, and scalars."""
+"""Kinds of values in messages: dense arrays, :class:`SparseVector`, :class:`Ciphertexts`, and scalars."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ DTYPES: Mapping[pb.DType.ValueType, np.dtype[Any]] = {
     pb.UINT8: np.dtype("u1"),
     pb.BOOL: np.dtype("?"),
 }
-"""What arrays may hold."""
+"""Data types of arrays by the protocol's codes."""
 
 
 def aligned(length: int) -> int:
-    """Return how many bytes an array of so many takes in a body."""
+    """Return the number of bytes that an array of ``length`` bytes takes in a body, with padding."""
     return length + -length % ALIGNMENT
 
 
 class Entries(NamedTuple):
-    """The entries that an array gives, whatever its kind.
+    """Stored entries of an array of any kind.
 
     Attributes
     ----------
     values
-        Of the array's shape where all are given, else shape (k,).
+        Stored entries, of the array's shape if all are stored, else of shape (k,).
     shape
-        Of the array.
+        Shape of the array.
     indices
-        Of those that are given, shape (k,), strictly increasing; ``None``: all.
+        Positions of the stored entries, shape (k,), strictly increasing; ``None`` if all are stored.
     """
 
     values: Array
@@ -51,7 +51,7 @@ class Entries(NamedTuple):
     indices: Indices | None = None
 
     def dense(self) -> Array:
-        """Return the array; entries that are not given are zero."""
+        """Return the array, in which entries that are not stored are zero."""
         if self.indices is None:
             return self.values
         out = np.zeros(self.shape, self.values.dtype)

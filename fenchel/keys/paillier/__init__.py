@@ -1,1 +1,1 @@
-"""The private side of Paillier: the secret key, encryption by its owner, decryption."""
+"""Private side of Paillier encryption: the secret key, encryption by its owner, decryption."""

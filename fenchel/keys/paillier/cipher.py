@@ -1,4 +1,4 @@
-"""Encrypting and decrypting vectors with the private key."""
+"""Encryption and decryption of vectors with the private key."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fenchel.keys.paillier.owner import KeyOwner
 
 
 class Paillier:
-    """Encrypts and decrypts for one client; for one thread at a time.
+    """Encryption and decryption for one client, for use by one thread at a time.
 
     Parameters
     ----------
     owner
-        The key and what computes with it; shared by all clients of a process.
+        Key with its arithmetic, which all clients of a process share.
     """
 
     def __init__(self, owner: KeyOwner) -> None:
@@ -31,7 +31,7 @@ class Paillier:
 
     @property
     def public(self) -> PublicKey:
-        """The key, and what computes on its ciphertexts."""
+        """Public key, with the backend for its ciphertexts."""
         return self._owner.public
 
     def encrypt(self, values: Vector, layout: Layout) -> CipherVector:
@@ -40,7 +40,7 @@ class Paillier:
         Parameters
         ----------
         values
-            Shape (count,), float64; rounded to multiples of ``2^-layout.fraction_bits``.
+            Values, shape (count,), float64. They are rounded to multiples of ``2^-layout.fraction_bits``.
         """
         layout.check_fits(self.public)
         started = time.perf_counter_ns()

@@ -1,14 +1,15 @@
-"""Fenchel's own implementation for owners of the private key: all modulo p² and modulo q², put together at the end.
+"""Fenchel's own implementation for owners of the private key, by arithmetic modulo p² and q² (Chinese remainders).
 
-A Paillier ciphertext of m is (1 + nm) r^n mod n², and the blinding factor r^n is all of its cost. Modulo p², the n-th
-residues form a cyclic group of p-1 elements, and r^n for a random unit r is a uniformly random element of it: h^e for a
-generator h of the group and a full-length random exponent e in 0 .. p-2, from a table of powers of h (fixed-base
-windows; Handbook of Applied Cryptography, 14.6.3). No short exponents, so no assumption beyond Paillier's own. Where
-the factors of p-1 are not known, no generator can be found: there it is u^p for a random unit u modulo p, of the same
-distribution, as x -> x^p maps the units modulo p one to one onto the n-th residues modulo p².
+A Paillier ciphertext of m is (1 + nm) r^n mod n², and the blinding factor r^n takes nearly all of its time. Modulo p²,
+the n-th residues form a cyclic group of p-1 elements, in which r^n for a random unit r is uniformly distributed. It is
+therefore drawn as h^e, for a generator h of the group and a random exponent e in 0 .. p-2, from a table of powers of h
+(fixed-base windows; Handbook of Applied Cryptography, 14.6.3). As exponents have full length, security needs no
+assumption beyond Paillier's own. Without the factors of p-1, no generator can be found. Then the factor is u^p for a
+random unit u modulo p, which has the same distribution: x -> x^p is a bijection from the units modulo p to the n-th
+residues modulo p².
 
-A blinding factor that is used twice reveals the difference of two plaintexts: each is made when it is asked for,
-handed out once, and never kept.
+A blinding factor that is used twice reveals the difference of two plaintexts. Each is therefore made on request, used
+once, and never stored.
 
 With L(x) = (x-1)/p, decryption is m = L(c^(p-1) mod p²) L((1+n)^(p-1) mod p²)^-1 modulo p, the same modulo q, and m
 from both (Paillier 1999, section 7).
@@ -29,15 +30,15 @@ from fenchel.common.crypto.residues.choice import residues
 from fenchel.common.crypto.residues.interface import Residues
 from fenchel.keys.paillier.key import PrivateKey
 
-_SHARE = 8  # numbers at least for each thread, which the backend ifma computes at the price of one
+_SHARE = 8  # smallest number of values for each thread, which the backend ifma computes in the time of one
 
 
 class CrtArithmetic(Protocol):
-    """Powers modulo p² and q², for any number of threads. Results are a list for each of the two."""
+    """Powers modulo p² and q², for any number of threads. Results are one list for each modulus."""
 
     @property
     def table_bytes(self) -> int:
-        """Memory of the tables' numbers, without Python's own; 0: there are none."""
+        """Memory of the tables' numbers in bytes, without Python's overhead; 0 without tables."""
 
     def powers(self, numbers: list[mpz]) -> list[list[mpz]]:
         """Return x^(p-1) modulo p² and x^(q-1) modulo q² for numbers in ``0 .. n^2 - 1``."""
@@ -47,18 +48,18 @@ class CrtArithmetic(Protocol):
 
 
 class CrtOwner:
-    """Encrypts by blinding factors, and decrypts, on one backend, with all processors that this process may use.
+    """Encryption and decryption on one backend, with all processors that this process may use.
 
-    Make one for a key in a process: the tables are large.
+    A process should make one object for a key, because its tables are large.
 
     Parameters
     ----------
     key
-        The private key.
+        Private key.
     backend
-        The name of the backend.
+        Name of the backend.
     arithmetic
-        Its arithmetic for this key.
+        Arithmetic of the backend for this key.
     """
 
     def __init__(self, key: PrivateKey, backend: Backend, arithmetic: CrtArithmetic) -> None:
@@ -67,7 +68,7 @@ class CrtOwner:
         self.arithmetic = arithmetic
 
     def blinding_factors(self, count: int) -> list[mpz]:
-        """Return so many fresh blinding factors, numbers modulo n²."""
+        """Return ``count`` fresh blinding factors, numbers modulo n²."""
         halves = zip(*self.arithmetic.random_residues(count), strict=True)
         return [self.key.ciphertext(modulo_p, modulo_q) for modulo_p, modulo_q in halves]
 
@@ -92,7 +93,7 @@ class CrtOwner:
 
 
 def _shared(work: Callable[[Sequence[mpz]], list[mpz]], numbers: Sequence[mpz]) -> list[mpz]:
-    """Return what work gives for numbers, which threads share."""
+    """Return the results of ``work`` for numbers, which are divided among threads."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = min(processors, len(numbers) // _SHARE)
     if threads < 2:

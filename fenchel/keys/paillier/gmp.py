@@ -11,16 +11,16 @@ from fenchel.keys.paillier.key import PrimePower, PrivateKey
 
 
 class GeneratorPowers:
-    """All powers of a generator of the n-th residues modulo p², by a table with fixed windows.
+    """Powers of a generator of the n-th residues modulo p², by a table with fixed windows.
 
-    Row i holds h^(d 2^(window i)) for the digits d = 0 .. 2^window - 1, so a power is a product of one entry a row. The
-    digit 0 has an entry, too: each power takes the same number of multiplications. Where an entry lies in memory
-    depends on the exponent, so each exponent should be used once.
+    Row i has h^(d 2^(window i)) for the digits d = 0 .. 2^window - 1, so a power is a product of one entry of each row.
+    The digit 0 has an entry, too, so that each power takes the same number of multiplications. The addresses of the
+    entries depend on the exponent, so each exponent should be used once.
 
     Parameters
     ----------
     modulo
-        The prime.
+        Prime power with its constants.
     window
         Bits of a digit. At 3072 bits the tables of both primes take 38 MB with 8 and 220 MB with 11.
     """
@@ -39,7 +39,7 @@ class GeneratorPowers:
 
     @property
     def bytes(self) -> int:
-        """Memory of the table's numbers, without Python's own."""
+        """Memory of the table's numbers in bytes, without Python's overhead."""
         return len(self._table) * len(self._table[0]) * (int(self._square).bit_length() // 8)
 
     def power(self, exponent: int) -> mpz:
@@ -53,12 +53,12 @@ class GeneratorPowers:
 
 
 class GmpArithmetic:
-    """Arithmetic modulo p² and q², number by number; other powers than those of a generator in constant time.
+    """Arithmetic modulo p² and q², number by number. Powers take constant time, except those of a generator.
 
     Parameters
     ----------
     key
-        The private key.
+        Private key.
     window
         Bits of a digit of the tables of :class:`GeneratorPowers`.
     """
@@ -69,7 +69,7 @@ class GmpArithmetic:
 
     @property
     def table_bytes(self) -> int:
-        """Memory of the tables."""
+        """Memory of the tables in bytes."""
         return sum(table.bytes for table in self._tables if table is not None)
 
     def powers(self, numbers: list[mpz]) -> list[list[mpz]]:

@@ -11,12 +11,14 @@ from fenchel.keys.paillier.key import PrivateKey
 
 
 class IfmaArithmetic:
-    """Arithmetic modulo p² in four lanes and modulo q² in four; powers take no branch and no address from secrets.
+    """Arithmetic modulo p² in four lanes and modulo q² in four.
+
+    No branch and no memory address of a power depends on secrets.
 
     Parameters
     ----------
     key
-        The private key.
+        Private key.
     """
 
     def __init__(self, key: PrivateKey) -> None:
@@ -29,7 +31,7 @@ class IfmaArithmetic:
 
     @property
     def table_bytes(self) -> int:
-        """Memory of the table: 16 MB at 3072 bits."""
+        """Memory of the table in bytes, 16 MB at 3072 bits."""
         return len(self._table)
 
     def powers(self, numbers: list[mpz]) -> list[list[mpz]]:

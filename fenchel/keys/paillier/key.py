@@ -1,8 +1,8 @@
-"""The secret key, which all clients of a federation share and no server ever sees.
+"""Secret key, which all clients of a federation share and the server never has.
 
-Notation of Paillier (1999): n = pq, ciphertexts modulo n². Fenchel makes its own primes with known
-factors of p-1 and q-1, because a generator of the units modulo p² can then be found, and with it a table
-that encrypts ten times faster (:mod:`fenchel.keys.paillier.crt`).
+The notation is that of Paillier (1999): n = pq, ciphertexts modulo n². Fenchel makes its own primes with known factors
+of p-1 and q-1. With these it can find a generator of the units modulo p², whose table of powers makes encryption ten
+times faster (:mod:`fenchel.keys.paillier.crt`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fenchel.common.crypto.public_key import (
 from fenchel.common.errors import CredentialError, EncryptionError, SettingsError
 
 Factors: TypeAlias = tuple[int, ...]
-"""The distinct primes that divide a number."""
+"""Distinct primes that divide a number."""
 
 _PRIMALITY_ROUNDS = 40  # of Miller and Rabin: a composite number passes with probability below 4^-40
 _FIELDS = frozenset({"kind", "version", "n", "p", "q", "p_factors", "q_factors"})
@@ -35,9 +35,9 @@ _FIELDS = frozenset({"kind", "version", "n", "p", "q", "p_factors", "q_factors"}
 
 @dataclass(frozen=True, repr=False)
 class PrivateKey:
-    """The primes p and q of a key, with gcd(pq, (p-1)(q-1)) = 1, and the distinct primes that divide p-1 and q-1.
+    """Primes p and q of a key, with gcd(pq, (p-1)(q-1)) = 1, and the distinct primes that divide p-1 and q-1.
 
-    The latter are not known of a key that another program has made: they are empty then, and encryption takes longer.
+    The latter are unknown, and therefore empty, for a key from another program. Its encryption takes longer.
     """
 
     p: int
@@ -59,7 +59,7 @@ class PrivateKey:
 
     @cached_property
     def public(self) -> PublicKey:
-        """The half that may be given away."""
+        """Public key of this private key."""
         return PublicKey(self.p * self.q)
 
     @cached_property
@@ -90,7 +90,7 @@ class PrivateKey:
         return modulo_p_squared + self.modulo_p.square * apart
 
     def to_fields(self) -> dict[str, Any]:
-        """Return the file form as a dictionary: numbers are texts of hexadecimal digits."""
+        """Return the fields of the key for its file. Numbers are texts of hexadecimal digits."""
         return {
             "kind": PRIVATE_KIND,
             "version": FORMAT_VERSION,
@@ -103,12 +103,12 @@ class PrivateKey:
 
     @classmethod
     def from_fields(cls, fields: object, source: str) -> PrivateKey:
-        """Read what :meth:`to_fields` wrote.
+        """Read a key from the fields of :meth:`to_fields`.
 
         Parameters
         ----------
         source
-            Where, for errors.
+            Path of the file, for errors.
         """
         fields = check_fields(fields, PRIVATE_KIND, _FIELDS, source)
         try:
@@ -127,10 +127,10 @@ class PrivateKey:
 
 @dataclass(frozen=True, repr=False)
 class PrimePower:
-    """Constants of arithmetic modulo the square of one prime p of the key; ``other`` is the second prime.
+    """Constants of arithmetic modulo the square of one prime p of the key. ``other`` is the second prime.
 
-    ``weight`` is L((1+n)^(p-1) mod p²)^-1 mod p with L(x) = (x-1)/p: it turns the logarithm of a
-    decrypted ciphertext into the plaintext modulo p (Paillier 1999, section 7).
+    ``weight`` is L((1+n)^(p-1) mod p²)^-1 mod p with L(x) = (x-1)/p. It converts the logarithm of a power c^(p-1) to
+    the plaintext modulo p (Paillier 1999, section 7).
     """
 
     prime: gmpy2.mpz
@@ -141,7 +141,7 @@ class PrimePower:
 
     @classmethod
     def of(cls, prime: int, other: int, factors: Factors) -> PrimePower:
-        """Compute them."""
+        """Compute the constants for a prime."""
         # (1+n)^(p-1) = 1 + n(p-1) modulo p², so L of it is q(p-1), which is -q modulo p.
         weight = gmpy2.invert(-other, prime)
         return cls(gmpy2.mpz(prime), gmpy2.mpz(prime) ** 2, gmpy2.mpz(prime - 1), weight, factors)
@@ -152,7 +152,7 @@ class PrimePower:
     def plaintexts(self, powers: list[gmpy2.mpz]) -> list[gmpy2.mpz]:
         """Return the plaintexts modulo p of ciphertexts, from their powers c^(p-1) modulo p²."""
         prime, weight = self.prime, self.weight
-        # Of a multiple of p the power is 0, and what follows would be the inverse of the second prime.
+        # For a multiple of p the power is 0, and the result would reveal the inverse of the second prime.
         if not all(powers):
             raise EncryptionError(no_ciphertext(len(powers)))
         return [(power - 1) // prime * weight % prime for power in powers]
@@ -160,7 +160,7 @@ class PrimePower:
     def generator(self) -> gmpy2.mpz:
         """Return a random generator of the n-th residues modulo p², a cyclic group of p-1 elements.
 
-        It is g^p for a generator g modulo p: x -> x^p maps the units modulo p one to one onto the n-th
+        It is g^p for a generator g modulo p. The map x -> x^p is a bijection from the units modulo p to the n-th
         residues modulo p², because p divides n and the second prime has no factor in common with p-1.
         """
         while True:
@@ -170,32 +170,32 @@ class PrimePower:
 
 
 def no_ciphertext(count: int) -> str:
-    """Return the error of a number that shares a factor with n."""
+    """Return the error text of a number that shares a factor with n."""
     return (
         f"one of {count} numbers to decrypt shares a factor with n, which no ciphertext does; nothing is decrypted. "
-        "Whoever sent it does not follow the protocol"
+        "Its sender does not follow the protocol"
     )
 
 
 def generate(bits: int = DEFAULT_BITS, *, for_tests: bool = False) -> PrivateKey:
-    """Make a key. Takes about a second at 3072 bits.
+    """Make a key, which takes about a second at 3072 bits.
 
     Parameters
     ----------
     bits
-        Length of n, even; 3072 is as hard to break as a symmetric key of 128 bits, 2048 as one of 112.
+        Length of n in bits, even; 3072 is as hard to break as a symmetric key of 128 bits, 2048 as one of 112.
     """
     check_length(bits, for_tests=for_tests)
     while True:
         p, p_factors = _prime(bits // 2)
         q, q_factors = _prime(bits // 2)
-        # |p - q| must be large, or n is factored by searching around its square root (FIPS 186-5, A.1.3).
+        # If |p - q| were small, n could be factored by a search around its square root (FIPS 186-5, A.1.3).
         if abs(p - q).bit_length() > bits // 2 - min(100, bits // 8):
             return PrivateKey(p, q, p_factors, q_factors)
 
 
 def check_length(bits: int, *, for_tests: bool) -> None:
-    """Refuse a key that is too short, or that two primes of equal length cannot make."""
+    """Raise a ``SettingsError`` for a length that is too short, or odd."""
     smallest = SMALLEST_BITS if for_tests else SAFE_BITS
     if bits < smallest:
         raise SettingsError(
@@ -212,7 +212,7 @@ def _prime(bits: int) -> tuple[int, Factors]:
     So p = 3 modulo 4, and p-1 has a factor s almost as long as p. The two highest bits are set, so the
     product of two such primes has exactly twice as many bits.
     """
-    short = max(16, bits // 12)  # 128 bits at 3072: enough for k to never run out of candidates
+    short = max(16, bits // 12)  # 128 bits at 3072, which leaves enough candidates for k
     while True:
         s = _random_prime(3 << (bits - short - 3), 1 << (bits - short - 1))
         low, high = (3 << (bits - 2)) // (2 * s) + 1, (1 << bits) // (2 * s)

@@ -1,4 +1,4 @@
-"""The interface of implementations of Paillier to owners of the private key, and their choice."""
+"""Interface of implementations of Paillier for owners of the private key, and the choice of one."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fenchel.keys.paillier.key import PrivateKey
 
 
 class KeyOwner(Protocol):
-    """Encrypts and decrypts packed plaintexts, for any number of clients of one process."""
+    """Encryption and decryption of packed plaintexts, for any number of clients of one process."""
 
     @property
     def public(self) -> PublicKey:
-        """The key, and what computes on its ciphertexts."""
+        """Public key, with the backend for its ciphertexts."""
 
     def encrypt(self, plaintexts: Sequence[mpz]) -> Residues:
         """Encrypt integers between ``-n/2`` and ``n/2``."""
@@ -33,17 +33,17 @@ class KeyOwner(Protocol):
         Raises
         ------
         EncryptionError
-            One of the numbers shares a factor with ``n``; nothing is decrypted.
+            If a number shares a factor with ``n``. Then nothing is decrypted.
         """
 
 
 def generate(bits: int, implementation: Implementation, *, for_tests: bool = False) -> PrivateKey:
-    """Make a key of so many bits.
+    """Make a key of ``bits`` bits.
 
     Raises
     ------
     SettingsError
-        The key would be too short, or the library of the implementation is not installed.
+        If the key would be too short, or the library of the implementation is not installed.
     """
     if implementation == "fenchel":
         return own.generate(bits, for_tests=for_tests)
@@ -55,12 +55,12 @@ def generate(bits: int, implementation: Implementation, *, for_tests: bool = Fal
 
 
 def key_owner(key: PrivateKey, backend: Backend) -> KeyOwner:
-    """Return an owner of a key, with tables that take a moment to make.
+    """Return the owner of a key, which first makes its tables.
 
     Raises
     ------
     SettingsError
-        The library of the backend is not installed.
+        If the library of the backend is not installed.
     """
     if backend == "phe":
         residues(backend)

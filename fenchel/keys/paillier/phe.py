@@ -1,4 +1,4 @@
-"""The library phe: it makes keys, encrypts and decrypts, number by number."""
+"""Keys, encryption and decryption by the library phe, number by number."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fenchel.keys.paillier.key import PrivateKey, no_ciphertext
 
 
 class PheOwner:
-    """Encrypts and decrypts by phe.
+    """Encryption and decryption by phe.
 
     Parameters
     ----------
     key
-        The private key; one that Fenchel has made will do.
+        Private key of either implementation.
     """
 
     def __init__(self, key: PrivateKey) -> None:
@@ -42,6 +42,6 @@ class PheOwner:
 
 
 def generate(bits: int) -> PrivateKey:
-    """Have phe make a key of so many bits."""
+    """Make a key of ``bits`` bits by phe."""
     _, private = generate_paillier_keypair(n_length=bits)
     return PrivateKey(int(private.p), int(private.q))

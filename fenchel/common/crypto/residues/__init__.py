@@ -1,1 +1,1 @@
-"""Ciphertexts as the numbers that they are: what one implementation of Paillier computes on without a private key."""
+"""Ciphertexts as residues modulo ``n^2``: arithmetic of the implementations of Paillier without a private key."""

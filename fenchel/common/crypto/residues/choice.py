@@ -1,4 +1,4 @@
-"""The choice of the code that computes on the ciphertexts of a key."""
+"""Choice of the arithmetic for the ciphertexts of a key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def backend_of(implementation: Implementation, choice: BackendChoice = "auto") -
     Raises
     ------
     SettingsError
-        The backend that was chosen cannot work here, or its library is not installed.
+        If this machine does not support the chosen backend, or its library is not installed.
     """
     if implementation == "phe":
         if choice != "auto":
@@ -35,12 +35,12 @@ def backend_of(implementation: Implementation, choice: BackendChoice = "auto") -
 
 
 def residues(backend: Backend) -> type[Residues]:
-    """Return the numbers of a backend.
+    """Return the class of a backend's residues.
 
     Raises
     ------
     SettingsError
-        Its library is not installed.
+        If the library of the backend is not installed.
     """
     if backend == "gmp":
         return GmpResidues

@@ -1,4 +1,4 @@
-"""Fenchel's own implementation, by the GNU multiple precision library."""
+"""Residues of Fenchel's own implementation with the GNU multiple precision library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fenchel.common.crypto.residues.interface import Residues
 
 
 class GmpResidues(Residues):
-    """Numbers of GMP."""
+    """Residues as numbers of GMP."""
 
     def __init__(self, modulus: mpz, numbers: list[mpz]) -> None:
         self._modulus = modulus
@@ -53,5 +53,5 @@ class GmpResidues(Residues):
         """Return the powers of all numbers."""
         try:
             return type(self)(self._modulus, [gmpy2.powmod(number, exponent, self._modulus) for number in self])
-        except ZeroDivisionError as error:  # versions of gmpy2 differ
+        except ZeroDivisionError as error:  # some versions of gmpy2 raise this in place of a ValueError
             raise ValueError(str(error)) from None

@@ -1,4 +1,4 @@
-"""Eight numbers at a time, by the compiled kernel ``_ifma``, where the processor has AVX-512 IFMA."""
+"""Arithmetic for eight numbers at a time, by the compiled kernel ``_ifma`` on processors with AVX-512 IFMA."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fenchel.common.crypto.residues.interface import Residues, big_endian
 
 try:
     from fenchel.common.crypto.residues import _ifma
-except ImportError:  # no compiler was there, or this is no x86-64 machine
+except ImportError:  # the installation had no compiler, or this is no x86-64 machine
     _ifma = None  # type: ignore[assignment]
 
 _DIGIT = 52
@@ -27,11 +27,11 @@ _LONGEST_WINDOW = 5
 _TABLE_WINDOW = 6
 
 Row = NDArray[np.uint64]
-"""Numbers in groups of eight, digit by digit: shape (groups, 2 digits, 8); unused lanes hold no number."""
+"""Numbers in groups of eight, digit by digit, shape (groups, 2 digits, 8). Unused lanes have arbitrary contents."""
 
 
 def problem() -> str | None:
-    """Return why this machine cannot compute so, or ``None``."""
+    """Return the reason why this machine cannot use the kernel, or ``None`` if it can."""
     if _ifma is None:
         return (
             "this installation of Fenchel has no compiled part (a wheel for x86-64 has, or one made with a C compiler)"
@@ -42,17 +42,17 @@ def problem() -> str | None:
 class SquareModuli:
     """Arithmetic modulo the squares of one or two odd numbers, on rows of numbers in Montgomery's form.
 
-    Of two numbers each has half of the lanes: what an owner of a key computes modulo p² and modulo q² is one row. What
-    depends on an exponent takes no branch and no address from it.
+    Each of two numbers has half of the lanes, so the owner of a key computes modulo p² and q² in one row. No branch and
+    no memory address depends on an exponent.
 
     Parameters
     ----------
-    roots
-        The numbers, at least 3.
+    *roots
+        Numbers whose squares are the moduli, each at least 3.
     """
 
     def __init__(self, *roots: mpz) -> None:
-        self._lanes = _LANES // len(roots)  # of each modulus
+        self._lanes = _LANES // len(roots)  # number of lanes for each modulus
         self.width = (max(roots).bit_length() * 2 + 7) // 8
         digits = -(-(max(roots).bit_length() + _SPARE_BITS) // _DIGIT)
         self.digits = digits + digits % 2
@@ -66,15 +66,15 @@ class SquareModuli:
         self._kernel = _ifma.SquareModuli(self.digits, constants)
 
     def read(self, data: bytes, width: int) -> Row:
-        """Take big-endian numbers of some bytes each, lane by lane. They are reduced."""
+        """Return a row of big-endian numbers of ``width`` bytes each, lane by lane, reduced by the moduli."""
         return self._row(self._kernel.read(data, width))
 
     def write(self, row: Row, count: int, width: int) -> bytes:
-        """Return the numbers of the first lanes, big-endian, of some bytes each."""
+        """Return the first ``count`` numbers, big-endian, ``width`` bytes each."""
         return self._kernel.write(row, count, width)
 
     def of(self, *numbers: Sequence[mpz], width: int | None = None) -> Row:
-        """Take as many numbers for each modulus, of at most twice its bytes (``width``)."""
+        """Return a row of equally many numbers for each modulus, of at most twice its bytes (``width``)."""
         width, lanes = width or self.width, self._lanes
         encoded = [[number.to_bytes(width, "big") for number in each] for each in numbers]
         for each in encoded:
@@ -83,7 +83,7 @@ class SquareModuli:
         return self.read(b"".join(b"".join(each[at : at + lanes]) for at in groups for each in encoded), width)
 
     def numbers(self, row: Row, count: int) -> list[list[mpz]]:
-        """Return the first numbers of each modulus."""
+        """Return the first ``count`` numbers of each modulus."""
         lanes = big_endian(self.write(row, len(row) * _LANES, self.width), self.width)
         starts = range(0, _LANES, self._lanes)
         return [
@@ -91,25 +91,25 @@ class SquareModuli:
         ]
 
     def products(self, a: Row, b: Row) -> Row:
-        """Return the products of numbers and their partners."""
+        """Return the elementwise products of two rows."""
         return self._row(self._kernel.products(a, b))
 
     def powers(self, a: Row, *exponents: int) -> Row:
-        """Return the powers of all numbers; each modulus has its exponent, which is not negative."""
+        """Return the powers of all numbers, with a non-negative exponent for each modulus."""
         length = max(exponent.bit_length() for exponent in exponents)
-        # A table of 2^bits powers pays for itself only where there are several digits.
+        # A table of 2^bits powers saves time only for exponents of several digits.
         bits = min(_LONGEST_WINDOW, max(1, length // 20))
         digits = _digits(exponents, bits, max(1, -(-length // bits)))
         lanes = digits.repeat(self._lanes, axis=0).T[::-1]
         return self._row(self._kernel.powers(a, lanes.tobytes(), bits))
 
     def table(self, first: mpz, second: mpz, exponent_bits: int) -> bytes:
-        """Return the powers of a number of each modulus, for :meth:`fixed_powers` by exponents of so many bits."""
+        """Return the table of :meth:`fixed_powers`, for one base of each modulus and exponents of some bits."""
         bases = self.of([first] * self._lanes, [second] * self._lanes)
         return self._kernel.table(bases, -(-exponent_bits // _TABLE_WINDOW), _TABLE_WINDOW)
 
     def fixed_powers(self, table: bytes, first: Sequence[int], second: Sequence[int]) -> Row:
-        """Return powers of the numbers that a table is of, by as many exponents for each modulus."""
+        """Return powers of the bases of a table, for equally many exponents of each modulus."""
         rows = len(table) // (4 * self.digits * 8 << _TABLE_WINDOW)
         digits = np.zeros((2, -(-len(first) // self._lanes) * self._lanes, rows), np.uint8)
         for mine, exponents in zip(digits, (first, second), strict=True):
@@ -123,7 +123,7 @@ class SquareModuli:
 
 
 def _digits(exponents: Sequence[int], bits: int, count: int) -> NDArray[np.uint8]:
-    """Return digits of some bits each, the lowest first, shape (exponents, count), by no table and no branch."""
+    """Return the digits of ``bits`` bits, lowest first, shape (exponents, count), in constant time."""
     width = bits * count // 8 + 2
     data = b"".join(exponent.to_bytes(width, "little") for exponent in exponents)
     octets = np.frombuffer(data, np.uint8).reshape(-1, width).astype(np.uint16)
@@ -137,7 +137,7 @@ def _modulo(n: int) -> SquareModuli:
 
 
 class IfmaResidues(Residues):
-    """Numbers in the lanes of vectors. They stay in this form from one operation to the next."""
+    """Residues in the lanes of vectors, a form that they keep from one operation to the next."""
 
     def __init__(self, key: PublicKey, row: Row, count: int) -> None:
         self._key = key
@@ -151,12 +151,12 @@ class IfmaResidues(Residues):
 
     @classmethod
     def read(cls, key: PublicKey, data: Buffer) -> Self:
-        """Take numbers that lie one after the other, big-endian."""
+        """Return the residues of concatenated big-endian numbers."""
         width = key.ciphertext_bytes
         return cls(key, _modulo(key.n).read(bytes(data), width), len(data) // width)
 
     def to_bytes(self, width: int) -> bytes:
-        """Return the numbers one after the other, big-endian."""
+        """Return the concatenated big-endian numbers."""
         return _modulo(self._key.n).write(self._row, self._count, width)
 
     def __len__(self) -> int:
@@ -173,7 +173,7 @@ class IfmaResidues(Residues):
 
     def put(self, places: Sequence[int], other: Self) -> None:
         """Replace the numbers at some places."""
-        last = {place: at for at, place in enumerate(places)}  # of a place that occurs again the last one counts
+        last = {place: at for at, place in enumerate(places)}  # the last occurrence of a repeated place counts
         row = self._row if self._row.flags.writeable else self._row.copy()
         row[_at(list(last))] = other._row[_at(list(last.values()))]
         self._row = row
@@ -201,6 +201,6 @@ class IfmaResidues(Residues):
 
 
 def _at(places: Sequence[int]) -> tuple[NDArray[np.int64], slice, NDArray[np.int64]]:
-    """Return the index of numbers in a row: shape (places, 2 digits)."""
+    """Return an index of the numbers at some places in a row, of shape (places, 2 digits)."""
     found = np.asarray(places, np.int64)
     return found // _LANES, slice(None), found % _LANES

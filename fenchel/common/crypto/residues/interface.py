@@ -1,4 +1,4 @@
-"""The interface of implementations of Paillier to those who have the public key alone."""
+"""Interface of implementations of Paillier for code that has the public key alone."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from fenchel.common.crypto.public_key import PublicKey
 
 
 class Residues(ABC):
-    """Numbers modulo ``n^2``, in a row, in the form in which one implementation computes on them.
+    """Sequence of numbers modulo ``n^2``, in the form in which one implementation computes.
 
-    The product of two ciphertexts holds the sum of their plaintexts, and a power holds a multiple (Paillier 1999,
+    The product of two ciphertexts encrypts the sum of their plaintexts, and a power encrypts a multiple (Paillier 1999,
     section 8).
     """
 
     @classmethod
     @abstractmethod
     def of(cls, key: PublicKey, numbers: Sequence[mpz]) -> Self:
-        """Take numbers in ``0 .. n^2 - 1``."""
+        """Return the residues of numbers in ``0 .. n^2 - 1``."""
 
     @classmethod
     def read(cls, key: PublicKey, data: Buffer) -> Self:
-        """Take numbers that lie one after the other, big-endian, ``key.ciphertext_bytes`` each."""
+        """Return the residues of concatenated big-endian numbers, ``key.ciphertext_bytes`` each."""
         return cls.of(key, big_endian(data, key.ciphertext_bytes))
 
     def to_bytes(self, width: int) -> bytes:
-        """Return the numbers one after the other, big-endian, ``width`` bytes each."""
+        """Return the concatenated big-endian numbers, ``width`` bytes each."""
         return b"".join(number.to_bytes(width, "big") for number in self)
 
     @abstractmethod
@@ -50,16 +50,16 @@ class Residues(ABC):
 
     @abstractmethod
     def products(self, other: Self) -> Self:
-        """Return the products of each number and its partner in another row of the same length."""
+        """Return the elementwise products with another sequence of the same length."""
 
     def multiply_at(self, places: Sequence[int], other: Self) -> None:
-        """Multiply the numbers at some places by those of another row, in place; a place may occur again."""
+        """Multiply the numbers at some places by those of another sequence, in place. Places may be repeated."""
         for each, place in enumerate(places):
             self.put([place], self.take([place]).products(other.take([each])))
 
     @abstractmethod
     def powers(self, exponent: int) -> Self:
-        """Return the powers of all numbers; ``ValueError`` if it is negative and one of them has no inverse."""
+        """Return the powers of all numbers, or raise a ``ValueError`` for a negative exponent and no inverse."""
 
 
 def big_endian(data: Buffer, width: int) -> list[mpz]:
@@ -69,13 +69,12 @@ def big_endian(data: Buffer, width: int) -> list[mpz]:
 
 
 def without_inverse(numbers: Sequence[mpz], key: PublicKey) -> int | None:
-    """Return the position of a number that shares a factor with ``n``, which no ciphertext does; ``None``: none does.
+    """Return the position of a number that shares a factor with ``n``, which no ciphertext does, or ``None``.
 
-    Every sender knows such a number, ``n`` itself, and what an owner of the key would decrypt it to tells the private
-    key.
+    Every sender knows such a number, ``n`` itself. Its decryption would reveal the private key.
     """
     n = key.modulus
-    product = mpz(1)  # one gcd of it takes a fifth of the time of one for each number
+    product = mpz(1)  # one gcd of the product takes a fifth of the time of a gcd for each number
     for number in numbers:
         product = product * number % n
     if gmpy2.gcd(product, n) == 1:

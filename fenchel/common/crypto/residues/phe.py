@@ -1,4 +1,4 @@
-"""The library phe: the implementation that most people know, and trust."""
+"""Residues of the library phe, a widely used implementation of Paillier."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fenchel.common.crypto.residues.interface import Residues
 
 
 class PheResidues(Residues):
-    """Encrypted numbers of phe, with integers in them: packed plaintexts."""
+    """Residues as encrypted numbers of phe, whose plaintexts are packed integers."""
 
     def __init__(self, key: PaillierPublicKey, numbers: list[EncryptedNumber]) -> None:
         self._key = key
@@ -29,8 +29,8 @@ class PheResidues(Residues):
         return len(self._numbers)
 
     def __iter__(self) -> Iterator[mpz]:
-        # Else phe would blind each sum anew, which costs as much as an encryption. A sum is as hidden as any of the
-        # vectors in it, and those were blinded when they were encrypted.
+        # Without this, phe would blind each sum anew, which costs as much as an encryption. A sum is as secret as any
+        # of its terms, which were blinded when they were encrypted.
         return (mpz(number.ciphertext(be_secure=False)) for number in self._numbers)
 
     def take(self, places: Sequence[int]) -> Self:

@@ -1,4 +1,4 @@
-"""From settings to networks. Whoever has no torch fails here: this module is imported when a network is wanted."""
+"""Construction of networks from settings. This module requires torch and is imported only for networks."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ class FlatNetwork:
     Parameters
     ----------
     network
-        Only its parameters' shapes matter, not their values; it must have no buffers and draw no random numbers.
+        Module of which only the parameters' shapes matter. It must have no buffers and draw no random numbers.
     device
-        Where it is computed.
+        Device of the computation.
     """
 
     def __init__(self, network: nn.Module, dtype: DTypeLike, device: torch.device = CPU) -> None:

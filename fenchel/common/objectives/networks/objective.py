@@ -30,16 +30,16 @@ class NetworkObjective(Objective):
     Attributes
     ----------
     least_loss
-        No cross-entropy is below.
+        Lower bound 0 of the cross-entropy.
     network
-        Maps (n, features) to (n, classes). Only its parameters' shapes matter, not their values; it must have no
-        buffers and draw no random numbers.
+        Module that maps (n, features) to (n, classes). Only its parameters' shapes matter, not their values. It must
+        have no buffers and draw no random numbers.
     shard
-        The samples; may be empty.
+        Samples, possibly none.
     l2
         Weight of the ridge, at least 0.
     device
-        Where it is computed.
+        Device of the computation.
     """
 
     least_loss = 0.0
@@ -65,7 +65,7 @@ class NetworkObjective(Objective):
 
     @property
     def head(self) -> int:
-        """How many of the last parameters belong to the last layer."""
+        """Number of the last parameters that belong to the last layer."""
         return self.network.head
 
     def initial(self, seed: int) -> Vector:
