@@ -60,7 +60,7 @@ def test_what_others_reach_is_warned_of(tmp_path: Path) -> None:
     exporters = Exporters.parse(dashboard=False, dashboard_at="0.0.0.0:0", metrics="0.0.0.0:0")
     with told.watching(tmp_path, exporters):
         assert len(told.warned) == 2
-        assert all("no password" in words for words in told.warned)
+        assert all("without password" in words for words in told.warned)
     with watching_clients(Address("0.0.0.0", 0), told.said.append, told.warned.append):
         assert len(told.warned) == 3
 
