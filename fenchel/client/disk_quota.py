@@ -63,8 +63,8 @@ class DiskQuota:
             raise StorageError(
                 f"{'the journal in memory' if folder is None else folder}: the journals of this client need "
                 f"{wanted:,} bytes, above their limit of {most:,} ({why}). The last reply was not sent, and nothing "
-                "that counted is lost. Free disk space, or ask the server's operator why it keeps old entries (a large "
-                "checkpoint.every, a slow disk), raise --max-journal-bytes, and start this client again"
+                "that counted is lost. Make room on this client's disk or raise --max-journal-bytes, and start this "
+                "client again; if that recurs, ask the server's operator for a smaller checkpoint.every"
             )
 
     def take(self, folder: Path | None, size: int) -> None:

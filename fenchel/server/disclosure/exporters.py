@@ -11,7 +11,7 @@ OutletName: TypeAlias = Literal["live page", "metrics", "traces", "tracker"]
 _OUTLETS: Mapping[OutletName, tuple[str, str]] = {
     "live page": (
         "anyone who can reach the address: there is no password and no encryption",
-        "the run's id and settings, figures, times, bytes, names and states of clients",
+        "the run's id and settings, figures, times, bytes, names of clients and their states",
     ),
     "metrics": (
         "anyone who can reach the address: there is no password and no encryption",
