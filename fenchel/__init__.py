@@ -143,7 +143,7 @@ def _imported(module: str) -> ModuleType:
         from fenchel.common.errors import MissingDependencyError
 
         raise MissingDependencyError(
-            f"{module} needs {extra}, which is not installed here; install it with pip install 'fenchel[{extra}]'"
+            f"{module} needs {extra}, which is not installed; install it with pip install 'fenchel[{extra}]'"
         ) from None
 
 

@@ -257,7 +257,9 @@ def _library(module: str, extra: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise MissingDependencyError(
-            f"the library is not installed: pip install 'fenchel[{extra}]', or leave this tracker out", key=extra
+            f"the tracker's library is not installed; install it with pip install 'fenchel[{extra}]', or leave "
+            "this tracker out",
+            key=extra,
         ) from error
 
 

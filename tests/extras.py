@@ -71,7 +71,7 @@ JOBS: dict[str, tuple[Job, ...]] = {
     "privacy": (Job((*UP, "fedavg-digits", *SHORT, *settings(f"differential_privacy={PRIVATE}")), prints="completed"),),
     "metrics": (Job((*UP, "fedavg-digits", *SHORT, "--metrics", "127.0.0.1:0"), prints="completed"),),
     # There is no collector, so the warning shows that spans were made and sent.
-    "otel": (Job((*UP, "fedavg-digits", *SHORT), prints="traces do not reach", variables=COLLECTOR),),
+    "otel": (Job((*UP, "fedavg-digits", *SHORT), prints="traces cannot be sent to", variables=COLLECTOR),),
     "optuna": (Job((*TUNE, "--runs", "runs"), writes="runs/*/best.yaml"),),
     "kubernetes": (Job(("fenchel", "doctor"), prints="--on kubernetes  installed"),),
     "ray": (

@@ -314,8 +314,8 @@ class ClientAlgorithm:
         handler = self._handlers.get(phase)
         if handler is None:
             raise PhaseError(
-                f"{type(self).__name__} answers no phase {phase!r}, only {sorted(self._handlers)}; "
-                "do both sides run the same version of the algorithm?"
+                f"{type(self).__name__} has no handler of phase {phase!r}, only of {sorted(self._handlers)}; do "
+                "both sides run the same version of the algorithm?"
             )
         handler.check(values, finite)
         self.round = t
@@ -329,7 +329,10 @@ class ClientAlgorithm:
         if result is None:
             return {}
         if not isinstance(result, Mapping):
-            raise PhaseError(f"phase {phase!r} returned a {type(result).__name__}, not a mapping of named values")
+            raise PhaseError(
+                f"the handler of phase {phase!r} returned a {type(result).__name__}; expected a mapping of names to "
+                "values"
+            )
         return result
 
 
@@ -380,8 +383,8 @@ class _Handler:
         unknown = values.keys() - self.parameters.keys()
         if missing or unknown:
             raise PayloadError(
-                f"it takes {sorted(self.parameters)}, got {sorted(values)}; "
-                "do both sides run the same version of the algorithm?",
+                f"the handler takes the values {sorted(self.parameters)}, but received {sorted(values)}; do both "
+                "sides run the same version of the algorithm?",
                 phase=self.phase,
             )
         for name, value in values.items():
@@ -399,7 +402,8 @@ class _Handler:
                 continue
             if entries.indices is not None and entries.shape != (objective.dimension,):
                 raise PayloadError(
-                    f"is {noun_of(value)} of shape {entries.shape}, but the model has {objective.dimension} numbers",
+                    f"the value is {noun_of(value)} of shape {entries.shape}, but the model has "
+                    f"{objective.dimension} numbers",
                     phase=self.phase,
                     array=name,
                 )

@@ -73,8 +73,8 @@ class FedPD(Algorithm):
         sampler = self.fleet.participation.sampler
         if self.settings.skip and not isinstance(sampler, AllClients):
             raise SettingsError(
-                f"{sampler.kind} given, but with algorithm.skip: {self.settings.skip:g} a client that misses a round "
-                "misses a model that is not sent again; use kind: all, or skip: 0",
+                f"{sampler.kind} given, but with algorithm.skip: {self.settings.skip:g} a client that misses a "
+                "round misses a model that is never sent again; use kind: all, or skip: 0",
                 key="participation.sampler.kind",
             )
 

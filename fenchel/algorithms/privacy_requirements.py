@@ -39,8 +39,8 @@ def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -
     algorithm, privacy = settings.algorithm, settings.differential_privacy
     if privacy is None or not isinstance(algorithm, LocalTrainingSettings):
         raise SettingsError(
-            f"how much a sample changes what {algorithm.name} sends is not known; use an "
-            "algorithm whose clients take gradient steps, such as fedavg or fedpdm",
+            f"the sensitivity of what {algorithm.name} sends to a single sample is unknown; use an algorithm whose "
+            "clients take gradient steps, such as fedavg or fedpdm",
             key="differential_privacy",
         )
     sparsifier = settings.uplink.sparsify
@@ -134,8 +134,8 @@ def check_noise(settings: RunSettings, facts: PrivacyFacts, noise_multiplier: fl
             GridNoise.covering(sensitivity, noise_multiplier, 1)
         except ValueError as error:
             raise SettingsError(
-                f"in round {t} the sensitivity of an upload would be {sensitivity:.4g}: {error}. "
-                "Change what sets it: algorithm.step_size and step_decay, or clip and noise of differential_privacy",
+                f"in round {t} the sensitivity of an upload would be {sensitivity:.4g}: {error}. Change "
+                "algorithm.step_size and step_decay, or clip and noise of differential_privacy",
                 key="differential_privacy",
             ) from None
 
@@ -167,7 +167,7 @@ def check_uploads(settings: RunSettings, objective: Objective, samples: Collecti
         if first > privacy.budget:
             raise SettingsError(
                 f"{privacy.budget:g} given, but a single upload of a client with {count:,} samples costs epsilon = "
-                f"{first:.4g} (delta = {privacy.delta:g}); give a larger budget or more noise",
+                f"{first:.4g} (delta = {privacy.delta:g}); use a larger budget or more noise",
                 key="differential_privacy.budget",
             )
 

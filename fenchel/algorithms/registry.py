@@ -14,7 +14,9 @@ def server_half(name: str) -> type[Algorithm]:
     """Return the server half of an algorithm, by the name in the settings."""
     found = half(name, "server")
     if not issubclass(found, Algorithm):
-        raise SettingsError(f"{name!r} must derive from fenchel.Algorithm", key="algorithm.name")
+        raise SettingsError(
+            f"{name!r} does not derive from fenchel.Algorithm; make its class a subclass", key="algorithm.name"
+        )
     checked: type[Algorithm] = found
     return checked
 
@@ -38,13 +40,16 @@ def client_half(name: str, allowed: Collection[str] = ()) -> type[ClientAlgorith
         require_allowed(name, allowed)
     elif name not in names():
         raise SettingsError(
-            f"the server runs the algorithm {name!r}, which this version does not have (it has {', '.join(names())}); "
-            "install the server's version",
+            f"the server runs the algorithm {name!r}, which this version of Fenchel does not have (it has "
+            f"{', '.join(names())}); install the server's version",
             key="algorithm.name",
         )
     found = half(name, "client")
     if not issubclass(found, ClientAlgorithm):
-        raise SettingsError(f"{name}Client must derive from fenchel.ClientAlgorithm", key="algorithm.name")
+        raise SettingsError(
+            f"{name}Client does not derive from fenchel.ClientAlgorithm; make its class a subclass",
+            key="algorithm.name",
+        )
     checked: type[ClientAlgorithm] = found
     return checked
 
@@ -53,7 +58,7 @@ def require_allowed(name: str, allowed: Collection[str]) -> None:
     """Reject code from outside Fenchel that the client's operator does not allow."""
     if name not in allowed:
         raise SettingsError(
-            f"the server's settings name {name!r}, which is code from outside Fenchel; if you trust it, "
+            f"the server's settings name {name!r}, which is code from outside Fenchel; if you trust that code, "
             f"start this client with --allow {name}",
             key="algorithm.name",
         )

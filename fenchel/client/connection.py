@@ -140,14 +140,14 @@ class Connection:
                         if farewell.completed and self._worker is not None:
                             self._worker.session.end()
                         return farewell
-                    self.on_event(f"{who.name}: the connection to {who.server} broke; coming back")
+                    self.on_event(f"{who.name}: the connection to {who.server} broke; reconnecting")
                     renewed = self._renewed()
                 except grpc.aio.AioRpcError as error:
                     renewed = self._renewed()
                     if not renewed:  # if it was renewed, the server may have rejected the old certificate: try again
                         self._judge(error)
                 if renewed:
-                    self.on_event(f"{who.name}: the certificate was replaced; coming back with the new one")
+                    self.on_event(f"{who.name}: the certificate was replaced; reconnecting with the new one")
                 # The server's name may resolve to another address by now. A new channel resolves it at once, an old one
                 # only every 30 s, or 120 s after a failed lookup.
                 await channel.close()
@@ -250,7 +250,7 @@ class Connection:
                     pb.ProbeRequest(), timeout=_PING_SECONDS, metadata=((CLIENT_KEY, self.participant.name),)
                 )
             except grpc.aio.AioRpcError as error:
-                log.debug("%s: no round trip was measured: %s", self.participant.name, error.details())
+                log.debug("%s: the round trip could not be measured: %s", self.participant.name, error.details())
             else:
                 record(self.participant.name, time.perf_counter() - started)
             await asyncio.sleep(_PING_SECONDS)
@@ -271,26 +271,23 @@ class Connection:
             raise JoinRefusedError(f"{who.server} refused client {who.name}: {details}") from None
         if "WRONG_VERSION_NUMBER" in details:
             raise CredentialError(
-                f"{who.server} does not speak TLS, but client {who.name} does: start the server with --certs DIR, or "
+                f"{who.server} does not use TLS, but client {who.name} does; start the server with --certs DIR, or "
                 "this client with --insecure"
             ) from None
         if any(sign in details for sign in _HANDSHAKE_SIGNS):
             self._handshakes_failed += 1
             if self._handshakes_failed >= _HANDSHAKE_TRIES:
                 raise CredentialError(
-                    f"no TLS connection between client {who.name} and {who.server}: the certificates do not fit. "
-                    "Both must come from the same authority (fenchel certs), and the server's must name the host that "
-                    f"this client dials; fenchel certs show DIR tells what is in them ({details})"
+                    f"the TLS handshake of client {who.name} with {who.server} failed ({details}). Both "
+                    "certificates must come from the same authority (fenchel certs), and the server's must "
+                    "contain the host name that this client dials; inspect them with fenchel certs show DIR"
                 ) from None
         if silent > who.retry_for:
             plain = who.credentials is None and "Socket closed" in details
             raise UnreachableError(
-                f"client {who.name} could not reach {who.server} for {silent:.0f} s ({code.name}: {details}); "
-                "is the server running, is the address right, and does a firewall let this machine dial out to it?"
-                + (" Or it speaks TLS: then start this client with --certs DIR" if plain else "")
+                f"client {who.name} could not reach {who.server} for {silent:.0f} s ({code.name}: {details}). "
+                "Check that the server runs, its address, and that a firewall lets this machine dial out to "
+                f"it.{' If the server uses TLS, start this client with --certs DIR' if plain else ''}"
             ) from None
-        if _FULL in details:
-            problem = "has as many calls open as it may"
-        else:
-            problem = f"does not answer ({code.name}: {details})"
+        problem = "has no free call" if _FULL in details else f"does not answer ({code.name}: {details})"
         self.on_event(f"{who.name}: {who.server} {problem}; trying again")

@@ -20,6 +20,7 @@ from fenchel.common.objectives.ranking import Ranking
 from fenchel.common.objectives.score_groups import BINS, LEVELS, NO_PLACES, Places, check_places, score_groups
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.store import writing
+from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.phases import EVALUATE
 from fenchel.common.wire.values import Value, Values
 
@@ -36,7 +37,7 @@ def evaluation_problem(settings: RunSettings, shard: Shard) -> str | None:
     if settings.data.is_ragged:
         return "in this run clients hold parts of samples (data.columns, or data.partition.kind: ragged)"
     held = shard.features.shape[1]
-    return f"it holds {held} of {shard.total_features} features" if held < shard.total_features else None
+    return f"it holds only {held} of {shard.total_features} features" if held < shard.total_features else None
 
 
 def most_evaluations(settings: RunSettings) -> int:
@@ -71,8 +72,8 @@ class AnsweredEvaluations:
         """Raise a ``PhaseError`` if the limit is reached."""
         if self._count >= self._most:
             raise PhaseError(
-                f"this client has answered {self._count} evaluations, the most in a run of so many rounds, and answers "
-                "no more. Has the server been resumed that often?",
+                f"this client has answered {self._count} evaluations, its maximum for a run of this many rounds, "
+                "and answers no more; ask the server's operator whether the run was resumed that often",
                 phase=EVALUATE,
             )
 
@@ -110,10 +111,12 @@ class ClientEvaluation:
         self.answered.check()
         model = values.get("model")
         if not isinstance(model, np.ndarray):
-            raise PayloadError(f"phase {EVALUATE!r} takes an array named 'model', got {sorted(values)}")
+            raise PayloadError(
+                f"phase {EVALUATE!r} takes an array named 'model', but received {sorted(values)}{SAME_VERSION}"
+            )
         if model.shape != (self.objective.dimension,):
             raise PayloadError(
-                f"a model of shape {model.shape} cannot be evaluated, expected {(self.objective.dimension,)}",
+                f"the model has shape {model.shape}, expected {(self.objective.dimension,)}{SAME_VERSION}",
                 phase=EVALUATE,
             )
         own, ranked = self.objective.judge(model)
@@ -142,7 +145,7 @@ def _places(values: Values) -> Places:
     """Return the scores at which the server divides groups further."""
     places = values.get("places", NO_PLACES)
     if not (isinstance(places, np.ndarray) and places.dtype == np.float64):
-        raise PayloadError(f"phase {EVALUATE!r} takes an array of float64 named 'places', if any")
+        raise PayloadError(f"'places' in phase {EVALUATE!r} is not an array of float64{SAME_VERSION}")
     check_places(places, phase=EVALUATE)
     return places
 

@@ -160,7 +160,7 @@ def _secret_exchange(who: Participant, run: str, settings: RunSettings, folder: 
         return None
     if who.secrets is not None:
         raise SettingsError(
-            f"client {who.name} was given secrets in a file, but the clients of this run make their own "
+            f"client {who.name} was started with a file of secrets, but the clients of this run make their own "
             "(secrets.source: sealed); start it without --secrets"
         )
     from fenchel.keys.identity import Identity

@@ -64,8 +64,8 @@ class Journal:
             except CheckpointError as damage:
                 # A damaged entry is an error only if the server still needs it, which is not known yet.
                 log.error(
-                    "%s; this client cannot go back to its state after instruction %d. If the run needs it, this "
-                    "client is lost to the run: put the file back from a copy",
+                    "%s. Until then this client cannot return to its state after instruction %d, and is lost to "
+                    "the run if that state is needed",
                     damage,
                     sequence,
                 )
@@ -84,9 +84,9 @@ class Journal:
             return copy.deepcopy(self._initial)
         if base not in self._sizes:
             raise LostStateError(
-                f"this client's state after instruction {base} is gone: its journal, in the folder of --state, holds "
-                f"{self.snapshots or 'nothing'}. If the folder was moved or emptied, put it back and start this client "
-                "again"
+                f"the state of this client after instruction {base} is missing: its journal, below --state, has "
+                f"{self.snapshots or 'no entries'}. If the folder was moved or emptied, restore it, and start this "
+                "client again"
             )
         return copy.deepcopy(self._entry(base).state)
 
@@ -148,7 +148,9 @@ def _written(folder: Path | None) -> list[int]:
     try:
         return sorted(int(path.name.removesuffix(_SUFFIX)) for path in folder.glob(f"*{_SUFFIX}"))
     except ValueError as error:
-        raise CheckpointError(f"holds a file that no journal wrote ({error}); remove it", source=folder) from None
+        raise CheckpointError(
+            f"the journal has a file that Fenchel did not write ({error}); remove it", source=folder
+        ) from None
 
 
 def _path(folder: Path | None, sequence: int) -> Path:

@@ -136,7 +136,9 @@ class OwnFile:
             with self.path.open("rb") as file:
                 return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
         except OSError as error:
-            raise DataError(f"cannot be read ({error.strerror})", source=self.path) from None
+            raise DataError(
+                f"the file cannot be read ({error.strerror}); check the path and its permissions", source=self.path
+            ) from None
 
 
 @dataclass(frozen=True)

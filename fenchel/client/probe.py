@@ -200,21 +200,22 @@ def _result(name: str, server: str, pings: list[_Ping], upload: float, download:
 def _explained(error: grpc.aio.AioRpcError, server: str) -> FenchelError:
     code, details = error.code(), error.details() or ""
     if "WRONG_VERSION_NUMBER" in details:
-        return CredentialError(f"{server} does not speak TLS; if that is meant to be so, leave TLS out here too")
+        return CredentialError(f"{server} does not use TLS; start it with --certs DIR, or probe with --insecure")
     if any(sign in details for sign in _DISTRUST):
         return CredentialError(
-            f"{server}: its certificate is not accepted ({details}). Both certificates must come from the same "
-            "authority (fenchel certs), and the server's must name the host that is dialled here"
+            f"the certificate of {server} is not accepted ({details}). Both certificates must come from the same "
+            "authority (fenchel certs), and the server's must contain the host name that is dialled"
         )
     if "failed to connect" in details and "Socket closed" in details:
         # In TLS 1.3 the only sign of a rejected client certificate is that the server closes the connection.
         return CredentialError(
-            f"{server} closed the connection during the handshake: it does not accept this certificate, which must "
-            "come from the server's authority (fenchel certs), or it speaks TLS and this side does not"
+            f"{server} closed the connection during the TLS handshake. Either it rejects this client's "
+            "certificate, which must come from the server's authority (fenchel certs), or it uses TLS and this "
+            "command does not (--certs DIR)"
         )
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return UnreachableError(f"{server} answers, but is not one of Fenchel's servers; is the port right?")
+        return UnreachableError(f"{server} answers, but is not a Fenchel server; check the port")
     return UnreachableError(
-        f"{server} does not answer ({code.name}: {details}); is the server running, is the address right, and "
-        "does a firewall let this machine dial out to it?"
+        f"{server} does not answer ({code.name}: {details}). Check that the server runs, its address, and that a "
+        "firewall lets this machine dial out to it"
     )

@@ -288,7 +288,8 @@ class Session:
             if not self._stateless and self._live != instruction.base:
                 if self._live > instruction.base:
                     log.info(
-                        "%s: what was done after instruction %d did not count; going back to it",
+                        "%s: the server discarded the work after instruction %d, and this client restores its "
+                        "state of then",
                         self.client,
                         instruction.base,
                     )
@@ -298,7 +299,10 @@ class Session:
             before = None if meter is None else replace(meter)
             reply = algorithm.answer(instruction.phase, instruction.round, values, finite=received.finite)
             if instruction.kind == pb.TELL and reply:
-                raise PayloadError(f"phase {instruction.phase!r} has no reply, but returned values")
+                raise PayloadError(
+                    f"phase {instruction.phase!r} has no reply, but its handler returned values; return None from it, "
+                    "or declare a reply"
+                )
             timing.compute_ns = lap()
             if meter is not None and before is not None:
                 _set_apart(timing, before, meter)
@@ -313,8 +317,9 @@ class Session:
     def _ready(self) -> tuple[ClientAlgorithm, Journal]:
         if self._begun is None:
             raise LostStateError(
-                f"client {self.client} has no secrets of this run: they were never sealed for it, or its folder "
-                "of this run, below --state, was removed; put it back and start this client again, or begin a new run"
+                f"client {self.client} has no secrets of this run, because none were sealed for it, or its folder "
+                "of this run, below --state, was removed. Restore the folder and start this client again, or "
+                "begin a new run"
             )
         return self._begun.algorithm, self._begun.journal
 
@@ -331,12 +336,12 @@ class Session:
             return reply
         if phase != EVALUATE:
             raise PayloadError(
-                f"the server asks for the evaluation {phase!r}, which this version does not know; install the "
-                "same version of Fenchel on both sides"
+                f"the server requests the evaluation {phase!r}, which this version of Fenchel does not know; "
+                "install the same version on both sides"
             )
         if self._evaluation_problem is not None:
             raise PhaseError(
-                f"client {self.client} evaluates no model that the server sends: {self._evaluation_problem}",
+                f"client {self.client} cannot evaluate the models of the server: {self._evaluation_problem}",
                 phase=phase,
             )
         return self._evaluation.sums(values)
@@ -383,16 +388,17 @@ def _check_secrets(client: str, settings: RunSettings, secrets: Secrets | None) 
         return
     if settings.seals_secrets:
         raise SettingsError(
-            f"the clients of this run seal secrets for each other (secrets.source: sealed), which client {client} "
-            "cannot do without a certificate: start it with --certs DIR, not with --insecure"
+            "the clients of this run exchange secrets in sealed boxes (secrets.source: sealed), for which client "
+            f"{client} needs a certificate; start it with --certs DIR, not with --insecure"
         )
     if secrets is None:
         raise SettingsError(
-            f"{name} needs secrets that the clients share: start client {client} with --secrets FILE, the file "
-            "clients.secret that fenchel keys made, the same for every client"
+            f"{name} needs secrets that all clients share; start client {client} with --secrets FILE, where FILE "
+            "is a copy of the clients.secret that fenchel keys made"
         )
     if secrets.private_key.public.bits != bits:
         raise SettingsError(
-            f"{name} wants a key of {bits} bits, but that in client {client}'s secrets has "
-            f"{secrets.private_key.public.bits}; make another with fenchel keys --bits {bits}, or change the settings"
+            f"{name} needs a key of {bits} bits, but the key in client {client}'s secrets has "
+            f"{secrets.private_key.public.bits}; make another with fenchel keys --bits {bits}, or change the "
+            "settings"
         )

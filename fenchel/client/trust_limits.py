@@ -115,14 +115,14 @@ class TrustLimits:
                 continue  # replaced by the client's own data
             if _resolved(path) not in allowed:
                 raise SettingsError(
-                    f"the server's settings name the file {path} of this machine ({key}); if it may be read for this "
-                    f"run, start this client with --allow-file {path}"
+                    f"the server's settings name the file {path} of this machine ({key}); if this run may read the "
+                    f"file, start this client with --allow-file {path}"
                 )
         if settings.network.max_message_bytes > self.message_bytes:
             raise SettingsError(
                 f"the server's settings allow messages of {settings.network.max_message_bytes:,} bytes "
-                f"(network.max_message_bytes), and this client takes {self.message_bytes:,} at most; if it has the "
-                "memory, start it with a larger --max-message-bytes"
+                f"(network.max_message_bytes), but this client accepts at most {self.message_bytes:,}; if it has "
+                "the memory, start it with a larger --max-message-bytes"
             )
         self._check_groups(settings)
         return settings
@@ -146,8 +146,9 @@ class TrustLimits:
             else f"has keys of {bits} bits, which can be broken below {SAFE_BITS}"
         )
         raise SettingsError(
-            f"this client was started with {given}, and the server's run {problem}, so it does not take part. If the "
-            f"server may see what this client sends, leave {given} out, or start it with --allow-plaintext"
+            f"this client was started with {given}, but the server's run {problem}, so the client does not take "
+            f"part. If the server may see what this client sends, leave {given} out, or start it with "
+            "--allow-plaintext"
         )
 
     def check_same(self, joined: str, shown: str, client: str) -> None:
@@ -166,9 +167,9 @@ class TrustLimits:
             return
         check_run(shown)
         raise AnotherRunError(
-            f"client {client} has taken part in run {joined}, and the server has another one now, {shown}. It ends "
-            "here, and nothing is lost. To take part in that run start the client again; with --any-run it goes on "
-            "with whatever run the server has",
+            f"client {client} has joined run {joined}, but the server now conducts run {shown}. The client ends, "
+            "and nothing is lost. Start it again to join the new run; with --any-run a client joins whatever run "
+            "the server conducts",
             joined=joined,
             shown=shown,
         )
@@ -189,18 +190,18 @@ class TrustLimits:
             parameters = dimension_of(objective, shard.features.shape[1], shard.classes)
         if parameters * itemsize > self.message_bytes:
             raise SettingsError(
-                f"the server's settings ask for a model of {parameters:,} parameters or more (objective), which take "
-                f"{parameters * itemsize:,} bytes, and this client takes {self.message_bytes:,} at most; if it has "
-                "several times that memory, start it with a larger --max-message-bytes"
+                f"the server's settings need a model of at least {parameters:,} parameters (objective), which take "
+                f"{parameters * itemsize:,} bytes, but this client accepts at most {self.message_bytes:,}; if it "
+                "has several times that memory, start it with a larger --max-message-bytes"
             )
 
     def _check_groups(self, settings: RunSettings) -> None:
         least = settings.evaluation.histograms
         if settings.clients_evaluate and least is not None and least < self.least_group:
             raise SettingsError(
-                f"the server's settings have clients tell scores in groups of {least} samples or more "
-                f"(evaluation.histograms), and this client tells none of fewer than {self.least_group}; if "
-                f"it may, start it with --least-group {least}"
+                f"the server's settings request scores in groups of {least} samples or more "
+                f"(evaluation.histograms), but this client sends none of fewer than {self.least_group}; if it may, "
+                f"start it with --least-group {least}"
             )
 
     def _check_data(self, settings: RunSettings, own: str | None) -> None:
@@ -208,15 +209,16 @@ class TrustLimits:
         if own is not None:
             if not settings.own_data:
                 raise SettingsError(
-                    f"this client was started with data of its own ({own}), and the server's settings ask for "
-                    f"{name or settings.data.file}; is this the right server?"
+                    f"this client was started with data of its own ({own}), but the server's settings name "
+                    f"{name or settings.data.file}; check the server's address, or start the client without its "
+                    "own data"
                 )
         elif name is not None and (
             name not in self.data if self.data is not None else name not in CATALOGUE and name not in UNPUBLISHED
         ):
             raise SettingsError(
-                f"the server's settings ask for the data set {name!r}, which this client does not allow; if it may be "
-                f"used for this run, start this client with --allow-data {name}"
+                f"the server's settings name the data set {name!r}, which this client does not allow; if this run "
+                f"may use the data set, start this client with --allow-data {name}"
             )
 
 
@@ -224,7 +226,7 @@ def check_run(run: str) -> None:
     """Reject a run id that is not a plain file name, as it becomes the name of a folder."""
     if not _RUN.fullmatch(run):
         raise WireError(
-            f"the server calls its run {run[:80]!r}, which is not the id of a run; is it a server of Fenchel?"
+            f"the server's id of its run is invalid: {run[:80]!r}; check that the address is that of a Fenchel server"
         )
 
 

@@ -94,7 +94,7 @@ class Worker:
                 return welcome  # the run ended while the client was disconnected
             raise JoinRefusedError(welcome.reason)
         if not isinstance(welcome, pb.Welcome):
-            raise WireError(f"the server did not begin with a welcome{SAME_VERSION}")
+            raise WireError(f"the server did not begin the stream with a welcome{SAME_VERSION}")
         self._welcomed_ns = time.time_ns() - welcome.sent_unix_ns if welcome.sent_unix_ns else 0
         self._inbox.clear()
         arrived = asyncio.Event()

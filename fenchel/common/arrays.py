@@ -52,7 +52,7 @@ def require_finite(array: Array) -> None:
     flat = array.reshape(-1)
     bad = np.flatnonzero(~np.isfinite(flat))
     if len(bad):
-        raise NotFiniteError(f"has {len(bad)} values that are not finite, the first at position {bad[0]}")
+        raise NotFiniteError(f"{len(bad)} values are not finite, the first at position {bad[0]}")
 
 
 def squared_norms(matrix: Matrix) -> Vector:

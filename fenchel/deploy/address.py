@@ -40,7 +40,7 @@ class Address:
         found = _ADDRESS.fullmatch(words)
         if found is None or int(found["port"]) > 65535:
             raise SettingsError(
-                f"expected HOST:PORT, such as 127.0.0.1:7444 or [::1]:7444, got {words!r:.80}", key=option
+                f"{words!r:.80} is not of the form HOST:PORT, such as 127.0.0.1:7444 or [::1]:7444", key=option
             )
         return cls(found["six"] or found["name"], int(found["port"]))
 

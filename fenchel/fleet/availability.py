@@ -134,8 +134,9 @@ class Availability:
             if CHRONIC not in self.suspected:
                 self.suspected.add(CHRONIC)
                 log.warning(
-                    "client %s misses deadlines again and again: %d so far (participation.patience). It is still "
-                    "asked, but the run no longer waits for it; it has another chance after %g s",
+                    "client %s misses deadlines repeatedly: %d so far (participation.patience). It still receives "
+                    "requests, but the run no longer waits for its replies, and gives it another chance after %g "
+                    "s",
                     self.client,
                     self._total_misses,
                     self._spell,

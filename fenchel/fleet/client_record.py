@@ -191,8 +191,8 @@ class ClientRecord:
         last = next(reversed(self.outstanding.values()), None)
         if last is not None and last.request is not None:
             raise RuntimeError(
-                f"phase {phase!r} addresses client {self.name}, to which an earlier request is still open: "
-                "await one request to a client before the next"
+                f"phase {phase!r} addresses client {self.name}, which still has an open request; await one request "
+                "to a client before the next"
             )
         call = Call(
             client=self.name,
@@ -273,7 +273,8 @@ class ClientRecord:
     def mark_lost(self, reason: str) -> None:
         """Remove the client from the run, because its state cannot be restored, and fail its open request."""
         log.error(
-            "client %s is lost: %s (participation.on_lost_state: the run stops, or goes on without it)",
+            "client %s is lost: %s. participation.on_lost_state determines whether the run stops, or continues "
+            "without the client",
             self.name,
             reason,
         )
@@ -288,7 +289,7 @@ class ClientRecord:
     def mark_spent(self, reason: str) -> None:
         """Exclude the client from requests, as its privacy budget is used up. It stays connected until the run ends."""
         if self.spent is None:
-            log.warning("client %s has spent its privacy budget; it is asked for nothing more in this run", self.name)
+            log.warning("client %s has spent its privacy budget; it receives no more requests in this run", self.name)
         self.spent = reason
 
     def say_farewell(self, farewell: pb.Farewell) -> None:

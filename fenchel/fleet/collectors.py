@@ -49,7 +49,7 @@ def number_of(value: Value) -> float:
     """Return the weight of a reply as a float; raise ``TypeError`` if the value is not a number."""
     if isinstance(value, bool | int | float):
         return float(value)
-    raise TypeError(f"a weight must be a number, not {type(value).__name__}")
+    raise TypeError(f"a weight is a {type(value).__name__}, expected a number")
 
 
 def array_of(name: str, value: Value) -> Array:

@@ -103,7 +103,7 @@ class Fleet:
         spent = self.spent
         if not spent or self.present:
             return ""
-        return f"{len(spent)} of {len(self.members)} clients have spent their privacy budgets, and no other is left"
+        return f"{len(spent)} of {len(self.members)} clients have spent their privacy budgets, and no others remain"
 
     @property
     def is_short(self) -> bool:
@@ -127,9 +127,9 @@ class Fleet:
         for member in self.members.values():
             if member.lost is not None:
                 raise LostStateError(
-                    f"{member.lost}. The run stops, because the algorithm's state on the "
-                    "clients would no longer add up. Where that cannot be cured, begin a new run; with "
-                    "participation.on_lost_state: continue it would go on without such a client",
+                    f"{member.lost}. The run stops, because the algorithm's state on the clients would become "
+                    "inconsistent. Restore the client's state, or begin a new run (with "
+                    "participation.on_lost_state: continue it does not stop)",
                     client=member.name,
                 )
 
@@ -373,8 +373,8 @@ class Fleet:
             availability = self.members[client].availability
             if availability.missed_round(self.round, patience) and has_places(self.participation.sampler):
                 log.warning(
-                    "client %s has not answered in %d rounds in a row that asked it (participation.patience): its "
-                    "place in cohorts goes to others, as far as there are enough, until round %d. Each further "
+                    "client %s did not answer its requests in %d rounds in a row (participation.patience). Other "
+                    "clients take its place in cohorts until round %d, if there are enough. Each further "
                     "exclusion is longer, until the client answers",
                     client,
                     patience,
@@ -384,9 +384,9 @@ class Fleet:
 
 def _too_far_behind(member: ClientRecord, limit: int) -> str:
     first = next(member.pending_tells())
-    where = "is slow to follow" if member.connected else "has been away for long"
+    where = "reads its stream slowly" if member.connected else "was disconnected"
     return (
-        f"it {where}: it has not confirmed the promises since round {first.round}, {member.owed_bytes:,} bytes, and "
-        f"the server keeps {limit:,} for one client (network.promised_bytes). Reconnect the client, or give it a "
-        "faster link, and continue with --resume RUN: it catches up"
+        f"the promises that it has not confirmed since round {first.round} have {member.owed_bytes:,} bytes, above "
+        f"network.promised_bytes ({limit:,}), because the client {where}. Reconnect the client, or give it a "
+        "faster link, and continue with --resume RUN"
     )

@@ -102,12 +102,12 @@ class Reservation:
         """
         asked = self._sizes.get(client)
         if asked is not None and asked.most is not None and size > asked.most:
-            raise PayloadError(f"its reply has {size:,} bytes, and what was asked for has {asked.most:,} at most")
+            raise PayloadError(f"the reply has {size:,} bytes, above the maximum of {asked.most:,} of the request")
         most = self._allowed.get(client, size)
         if size > most:
             raise PayloadError(
-                f"its reply has {size:,} bytes, and network.in_flight_bytes, {self._memory_budget.limit:,}, leaves "
-                f"{most:,} for it in this phase"
+                f"the reply has {size:,} bytes, above the {most:,} that network.in_flight_bytes "
+                f"({self._memory_budget.limit:,}) leaves for it in this phase"
             )
 
     @property
@@ -234,10 +234,10 @@ class MemoryBudget:
         least = sum(size.least for size in sizes.values())
         if least > self.limit:
             raise SettingsError(
-                f"{phase}: the replies of {len(sizes)} clients have {least:,} bytes, all of which this phase holds at "
-                f"once, and network.in_flight_bytes is {self.limit:,}. Ask fewer clients in a round "
-                "(participation.sampler), or, on a machine that has the memory, set network.in_flight_bytes higher; "
-                "for an algorithm of your own, reduce and visit hold a few replies at a time"
+                f"{phase}: the replies of {len(sizes)} clients have {least:,} bytes, all held at once, but "
+                f"network.in_flight_bytes is {self.limit:,}. Draw fewer clients (participation.sampler), or raise "
+                "network.in_flight_bytes on a machine with the memory. An algorithm of your own can use reduce "
+                "and visit, which hold a few replies at a time"
             )
         open_parts = {
             client: max((self._largest_message if size.most is None else size.most) - size.least, 0)
@@ -260,8 +260,8 @@ class MemoryBudget:
         for client, size in sizes.items():
             if size.least > self.limit:
                 raise SettingsError(
-                    f"{phase}: the reply of client {client} has {size.least:,} bytes, and network.in_flight_bytes is "
-                    f"{self.limit:,}; set it higher, on a machine that has the memory"
+                    f"{phase}: the reply of client {client} has {size.least:,} bytes, above "
+                    f"network.in_flight_bytes ({self.limit:,}); raise it on a machine with the memory"
                 )
             most = self._largest_message if size.most is None else size.most
             largest = max(largest, most if most <= self.limit else self.limit - buffer, size.least)

@@ -60,14 +60,14 @@ class Shortfall:
         saved
             Number of the round of the last checkpoint; ``None``: there is none yet.
         """
-        stop = "Ctrl-C or SIGTERM stops it, and nothing is saved yet"
+        stop = "Ctrl-C or SIGTERM stops the run, and nothing is saved yet"
         if saved is not None:
             state = f"Everything up to round {saved}" if saved else "The state before round 1"
-            stop = f"{state} is saved: Ctrl-C or SIGTERM stops the run, and --resume goes on from there"
+            stop = f"{state} is saved; Ctrl-C or SIGTERM stops the run, and --resume continues it"
         return (
             f"round {self.round}, phase {self.phase!r}: {self.answered} of {self.asked} clients answered within "
-            f"{_seconds(self.seconds)}, and it needs {self.needed} ({self.setting}). The run waits for "
-            f"{self.needed - self.answered} more, of {self._missing()}, and then goes on at once. {stop}"
+            f"{_seconds(self.seconds)}, but {self.needed} are required ({self.setting}). The run waits for "
+            f"{self.needed - self.answered} more, of {self._missing()}, and then continues at once. {stop}"
         )
 
     def _missing(self) -> str:
@@ -152,14 +152,14 @@ def nobody_left(t: int, clients: int, exhausted: str = "") -> RunStoppedError:
     """
     if exhausted:
         return RunStoppedError(
-            f"{exhausted}. Everything up to the last checkpoint is saved; a longer run needs more noise, "
-            "set before it begins, or policies that allow more",
+            f"{exhausted}. Everything up to the last checkpoint is saved. A longer run needs more noise from its "
+            "first round, or client policies that allow more",
             round=t,
         )
     return RunStoppedError(
-        f"all {clients} clients are lost (the log has the reason of each), so the run stops. Put their "
-        "--state folders back and continue with --resume RUN --previous, as the last checkpoint may count clients as "
-        "lost already; or begin a new run",
+        f"all {clients} clients are lost (the log has the reasons), so the run stops. Restore their --state "
+        "folders and continue with --resume RUN --previous, as the last checkpoint may mark clients as lost; or "
+        "begin a new run",
         round=t,
     )
 
@@ -183,4 +183,4 @@ def quorum(participation: Participation, phase: str, wanted: int | None, needed:
         return (participation.min_replies, "participation.min_replies") if wanted is None else (wanted, key)
     if wanted is not None and wanted > needed:
         return wanted, key
-    return needed, f"as phase {phase!r} cannot do with fewer"
+    return needed, f"because phase {phase!r} requires them"

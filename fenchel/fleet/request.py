@@ -114,7 +114,7 @@ class Request:
         self._asked[member.name] = member, call
         availability = member.availability
         if availability.missed and availability.returned(member.streams):
-            log.info("client %s has come back: it is waited for again", member.name)
+            log.info("client %s reconnected; the server awaits its replies again", member.name)
         is_suspected = bool(availability.missed) and not availability.awaited(self.phase)
         self._state.expect(member.name, is_suspected=is_suspected)
 
@@ -160,16 +160,16 @@ class Request:
     def _welcome(self, member: ClientRecord) -> None:
         others = ", ".join(map(repr, sorted(member.availability.suspected)))
         log.info(
-            "client %s has answered in time: it is waited for again%s",
+            "client %s answered before the deadline; the server awaits its replies again%s",
             member.name,
-            f", but for phase {others}" if others else "",
+            f", except in phase {others}" if others else "",
         )
 
     def fail(self, call: Call, reason: str, *, diverged: bool = False) -> None:
         """Register the failure of a client; ``diverged`` marks values that are not finite."""
         reason = plain(reason)
         log.warning(
-            "round %d, phase %r: client %s failed: %s (this answer does not count)",
+            "round %d, phase %r: client %s failed, and its reply does not count: %s",
             self.round,
             self.phase,
             call.client,
@@ -249,7 +249,7 @@ class Request:
             self._leave(client)
         for client in decision.late:
             log.warning(
-                "round %d, phase %r: client %s did not answer within %g s; what it answers later does not count",
+                "round %d, phase %r: client %s did not answer within %g s; a later reply does not count",
                 self.round,
                 self.phase,
                 client,
@@ -259,8 +259,8 @@ class Request:
             self._record_miss(client)
         for client in decision.kept_out:
             log.warning(
-                "round %d, phase %r: for the reply of client %s there was no room within %g s, as earlier phases hold "
-                "the memory (network.in_flight_bytes)",
+                "round %d, phase %r: the reply of client %s found no memory within %g s, because earlier phases "
+                "hold it; raise network.in_flight_bytes",
                 self.round,
                 self.phase,
                 client,
@@ -280,8 +280,9 @@ class Request:
         news = member.availability.record_miss(self.phase, member.streams, self._patience, self._state.deadline)
         if news:
             log.warning(
-                "client %s has missed %d deadlines in a row (participation.patience). It is still asked, but %s no "
-                "longer waits for it, until it answers in time or reconnects. Now and then it gets a trial",
+                "client %s has missed %d deadlines in a row (participation.patience). It still receives requests, "
+                "but %s no longer waits for its replies until it answers in time or reconnects. It gets a trial "
+                "from time to time",
                 client,
                 self._patience,
                 "the run" if ALL_PHASES in news else f"phase {self.phase!r}",
@@ -312,20 +313,23 @@ class Request:
         remedy = "remove the cause, and continue with --resume"
         if self._refused and heard >= needed:
             usable = f"only {answered}" if answered else "none"
-            problem = f"{heard} of {asked} clients answered, but {usable} of the answers could be used"
+            problem = f"{heard} of {asked} clients answered, but {usable} of the replies could be used"
             failures = self._refused
             if self._diverged:
                 remedy = (
-                    "but values that are not finite mean that the run has probably diverged: begin it again with a "
+                    "but values that are not finite suggest that the run has diverged, so begin a new one with a "
                     "smaller step_size"
                 )
         elif self._lacks is not None and failures:
-            problem = f"{answered} of {asked} clients answered, and {len(failures)} no longer can"
+            problem = (
+                f"{answered} of {asked} clients answered, and {len(failures)} of the others are lost or have spent "
+                "their budgets"
+            )
         else:
             problem = f"{answered} of {asked} clients answered within {self._state.deadline:g} s"
-            remedy = "continue with --resume when the clients are back"
+            remedy = "continue with --resume when the clients are available"
         reasons = "".join(f"\n  {client}: {reason}" for client, reason in sorted(failures.items())[:5])
         return (
-            f"{problem}, and it needs {needed} ({setting}). "
-            f"Everything up to the last checkpoint is saved; {remedy}.{reasons}"
+            f"{problem}, but {needed} are required ({setting}). Everything up to the last checkpoint is saved; "
+            f"{remedy}.{reasons}"
         )

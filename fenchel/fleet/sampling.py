@@ -115,8 +115,8 @@ class SmallCohortWarning:
         if left < wanted and left != self.left:
             self.left = left
             log.warning(
-                "participation.sampler: %d %s are wanted, but %d of %d clients are lost or spent; from round %d on it "
-                "is %d",
+                "participation.sampler: the settings ask for %d %s, but %d of %d clients are lost or have spent their "
+                "budgets; from round %d on there are %d",
                 wanted,
                 what,
                 lost,
@@ -133,9 +133,8 @@ def _weighted(
     positive = int(np.count_nonzero(weights > 0))
     if not np.isfinite(weights).all() or (weights < 0).any() or not positive:
         raise SettingsError(
-            "the weights for drawing clients must be finite, not "
-            f"negative and not all zero, but they are {weights.min():g} to {weights.max():g}; correct the argument of "
-            "sample(weights=) in the algorithm",
+            f"the weights for drawing clients are {weights.min():g} to {weights.max():g}, but must be finite, not "
+            "negative and not all zero; correct the argument of sample(weights=) in the algorithm",
             key="participation.sampler",
         )
     size = sampler.size if sampler.replacement else _at_most("size", sampler.size, positive, lost)
@@ -155,8 +154,8 @@ def _weighted(
 def _at_most(key: str, wanted: int, left: int, lost: int) -> int:
     if wanted > left + lost:
         raise SettingsError(
-            f"participation.sampler.{key}: {wanted} given, but only {left + lost} clients can be drawn; lower it"
-            + (", or sample with replacement (kind: weighted, replacement: true)" if key == "size" else "")
+            f"participation.sampler.{key}: {wanted} given, but only {left + lost} clients can be drawn; lower "
+            f"it{', or sample with replacement (kind: weighted, replacement: true)' if key == 'size' else ''}"
         )
     return min(wanted, left)
 

@@ -60,7 +60,7 @@ class Identity:
         if isinstance(key, rsa.RSAPrivateKey):
             return key.sign(signed, _PSS, SHA256())
         raise CredentialError(
-            f"the key of client {self.name}'s certificate is a {type(key).__name__}, which cannot sign here; "
+            f"the key of client {self.name}'s certificate is of type {type(key).__name__}, which is not supported; "
             "use a certificate with an elliptic-curve or RSA key (fenchel certs makes one)"
         )
 
@@ -75,13 +75,13 @@ class Identity:
                 key.verify(signature, signed, _PSS, SHA256())
             else:
                 raise CredentialError(
-                    f"the certificate of {name} has a {type(key).__name__}, which is not known here; make {name} "
-                    "another, with an elliptic-curve or RSA key, as fenchel certs does"
+                    f"the key of {name}'s certificate is of type {type(key).__name__}, which is not supported; "
+                    f"make {name} a certificate with an elliptic-curve or RSA key (fenchel certs makes one)"
                 )
         except InvalidSignature:
             raise CredentialError(
-                f"a message in the name of {name} is not signed by {name} for this run: it was changed or forged on "
-                f"the way{BEGIN_ANEW}"
+                f"a message in the name of {name} has no valid signature of {name} for this run, so it was changed "
+                f"or forged on the way{BEGIN_ANEW}"
             ) from None
 
     def _trusted(self, name: str, certificate: str) -> x509.Certificate:
@@ -91,22 +91,20 @@ class Identity:
             store = Store(x509.load_pem_x509_certificates(self.credentials.authority))
             PolicyBuilder().store(store).build_client_verifier().verify(leaf, between)
         except (ValueError, x509.InvalidVersion):
-            raise CredentialError(
-                f"what came as the certificate of {name} is not one in PEM form{BEGIN_ANEW}"
-            ) from None
+            raise CredentialError(f"the certificate in the name of {name} is not in PEM format{BEGIN_ANEW}") from None
         except VerificationError as error:
             raise CredentialError(
-                f"the certificate that came in the name of {name} is not a client's from the authority that "
+                f"the certificate in the name of {name} is not a client's certificate from the authority that "
                 f"{self.name} trusts: {error}"
             ) from None
         if not _is_for_clients(leaf):
             raise CredentialError(
-                f"the certificate that came in the name of {name} is not for clients alone (extended key usage), "
-                "so the server could have one like it; make clients' certificates with fenchel certs"
+                f"the certificate in the name of {name} is not restricted to clients (extended key usage), so the "
+                "server could have one like it; make clients' certificates with fenchel certs"
             )
         alone = leaf.public_bytes(serialization.Encoding.PEM)
         if problem := no_participant(alone) or refusal_of(alone, self.credentials.folder):
-            raise CredentialError(f"what came in the name of {name} is not accepted: {problem}")
+            raise CredentialError(f"the certificate in the name of {name} is not accepted: {problem}")
         names = [each.value for each in leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         if names != [name]:
             raise CredentialError(

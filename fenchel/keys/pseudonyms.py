@@ -43,8 +43,8 @@ def pseudonyms(key: bytes, identifiers: Sequence[str]) -> NDArray[np.uint8]:
         first = seen.setdefault(identifier, row)
         if first != row:
             raise DataError(
-                f"rows {first} and {row} have the same sample identifier; each sample may occur once in a client's "
-                "data: join its rows into one, or remove one of them"
+                f"rows {first} and {row} have the same sample identifier; join the rows of a sample into one, or "
+                "remove one of them"
             )
     return _digests(key, (b"sample\0" + each.encode() for each in identifiers), 32)
 

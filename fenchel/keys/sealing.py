@@ -17,8 +17,8 @@ from fenchel.common.errors import CredentialError
 
 PUBLIC_BYTES = 32
 BEGIN_ANEW = (
-    ". No secrets are shared with it. Begin a new run; if that ends the same way, the messages are changed between the "
-    "clients"
+    ". No secrets are shared with that client. Begin a new run; if this recurs, messages between the clients are "
+    "changed on the way"
 )
 """Last sentences of errors of the secret exchange whose likeliest cause is a changed message."""
 _TAG_BYTES = 16
@@ -44,15 +44,15 @@ def seal(message: bytes, recipient: bytes, context: bytes) -> bytes:
 def unseal(box: bytes, key: X25519PrivateKey, context: bytes) -> bytes:
     """Open a box that :func:`seal` made."""
     if len(box) < PUBLIC_BYTES + _TAG_BYTES:
-        raise CredentialError(f"a sealed box of {len(box)} bytes is too short to be one{BEGIN_ANEW}")
+        raise CredentialError(f"a sealed box of {len(box)} bytes is too short{BEGIN_ANEW}")
     public, ciphertext = box[:PUBLIC_BYTES], box[PUBLIC_BYTES:]
     cipher = _cipher(key, public, key.public_key().public_bytes_raw(), other=public)
     try:
         return cipher.decrypt(_NONCE, ciphertext, context)
     except InvalidTag:
         raise CredentialError(
-            "a sealed box does not open: it was sealed for another key or another run, or was changed on the way"
-            + BEGIN_ANEW
+            "a sealed box does not open, because it was sealed for another key or run, or changed on the "
+            f"way{BEGIN_ANEW}"
         ) from None
 
 
@@ -60,6 +60,6 @@ def _cipher(own: X25519PrivateKey, ephemeral: bytes, recipient: bytes, *, other:
     try:
         agreed = own.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError:  # not 32 bytes, or a point of small order, which would make the agreed key public
-        raise CredentialError(f"what came is not an X25519 public key{BEGIN_ANEW}") from None
+        raise CredentialError(f"the offered key is not an X25519 public key{BEGIN_ANEW}") from None
     key = HKDF(SHA256(), length=32, salt=None, info=b"fenchel sealed box 1" + ephemeral + recipient)
     return ChaCha20Poly1305(key.derive(agreed))

@@ -103,7 +103,8 @@ class SecretExchange:
         own = self._identity
         if self._designated not in (None, own.name):
             raise CredentialError(
-                f"the server asks {own.name} to make the secrets, but secrets.designated is {self._designated}"
+                f"the server requests the secrets from {own.name}, but secrets.designated is {self._designated}; "
+                "nothing is sent"
             )
         recipients = {client: self._checked_offer(client, offer) for client, offer in _by_client(values).items()}
         if self.secrets is None:
@@ -132,14 +133,15 @@ class SecretExchange:
             return {"fingerprint": self._fingerprint()}
         if self._designated not in (None, sender):
             raise CredentialError(
-                f"the secrets for {own} come from {sender}, but secrets.designated is {self._designated}"
+                f"the secrets for {own} come from {sender}, but secrets.designated is {self._designated}; they are "
+                "not used"
             )
         self._check_peer(sender)
         if self._key is None:
             place = "its memory" if self._folder is None else "its folder of this run, below --state"
             raise LostStateError(
-                f"client {own} no longer has the key that it offered for this run: {_KEY} is gone from {place}; start "
-                "the run again"
+                f"client {own} no longer has the key that it offered for this run, because {_KEY} is missing in "
+                f"{place}; start the run again"
             )
         public = self._key.public_key().public_bytes_raw()
         signed = self._sealed(sender, own, public, box)
@@ -207,7 +209,9 @@ def _kept_key(folder: Path | None) -> X25519PrivateKey | None:
     try:
         return X25519PrivateKey.from_private_bytes((folder / _KEY).read_bytes())
     except ValueError:
-        raise CheckpointError("damaged: not an X25519 key of 32 bytes", source=folder / _KEY) from None
+        raise CheckpointError(
+            "the file is not an X25519 key of 32 bytes, so it is damaged; start the run again", source=folder / _KEY
+        ) from None
 
 
 def _remove(path: Path) -> None:
@@ -218,7 +222,7 @@ def _remove(path: Path) -> None:
         path.unlink()
     except OSError as error:
         raise StorageError(
-            f"cannot be removed ({error.strerror}), although it is no longer needed; remove it "
-            "once the folder is writable",
+            f"the key cannot be removed ({error.strerror}), although it is no longer needed; make the folder "
+            "writable, and remove the file",
             source=path,
         ) from None

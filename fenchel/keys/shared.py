@@ -53,7 +53,9 @@ class Secrets:
     def __post_init__(self) -> None:
         if len(self.alignment_key) != ALIGNMENT_KEY_BYTES:
             raise CredentialError(
-                f"the alignment key has {len(self.alignment_key)} bytes, expected {ALIGNMENT_KEY_BYTES}", key="secrets"
+                f"the alignment key has {len(self.alignment_key)} bytes, expected {ALIGNMENT_KEY_BYTES}; make new "
+                "secrets with fenchel keys",
+                key="secrets",
             )
 
     @cached_property
@@ -100,7 +102,9 @@ class Secrets:
         digits = fields["alignment_key"]
         if not isinstance(digits, str) or not re.fullmatch(f"[0-9a-f]{{{2 * ALIGNMENT_KEY_BYTES}}}", digits):
             raise CredentialError(
-                f"alignment_key must be {2 * ALIGNMENT_KEY_BYTES} lower-case hexadecimal digits", source=source
+                f"alignment_key is not {2 * ALIGNMENT_KEY_BYTES} lower-case hexadecimal digits; copy the file that "
+                "fenchel keys wrote",
+                source=source,
             )
         return cls(PrivateKey.from_fields(fields["paillier"], source), bytes.fromhex(digits))
 
@@ -116,12 +120,15 @@ class Secrets:
                 os.fsync(descriptor)
         except FileExistsError:
             raise CredentialError(
-                "exists already; secrets are never replaced, because what was encrypted with them "
-                "would be lost: choose another name, or remove the file yourself",
+                "the file exists already, and secrets are never replaced, because data encrypted with them would "
+                "be lost; choose another name, or remove the file",
                 source=path,
             ) from None
         except OSError as error:
-            raise CredentialError(f"cannot be written ({error.strerror})", source=path) from None
+            raise CredentialError(
+                f"the file cannot be written ({error.strerror}); make its folder writable, or choose another",
+                source=path,
+            ) from None
 
     @classmethod
     def load(cls, path: Path) -> Secrets:
@@ -132,16 +139,19 @@ class Secrets:
                 text = file.read()
         except OSError as error:
             raise CredentialError(
-                f"cannot be read ({error.strerror}); fenchel keys makes such a file, "
-                "and every client of the federation needs a copy",
+                f"the file cannot be read ({error.strerror}); make one with fenchel keys, and give every client of "
+                "the federation a copy",
                 source=path,
             ) from None
         except UnicodeDecodeError:
-            raise CredentialError("not a file of client secrets: it is not a text", source=path) from None
+            raise CredentialError(
+                "not a file of client secrets, because it is not ASCII text; copy the file that fenchel keys wrote",
+                source=path,
+            ) from None
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise CredentialError(
-                f"other users of this machine may read or change it (mode {mode:04o}), and whoever reads it "
-                f"can decrypt everything; run: chmod 600 {path}",
+                f"other users of this machine may read or change the file (mode {mode:04o}), and anyone who reads "
+                f"it can decrypt everything; run chmod 600 {path}",
                 source=path,
             )
         return cls.from_text(text, str(path))

@@ -130,7 +130,9 @@ def load_disclosures(run: Path) -> dict[str, Any]:
         _Account.model_validate(found)
     except OSError as error:
         raise CheckpointError(
-            f"cannot be read ({error.strerror}); is {run} a run folder, and has anybody joined the run?", source=path
+            f"the file cannot be read ({error.strerror}); check that {run} is a run folder, and that clients "
+            "joined the run",
+            source=path,
         ) from None
     except ValidationError as error:
         raise CheckpointError(f"{_DAMAGED} ({problem_text(error)})", source=path) from None

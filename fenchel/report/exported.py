@@ -43,8 +43,8 @@ def sklearn_pipeline(objective: Objective, w: Vector, preparation: Preparation, 
         from sklearn.preprocessing import Normalizer, StandardScaler
     except ModuleNotFoundError:
         raise MissingDependencyError(
-            "a model for scikit-learn needs scikit-learn, which is not installed here; install it with "
-            "pip install 'fenchel[sklearn]'"
+            "a model for scikit-learn needs scikit-learn, which is not installed; install it with pip install "
+            "'fenchel[sklearn]'"
         ) from None
     weights, kind = _weights(objective, w.astype(np.float64))
     found: list[tuple[str, Any]] = []
@@ -85,7 +85,7 @@ def _weights(objective: Objective, w: Vector) -> tuple[Any, str]:
     if isinstance(objective, BinaryObjective) and isinstance(objective.scorer, LinearScorer):
         return w.reshape(1, -1), "logistic"
     if not isinstance(objective, LinearObjective):
-        raise SettingsError("the model is not linear, so scikit-learn has no form for it; use torch or onnx")
+        raise SettingsError("the model is not linear, so scikit-learn has no class for it; use torch or onnx")
     weights = w.reshape(objective.outputs, -1)
     if objective.outputs == 2:  # scikit-learn has one score for two classes
         weights = weights[1:] - weights[:1]

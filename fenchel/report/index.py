@@ -90,7 +90,7 @@ def run_folders(folder: Path) -> Iterator[RunFolder]:
         There is no such folder.
     """
     if not folder.is_dir():
-        raise CheckpointError("there is no such folder of runs", source=folder)
+        raise CheckpointError("the folder of runs does not exist; check the path", source=folder)
     if _is_run(folder):
         yield RunFolder(folder)
         return
@@ -143,17 +143,21 @@ def _settings(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text()
     except FileNotFoundError:
-        raise CheckpointError("is missing; copy the whole run folder again", source=path) from None
+        raise CheckpointError("the file is missing; copy the whole run folder again", source=path) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"cannot be read ({error})", source=path) from None
+        raise CheckpointError(f"the file cannot be read ({error}); copy the run folder again", source=path) from None
     try:
         values = yaml_value(_excerpt(text))
     except yaml.YAMLError as error:
-        raise CheckpointError(f"not valid YAML ({' '.join(str(error).split())})", source=path) from None
+        raise CheckpointError(
+            f"the file is not valid YAML ({' '.join(str(error).split())}); copy the run folder again", source=path
+        ) from None
     given = values if isinstance(values, dict) else {}
     algorithm, data = given.get("algorithm"), given.get("data")
     if not (isinstance(algorithm, dict) and isinstance(data, dict) and isinstance(given.get("rounds"), int)):
-        raise CheckpointError("is damaged: expected rounds, algorithm and data; copy the folder again", source=path)
+        raise CheckpointError(
+            "the file lacks rounds, algorithm or data, so it is damaged; copy the run folder again", source=path
+        )
     found = {"name": given.get("name"), "algorithm": algorithm.get("name"), "data": data.get("name")}
     if found["data"] is None and data.get("file") is not None:
         found["data"] = Path(str(data["file"])).name
@@ -188,10 +192,14 @@ def _ending(folder: RunFolder) -> dict[str, Any]:
     except FileNotFoundError:
         return {"state": "unfinished"} | _so_far(folder)
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"cannot be read ({error})", source=folder.summary) from None
+        raise CheckpointError(
+            f"the file cannot be read ({error}); copy the run folder again", source=folder.summary
+        ) from None
     figures = summary.get("figures") if isinstance(summary, dict) else None
     if not isinstance(figures, dict) or not isinstance(summary.get("rounds"), int):
-        raise CheckpointError("is damaged: expected rounds and figures; copy the folder again", source=folder.summary)
+        raise CheckpointError(
+            "the file lacks rounds or figures, so it is damaged; copy the run folder again", source=folder.summary
+        )
     state = "completed" if summary.get("completed") is True else "stopped"
     return {"state": state, "reason": str(summary.get("reason") or ""), "rounds": summary["rounds"]} | _last(figures)
 

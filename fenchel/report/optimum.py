@@ -36,15 +36,16 @@ def optima_of(runs: Sequence[Run], given: Sequence[float]) -> list[float | None]
         return list(given)
     each = "give --optimum once for each run, in the order of the runs"
     if len(given) > 1:
-        raise SettingsError(f"{len(given)} values for {len(runs)} runs; give one for all, or {each}", key="--optimum")
+        raise SettingsError(
+            f"{len(given)} values given for {len(runs)} runs; give one for all, or {each}", key="--optimum"
+        )
     problems = [_problem(run) for run in runs]
     keys = dict.fromkeys(key for problem in problems for key in problem)
     differing = [key for key in keys if len({str(problem.get(key)) for problem in problems}) > 1]
     if differing:
         some = ", ".join(differing[:3]) + (", …" if len(differing) > 3 else "")
         raise SettingsError(
-            f"these runs differ in what they minimise, or on which samples ({some}), so that one value is "
-            f"not the optimum of all; {each}",
+            f"these runs differ in their objectives or samples ({some}), so they have no common optimum; {each}",
             key="--optimum",
         )
     return [given[0]] * len(runs)

@@ -49,8 +49,8 @@ class Predictor:
         objective = build_objective(self.settings.objective, none)
         if objective.dimension != self.model.size:
             raise DataError(
-                f"the model has {self.model.size} numbers, but its settings describe one of {objective.dimension}; "
-                "were the files of two runs mixed?"
+                f"the model has {self.model.size} numbers, but the settings describe one of {objective.dimension}; "
+                "check that the files come from one run"
             )
         return objective
 
@@ -82,7 +82,8 @@ class Predictor:
         features, is_image = features_in_memory(data, self.preparation.columns)
         if features.shape[1] != self.preparation.features:
             raise DataError(
-                f"samples of {features.shape[1]} features given; the model was trained on {self.preparation.features}",
+                f"the samples have {features.shape[1]} features, but the model was trained on "
+                f"{self.preparation.features}",
                 source="X",
             )
         peak = 255.0 if is_image and features.dtype == np.uint8 else None
@@ -128,10 +129,10 @@ class Predictor:
         Losses without a likelihood, such as the hinge, and models trained for the AUC have no probabilities.
         """
         if self.classes is None:
-            raise SettingsError("regression has no classes, and so no probabilities; use predict")
+            raise SettingsError("regression has no classes and no probabilities; use predict")
         if isinstance(self.settings.algorithm, StagedSettings):
             raise SettingsError(
-                f"{self.settings.algorithm.name} trains scores for their order, which are no probabilities; use "
+                f"{self.settings.algorithm.name} trains scores for ranking, which are not probabilities; use "
                 "decision_function"
             )
         return self._offered(self.objective.probabilities, data)
@@ -143,7 +144,7 @@ class Predictor:
 
             return sklearn_pipeline(self.objective, self.model, self.preparation, self.classes)
         if library not in ("torch", "onnx"):
-            raise SettingsError(f"{library!r} given; expected sklearn, torch or onnx", key="library")
+            raise SettingsError(f"{library!r} given; use sklearn, torch or onnx", key="library")
         exported = networks_module("exported", f"a model for {library}")
         steps, bias = self.preparation.fixed_steps(), self.preparation.settings.bias
         module = exported.torch_module(self.objective, self.model, steps, bias)

@@ -87,11 +87,11 @@ class Run:
         self.path = Path(path).resolve()
         self._folder = RunFolder(self.path)
         if not self.path.is_dir():
-            raise CheckpointError("expected the folder of a run, but there is no such folder", source=path)
+            raise CheckpointError("the run folder does not exist; check the path", source=path)
         if not self._folder.settings.is_file():
             raise CheckpointError(
-                f"expected the folder of a run, but it holds no {self._folder.settings.name}; "
-                "name the folder that the run itself made, not the one above it",
+                f"not a run folder, because it has no {self._folder.settings.name}; give the folder of the run "
+                "itself, not its parent",
                 source=path,
             )
 
@@ -117,7 +117,9 @@ class Run:
         try:
             return self._folder.settings.read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"cannot be read ({error})", source=self._folder.settings) from None
+            raise CheckpointError(
+                f"the file cannot be read ({error}); copy the run folder again", source=self._folder.settings
+            ) from None
 
     @cached_property
     def settings_values(self) -> dict[str, Any]:
@@ -176,14 +178,18 @@ class Run:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
-            raise CheckpointError(f"cannot be read ({error})", source=self._folder.summary) from None
+            raise CheckpointError(
+                f"the file cannot be read ({error}); copy the run folder again", source=self._folder.summary
+            ) from None
         if not isinstance(values, dict):
-            raise CheckpointError("expected a JSON object", source=self._folder.summary)
+            raise CheckpointError(
+                "the file is not a JSON object; copy the run folder again", source=self._folder.summary
+            )
         try:
             _Summary.model_validate(values)
         except ValidationError as error:
             raise CheckpointError(
-                f"damaged, or edited; copy it again ({problem_text(error)})", source=self._folder.summary
+                f"the file is damaged or was edited ({problem_text(error)}); copy it again", source=self._folder.summary
             ) from None
         return values
 
@@ -318,7 +324,10 @@ class Run:
             members = json.loads(str(store.read(path)["about"]))["members"]
             return {name: ParseDict(kept["shard"], pb.ShardDescription()) for name, kept in members.items()}
         except (AttributeError, KeyError, TypeError, ValueError, ParseError, SystemError) as error:
-            raise CheckpointError(f"not a checkpoint of this version ({error})", source=path) from None
+            raise CheckpointError(
+                f"not a checkpoint of this version of Fenchel ({error}); read it with the version that wrote it",
+                source=path,
+            ) from None
 
     @cached_property
     def model(self) -> Vector:
@@ -356,8 +365,8 @@ class Run:
         """
         if t not in self.kept_rounds:
             raise CheckpointError(
-                f"run {self.id} keeps the models of rounds {list(self.kept_rounds)}, and {t} is none of them; "
-                "keep_models in its settings says which are kept"
+                f"run {self.id} has the models of rounds {list(self.kept_rounds)}, but not of round {t}; "
+                "keep_models in its settings determines which are kept"
             )
         return self._read_model(self._folder.model_of(t))["model"]
 
@@ -367,8 +376,8 @@ class Run:
         path = self._folder.model
         if not path.exists():
             raise CheckpointError(
-                f"run {self.id} has no model yet: {path.name} is written after the last round, "
-                f"and this run is {self.state} after round {self.rounds}"
+                f"run {self.id} has no model yet, because {path.name} is written after the last round, and this "
+                f"run is {self.state} after round {self.rounds}"
             )
         return self._read_model(path)
 
@@ -377,9 +386,13 @@ class Run:
         try:
             arrays = read_arrays(path)
         except DataError as error:
-            raise CheckpointError(f"cannot be read as a model ({error})", source=path) from None
+            raise CheckpointError(
+                f"the file cannot be read as a model ({error}); copy the run folder again", source=path
+            ) from None
         if "model" not in arrays:
-            raise CheckpointError("cannot be read as a model (it holds no array of that name)", source=path)
+            raise CheckpointError(
+                "the file has no array of this name, so it is not a model; copy the run folder again", source=path
+            )
         return arrays
 
     @cached_property
@@ -544,9 +557,9 @@ def values_of(text: str, path: Path) -> dict[str, Any]:
     try:
         values = yaml_value(text)
     except yaml.YAMLError as error:
-        raise CheckpointError(f"not valid YAML ({error})", source=path) from None
+        raise CheckpointError(f"the file is not valid YAML ({error}); copy the run folder again", source=path) from None
     if not isinstance(values, dict):
-        raise CheckpointError("expected a mapping of settings", source=path)
+        raise CheckpointError("the file is not a mapping of settings; copy the run folder again", source=path)
     return values
 
 
@@ -583,7 +596,8 @@ def _check_column(table: pa.Table, name: str, path: Path) -> None:
     else:
         return
     raise CheckpointError(
-        f"column {name!r} {problem}; the table is damaged, or another program wrote it: copy it again", source=path
+        f"column {name!r} {problem}, so the table is damaged, or another program wrote it; copy the run folder again",
+        source=path,
     )
 
 

@@ -181,18 +181,18 @@ class Timeline:
         """Rebuild the timeline of a run from its tables."""
         calls, metrics = run.calls_table, run.metrics_table
         if not metrics.num_rows or not calls.num_rows:
-            raise CheckpointError(f"{run.why_empty}: there is nothing to project")
+            raise CheckpointError(f"{run.why_empty}, so there is nothing to project")
         for table, names, file in ((metrics, _METRICS, "metrics"), (calls, _CALLS, "calls")):
             missing = [name for name in names if name not in table.column_names]
             if missing:
                 raise CheckpointError(
-                    f"run {run.id}: its table {file} has no column {', '.join(missing)}; an earlier version of Fenchel "
-                    "wrote it, which did not measure that. Do the run again with this version"
+                    f"run {run.id}: the table {file} of an earlier version of Fenchel has no column "
+                    f"{', '.join(missing)}; repeat the run with this version"
                 )
         if _in_one_process(run):
             raise CheckpointError(
-                f"run {run.id} was in one process (in_process=True), where clients compute one after the other and "
-                "nothing crosses a network; project a run of fenchel up, or one of fenchel server"
+                f"run {run.id} was in one process (in_process=True), where clients compute one after the other "
+                "without a network; project a run of fenchel up or fenchel server"
             )
         origin = min(calls["queued_unix"][0].as_py(), metrics["started_unix"][0].as_py())
         steps = _steps(calls, origin, run.steady.away)

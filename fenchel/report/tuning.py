@@ -89,12 +89,12 @@ def objective_value(run: Run, objective: str) -> float:
     name = loss if objective == LOSSES[0] else objective
     for figure in (loss, name):
         if figure in known and not math.isfinite(value := float(figures[figure][-1])):
-            raise DivergedError(f"{figure} ends at {value}")
+            raise DivergedError(f"the final {figure} is {value}")
     if name not in known:
         if loss not in known:
-            raise DivergedError(f"{loss} has no value")
+            raise DivergedError(f"{loss} has no final value")
         raise SettingsError(
-            f"runs have no figure {name}; name one of {', '.join([*known, *SUMS])}", key=f"objectives.{objective}"
+            f"the runs have no figure {name}; use one of {', '.join([*known, *SUMS])}", key=f"objectives.{objective}"
         )
     return float(figures[name][-1])
 

@@ -274,8 +274,8 @@ def _write(path: Path, checkpoint: Checkpoint, *, previous: Path | None = None, 
     store.write(path, {"about": json.dumps(about), **checkpoint.values}, previous=previous, sync=sync)
 
 
-_NOT_LEFT = "no other checkpoint of this run is left: put one back from a copy, or begin a new run"
-_LAST_IS_LEFT = "the last one is whole: --resume RUN without --previous goes on from it"
+_NOT_LEFT = "or begin a new run, because there is no other checkpoint"
+_LAST_IS_LEFT = "or continue from the last checkpoint, which is intact, with --resume RUN without --previous"
 
 
 def newest(folder: RunFolder) -> Checkpoint:
@@ -291,11 +291,11 @@ def newest(folder: RunFolder) -> Checkpoint:
     except CheckpointError as damage:
         if not folder.checkpoint.exists() and not folder.previous_checkpoint.exists():
             raise CheckpointError(
-                "no checkpoint was written, so there is nothing to go on from; begin a new run", source=folder.path
+                "the run has no checkpoint to continue from; begin a new run", source=folder.path
             ) from None
         if not folder.previous_checkpoint.exists():
-            raise CheckpointError(f"{damage}; {_NOT_LEFT}") from damage
-        log.error("%s; the checkpoint before it is tried", damage)
+            raise CheckpointError(f"{damage}, {_NOT_LEFT}") from damage
+        log.error("%s. The server tries the previous checkpoint", damage)
         return before_last(folder)
 
 
@@ -305,12 +305,12 @@ def before_last(folder: RunFolder) -> Checkpoint:
         found = load(folder.previous_checkpoint)
     except CheckpointError as damage:
         left = _LAST_IS_LEFT if _is_whole(folder.checkpoint) else _NOT_LEFT
-        raise CheckpointError(f"{damage}; {left}") from damage
+        raise CheckpointError(f"{damage}, {left}") from damage
     with store.writing(folder.checkpoint):
         if folder.checkpoint.exists():
             folder.checkpoint.replace(folder.checkpoint.with_name("damaged"))
         os.link(folder.previous_checkpoint, folder.checkpoint)
-    log.warning("going on from the checkpoint before the last one, after round %d", found.round)
+    log.warning("the run continues from the previous checkpoint, after round %d", found.round)
     # The replaced checkpoint may be of a later epoch, whose sequence numbers must not be used again.
     return replace(found, epoch=found.epoch + 1)
 
@@ -341,5 +341,8 @@ def load(path: Path) -> Checkpoint:
         ParseError,
         SystemError,  # raised by protobuf for half of a surrogate pair
     ) as error:
-        raise CheckpointError(f"not a checkpoint of this version ({error})", source=path) from error
+        raise CheckpointError(
+            f"not a checkpoint of this version of Fenchel ({error}); continue with the version that wrote it",
+            source=path,
+        ) from error
     return found

@@ -46,7 +46,7 @@ from fenchel.server.telemetry.summary import Summary
 
 log = logging.getLogger("fenchel.server")
 
-_COME_BACK = "start this client again when the server is back"
+_COME_BACK = "start this client again when the server is available"
 
 
 class Coordinator:
@@ -144,7 +144,7 @@ class Coordinator:
         started = time.perf_counter()
         rounds: Rounds | None = None
         reason = "an unexpected error; see the log"
-        told: str | None = "an unexpected error; the log of the server has it"
+        told: str | None = "an unexpected error; see the log of the server"
         try:
             self._observer.begun(self)
             log.info(BEGINS)
@@ -327,7 +327,8 @@ def open_resumed(folder: RunFolder, *, previous: bool = False) -> Checkpoint:
     found = checkpoints.before_last(folder) if previous else checkpoints.newest(folder)
     if found.run != folder.id:
         raise CheckpointError(
-            f"the checkpoint in it is of run {found.run!r}; was the folder renamed?", source=folder.path
+            f"the checkpoint in the folder is of run {found.run!r}, so the folder was renamed; give it that name again",
+            source=folder.path,
         )
     return found
 
@@ -346,13 +347,13 @@ def reason_for_clients(error: FenchelError) -> str:
 def _check_key(settings: RunSettings, key: PublicKey) -> None:
     name, bits = settings.algorithm.name, settings.algorithm.key_bits
     if bits is None:
-        raise SettingsError(f"{name}, with these settings, encrypts nothing: leave the public key out")
+        raise SettingsError(f"{name} encrypts nothing with these settings; leave the public key out")
     if settings.seals_secrets:
         raise SettingsError(
-            "the clients of this run make their own key (secrets.source: sealed), so no public key can be given"
+            "the clients of this run make their own key (secrets.source: sealed); leave the public key out"
         )
     if key.bits != bits:
         raise SettingsError(
-            f"{name} wants a key of {bits} bits, but the public key has {key.bits}; make another with "
-            f"fenchel keys --bits {bits}, or change the settings"
+            f"{name} needs a key of {bits} bits, but the public key has {key.bits}; make another with fenchel keys "
+            f"--bits {bits}, or change the settings"
         )

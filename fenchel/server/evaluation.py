@@ -105,7 +105,7 @@ class Evaluator:
         by_server = source is not None and (alone if chosen is None else chosen)
         asks_clients = settings.clients_evaluate and whole and not by_server
         if not (whole or by_server):
-            log.info("features are split: no client can evaluate the model, so its training loss is not computed")
+            log.info("features are split, so no client can evaluate the model, and its training loss is not computed")
         objective = build_objective(settings.objective, test)
         return cls(settings, fleet, objective, source if by_server else None, asks_clients)
 
@@ -214,8 +214,8 @@ class Evaluator:
             grouped = sum(map(samples_in, groups.values()))
             if grouped not in (samples, 0):
                 raise PayloadError(
-                    f"{' and '.join(map(repr, groups))} hold {grouped} samples, expected {samples}, "
-                    "the number that the client reported",
+                    f"{' and '.join(map(repr, groups))} hold {grouped} samples, expected {samples}, the number "
+                    "that the client reported",
                     client=client,
                 )
 
@@ -229,7 +229,7 @@ class Evaluator:
 def check_training(settings: RunSettings, source: DataSource | None) -> None:
     """Raise ``DataError`` if the server is to evaluate on training samples that it cannot prepare."""
     if settings.evaluation.training and source is not None and source.lack:
-        raise DataError(f"true given, but {source.lack}", key="evaluation.training")
+        raise DataError(f"true given, but {source.lack}; use false", key="evaluation.training")
 
 
 def over_clients(shards: Iterable[Metrics], holdouts: Iterable[Metrics]) -> dict[str, float]:

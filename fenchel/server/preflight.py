@@ -131,13 +131,13 @@ def _check_optimizer(settings: RunSettings, objective: Objective, model: Vector)
     algorithm = settings.algorithm
     if not algorithm.uses_optimizer:
         raise SettingsError(
-            f"the objective brings an optimiser, but the local steps of {algorithm.name} are a part of its method; "
+            f"the objective has an optimiser, but the local steps of {algorithm.name} are part of its method; "
             "leave the optimiser out, or use fedavg, fedprox, fedopt or robust-aggregation",
             key="objective.name",
         )
     if algorithm.prox_penalty is not None:
         raise SettingsError(
-            "prox given, but the objective brings an optimiser, whose steps have no one length; use subgradient, or "
+            "prox given, but the steps of the objective's optimiser have no single length; use subgradient, or "
             "leave the optimiser out",
             key="algorithm.regularizer_step",
         )
@@ -145,7 +145,7 @@ def _check_optimizer(settings: RunSettings, objective: Objective, model: Vector)
         objective.local_step(model, 1.0)(model, np.zeros_like(model))
     except RuntimeError as error:
         raise SettingsError(
-            f"the objective's optimiser cannot take a step ({error}); give another", key="objective.name"
+            f"the objective's optimiser cannot take a step ({error}); use another", key="objective.name"
         ) from error
 
 

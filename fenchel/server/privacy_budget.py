@@ -122,8 +122,8 @@ class PrivacyBudget:
         if next_epsilon <= budget:
             return ""
         return (
-            f"another round could cost a client epsilon = {next_epsilon:.4g} in all, and "
-            f"differential_privacy.budget is {budget:g} (delta = {self.privacy.delta:g})"
+            f"another round could cost a client epsilon = {next_epsilon:.4g} in all, above "
+            f"differential_privacy.budget ({budget:g}, delta = {self.privacy.delta:g})"
         )
 
     def figures(self) -> dict[str, float]:

@@ -199,7 +199,7 @@ class Rounds:
                     t,
                     len(fleet.spent),
                     len(fleet.members),
-                    f"the run goes on with the {left} that are left" if (left := len(fleet.present)) else "it ends",
+                    f"the run continues with the remaining {left}" if (left := len(fleet.present)) else "it ends",
                 )
         fleet.check_lost()
 
@@ -259,7 +259,7 @@ class Rounds:
         try:
             self.note.settle()
         except Exception as error:
-            log.error("the last round could not be noted as a whole: %s", error)
+            log.error("the last round could not be recorded completely: %s", error)
         if completed:
             await until_written("the tables", partial(self.recorder.finish, self.figures), self.throttled_log)
         else:

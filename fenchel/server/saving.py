@@ -51,8 +51,9 @@ async def until_written(what: str, write: Callable[[], Awaitable[None] | None], 
             throttled_log.add(
                 logging.WARNING,
                 "",
-                f"{what} cannot be written yet, as too many files are open ({error.source}); it is tried again every "
-                f"{_PAUSE:g} s, {_TRIES} times in all. Allow more files (ulimit -n), or see who connects here",
+                f"{what} cannot be written yet, because too many files are open ({error.source}). The server "
+                f"retries every {_PAUSE:g} s, {_TRIES} times in all. Raise the limit (ulimit -n), or check who "
+                "connects to this server",
             )
             await asyncio.sleep(_PAUSE)
         else:

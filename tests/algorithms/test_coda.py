@@ -110,7 +110,7 @@ HONEST = {"positives": 5, "negatives": 15, "positive_sum": 1.0, "negative_sum": 
         ({"positives": 5, "negatives": 14}, "none", "drew 20 of 20 samples"),
         ({"positives": 5, "negatives": 1 << 40}, "none", "drew 20 of 20 samples"),
         ({"positive_sum": 1e300}, "none", "add up to 1e\\+300"),
-        ({"positive_sum": 5.5, "negative_sum": 1.0}, "sigmoid", "5 samples that add up to 5.5"),
+        ({"positive_sum": 5.5, "negative_sum": 1.0}, "sigmoid", "5 samples add up to 5.5"),
         ({"positive_sum": 1.0, "negative_sum": -0.1}, "sigmoid", "from 0 to 15"),
         ({"positive_sum": 2.5, "negative_sum": 0.0}, "l2", "add up to 2.5"),
     ],

@@ -452,7 +452,7 @@ def test_where_no_dual_step_size_follows_from_the_first_losses_it_is_a_number_al
         taken = record(reproducible(), tmp_path, own(**LOCAL) | {"dual_step_size": None}, rounds=1)
     assert taken.state.dual_step_size == pytest.approx(gamma, rel=1e-12)
     assert np.isfinite(taken.weights[-1]).all()
-    assert ("first losses is 0, from which no dual_step_size follows" in caplog.text) == (told == 0)
+    assert ("first losses is 0, from which dual_step_size cannot be derived" in caplog.text) == (told == 0)
 
 
 def test_the_final_model_can_be_the_mean_of_all_snapshots(tmp_path: Path) -> None:

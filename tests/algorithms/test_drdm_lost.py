@@ -118,12 +118,12 @@ def test_after_a_loss_the_run_is_that_of_the_clients_that_are_left(
         np.testing.assert_allclose(-MU * drifts, trace.g, rtol=0, atol=1e-12)
         share = taken.weights[-2][LEFT] if correction == "lambda-table" else np.full(len(LEFT), 1 / len(LEFT))
         np.testing.assert_allclose(taken.state.drift, share @ drifts, rtol=0, atol=1e-14)
-    assert f"{NAMES[1]}, {NAMES[2]}: lost; the weight of" in caplog.text
+    assert f"lost: {NAMES[1]}, {NAMES[2]}. Their weight of" in caplog.text
     reset = correction in ("uniform", "lambda-scaled")
-    assert ("all drifts begin at 0 again" in caplog.text) == reset
+    assert ("the drifts of all clients are reset to 0" in caplog.text) == reset
     told = [call["client"] for call in taken.run.calls.to_pylist() if call["phase"] == "forget_drift"]
     assert told == ([NAMES[i] for i in LEFT] if reset else [])
-    assert caplog.text.count("6 clients a round are wanted, but 2 of 6 clients are lost") == (size == 6)
+    assert caplog.text.count("the settings ask for 6 clients a round, but 2 of 6 clients are lost") == (size == 6)
 
 
 @pytest.mark.parametrize("correction", ALGORITHMS)

@@ -166,8 +166,8 @@ def flat(self: FedDCDClient) -> Values:
     ("describe", "reason"),
     [
         (failing, "its disk is full"),
-        (odd, "client c reports a strong convexity of 2.0 and a smoothness of 1.0; no function has"),
-        (flat, "with c the run could not go on: objective.l2: feddcd needs a strongly convex objective"),
+        (odd, "client c reports a strong convexity of 2.0 and a smoothness of 1.0, but strong convexity is"),
+        (flat, "the cohort c cannot run the algorithm: objective.l2: the objective is not strongly convex"),
     ],
 )
 def test_a_newcomer_that_cannot_be_taken_in_hears_why_and_leaves_no_trace(

@@ -75,7 +75,7 @@ def test_a_killed_run_goes_on_with_the_same_files(hospitals: Path, tmp_path: Pat
         running.kill()
     (folder,) = tmp_path.glob("runs/*")
     assert not fenchel.Run(folder).completed
-    assert "name one for each" in started("up", "--resume", str(folder), folder=tmp_path).stderr
+    assert "give one for each" in started("up", "--resume", str(folder), folder=tmp_path).stderr
     resumed = fenchel.Run(tmp_path / command("up", "--resume", str(folder), *given, folder=tmp_path)["folder"])
     files = [hospitals / f"{name}.csv" for name in "abc"]
     whole = fenchel.up(
@@ -91,9 +91,9 @@ def test_a_command_refuses_files_that_do_not_fit(hospitals: Path, tmp_path: Path
     file = tmp_path / "settings.yaml"
     file.write_text(yaml.safe_dump(settings))
     for words, wanted in (
-        (["--data", str(hospitals / "*.parquet")], "no file is called so"),
+        (["--data", str(hospitals / "*.parquet")], "the file does not exist"),
         (["--data", str(hospitals / "*.csv"), "--clients", "2"], "3 files given for 2 clients"),
-        (["--label", "outcome"], "given without --data"),
+        (["--label", "outcome"], "names columns of --data"),
     ):
         ended = started("up", str(file), *words, folder=tmp_path)
         assert ended.returncode == SettingsError.exit_code

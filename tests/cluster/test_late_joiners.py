@@ -150,7 +150,7 @@ def test_a_hospital_that_joins_later_counts_as_the_others_also_after_a_kill(
     assert sizes[0] == 3
     assert 5 < sizes.count(3) < 400  # it was admitted in the middle
     log = (run / "log.jsonl").read_text()
-    assert f"client {LATE} takes part from round {sizes.count(3) + 1} on, one of 4 clients now" in log
+    assert f"client {LATE} takes part from round {sizes.count(3) + 1} on; the run now has 4 clients" in log
     found = duals(federation, run)
     assert found.shape == (4, FEATURES)
     assert np.abs(found).min(axis=1).max() > 1e-3
@@ -167,7 +167,7 @@ def test_one_that_fails_when_it_is_taken_in_hears_why_and_the_run_goes_on(hospit
     assert federation.clients[LATE].wait(60) == JoinRefusedError.exit_code
     said = federation.says(LATE)
     assert "Traceback" not in said
-    assert "it could not be taken into the run" in said
+    assert "it could not be admitted to the run" in said
     assert "its disk is full" in said
     federation.goes_on_and_is_ended()
     assert set(fleet_sizes(federation.run_folder)) == {3}

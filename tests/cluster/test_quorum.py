@@ -71,8 +71,8 @@ def test_a_run_that_waits_has_saved_all_and_goes_on_with_the_same_bits_also_afte
     wait_until(lambda: waits(federation, 2), "the run to say twice that it waits")
     done = check_saved(federation)
     said = " ".join(federation.says("server").split())
-    assert f"it needs 2 (participation.min_replies). The run waits for 1 more, of {AWAY} (away)" in said
-    assert "Ctrl-C or SIGTERM stops the run, and --resume goes on from there" in said
+    assert f"2 are required (participation.min_replies). The run waits for 1 more, of {AWAY} (away)" in said
+    assert "Ctrl-C or SIGTERM stops the run, and --resume continues it" in said
     assert stopped(federation, signal.SIGTERM) < 10
     assert '"reason": "interrupted"' in (federation.run_folder / "summary.json").read_text()
     for name in federation.names:
@@ -166,7 +166,7 @@ def test_a_client_that_is_away_for_good_leaves_its_place_in_cohorts_to_others(fe
 
     On a busy machine others can be late for this deadline, too.
     """
-    said = f"client {AWAY} has not answered in 2 rounds in a row"
+    said = f"client {AWAY} did not answer its requests in 2 rounds in a row"
     without = settings(min_replies=1, patience=2, deadline=0.5)
     without["algorithm"] |= {"check": False, "nap": 0.06}  # it must be killed before it is over
     federation = federate(without, allow=LEDGER)

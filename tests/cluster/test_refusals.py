@@ -175,7 +175,7 @@ def test_a_client_without_its_journal_stops_the_run_which_goes_on_once_it_is_put
     shutil.rmtree(state, ignore_errors=True)
     federation.start()
     assert federation.server.wait(90) == RunStoppedError.exit_code
-    assert "Put its --state folder back and go on with --resume RUN" in " ".join(federation.says("server").split())
+    assert "Restore its --state folder and continue with --resume RUN" in " ".join(federation.says("server").split())
     for name in federation.names:
         federation.kill(name)
     shutil.rmtree(state, ignore_errors=True)

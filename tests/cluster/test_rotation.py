@@ -102,9 +102,9 @@ def test_a_run_goes_on_while_certificates_are_replaced_and_one_client_is_shut_ou
     new = {folder: describe(folder)["serial"] for folder in (server, north)}
     assert len({*old.values(), *new.values()}) == 4
     assert shown_serial(federation) == new[server]
-    assert "coming back" not in federation.says("client-000")
+    assert "reconnecting" not in federation.says("client-000")
     certs(federation, "revoke", "--serial", old[north], "--to", str(server))
-    back = "the certificate was replaced; coming back with the new one"
+    back = "the certificate was replaced; reconnecting with the new one"
     wait_until(lambda: back in federation.says("client-000"), "client-000 with its new certificate")
     (tmp_path / "3.closed").unlink()
     wait_until(lambda: round_is_done(federation, SECOND_GATE - 1), "the second gate")
@@ -126,7 +126,7 @@ def test_a_run_goes_on_while_certificates_are_replaced_and_one_client_is_shut_ou
     ended = Counter(line.split("'")[1] for line in said if "its stream is ended: the certificate of" in line)
     assert ended == {"client-000": 1, "client-002": 1}, "and the log says why"
     # Who starts again with the old certificate does not get in, and hears why.
-    assert any("was replaced; the new one counts from now on" in line for line in said)
+    assert any("was replaced; new connections use the new one" in line for line in said)
 
 
 @pytest.mark.slow  # make test-all
@@ -143,6 +143,6 @@ def test_a_revoked_client_is_not_let_in_and_a_damaged_list_stops_nobody_who_was_
     federation.start_client("client-002")
     wait_until(lambda: round_is_done(federation, 2), "round 2")
     (server / "revoked.pem").write_text("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n")
-    wait_until(lambda: "what was revoked before stays so" in federation.says("server"), "a word about the list")
+    wait_until(lambda: "already revoked stay revoked" in federation.says("server"), "a word about the list")
     (tmp_path / "3.closed").unlink()
     federation.finish()

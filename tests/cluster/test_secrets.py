@@ -208,7 +208,7 @@ def test_sealing_without_certificates_is_refused_by_both_sides(federate: MakeFed
         command = [*words, str(tmp_path / "settings.yaml"), "--insecure", "--runs", str(tmp_path / "runs")]
         process = federation.process(words[0], *command)
         assert process.wait(60) == SettingsError.exit_code
-        assert "sealed needs the clients' certificates" in " ".join(federation.says(words[0]).split())
+        assert "sealed needs certificates of the clients" in " ".join(federation.says(words[0]).split())
     with raises(SettingsError, key="secrets.source"):
         fenchel.up(settings(), runs=tmp_path / "in-process", in_process=True)
 

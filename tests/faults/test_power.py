@@ -352,7 +352,7 @@ def test_without_sync_a_journal_says_what_is_damaged_and_knows_nothing_wrong(
     with recording(disk) as found:
         answer(found, sync=False)
     assert try_everything(found, partial(read_journal, sync=False), draws=100) > 500
-    assert any("cannot go back to its state after instruction" in text for text in caplog.messages)
+    assert any("cannot return to its state after instruction" in text for text in caplog.messages)
 
 
 def test_a_client_gives_the_reply_again_that_it_sent_before_the_power_went(

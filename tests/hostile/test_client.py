@@ -133,13 +133,13 @@ async def test_a_client_that_comes_back_after_the_end_is_done(worker: Worker) ->
 @pytest.mark.parametrize(
     ("phase", "values", "told"),
     [
-        ("no such phase", MODEL, "answers no phase"),
+        ("no such phase", MODEL, "has no handler of phase"),
         ("train", {}, "takes ['model']"),
         ("train", {"model": 1.0}, "is the float 1.0, expected an array"),
         ("train", {"model": np.array([np.nan, 0.0])}, "not finite"),
         ("train", {"model": np.zeros(3)}, "ValueError"),
         ("train", {**MODEL, "__class__": "x"}, "takes ['model']"),
-        ("__init__", MODEL, "answers no phase"),
+        ("__init__", MODEL, "has no handler of phase"),
     ],
 )
 async def test_nonsense_is_a_failure_and_the_next_question_is_answered(

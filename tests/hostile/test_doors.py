@@ -403,7 +403,7 @@ async def test_calls_beyond_those_that_may_be_open_are_logged_at_the_pace_of_the
             async with here.channel("north") as again:
                 assert (await refused(HealthStub(again).Check(CHECK)))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
         call.cancel()
-    assert lines == 3 * [("north", "client 'north': has 1 calls open and is refused more")]
+    assert lines == 3 * [("north", "client 'north': has 1 open calls, and further ones are rejected")]
 
 
 # Calls without an end
@@ -432,7 +432,7 @@ async def test_calls_whose_message_never_ends_are_counted_before_it_is_read(
         await here.answers("south")
         assert not [task for task in codes if task.done()], "those that may be open are, meanwhile"
         told = [line for line in caplog.messages if "'north'" in line]
-        assert "is refused more" in told[0]
+        assert "further ones are rejected" in told[0]
         assert len(told) < 10
         for call in calls:
             call.cancel()

@@ -155,7 +155,7 @@ def relaid(values: dict[str, Value]) -> Value:
 
 
 CIPHERTEXTS: dict[str, tuple[Change, str]] = {
-    "another key": (of_another_key, "do all clients use the key file of this federation?"),
+    "another key": (of_another_key, "give all clients the same file of secrets"),
     "another layout": (relaid, "after the point; expected"),
     "a sum that says so": (
         lambda v: replace(ciphertexts(v), additions=2),
@@ -169,8 +169,8 @@ CIPHERTEXTS: dict[str, tuple[Change, str]] = {
         ),
         "encrypted values, expected",
     ),
-    "numbers beyond n^2": (out_of_range, "must lie in 1 .. n^2 - 1"),
-    "zeros": (lambda v: replace(ciphertexts(v), data=bytes(len(ciphertexts(v).data))), "must lie in 1 .. n^2 - 1"),
+    "numbers beyond n^2": (out_of_range, "expected 1 to n^2 - 1"),
+    "zeros": (lambda v: replace(ciphertexts(v), data=bytes(len(ciphertexts(v).data))), "expected 1 to n^2 - 1"),
     "plain numbers": (lambda v: np.zeros(ciphertexts(v).count), "expected an encrypted vector"),
 }
 """Changes of duals that are refused, and what the log says."""
@@ -261,7 +261,7 @@ def test_each_client_and_the_server_tell_of_long_rows_where_the_preset_does_not_
 ) -> None:
     with caplog.at_level(logging.WARNING):
         laboratory.run(hybrid_settings(1, preset=preset, picks=1, scale=["standard"]))
-    assert len({r.message for r in caplog.records if "longer than 1" in r.message}) == told
+    assert len({r.message for r in caplog.records if "a norm above 1" in r.message}) == told
 
 
 def test_rows_of_norm_1_as_float32_rounds_them_are_not_warned_of(
@@ -271,7 +271,7 @@ def test_rows_of_norm_1_as_float32_rounds_them_are_not_warned_of(
     monkeypatch.setattr(client_setup, "squared_norms", lambda features: exact(features) * (1 + 2.0**-22))
     with caplog.at_level(logging.WARNING):
         laboratory.run(hybrid_settings(1, preset="paper", picks=1))
-    assert not [r.message for r in caplog.records if "longer than 1" in r.message]
+    assert not [r.message for r in caplog.records if "a norm above 1" in r.message]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_rows_of_norm_1_as_float32_rounds_them_are_not_warned_of(
     [
         ({"contribution": np.zeros(3)}, "has shape"),
         ({"contribution": np.full(15, np.nan)}, "not finite"),
-        ({"contribution": np.zeros(15), "more": 1.0}, "3 values, and 2 were asked for"),
+        ({"contribution": np.zeros(15), "more": 1.0}, "3 values; expected at most 2"),
     ],
     ids=["length", "nan", "more"],
 )

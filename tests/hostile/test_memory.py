@@ -135,7 +135,7 @@ async def test_what_is_larger_than_what_was_asked_for_is_dropped_as_it_comes(
 
     federation = federate(rounds=1, deadline=100.0)
     await besieged(federation, SMALL, gigabytes)
-    assert "what was asked for has 5,120 at most" in federation.says("server")
+    assert "above the maximum of 5,120 of the request" in federation.says("server")
 
 
 async def test_few_bytes_that_stand_for_a_gigabyte_stay_few(federate: Callable[..., Federation]) -> None:

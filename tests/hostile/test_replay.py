@@ -142,7 +142,7 @@ def outcomes(folder: RunFolder) -> list[tuple[Any, ...]]:
 
 def late(caplog: pytest.LogCaptureFixture) -> int:
     """Return how many replies the server has not counted."""
-    words = f"client {PARROT}: a reply came too late and does not count"
+    words = f"client {PARROT}: a reply arrived after its deadline and does not count"
     return sum(record.getMessage() == words for record in caplog.records)
 
 

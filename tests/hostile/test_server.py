@@ -92,7 +92,7 @@ def declaring(entries: int) -> pb.Payload:
 REFUSED: dict[str, tuple[Attack, str]] = {
     "no values": (saying({}), "got values named"),
     "a value too few": (saying({"model": MODEL}), "got values named"),
-    "a value too many": (saying({**GOOD, "more": 1}), "3 values, and 2 were asked for"),
+    "a value too many": (saying({**GOOD, "more": 1}), "3 values; expected at most 2"),
     "another name": (saying({"w": MODEL, "samples": 40}), "got values named"),
     "another dtype": (saying({**GOOD, "model": MODEL.astype(np.float32)}), "has dtype float32"),
     "another shape": (saying({**GOOD, "model": np.zeros(641)}), "has shape"),

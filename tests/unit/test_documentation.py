@@ -343,6 +343,41 @@ def test_the_page_of_errors_lists_every_class_with_its_code() -> None:
     assert headings == codes[1:]
 
 
+PLACEHOLDER = re.compile(r"%[-+0-9.,]*[sdrgfx]|\{[^{}]*\}|…|\.\.\.|\b[A-Z]+\b|\b\d+\b|'x'|[:();]")
+
+
+def fragments(text: str) -> list[str]:
+    """Return the runs of at least three words between the placeholders of a message, in lower case."""
+    runs = (" ".join(re.findall(r"[a-z][a-z_.'-]*", run.lower())) for run in PLACEHOLDER.split(text))
+    return [run for run in runs if run.count(" ") >= 2]
+
+
+@cache
+def spoken_words() -> str:
+    """Return the words of all texts in the code, with a line for each run of words without a placeholder."""
+    texts: list[str] = []
+    for path in sorted((ROOT / "fenchel").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                texts.append(
+                    "".join(str(each.value) if isinstance(each, ast.Constant) else "…" for each in node.values)
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return "\n".join(run for text in texts for run in fragments(text))
+
+
+@pytest.mark.parametrize("page", ["errors", "engines", "keys", "docker"])
+def test_messages_that_the_pages_explain_are_those_of_the_code(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    quoted = re.findall(r"\*\*`([^`]+)`\*\*", text)
+    for table in re.findall(r"\| message(?: begins with)? \|.*\n(?:\|.*\n)+", text):
+        quoted += [row[0].split("`")[1] for row in table_rows(table)[1:] if "`" in row[0]]
+    assert quoted
+    unknown = {run for each in quoted for run in fragments(each) if run not in spoken_words()}
+    assert unknown == set()
+
+
 # docs/run-folder.md
 
 

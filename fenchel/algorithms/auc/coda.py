@@ -106,17 +106,18 @@ class Coda(CodaPlus):
             0 <= count <= held for count, held in zip(counts, (n_positive, n - n_positive), strict=True)
         ):
             raise PayloadError(
-                f"it reports {counts[0]} positive and {counts[1]} negative samples in the batch for the new alpha, but "
-                f"drew {drawn} of {n} samples, {n_positive} of them positive"
+                f"the client reports {counts[0]} positive and {counts[1]} negative samples in the batch for the "
+                f"new alpha, but it drew {drawn} of its {n} samples, {n_positive} of them positive. Do both sides "
+                "run the same version of Fenchel?"
             )
         sums = reply["positive_sum"], reply["negative_sum"]
         for total, count in zip(sums, counts, strict=True):
             low, high = self._bounds(count)
             if not low <= total <= high:
                 raise PayloadError(
-                    f"it reports scores of {count} samples that add up to {total:g}, but with objective.output: "
-                    f"{self.objective.output} the sum is from {low:g} to {high:g}: either the model has diverged (take "
-                    "smaller steps), or the reply is wrong"
+                    f"the scores of {count} samples add up to {total:g}, but objective.output: "
+                    f"{self.objective.output} allows a sum from {low:g} to {high:g}. Either the model has "
+                    "diverged, so use a smaller step size, or the client sent a wrong reply"
                 )
 
     def _moments(self, client: str, reply: Mapping[str, Any]) -> Moments:

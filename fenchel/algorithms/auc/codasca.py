@@ -191,8 +191,8 @@ class Codasca(Staged):
             self.state.control = np.zeros_like(self.state.control)
             await self.fleet.all().tell("forget_control")
             log.warning(
-                "the control variates of lost clients are not known any more, so those of all clients begin at 0 "
-                "again; the run goes on, for some rounds as if it had just begun"
+                "the control variates of the lost clients are unknown, so those of all clients are reset to 0. "
+                "The run continues, and converges more slowly for some rounds"
             )
         return parted
 

@@ -139,9 +139,9 @@ class Staged(FixedFleet):
             described = n if shard is None else shard.samples
             if n != described or not 0 <= n_positive <= n or n == 0:
                 raise PayloadError(
-                    f"client {client} now counts {n_positive} positives among {n} samples, and said that it has "
-                    f"{described} samples when it joined; did its data file change? It must have some, and keep them "
-                    "for the whole run"
+                    f"client {client} now reports {n_positive} positive samples of {n}, but {described} samples "
+                    "when it joined. The number must stay above 0 and constant during a run; check whether the "
+                    "client's data file was changed"
                 )
         state.samples[~state.lost], state.positives[~state.lost] = samples, positives
         self._weigh()
@@ -169,7 +169,7 @@ class Staged(FixedFleet):
             whose = "all clients" if len(samples) == len(self.fleet.members) else "the clients that are left"
             raise DataError(
                 f"{int(positives.sum())} of the {int(samples.sum())} samples of {whose} are positive, but the area "
-                "under the ROC curve compares samples of two classes; check objective.positive and the labels"
+                "under the ROC curve needs samples of both classes; check objective.positive and the labels"
             )
         return weights, share
 
@@ -184,8 +184,8 @@ class Staged(FixedFleet):
         before = state.prior
         self._weigh()
         log.warning(
-            "%s: lost; the area under the ROC curve of the %d clients that are left is maximised now, and the class "
-            "prior goes from %.4g to %.4g",
+            "clients are lost: %s. The run now maximises the area under the ROC curve of the remaining %d "
+            "clients, and the class prior changes from %.4g to %.4g",
             ", ".join(names),
             self.clients,
             before,
@@ -240,9 +240,9 @@ class Staged(FixedFleet):
         missing = sorted(self.fleet.members.keys() - set(cohort.clients))
         if all_clients and missing:
             raise LostStateError(
-                f"{', '.join(missing)} cannot take part any more, but these "
-                f"settings of {self.settings.name} need all clients in every round; use settings for partial "
-                "participation (codasca: wire: paper, others: output: last)",
+                f"{', '.join(missing)} can no longer take part, but these settings of {self.settings.name} need "
+                "all clients in every round. Begin a new run with settings for partial participation (codasca: "
+                "wire: paper, others: output: last)",
                 round=self.fleet.round,
                 phase=phase,
             )

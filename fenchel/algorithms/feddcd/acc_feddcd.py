@@ -166,8 +166,8 @@ class AccFedDCD(DualAscent):
         super()._check_cohorts()
         if isinstance(self.fleet.participation.sampler, Weighted):
             raise SettingsError(
-                "acc-feddcd rests on every pair of clients meeting equally often, which weighted sampling does not "
-                "give; use fixed, or feddcd",
+                "weighted sampling given, but acc-feddcd needs every pair of clients to meet equally often; use "
+                "kind: fixed, or the algorithm feddcd",
                 key="participation.sampler.kind",
             )
 
@@ -286,10 +286,10 @@ class AccFedDCD(DualAscent):
                 state.restarts = np.append(state.restarts, state.committed)
                 self._watch_anew()
                 log.warning(
-                    "the clients' minimisers move apart, and local solves may be off by %.2g of that distance "
-                    "(squared), so the acceleration begins anew after round %d; nothing is lost. From now on local "
-                    "problems are solved to an accuracy of %.3g, if solver.stop is an accuracy. If it is steps or "
-                    "epochs and this comes again: a new run with solver.stop.accuracy",
+                    "the clients' local minimisers diverge, and local solves may be off by %.2g of their distance "
+                    "(squared). The acceleration restarts after round %d, and if solver.stop is an accuracy, it "
+                    "becomes %.3g. If this recurs with a stop in steps or epochs, begin a new run with "
+                    "solver.stop.accuracy",
                     min(moved, ABSURD),
                     self.fleet.round,
                     state.accuracy,

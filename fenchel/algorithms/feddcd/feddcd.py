@@ -171,7 +171,7 @@ class DualAscent(Algorithm):
             await self._take_in(cohort)
         except SettingsError as error:
             self.state = before
-            raise JoinRefusedError(f"with {', '.join(cohort)} the run could not go on: {error}") from None
+            raise JoinRefusedError(f"the cohort {', '.join(cohort)} cannot run the algorithm: {error}") from None
 
     async def _take_in(self, newcomers: Cohort) -> None:
         """Collect alpha_i, beta_i and n_i of new clients, and send all clients their weight p_i in the objective.
@@ -188,17 +188,18 @@ class DualAscent(Algorithm):
             alpha, beta = cast(float, reply["strong_convexity"]), cast(float, reply["smoothness"])
             if alpha < 0 or 0 < beta < alpha:
                 raise PayloadError(
-                    f"client {client} reports a strong convexity of {alpha} and a smoothness of {beta}; no function "
-                    f"has the first below 0, or above the second where that is not 0 (not smooth){SAME_VERSION}"
+                    f"client {client} reports a strong convexity of {alpha} and a smoothness of {beta}, but strong "
+                    "convexity is at least 0, and at most the smoothness unless that is 0 (not "
+                    f"smooth){SAME_VERSION}"
                 )
             alphas[client], betas[client] = alpha, beta
             samples[client] = cast(int, reply["samples"])
             shard = self.fleet.members[client].shard
             if samples[client] < 1 or (shard is not None and samples[client] != shard.samples):
                 raise PayloadError(
-                    f"client {client} now counts {samples[client]} samples, and said that it has "
-                    f"{0 if shard is None else shard.samples} when it joined; did its data file change? It must have "
-                    "some, and keep them for the whole run"
+                    f"client {client} now reports {samples[client]} samples, but "
+                    f"{0 if shard is None else shard.samples} when it joined. The number must stay above 0 and "
+                    "constant during a run; check whether the client's data file was changed"
                 )
         state = self.state  # its dictionaries are replaced, not changed, so that admit can be undone
         state.strong_convexity = dict(sorted((state.strong_convexity | alphas).items()))
@@ -212,8 +213,8 @@ class DualAscent(Algorithm):
         """Reject cohorts of one client, in which no dual step is possible."""
         if self.cohort_size() < 2:
             raise SettingsError(
-                f"{self.cohort_size():g} clients a round on average, but the dual methods need at least two, as a "
-                "dual step is the difference of clients' minimisers",
+                f"the sampler draws {self.cohort_size():g} clients a round on average, but a dual step needs the "
+                "minimisers of at least two; draw more clients",
                 key="participation.sampler" if len(self.fleet.members) > 1 else "clients",
             )
 
@@ -224,8 +225,8 @@ class DualAscent(Algorithm):
         """Reject non-smooth problems if smoothness is required; ``least`` is the smallest beta_i, or 0 if unknown."""
         if self.settings.monitor and least <= 0:
             raise SettingsError(
-                f"{self.settings.monitor} given, but the duality gap needs local problems that can be solved exactly, "
-                "so a smooth objective; leave it out, or use smoothed-hinge or squared-hinge",
+                f"{self.settings.monitor} given, but the duality gap needs exact local solves, and therefore a "
+                "smooth objective; leave it out, or use smoothed-hinge or squared-hinge",
                 key="algorithm.monitor",
             )
 
@@ -237,8 +238,8 @@ class DualAscent(Algorithm):
         sampler = self.fleet.participation.sampler
         if isinstance(sampler, Cyclic) and sampler.groups > 1:
             log.warning(
-                "participation.sampler: cyclic groups never mix, so each of them agrees on an optimum of its own; "
-                "use kind: fixed, fraction or all"
+                "participation.sampler: cyclic groups never mix, so each group converges to an optimum of its "
+                "own; use kind: fixed, fraction or all"
             )
 
     def cohort_size(self) -> float:
@@ -327,8 +328,8 @@ class DualAscent(Algorithm):
         if len(cohort) >= 2:
             return False
         log.warning(
-            "round %d: only %d of the clients answered, and a dual step needs two, so the model stays as it is. If "
-            "this goes on: a new run with a longer participation.deadline",
+            "round %d: only %d of the clients answered, but a dual step needs two, so the model does not change. "
+            "If this recurs, begin a new run with a longer participation.deadline",
             self.fleet.round,
             len(cohort),
         )
@@ -348,8 +349,8 @@ class FedDCD(DualAscent):
     def _check_convexity(self, least: float) -> None:
         if self.settings.dual_step_size is None and least <= 0:
             raise SettingsError(
-                "feddcd needs a strongly convex objective: set objective.l2 above 0, or algorithm.dual_step_size "
-                "(such as 0.1) for a neural network",
+                "the objective is not strongly convex, as feddcd needs; set objective.l2 above 0, or, for a "
+                "neural network, algorithm.dual_step_size (such as 0.1)",
                 key="objective.l2",
             )
 

@@ -181,7 +181,7 @@ def align(
     for client in clients:
         check_features(client, local_data[client].features, features)
         if len(local_data[client].samples) == 0:
-            raise DataError(f"client {client} holds no samples; it needs some to take part")
+            raise DataError(f"client {client} holds no samples; give its data file some, or leave the client out")
     held = _numbered([local_data[client].samples for client in clients])
     for client, numbers in zip(clients, held, strict=True):
         _refuse_repeated(client, numbers)
@@ -230,8 +230,8 @@ def check_cells(cells: Mapping[str, NDArray[np.uint8]]) -> None:
     first, second = (clients[i] for i in owner[numbers == twice][:2])
     whose = f"client {first}" if first == second else f"clients {first} and {second}"
     raise DataError(
-        f"values of the same sample and feature are held more than once: {int((count > 1).sum())} of them, one by "
-        f"{whose}. Each value may have one holder only, or it would count twice: remove it from all files but one"
+        f"{int((count > 1).sum())} values of the same sample and feature are held more than once, one of them by "
+        f"{whose}. A value with two holders would count twice, so remove it from all files but one"
     )
 
 
@@ -269,9 +269,9 @@ def check_labels(alignment: Alignment, labels: Mapping[str, NDArray[np.uint8]]) 
     pair = clients[example[0]], clients[example[1]]
     rows = _row(alignment, pair[0], example[2]), _row(alignment, pair[1], example[2])
     raise ContradictingLabelsError(
-        f"{count} samples have different labels at different clients: for example, row {rows[0]} of client {pair[0]} "
-        f"and row {rows[1]} of client {pair[1]} are the same sample. The run does not begin: all holders of a sample "
-        "need its one label, so correct the clients' data",
+        f"{count} samples have different labels at different clients. For example, row {rows[0]} of client "
+        f"{pair[0]} and row {rows[1]} of client {pair[1]} are the same sample. The run does not begin; correct the "
+        "labels in the clients' data",
         contradictions=count,
         clients=pair,
         rows=rows,
@@ -287,20 +287,19 @@ def _row(alignment: Alignment, client: str, position: int) -> int:
 def check_features(client: str, own: Indices, features: int) -> None:
     """Raise an error unless a client's feature positions are strictly increasing and below ``features``."""
     if len(own) == 0:
-        raise DataError(f"client {client} holds no features; it needs some to take part")
+        raise DataError(f"client {client} holds no features; give its data file some, or leave the client out")
     steps = np.diff(own)
     if (steps <= 0).any():
         at = int(np.argmax(steps <= 0))
         raise PayloadError(
-            f"feature {own[at]} is followed by feature {own[at + 1]}; expected positions in "
-            "increasing order, each once",
+            f"feature {own[at]} is followed by feature {own[at + 1]}; expected distinct positions in increasing order",
             client=client,
         )
     if own[0] < 0 or own[-1] >= features:
         wrong = own[0] if own[0] < 0 else own[-1]
         raise PayloadError(
             f"client {client} holds feature {wrong}, but the {features} features of this run have the positions 0 "
-            f"to {features - 1}; the client's file and data.columns do not fit each other"
+            f"to {features - 1}; check the client's file against data.columns"
         )
 
 
@@ -321,8 +320,8 @@ def _refuse_repeated(client: str, numbers: Indices) -> None:
     if len(repeated):
         first, second = order[repeated[0] : repeated[0] + 2] + 1
         raise DataError(
-            f"rows {first} and {second} are the same sample, and {len(repeated)} rows in all repeat "
-            "one; each sample may occur once in a client's data",
+            f"rows {first} and {second} are the same sample, and {len(repeated)} rows in all are repetitions; keep "
+            "one row of each sample in a client's data",
             client=client,
         )
 
@@ -457,10 +456,10 @@ def _common_cells(first: str, second: str, part: tuple[Indices, Indices], other:
     row = int(np.flatnonzero(part[0] == samples[0])[0]) + 1
     same_row = int(np.flatnonzero(other[0] == samples[0])[0]) + 1
     return DataError(
-        f"clients {first} and {second} both hold {len(samples) * len(features)} values (samples in common: "
-        f"{len(samples)}, features in common: {len(features)}); for example, row {row} of {first} is the sample in "
-        f"row {same_row} of {second}, and both have its feature at position {features[0]} (from 0). Each value may "
-        "have one holder only, or it would count twice: remove these samples or these features from one of the two"
+        f"clients {first} and {second} both hold {len(samples) * len(features)} values ({len(samples)} samples, "
+        f"{len(features)} features); for example, row {row} of {first} and row {same_row} of {second} are the same "
+        f"sample, and both have the feature at position {features[0]} (from 0). A value with two holders would "
+        "count twice, so remove these samples or features from one client"
     )
 
 

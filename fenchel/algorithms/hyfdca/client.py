@@ -116,8 +116,8 @@ class HyFDCAClient(HyFDCASetupClient):
         needed = {self.settings.monitored, line_count(self._loss), _CURVATURE_TERMS}
         if count not in needed:
             raise PayloadError(
-                f"the server asks for {count} sums to be decrypted, but the phases of this run have {sorted(needed)}; "
-                f"nothing is decrypted{SAME_VERSION}"
+                f"the server requests the decryption of {count} sums, but the phases of this run need "
+                f"{sorted(needed)}; nothing is decrypted{SAME_VERSION}"
             )
         return {"figures": self._figures(count).open(figures)}
 
@@ -215,7 +215,7 @@ class HyFDCAClient(HyFDCASetupClient):
         if scores is None:
             if primal is None:
                 raise PayloadError(
-                    "neither scores nor the model to compute them from arrived; do both sides run "
+                    "the request contains neither scores nor the model to compute them from; do both sides run "
                     "the same version of Fenchel?"
                 )
             own: Vector = (self._problem.features @ self._primal(primal))[self.state.order]
@@ -242,11 +242,11 @@ class HyFDCAClient(HyFDCASetupClient):
         if math.isinf(high) and self.settings.privacy == "paillier" and len(dual):
             largest = float(np.abs(dual).max())
             if not largest <= limit:
-                log.error("%s: a dual variable would become %g", self.client, largest)
+                log.error("%s: a dual variable would become %g, above its limit", self.client, largest)
                 raise EncryptionError(
-                    f"a dual variable of client {self.client} would exceed {limit:g}, which follows from "
-                    "algorithm.encryption.largest_dual and the largest target; raise that setting, or damp the "
-                    "steps (this client's log has the value)"
+                    f"a dual variable of client {self.client} would exceed its limit of {limit:g}, which follows "
+                    "from algorithm.encryption.largest_dual and the largest target. Raise largest_dual, or use "
+                    "smaller steps (the client's log has the value)"
                 )
 
     @property

@@ -63,9 +63,9 @@ def check_slice(
     needed = len(sizes) * (slots or 0) * _VALUE_BYTES
     if needed > message_bytes:
         raise SettingsError(
-            f"the server lays {count} {what} out in {len(sizes)} ciphertexts of {slots} values, which take {needed:,} "
-            f"bytes, and this run's largest message has {message_bytes:,} (network.max_message_bytes). This client "
-            "takes no part; choose longer blocks (algorithm.block), or larger messages"
+            f"the server packs {count} {what} into {len(sizes)} ciphertexts of {slots} values, {needed:,} bytes in "
+            f"all, above network.max_message_bytes ({message_bytes:,}). This client does not take part; use longer "
+            "blocks (algorithm.block), or larger messages"
         )
 
 
@@ -127,4 +127,4 @@ def _check_shape(what: str, array: Indices, count: int) -> None:
 
 
 def _wrong(problem: str) -> PayloadError:
-    return PayloadError(f"the server's alignment cannot be used: {problem}{SAME_VERSION}")
+    return PayloadError(f"the server's alignment is invalid: {problem}{SAME_VERSION}")

@@ -114,8 +114,8 @@ class HyFDCASetupClient(ClientAlgorithm):
         features = self._problem.features
         if not features.shape[0] or not features.shape[1]:
             raise SettingsError(
-                f"client {self.client} has {features.shape[0]} samples of {features.shape[1]} features; "
-                "HyFDCA needs some of both"
+                f"client {self.client} has {features.shape[0]} samples of {features.shape[1]} features, but HyFDCA "
+                "needs at least one of each; check the client's data file"
             )
         norms = squared_norms(features)
         longest = float(norms.max())
@@ -181,8 +181,8 @@ class HyFDCASetupClient(ClientAlgorithm):
         )
         if samples < count or largest_dual <= 0:
             raise PayloadError(
-                f"the server's alignment cannot be used: {samples} samples of all clients, of which this one holds "
-                f"{count}, and dual variables up to {largest_dual:g}{SAME_VERSION}"
+                f"the server's alignment is invalid: {samples} samples of all clients, {count} of them of this "
+                f"client, and dual variables up to {largest_dual:g}{SAME_VERSION}"
             )
         self.state = self.State(
             dual=np.zeros(count),
@@ -210,8 +210,8 @@ class HyFDCASetupClient(ClientAlgorithm):
         long = int(np.count_nonzero(self.state.norms > _UNIT_NORM))
         if long and self.settings.preset in ("paper", "theory"):
             log.warning(
-                "%s: %d of %d rows are longer than 1 (the longest has norm %.6g), but the preset %s rests on "
-                "rows of norm 1 at most and may diverge; set data.scale: unit-rows, or another preset",
+                "%s: %d of %d rows have a norm above 1 (at most %.6g), so the preset %s, which assumes norms of "
+                "at most 1, may diverge; set data.scale: unit-rows, or use another preset",
                 self.client,
                 long,
                 len(self.state.norms),

@@ -60,11 +60,9 @@ class Clear:
 
     def _arrived(self, value: Value, sizes: Indices) -> Vector:
         if not isinstance(value, np.ndarray):
-            raise PayloadError(
-                f"an encrypted vector arrived, but this run is not encrypted (privacy: none){SAME_VERSION}"
-            )
+            raise PayloadError(f"the vector is encrypted, but this run is not (privacy: none){SAME_VERSION}")
         if value.shape != (sizes.sum(),):
-            raise PayloadError(f"an array of shape {value.shape} arrived, expected ({sizes.sum()},){SAME_VERSION}")
+            raise PayloadError(f"the array has shape {value.shape}, expected ({sizes.sum()},){SAME_VERSION}")
         return value.copy()
 
 
@@ -102,19 +100,17 @@ class Encrypted(Clear):
                 else "not finite; the steps may be too long"
             )
             raise OutOfRangeError(
-                f"{self.what}: a value is {problem} (this client's log has it)", diverged=not finite
+                f"{self.what}: a value is {problem}; the log of this client has the value", diverged=not finite
             ) from None
 
     def _arrived(self, value: Value, sizes: Indices) -> Vector:
         if not isinstance(value, Ciphertexts):
-            raise PayloadError(
-                f"a plain array arrived where this run has encrypted ones (privacy: paillier){SAME_VERSION}"
-            )
+            raise PayloadError(f"the array is not encrypted, but this run is (privacy: paillier){SAME_VERSION}")
         vector = CipherVector.from_wire(value, self.cipher.public)
         if vector.layout != self.layout or len(vector.ciphertexts) != len(sizes):
             raise PayloadError(
-                f"{len(vector.ciphertexts)} ciphertexts of {vector.layout} arrived, expected "
-                f"{len(sizes)} of {self.layout}{SAME_VERSION}"
+                f"the vector has {len(vector.ciphertexts)} ciphertexts of {vector.layout}, expected {len(sizes)} "
+                f"of {self.layout}{SAME_VERSION}"
             )
         try:
             values = self.cipher.decrypt(vector).reshape(-1, self.layout.slots)
@@ -129,6 +125,6 @@ class Encrypted(Clear):
 
     def _overflow(self) -> EncryptionError:
         return EncryptionError(
-            f"{self.what}: an encrypted sum has grown out of its range, or is none of this run; raise the ranges in "
-            "algorithm.encryption, or damp the steps"
+            f"{self.what}: an encrypted sum is out of range, or was not made in this run; raise the ranges in "
+            "algorithm.encryption, or use smaller steps"
         )

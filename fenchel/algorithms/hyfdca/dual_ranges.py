@@ -70,7 +70,8 @@ class DualRanges:
         if wanted is not None:
             if wanted > fits:
                 raise SettingsError(
-                    f"{wanted} given, but a ciphertext has room for {fits} values", key="algorithm.block"
+                    f"{wanted} given, but a ciphertext holds at most {fits} values; use at most that many",
+                    key="algorithm.block",
                 )
             return wanted
         if self.settings.messages == "dense":
@@ -94,8 +95,8 @@ class DualRanges:
             return Layout.fit(self.key_bits, precision, largest, additions, slots)
         except EncryptionError as error:
             raise SettingsError(
-                f"the {kind}s do not fit: {error}. The range of scores follows from the longest "
-                "row, objective.l2 and the largest dual variable, unless encryption.largest_score is given",
+                f"the {kind}s exceed what a ciphertext holds: {error}. The range of scores follows from the "
+                "longest row, objective.l2 and the largest dual variable, unless encryption.largest_score is set",
                 key="algorithm.encryption",
             ) from None
 

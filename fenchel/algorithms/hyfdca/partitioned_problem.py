@@ -193,17 +193,18 @@ def agreed_key(
     for client, key in found.items():
         if expected is not None and key != expected:
             raise RunStoppedError(
-                f"client {client} has the key {key.fingerprint}, but the server was given {expected.fingerprint} "
-                "(--public-key): give every client the secrets that belong to it"
+                f"client {client} has the key {key.fingerprint}, but --public-key of the server has "
+                f"{expected.fingerprint}; give every client the secrets of that key"
             )
         if key != found[first]:
             raise RunStoppedError(
                 f"clients {first} and {client} have different keys ({found[first].fingerprint} and "
-                f"{key.fingerprint}); all clients of a federation share one file of secrets, which fenchel keys makes"
+                f"{key.fingerprint}); give all clients the same file of secrets, made by fenchel keys"
             )
     if found[first].bits != bits:
         raise RunStoppedError(
-            f"the clients' key has {found[first].bits} bits, but algorithm.encryption.key_bits is {bits}"
+            f"the clients' key has {found[first].bits} bits, but algorithm.encryption.key_bits is {bits}; change "
+            "the setting, or make a key of that length with fenchel keys"
         )
     return keys[first].copy()
 
@@ -212,15 +213,15 @@ def _public_key(client: str, n: NDArray[np.uint8]) -> PublicKey:
     try:
         return PublicKey(int.from_bytes(n.tobytes(), "big"))
     except FenchelError as error:
-        raise RunStoppedError(f"client {client} has no usable public key: {error}") from None
+        raise RunStoppedError(f"client {client} has an invalid public key: {error}") from None
 
 
 def checked_norm_bits(norm_bits: int, client: str, encryption: Encryption) -> int:
     """Return a client's bound on its parts of rows after checking that it fits the settings."""
     if norm_bits > math.ceil(math.log2(encryption.largest_norm)):
         raise RunStoppedError(
-            f"client {client} has a part of a row whose squared norm is about 2^{norm_bits}, but "
-            f"algorithm.encryption.largest_norm is {encryption.largest_norm:g}; scale rows (data.scale: unit-rows), "
-            "or raise that setting"
+            f"client {client} has a part of a row with a squared norm of about 2^{norm_bits}, above "
+            f"algorithm.encryption.largest_norm ({encryption.largest_norm:g}); scale the rows (data.scale: "
+            "unit-rows), or raise the setting"
         )
     return max(norm_bits, _SHORTEST)

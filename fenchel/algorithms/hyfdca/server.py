@@ -232,17 +232,17 @@ class HyFDCA(HyFDCASetup):
             return
         missing = ", ".join(client for client in self.fleet.members if client not in cohort.clients)
         log.warning(
-            "no step in round %d: the line search needs all clients, and %s did not answer; after %d such rounds in "
-            "a row the run stops",
+            "round %d made no step, because the line search needs all clients and %s did not answer. After %d "
+            "such rounds in a row the run stops",
             self.fleet.round,
             missing,
             _PATIENCE,
         )
         if self.state.stalled == _PATIENCE:
             raise RunStoppedError(
-                f"no step in {_PATIENCE} rounds in a row: the line search needs all clients, and {missing} answered "
-                "some phases but not all; their logs say why. Mend that and go on with --resume RUN, or begin a new "
-                "run with preset: safe"
+                f"{_PATIENCE} rounds in a row made no step, because the line search needs all clients and "
+                f"{missing} did not answer every phase. See the logs of these clients, and continue with --resume "
+                "RUN, or begin a new run with preset: safe"
             )
 
     async def _best_step(self, shares: Mapping[str, Stored], proposed: Replies) -> float:
@@ -264,8 +264,8 @@ class HyFDCA(HyFDCASetup):
         g = best_step(float(wv), float(vv), terms, self._l2)
         if not math.isfinite(g):
             raise RunStoppedError(
-                "the line search has no finite step, because clients sent contributions "
-                "beyond all bounds; nothing was changed. Begin a new run with data.scale: unit-rows",
+                "the line search has no finite step, because clients sent contributions beyond all bounds. The "
+                "model is unchanged; begin a new run with data.scale: unit-rows",
                 round=self.fleet.round,
             )
         return g
@@ -318,8 +318,9 @@ class HyFDCA(HyFDCASetup):
         if len(current) < len(self.fleet.members):
             stale = ", ".join(client for client in self.fleet.members if client not in current.clients)
             log.warning(
-                "%s was away at the end: the final model lacks what others learnt of its samples. If it is not "
-                "lost, and the keys are still there: start all clients again, then --resume RUN does the end once more",
+                "clients that did not answer in the final step: %s. The final model lacks the updates of other "
+                "clients for their samples. If they kept their states and keys, start all clients and repeat the "
+                "final step with --resume RUN",
                 stale,
             )
         elif self.settings.monitor:
@@ -340,8 +341,8 @@ class HyFDCA(HyFDCASetup):
         missing = int(np.count_nonzero(~known & (self.hybrid.alignment.feature_holders > 0)))
         if missing:
             log.warning(
-                "the weights of %d features are 0 in the saved model: the clients that could decrypt them "
-                "are lost. To get them, begin a new run with these clients",
+                "the weights of %d features are 0 in the saved model, because the clients that could decrypt them "
+                "are lost. Begin a new run with these clients to learn them",
                 missing,
             )
         self.model = model

@@ -114,23 +114,24 @@ class HyFDCASetup(Algorithm):
         assert isinstance(problem, LinearObjective)
         if problem.l2 <= 0:
             raise SettingsError(
-                "HyFDCA needs a positive weight of the ridge (lambda), such as 0.01", key="objective.l2"
+                "lambda, the weight of the ridge, must be above 0 for HyFDCA; set it to, for example, 0.01",
+                key="objective.l2",
             )
         if problem.dtype != np.float64:
-            raise SettingsError("HyFDCA computes in float64; leave dtype out", key="objective.dtype")
+            raise SettingsError("HyFDCA computes in float64 only; leave dtype out", key="objective.dtype")
         self._l2 = problem.l2
         assert isinstance(problem.score_loss, MarginLoss)
         self._loss = problem.score_loss
         if self._searches_line and (self.settings.step_size, self.settings.step_decay) != (1.0, "constant"):
             raise SettingsError(
-                f"{self.settings.step_size:g} with step_decay: {self.settings.step_decay} given, but the line search "
-                "chooses the step size; leave both out, or set preset: safe, exact, paper or theory",
+                f"{self.settings.step_size:g} with step_decay: {self.settings.step_decay} given, but the line "
+                "search chooses the step size; leave both out, or set preset: safe, exact, paper or theory",
                 key="algorithm.step_size",
             )
         if self.settings.preset == "linesearch" and self._sampler != "all":
             raise SettingsError(
-                f"linesearch needs all clients in every round, but participation.sampler is {self._sampler}; use safe "
-                "or exact",
+                f"linesearch needs all clients in every round, but participation.sampler is {self._sampler}; use "
+                "preset: safe or exact, or kind: all",
                 key="algorithm.preset",
             )
 
@@ -208,9 +209,9 @@ class HyFDCASetup(Algorithm):
         if needed > limit:
             most = max(held, key=held.__getitem__)
             raise SettingsError(
-                f"to compare the {what} of {len(held)} clients takes about {needed:,} bytes, and "
-                f"network.in_flight_bytes is {limit:,}; client {most} alone has {held[most]:,}. The run does not "
-                "begin: look at that client's data, or, where there is the memory, set network.in_flight_bytes higher"
+                f"the comparison of the {what} of {len(held)} clients needs about {needed:,} bytes, above "
+                f"network.in_flight_bytes ({limit:,}); client {most} alone has {held[most]:,}. The run does not "
+                "begin. Check that client's data, or raise network.in_flight_bytes if the machine has the memory"
             )
 
     async def _prepare(self) -> None:
@@ -239,7 +240,9 @@ class HyFDCASetup(Algorithm):
 
     def _tell_alignment(self) -> None:
         if self.settings.layout == "ragged" and not self.settings.check_cells:
-            log.warning("check_cells: false. That no value is held twice is taken for granted")
+            log.warning(
+                "check_cells: false skips the check that no value has two holders; a value with two would count twice"
+            )
         alignment = self.hybrid.alignment
         for warning in alignment.warnings:
             log.warning("%s", warning)
@@ -287,8 +290,8 @@ class HyFDCASetup(Algorithm):
         long = sum(cast(int, reply["long_rows"]) for reply in received.values())
         if long and self.settings.preset in ("paper", "theory"):
             log.warning(
-                "%d of the clients' rows are longer than 1, but the preset %s rests on rows of norm 1 at most and may "
-                "diverge; set data.scale: unit-rows, or another preset. The clients' logs have the numbers",
+                "%d of the clients' rows have a norm above 1, so the preset %s, which assumes norms of at most 1, "
+                "may diverge. Set data.scale: unit-rows, or use another preset; the clients' logs have the norms",
                 long,
                 self.settings.preset,
             )

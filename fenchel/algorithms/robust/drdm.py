@@ -150,8 +150,8 @@ class DRDM(SampledByWeight):
         loud = self.settings.dual_estimator == "plain" and self.m < self.clients
         if loud and self.settings.correction.startswith("lambda"):
             log.warning(
-                "with dual_estimator: plain and fewer than all clients a round, lambda never settles, and correction: "
-                "%s follows it; use dual_estimator: control-variate",
+                "lambda never settles with dual_estimator: plain and partial participation, and correction: %s "
+                "follows lambda; use dual_estimator: control-variate",
                 self.settings.correction,
             )
 
@@ -203,10 +203,10 @@ class DRDM(SampledByWeight):
         if known <= 0:
             return
         mu = self.settings.fitting_regularization(known)
-        log.info("regularization is %.3g", mu)
+        log.info("regularization is set to %.3g", mu)
         if eta * (known + mu) >= 2:
             log.warning(
-                "client %s reports a smoothness of %.3g, with which local steps of step_size %g diverge; use "
+                "client %s reports a smoothness of %.3g, for which local steps of step_size %g diverge; use "
                 "algorithm.step_size: %.2g, or scale the data",
                 steepest,
                 known,
@@ -258,8 +258,8 @@ class DRDM(SampledByWeight):
             self.state.drift = np.zeros_like(self.state.drift)
             await self.fleet.all().tell("forget_drift")
             log.warning(
-                "the drifts of lost clients are not known with correction: %s, so all drifts begin at 0 again and the "
-                "run goes on; with correction: lambda-table that would not be necessary",
+                "the drifts of the lost clients are unknown with correction: %s, so the drifts of all clients are "
+                "reset to 0 and the run continues. correction: lambda-table would avoid this",
                 self.settings.correction,
             )
         return parted

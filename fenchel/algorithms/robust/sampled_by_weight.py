@@ -64,23 +64,24 @@ class SampledByWeight(Robust):
         sampler = self.fleet.participation.sampler
         if not isinstance(sampler, AllClients | FixedSize):
             raise SettingsError(
-                f"{sampler.kind} given, but {self.settings.name} draws its cohorts itself, by the clients' weights. "
-                "Use kind: fixed with a size, or kind: all",
+                f"{sampler.kind} given, but {self.settings.name} draws its cohorts itself, by the clients' "
+                "weights; use kind: fixed with a size, or kind: all",
                 key="participation.sampler.kind",
             )
         clients = len(self.fleet.members)
         size = sampler.size if isinstance(sampler, FixedSize) else clients
         if size > clients:
             raise SettingsError(
-                f"{size} given, but the run has {clients} clients, and so many different ones are asked for their "
-                f"loss in every round, also with algorithm.sampling: {self.settings.sampling}; use {clients} at most",
+                f"{size} given, but the run has only {clients} clients, and each round requests the losses of that "
+                f"many distinct ones, even with algorithm.sampling: {self.settings.sampling}; use at most "
+                f"{clients}",
                 key="participation.sampler.size",
             )
         if self.settings.exploration and self.settings.sampling == "without-replacement" and size == clients:
             raise SettingsError(
-                f"{self.settings.exploration:g} changes nothing, since with algorithm.sampling: without-replacement "
-                f"and participation.sampler for all {clients} clients all are drawn in every round; leave "
-                "exploration out, or draw fewer clients",
+                f"{self.settings.exploration:g} has no effect, because algorithm.sampling: without-replacement "
+                f"draws all {clients} clients in every round; leave exploration out, or draw fewer clients with "
+                "participation.sampler",
                 key="algorithm.exploration",
             )
 
@@ -104,7 +105,7 @@ class SampledByWeight(Robust):
             return
         losses = self.heard(await self._losses(self.fleet.all(), self.model, min_replies=None))
         self.state.dual_step_size = self._quiet_step(losses)
-        log.info("dual_step_size is %.3g", self.state.dual_step_size)
+        log.info("dual_step_size is set to %.3g", self.state.dual_step_size)
         self.state.losses[:] = np.nan  # the control variate begins at 0, as in runs with a given gamma
 
     def _quiet_step(self, losses: NDArray[np.float64]) -> float:
@@ -120,8 +121,8 @@ class SampledByWeight(Robust):
         mean = float(counted.mean())
         if mean <= 0:
             log.warning(
-                "the mean of the clients' first losses is %.3g, from which no dual_step_size follows; it is chosen as "
-                "if the mean were 1: give algorithm.dual_step_size",
+                "the mean of the clients' first losses is %.3g, from which dual_step_size cannot be derived. It "
+                "is set as for a mean of 1; set algorithm.dual_step_size to choose it",
                 mean,
             )
             return self._quiet_step(np.ones_like(losses))
@@ -129,9 +130,10 @@ class SampledByWeight(Robust):
         largest = int(losses.argmax())
         if 0 < _NOTABLE * median < losses[largest]:
             log.warning(
-                "client %s reports a first loss of %.3g, and the median is %.3g; for dual_step_size, which becomes "
-                "%.3g, a loss counts as %g medians at most. If the loss is right, algorithm.dual_step_size: %.3g suits "
-                "it; if it is wrong, leave the client out, or use algorithm.dual_step_size: %.3g",
+                "client %s reports a first loss of %.3g, and the median is %.3g. To derive dual_step_size, which "
+                "becomes %.3g, each loss is capped at %g medians. If the loss is right, set "
+                "algorithm.dual_step_size: %.3g; if it is wrong, leave the client out, or set "
+                "algorithm.dual_step_size: %.3g",
                 list(self.place)[int(np.nanargmax(self.state.losses))],
                 losses[largest],
                 median,
@@ -269,8 +271,9 @@ class SampledByWeight(Robust):
         loud = self._loudness(float(np.fmax.reduce(self.state.losses)), self.state.dual_step_size)
         if t == 1 and loud > 1 and self.m < self.clients:
             log.warning(
-                "local_steps * dual_step_size * clients * loss is %.2g: above 1 a client that is not asked for "
-                "its loss loses all of its weight at once; choose algorithm.dual_step_size so that it is below %g",
+                "local_steps * dual_step_size * clients * loss is %.2g. Above 1, a client outside the loss cohort "
+                "loses all of its weight in one round; set algorithm.dual_step_size so that the product is below "
+                "%g",
                 loud,
                 _QUIET,
             )

@@ -94,7 +94,8 @@ class Robust(FixedFleet):
         state.losses[state.lost] = np.nan
         state.weights = self.onto_simplex(state.weights)
         log.warning(
-            "%s: lost; the weight of %.3g goes to the %d clients that are left, whose largest loss is minimised now",
+            "lost: %s. Their weight of %.3g is redistributed to the remaining %d clients, whose largest loss is "
+            "now minimised",
             ", ".join(names),
             weight,
             self.clients,

@@ -46,9 +46,9 @@ class Budget:
         after = self.accountant.epsilon(self.releases + Counter([release]), self.delta)
         if after > self.cap:
             raise BudgetSpentError(
-                f"{what} is not sent. Together with the {self.uploads} before it{self.scope} the privacy loss would be "
-                f"epsilon = {after:.4g} (delta = {self.delta:g}), and {self.cap:.4g} is allowed. Nothing was given "
-                "away beyond the budget; a longer run needs more noise, set before it begins",
+                f"{what} is not sent, because with the {self.uploads} before it{self.scope} the privacy loss would "
+                f"be epsilon = {after:.4g} (delta = {self.delta:g}), above the allowed {self.cap:.4g}. The budget "
+                "was not exceeded; a longer run needs more noise from its first round",
                 epsilon=after,
                 allowed=self.cap,
             )

@@ -130,8 +130,8 @@ class LedgerFile:
 
     def _changed(self) -> CheckpointError:
         return CheckpointError(
-            "changed while this client was running, so its charges would be lost; nothing is sent. Is a "
-            "second client running with the same state folder? Start this one again once the file is in order",
+            "the privacy ledger changed while this client was running, so its charges would be lost, and nothing "
+            "is sent. Check that no second client runs with the same state folder, and start this one again",
             source=self.path or "",
         )
 
@@ -145,8 +145,8 @@ class LedgerFile:
                 data = file.read()
         except OSError as error:
             raise CheckpointError(
-                f"the privacy ledger cannot be read ({error.strerror}), so nothing is sent; make it "
-                "readable, or put a copy back that is as new",
+                f"the privacy ledger cannot be read ({error.strerror}), so nothing is sent; make the file "
+                "readable, or restore a copy that is as recent",
                 source=path,
             ) from error
         whole, _, rest = data.rpartition(b"\n")
@@ -195,19 +195,20 @@ class LedgerFile:
         kind, owner = self._header["kind"], self._header.get("owner")
         if header.get("kind") != kind:
             raise CheckpointError(
-                f"not a privacy ledger: its first line does not say {kind!r}; is --state this client's folder?",
+                f"not a privacy ledger, because its first line has no {kind!r}; check that --state is the folder "
+                "of this client",
                 source=path,
             )
         if header.get("version") not in self._versions:
             raise CheckpointError(
-                f"written in version {header.get('version')!r:.20} of the ledger; this Fenchel reads "
-                f"{self._versions[-1]}. Go on with the version of Fenchel that wrote it",
+                f"the privacy ledger has format version {header.get('version')!r:.20}, but this version of Fenchel "
+                f"reads {self._versions[-1]}; continue with the version of Fenchel that wrote it",
                 source=path,
             )
         if header.get("owner") != owner:
             raise CheckpointError(
-                f"the privacy ledger of {header.get('owner')!r:.80}, and {owner!r} is wanted here; is "
-                "--state this client's folder?",
+                f"the privacy ledger belongs to {header.get('owner')!r:.80}, not to {owner!r}; check that --state "
+                "is the folder of this client",
                 source=path,
             )
 
@@ -220,7 +221,7 @@ def writing_ledger(path: Path) -> Iterator[None]:
     except OSError as error:
         raise StorageError(
             f"the privacy ledger cannot be written ({error.strerror}), so nothing is sent and no budget spent. "
-            "Free disk space or make the folder writable, and start this client again",
+            "Make room on the disk or make the folder writable, and start this client again",
             source=path,
         ) from error
 
@@ -245,8 +246,8 @@ def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 def _damaged(path: Path, number: int, why: str) -> CheckpointError:
     return CheckpointError(
-        f"the privacy ledger is damaged: {why}. Nothing is sent, as the privacy loss so far is "
-        "unknown. Put an undamaged copy back that is as new as this one, or begin a new run without this client",
+        f"the privacy ledger is damaged: {why}. Nothing is sent, because the privacy loss so far is unknown. "
+        "Restore an undamaged copy that is as recent, or begin a new run without this client",
         source=path,
         row=number,
     )

@@ -88,24 +88,24 @@ class Policy(Section):
         wanted = []
         if evaluates and self._wants_encryption:
             wanted.append(
-                "has clients tell their exact losses, from which samples can be read, and the policy wants "
-                f"{self._wants_encryption} (with evaluation.clients: false they tell none)"
+                "has clients send exact losses, from which samples can be reconstructed, but the policy requires "
+                f"{self._wants_encryption} (with evaluation.clients: false they send none)"
             )
         bits = algorithm.key_bits
         if self.encryption == "required" and (bits is None or bits < SAFE_BITS):
             given = "nothing" if bits is None else f"under a key of {bits} bits, which can be broken"
-            wanted.append(f"encrypts {given}, and the policy wants encryption: required")
+            wanted.append(f"encrypts {given}, but the policy requires encryption")
         if self.protect_primal and not algorithm.hides_model:
-            wanted.append("shows the server this client's contributions, and the policy wants protect_primal: true")
+            wanted.append("shows the server this client's contributions, but the policy requires protect_primal: true")
         picks = getattr(algorithm, "picks", None)  # None for all blocks, and for algorithms without blocks
         if (least := self.least_picks) is not None and isinstance(picks, int):
             if picks < least:
-                wanted.append(f"asks for picks: {picks}, and the policy wants {least} or more")
+                wanted.append(f"has picks: {picks}, but the policy requires at least {least}")
             # With fewer, the server can compute a client's share from those of the others.
             elif getattr(algorithm, "picking", None) == "common":
                 wanted.append(
-                    f"asks for picking: common, of which this client's share may be smaller than the {least} picks "
-                    "that the policy wants (picking: independent gives each client all)"
+                    f"has picking: common, where this client's part may be smaller than the {least} picks that the "
+                    "policy requires (picking: independent gives each client all)"
                 )
         _refuse(client, wanted)
 
@@ -118,7 +118,7 @@ class Policy(Section):
             If the policy requires noise.
         """
         if self.wants_noise:
-            _refuse(client, ["sends uploads without differential privacy, and this client's policy wants it"])
+            _refuse(client, ["sends uploads without differential privacy, but the policy requires it"])
 
     def check_privacy(self, client: str, asked: DifferentialPrivacy, noise_multiplier: float, support: Support) -> None:
         """Reject a run whose differential privacy is weaker than the policy requires.
@@ -141,13 +141,13 @@ class Policy(Section):
         """
         wanted = []
         if asked.mechanism not in self.mechanisms:
-            wanted.append(f"asks for mechanism: {asked.mechanism}, and the policy wants {_any(self.mechanisms)}")
+            wanted.append(f"has mechanism: {asked.mechanism}, but the policy requires {_any(self.mechanisms)}")
         if support not in self.supports:
             wanted.append(f"sends {support} coordinates, and the policy wants {_any(self.supports)}")
         least = self.minimum_noise_multiplier
         if least is not None and noise_multiplier < least:
             wanted.append(
-                f"asks for a noise multiplier of {noise_multiplier:.4g}, and the policy wants {least:g} or more"
+                f"has a noise multiplier of {noise_multiplier:.4g}, but the policy requires at least {least:g}"
             )
         of_updates = asked.mechanism == "clip-update"
         limits = (
@@ -156,7 +156,7 @@ class Policy(Section):
             ("delta", asked.delta, self.delta),
         )
         wanted += [
-            f"asks for {name} = {given:g}, and the policy wants {most:g} or less"
+            f"has {name} = {given:g}, but the policy allows at most {most:g}"
             for name, given, most in limits
             if given is not None and most is not None and given > most
         ]
@@ -181,12 +181,17 @@ def load_policy(path: Path) -> Policy:
     try:
         values: Any = yaml_value(path.read_text())
     except OSError as error:
-        raise SettingsError(f"cannot be read ({error.strerror})", source=path, key="--privacy-policy") from None
+        raise SettingsError(
+            f"the privacy policy cannot be read ({error.strerror}); check the path and its permissions",
+            source=path,
+            key="--privacy-policy",
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"not valid YAML: {error}", source=path) from None
+        raise SettingsError(f"the privacy policy is not valid YAML: {error}", source=path) from None
     if not isinstance(values, dict):
         raise SettingsError(
-            f"expected a mapping such as {{maximum_epsilon: 5}}, found {type(values).__name__}", source=path
+            f"the privacy policy is of type {type(values).__name__}; expected a mapping such as {{maximum_epsilon: 5}}",
+            source=path,
         )
     try:
         policy = Policy.model_validate(values)

@@ -110,8 +110,8 @@ class Protection:
             integers = grid.integers(values)
         except ValueError as error:
             raise PrivacyBudgetError(
-                f"{name!r} stays here: {error}. No noise covers such values; take steps that are neither "
-                "endlessly small nor so large that the model grows without bound",
+                f"{name!r} is not sent: {error}. No noise protects such values; use step sizes that neither vanish "
+                "nor let the model grow without bound",
                 round=t,
             ) from None
         about = hashlib.sha256(np.ascontiguousarray(values).data).digest()
@@ -218,8 +218,8 @@ def _policy_ledger(client: str, policy: Policy | None, account: Account | None) 
     opened = None if account is None else account.opened(policy.maximum_epsilon, policy.delta)
     if opened is None and policy.maximum_epsilon is not None:
         raise SettingsError(
-            f"maximum_epsilon = {policy.maximum_epsilon:g} holds for all runs together, and nothing "
-            "says where they are counted; give a state folder, or name a file in the policy (ledger: PATH)",
+            f"maximum_epsilon = {policy.maximum_epsilon:g} limits all runs together, but no ledger for them is "
+            "given; use a state folder, or name a file in the policy (ledger: PATH)",
             client=client,
         )
     return opened
@@ -233,7 +233,8 @@ def _check_first(client: str, budget: Budget, release: Release) -> None:
     if first > budget.cap:
         raise SettingsError(
             f"client {client} does not take part: a single upload of this run costs epsilon = {first:.4g} (delta = "
-            f"{budget.delta:g}), and {budget.cap:g} is allowed for all of them"
+            f"{budget.delta:g}), and its policy allows {budget.cap:g} for all uploads. Ask the server's operator "
+            "for more noise, or raise the policy's limit"
         )
 
 
@@ -252,8 +253,8 @@ def _check_ledger(folder: Path | None) -> None:
     if folder is None or (folder / LEDGER).exists() or not (folder / SECRET).exists():
         return
     raise CheckpointError(
-        "the privacy ledger is missing, but this client has taken part in this run before, so its "
-        "privacy loss is unknown. Put the ledger back, or begin a new run without this client",
+        "the privacy ledger is missing, but this client has taken part in this run before, so its privacy loss is "
+        "unknown. Restore the ledger, or begin a new run without this client",
         source=folder / LEDGER,
     )
 

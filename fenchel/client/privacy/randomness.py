@@ -51,8 +51,9 @@ class PrivateRandomness:
         secret = path.read_bytes()
         if len(secret) != SECRET_BYTES:
             raise CheckpointError(
-                f"has {len(secret)} bytes, not {SECRET_BYTES}; it is damaged, and with it what this client "
-                "needs to go on with the run. Put an undamaged copy back, or begin a new run without this client",
+                f"the secret of this client's noise has {len(secret)} bytes, expected {SECRET_BYTES}, so it is "
+                "damaged and the client cannot continue the run. Restore an undamaged copy, or begin a new run "
+                "without this client",
                 source=path,
             )
         return cls(secret)

@@ -173,8 +173,8 @@ def calibrate(sampling_rate: float, uploads: int, delta: float, budget: float, m
     while not fits(enough):
         if enough == LARGEST_NOISE:
             raise SettingsError(
-                f"no noise keeps {uploads:,} uploads within epsilon = {budget:g}: not "
-                f"even {LARGEST_NOISE:g} times the sensitivity can be shown to; give a larger budget or fewer uploads",
+                f"no noise keeps {uploads:,} uploads within epsilon = {budget:g}, not even {LARGEST_NOISE:g} times "
+                "the sensitivity; use a larger budget or fewer uploads",
                 key="differential_privacy.budget",
             )
         enough = min(2 * enough, LARGEST_NOISE)
@@ -198,8 +198,8 @@ def require_library() -> None:
         import dp_accounting  # noqa: F401
     except ImportError:
         raise MissingDependencyError(
-            "privacy accounting needs the library dp-accounting, which is not installed; "
-            "install it with: pip install 'fenchel[privacy]'"
+            "privacy accounting needs dp-accounting, which is not installed; install it with pip install "
+            "'fenchel[privacy]'"
         ) from None
 
 

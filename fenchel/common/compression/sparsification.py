@@ -100,5 +100,6 @@ def _check_finite(vector: Vector) -> None:
         require_finite(vector)
     except NotFiniteError as error:
         raise NotFiniteError(
-            f"the vector to choose the largest entries of {error.problem}; did local training diverge?"
+            f"the vector whose largest entries are chosen: {error.problem}; if local training diverged, use a "
+            "smaller step size"
         ) from None

@@ -156,8 +156,8 @@ class ClientUplink:
         if self.protection is not None:
             if sensitivity is None:
                 raise PrivacyBudgetError(
-                    f"the sensitivity of {name!r} is not known, so it stays here; use an "
-                    "algorithm that docs/privacy.md lists",
+                    f"{name!r} is not sent, because its sensitivity is unknown; use an algorithm that "
+                    "docs/privacy.md lists",
                     client=self.client,
                 )
             values = self.protection.released(values, t, name, sensitivity, largest, occasion)

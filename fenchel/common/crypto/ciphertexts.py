@@ -56,14 +56,14 @@ class Ciphertexts:
         """
         layout = self.layout
         if len(self.key_id) != KEY_ID_BYTES:
-            raise PayloadError(f"ciphertexts name their key by {len(self.key_id)} bytes, not {KEY_ID_BYTES}")
+            raise PayloadError(f"the id of the ciphertexts' key has {len(self.key_id)} bytes, expected {KEY_ID_BYTES}")
         # A ciphertext is a number modulo n^2, and n is two bits longer than all slots together.
         if self.ciphertext_bytes * 8 < 2 * layout.slot_bits * layout.slots:
-            raise PayloadError(f"ciphertexts of {self.ciphertext_bytes} bytes have no room for {layout}")
+            raise PayloadError(f"ciphertexts of {self.ciphertext_bytes} bytes are too short for {layout}")
         most = min(layout.max_additions, LARGEST)
         if not 0 <= self.additions <= most:
             raise PayloadError(
-                f"ciphertexts are declared to be a sum of {self.additions} vectors, and {layout} have room for {most}"
+                f"the ciphertexts are declared as a sum of {self.additions} vectors, but {layout} allow at most {most}"
             )
         if not 0 <= self.count <= LARGEST or self.size > LARGEST:
-            raise PayloadError(f"ciphertexts hold {self.count} values, which is more than there can be")
+            raise PayloadError(f"the ciphertexts hold {self.count} values, more than is possible")

@@ -56,13 +56,13 @@ class Layout:
     def __post_init__(self) -> None:
         if not 1 <= self.value_bits < self.slot_bits <= _WIDEST:
             raise EncryptionError(
-                f"values of {self.value_bits} bits do not fit slots of {self.slot_bits} bits: a slot needs a bit for "
-                f"the sign, and may have up to {_WIDEST}"
+                f"values of {self.value_bits} bits do not fit slots of {self.slot_bits} bits; a slot needs one "
+                f"more bit for the sign, and has at most {_WIDEST}"
             )
         if not 0 <= self.fraction_bits <= _WIDEST:
-            raise EncryptionError(f"a fraction of {self.fraction_bits} bits; 0 to {_WIDEST} are possible")
+            raise EncryptionError(f"the values have {self.fraction_bits} fraction bits; expected 0 to {_WIDEST}")
         if self.slots < 1:
-            raise EncryptionError(f"a ciphertext holds at least one value, not {self.slots}")
+            raise EncryptionError(f"the layout has {self.slots} slots in a ciphertext; expected at least one")
 
     @classmethod
     def fit(cls, key_bits: int, fraction_bits: int, largest: float, additions: int, slots: int | None = None) -> Layout:
@@ -74,19 +74,19 @@ class Layout:
             Number of values in a ciphertext; by default as many as the key has room for.
         """
         if not (0 < largest < float("inf")):
-            raise EncryptionError(f"the largest magnitude to encrypt is {largest}; it must be positive and finite")
+            raise EncryptionError(f"the largest magnitude to encrypt is {largest}; expected a positive, finite number")
         if additions < 1:
-            raise EncryptionError(f"room for {additions} additions was asked for; a layout needs at least one")
+            raise EncryptionError(f"the layout allows {additions} additions; expected at least one")
         if not 0 <= fraction_bits <= _WIDEST:
-            raise EncryptionError(f"a fraction of {fraction_bits} bits; 0 to {_WIDEST} are possible")
+            raise EncryptionError(f"the values have {fraction_bits} fraction bits; expected 0 to {_WIDEST}")
         value_bits = max(1, round(Fraction(largest) * (1 << fraction_bits)).bit_length())
         slot_bits = (additions * ((1 << value_bits) - 1)).bit_length() + 1
         room = (key_bits - 2) // slot_bits
         if room < (slots or 1):
             raise EncryptionError(
-                f"{slots or 1} values up to {largest:g} with {fraction_bits} bits after the point and {additions} "
-                f"additions need {slots or 1} slots of {slot_bits} bits. A key of {key_bits} bits has room for "
-                f"{room}; use a longer key, a smaller range, fewer bits or fewer additions"
+                f"{slots or 1} values up to {largest:g} with {fraction_bits} fraction bits and {additions} "
+                f"additions need {slots or 1} slots of {slot_bits} bits, but a key of {key_bits} bits has space "
+                f"for {room}. Use a longer key, a smaller range, fewer bits or fewer additions"
             )
         return cls(slot_bits, fraction_bits, room if slots is None else slots, value_bits)
 
@@ -117,8 +117,8 @@ class Layout:
         """Raise an ``EncryptionError`` unless plaintexts of this layout fit a key."""
         if self.slot_bits * self.slots > key.bits - 2:
             raise EncryptionError(
-                f"{self.slots} slots of {self.slot_bits} bits do not fit a key of {key.bits} bits, which has room for "
-                f"{(key.bits - 2) // self.slot_bits}"
+                f"{self.slots} slots of {self.slot_bits} bits do not fit a key of {key.bits} bits, which has space "
+                f"for {(key.bits - 2) // self.slot_bits}; use a longer key or fewer slots"
             )
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ class Layout:
         """
         exact = np.asarray(values, np.float64)
         if exact.ndim != 1:
-            raise EncryptionError(f"an array of shape {exact.shape} cannot be packed; pack vectors")
+            raise EncryptionError(f"an array of shape {exact.shape} cannot be packed; expected a vector")
         with np.errstate(over="ignore"):
             scaled = exact * 2.0**self.fraction_bits
         np.rint(scaled, out=scaled)
@@ -156,9 +156,9 @@ class Layout:
                     f"the value at position {at} is {exact[at]}; only finite numbers can be encrypted"
                 )
             raise EncryptionError(
-                f"the value at position {at} is {exact[at]:g}, and only magnitudes below "
-                f"{2.0 ** (self.value_bits - self.fraction_bits):g} can be encrypted; "
-                "this range is a setting: raise it if such values are intended"
+                f"the value at position {at} is {exact[at]:g}, but its magnitude must be below "
+                f"{2.0 ** (self.value_bits - self.fraction_bits):g} for encryption; raise this range in the "
+                "settings if the value is right"
             )
         return scaled
 
@@ -199,15 +199,15 @@ class Layout:
         """
         if len(plaintexts) != self.ciphertexts(count):
             raise EncryptionError(
-                f"{len(plaintexts)} plaintexts cannot hold {count} values in {self.slots} slots each: "
-                f"{self.ciphertexts(count)} can"
+                f"{len(plaintexts)} plaintexts given for {count} values in {self.slots} slots each; expected "
+                f"{self.ciphertexts(count)}"
             )
         lifted = [(plaintext + self._bias) % n for plaintext in plaintexts]
         for at, number in enumerate(lifted):
             if number.bit_length() > self.slot_bits * self.slots:
                 raise EncryptionError(
-                    f"ciphertext {at} does not hold {self.slots} slots of {self.slot_bits} bits: a sum has overflowed, "
-                    "or it was made in another layout or with another key"
+                    f"ciphertext {at} does not hold {self.slots} slots of {self.slot_bits} bits; either a sum has "
+                    "overflowed, or the ciphertext has another layout or key"
                 )
         most = self.max_additions if additions is None else min(additions, self.max_additions)
         limit = most * self.largest_fresh
@@ -228,8 +228,8 @@ class Layout:
             whole = signed[:count].astype(np.float64)
         if beyond:
             raise EncryptionError(
-                f"the number at position {beyond[0]} is one that a permitted sum of {most} "
-                f"vectors cannot give ({self}): a sum has overflowed, or the ciphertext was made in another layout"
+                f"the number at position {beyond[0]} exceeds every sum of {most} vectors ({self}); either a sum "
+                "has overflowed, or the ciphertext has another layout"
             )
         return whole * 2.0**-self.fraction_bits
 

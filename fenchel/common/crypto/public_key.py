@@ -66,12 +66,19 @@ class PublicKey:
         bits = self.n.bit_length() if self.n > 0 else 0
         if not SMALLEST_BITS <= bits <= LARGEST_BITS:
             raise CredentialError(
-                f"a Paillier key of {bits} bits cannot be used; it must have {SMALLEST_BITS} to {LARGEST_BITS}"
+                f"a Paillier key of {bits} bits cannot be used; make one of {SMALLEST_BITS} to {LARGEST_BITS} bits "
+                "with fenchel keys"
             )
         if gmpy2.gcd(self.modulus, _SMALL_PRIMES) != 1:
-            raise CredentialError("this Paillier key is broken: its n is even or has a small factor")
+            raise CredentialError(
+                "this Paillier key is invalid, because its n is even or has a small factor; make new keys with "
+                "fenchel keys"
+            )
         if gmpy2.is_power(self.modulus) or gmpy2.is_prime(self.modulus):
-            raise CredentialError("this Paillier key is broken: its n is not a product of two different primes")
+            raise CredentialError(
+                "this Paillier key is invalid, because its n is not a product of two different primes; make new keys "
+                "with fenchel keys"
+            )
 
     @cached_property
     def modulus(self) -> mpz:
@@ -120,26 +127,35 @@ class PublicKey:
         """
         if looks_private(text):
             raise CredentialError(
-                "holds a private key, which can decrypt what the clients hide. A public key is wanted here: "
-                "give this place the file with the public key, and if the private one has reached a machine that "
-                "should not have it, make new keys",
+                "the file has a private key, which can decrypt the clients' values, but a public key is needed. "
+                "Use the file with the public key. If the private key has reached a machine that must not have "
+                "it, make new keys",
                 source=source,
             )
         content = parse_fields(text, PUBLIC_KIND, {"kind", "version", "fingerprint", "n"}, source)
         digits = content["n"]
         if not isinstance(digits, str) or not re.fullmatch("0x[1-9a-f][0-9a-f]*", digits):
-            raise CredentialError("'n' is not a number in hexadecimal digits, as in '0x1f'", source=source)
+            raise CredentialError(
+                "'n' is not a hexadecimal number, such as '0x1f', so the file is damaged; copy it again, or make new "
+                "keys with fenchel keys",
+                source=source,
+            )
         try:
             key = cls(int(digits, 16))
         except CredentialError as error:
             raise CredentialError(f"{error}", source=source) from None
         if content["fingerprint"] != key.fingerprint:
             raise CredentialError(
-                f"the fingerprint is not that of the key ({key.fingerprint}); the file is damaged or was edited",
+                f"the fingerprint does not match the key ({key.fingerprint}), so the file is damaged or was "
+                "edited; copy it again",
                 source=source,
             )
         if key.bits < smallest_bits:
-            raise CredentialError(f"a key of {key.bits} bits is too short; use {smallest_bits} or more", source=source)
+            raise CredentialError(
+                f"the key has {key.bits} bits, which is too short; make one of at least {smallest_bits} bits with "
+                "fenchel keys",
+                source=source,
+            )
         return key
 
 
@@ -149,34 +165,41 @@ def parse_fields(text: str, kind: str, names: Set[str], source: str) -> dict[str
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         fields = dict(pairs)
         if len(fields) != len(pairs):
-            raise CredentialError("a name appears twice in it", source=source)
+            raise CredentialError(
+                "the file has a name twice; copy it again, or make new keys with fenchel keys", source=source
+            )
         return fields
 
     try:
         content = json.loads(text, object_pairs_hook=unique) if len(text) <= _LONGEST_TEXT else None
     except (ValueError, RecursionError):
-        raise CredentialError(f"not a {kind}: it is not JSON, cut off, or nested too deeply", source=source) from None
+        raise CredentialError(
+            f"not a {kind}: the file is not JSON, is cut off, or is nested too deeply; copy it again", source=source
+        ) from None
     return check_fields(content, kind, names, source)
 
 
 def check_fields(content: object, kind: str, names: Set[str], source: str) -> dict[str, Any]:
     """Return the fields of a key after checking its kind, format version and names of fields."""
     if not isinstance(content, dict):
-        raise CredentialError(f"not a {kind}: expected an object with {sorted(names)}", source=source)
+        raise CredentialError(f"not a {kind}: expected a JSON object with {sorted(names)}", source=source)
     if content.get("kind") != kind:
         raise CredentialError(
-            f"expected a {kind}, found {content.get('kind')!r:.80}; fenchel keys makes the secrets that clients are "
-            "given, and the public key for the server",
+            f"the file is of kind {content.get('kind')!r:.80}; expected a {kind}. fenchel keys makes secrets for "
+            "the clients and a public key for the server",
             source=source,
         )
     version = content.get("version")
     if version != FORMAT_VERSION or isinstance(version, bool):
         raise CredentialError(
-            f"written in version {version!r:.20} of the format; this Fenchel reads version {FORMAT_VERSION}",
+            f"the file has format version {version!r:.20}, but this version of Fenchel reads {FORMAT_VERSION}; "
+            "make it again with fenchel keys",
             source=source,
         )
     if content.keys() != names:
-        raise CredentialError(f"a {kind} holds {sorted(names)}, each once, and nothing else", source=source)
+        raise CredentialError(
+            f"the file does not have exactly the names of a {kind}; expected {sorted(names)}, each once", source=source
+        )
     return content
 
 

@@ -35,7 +35,9 @@ class CipherVector:
     def __init__(self, key: PublicKey, layout: Layout, count: int, additions: int, ciphertexts: Residues) -> None:
         layout.check_fits(key)
         if count < 0 or len(ciphertexts) != layout.ciphertexts(count):
-            raise EncryptionError(f"{len(ciphertexts)} ciphertexts cannot hold {count} values, {layout.slots} in each")
+            raise EncryptionError(
+                f"{len(ciphertexts)} ciphertexts do not fit {count} values at {layout.slots} values a ciphertext"
+            )
         self.key = key
         self.layout = layout
         self.count = count
@@ -72,7 +74,9 @@ class CipherVector:
             return NotImplemented
         self._check_same_kind(other)
         if self.count != other.count:
-            raise EncryptionError(f"encrypted vectors of {self.count} and {other.count} values cannot be added")
+            raise EncryptionError(
+                f"encrypted vectors of {self.count} and {other.count} values cannot be added; expected the same number"
+            )
         terms = _checked([mine + theirs for mine, theirs in zip(self._terms, other._terms, strict=True)], self.layout)
         return self._like(self.layout, self.count, terms, self.ciphertexts.products(other.ciphertexts))
 
@@ -127,14 +131,16 @@ class CipherVector:
         at most one in magnitude keeps the number of additions, and a larger factor multiplies it.
         """
         if shift < 0:
-            raise EncryptionError(f"a shift of {shift} bits; multiply the numerator by a power of two instead")
+            raise EncryptionError(
+                f"a shift of {shift} bits is negative; multiply the numerator by a power of two instead"
+            )
         layout = self.layout.rescaled(shift)
         grown = abs(numerator) * self.layout.largest_fresh
         terms = _checked([-(-terms * grown // layout.largest_fresh) for terms in self._terms], layout)
         try:
             powers = self.ciphertexts.powers(numerator)
         except ValueError:
-            raise EncryptionError("a number that is no ciphertext of this key has no multiples") from None
+            raise EncryptionError("a number that is not a ciphertext of this key cannot be multiplied") from None
         return self._like(layout, self.count, terms, powers)
 
     def settled(self) -> CipherVector:
@@ -176,7 +182,9 @@ class CipherVector:
         places = np.asarray(indices, np.int64).reshape(-1)
         outside = (places < 0) | (places >= len(self.ciphertexts))
         if outside.any():
-            raise EncryptionError(f"there is no ciphertext {places[outside][0]} in a vector of {len(self.ciphertexts)}")
+            raise EncryptionError(
+                f"position {places[outside][0]} is outside of the vector, which has {len(self.ciphertexts)} ciphertexts"
+            )
         found: list[int] = places.tolist()
         return found
 
@@ -185,17 +193,21 @@ class CipherVector:
         places = self._places(indices)
         self._check_same_kind(other)
         if len(places) != len(other.ciphertexts):
-            raise EncryptionError(f"there are {len(other.ciphertexts)} ciphertexts for {len(places)} positions")
+            raise EncryptionError(
+                f"{len(other.ciphertexts)} ciphertexts given for {len(places)} positions; expected as many"
+            )
         return places
 
     def _check_same_kind(self, other: CipherVector) -> None:
         if self.key != other.key:
             raise EncryptionError(
-                f"a vector under the key {self.key.fingerprint} and one under the key {other.key.fingerprint} "
-                "cannot be added; all clients of a federation share one key file"
+                f"an encrypted vector of the key {self.key.fingerprint} and one of the key {other.key.fingerprint} "
+                "cannot be added; give all clients the same file of secrets"
             )
         if self.layout != other.layout:
-            raise EncryptionError(f"vectors of different layouts cannot be added: {self.layout}; and {other.layout}")
+            raise EncryptionError(
+                f"encrypted vectors of different layouts cannot be added: {self.layout}; and {other.layout}"
+            )
 
 
 def _checked(terms: list[int], layout: Layout) -> list[int]:
@@ -203,8 +215,8 @@ def _checked(terms: list[int], layout: Layout) -> list[int]:
     most = max(terms, default=0)
     if most > layout.max_additions or min(terms, default=0) < 0:
         raise EncryptionError(
-            f"a sum of {most} encrypted vectors may overflow: slots of {layout.slot_bits} bits have room for "
-            f"{layout.max_additions} values of {layout.value_bits} bits; make the layout for more additions"
+            f"a sum of {most} encrypted vectors may overflow, because slots of {layout.slot_bits} bits hold at "
+            f"most {layout.max_additions} values of {layout.value_bits} bits; use a layout for more additions"
         )
     return terms
 
@@ -221,24 +233,25 @@ def check_received(wire: Ciphertexts, key: PublicKey) -> None:
     """
     if wire.key_id != key.id:
         raise PayloadError(
-            f"ciphertexts are under the key {bytes(wire.key_id).hex()}, expected {key.fingerprint}; "
-            "do all clients use the key file of this federation?"
+            f"the ciphertexts have the key {bytes(wire.key_id).hex()}, expected {key.fingerprint}; give all "
+            "clients the same file of secrets"
         )
     wire.check()
     if wire.ciphertext_bytes != key.ciphertext_bytes:
         raise PayloadError(
-            f"ciphertexts have {wire.ciphertext_bytes} bytes each; under this key they have {key.ciphertext_bytes}"
+            f"the ciphertexts have {wire.ciphertext_bytes} bytes each, but those of this key have "
+            f"{key.ciphertext_bytes}"
         )
     if len(wire.data) != wire.size:
-        raise PayloadError(f"ciphertexts have {len(wire.data)} bytes, expected {wire.size}")
+        raise PayloadError(f"the ciphertexts have {len(wire.data)} bytes in all, expected {wire.size}")
     try:
         wire.layout.check_fits(key)
     except EncryptionError as error:
-        raise PayloadError(f"ciphertexts have an impossible layout: {error}") from None
+        raise PayloadError(f"the layout of the ciphertexts is invalid: {error}") from None
     limit = key.n_squared
     numbers = big_endian(wire.data, wire.ciphertext_bytes)
     for place, number in enumerate(numbers):
         if not 0 < number < limit:
-            raise PayloadError(f"the ciphertext at position {place} is out of range: it must lie in 1 .. n^2 - 1")
+            raise PayloadError(f"the ciphertext at position {place} is out of range; expected 1 to n^2 - 1")
     if (bad := without_inverse(numbers, key)) is not None:
-        raise PayloadError(f"the number at position {bad} is no ciphertext: it shares a factor with n")
+        raise PayloadError(f"the number at position {bad} is not a ciphertext, because it shares a factor with n")

@@ -41,7 +41,7 @@ def grid(
     _check_groups(settings, clients, samples)
     if settings.feature_groups > features:
         raise DataError(
-            f"{settings.feature_groups} given, but there are {features} features; use at most {features}",
+            f"{settings.feature_groups} given, but the data set has {features} features; use at most {features}",
             key="data.partition.feature_groups",
         )
     rows = deal(samples, settings.sample_groups, generator(seed, "partition", "grid"))
@@ -57,7 +57,7 @@ def _quadrants(pixels: int, features: int) -> list[Indices]:
     side = round(pixels**0.5)
     if side * side != pixels or side < 2:
         raise DataError(
-            f"quadrants need a square image, which {pixels} features are not; use layout: contiguous",
+            f"quadrants need a square image, but the data set has {pixels} features; use layout: contiguous",
             key="data.partition.layout",
         )
     row, column = np.divmod(np.arange(pixels), side)
@@ -90,8 +90,8 @@ def ragged(matrix: sp.csr_array, clients: int, seed: int, settings: RaggedPartit
     cells = by_owner(owner, clients)
     if empty := sum(len(mine) == 0 for mine in cells):
         raise DataError(
-            f"{empty} of {clients} clients would get no value, as {matrix.nnz} non-zero "
-            "values are too few; use fewer sample_groups or feature_groups",
+            f"{empty} of {clients} clients would hold no value, because the data set has only {matrix.nnz} "
+            "non-zero values; use fewer sample_groups or feature_groups",
             key="data.partition",
         )
     return [
@@ -104,13 +104,13 @@ def _check_groups(settings: GridPartition | RaggedPartition, clients: int, sampl
     needed = settings.sample_groups * settings.feature_groups
     if clients != needed:
         raise DataError(
-            f"{settings.sample_groups} sample groups x {settings.feature_groups} feature "
-            f"groups are for {needed} clients, but there are {clients}; change sample_groups, "
-            "feature_groups or the number of clients",
+            f"{settings.sample_groups} sample groups x {settings.feature_groups} feature groups make {needed} "
+            f"blocks, but there are {clients} clients; change sample_groups, feature_groups or clients so that "
+            "each client has one block",
             key="data.partition",
         )
     if settings.sample_groups > samples:
         raise DataError(
-            f"{settings.sample_groups} given, but there are {samples} training samples; use at most {samples}",
+            f"{settings.sample_groups} given, but the data set has {samples} training samples; use at most {samples}",
             key="data.partition.sample_groups",
         )

@@ -288,8 +288,8 @@ def load(name: str, folders: tuple[Path, ...] | None = None) -> DataSet:
         return read_npz(files[CANONICAL])
     if entry is None:
         raise DataError(
-            f"no data set is called {name!r}; known are {', '.join(known_names(folders))}; "
-            f"`fenchel data import {name} FILE...` makes one of your own files",
+            f"the data set {name!r} is unknown (known: {', '.join(known_names(folders))}); make it from your own "
+            f"files with `fenchel data import {name} FILE...`",
             key="data.name",
         )
     if files is None:
@@ -298,9 +298,9 @@ def load(name: str, folders: tuple[Path, ...] | None = None) -> DataSet:
         if name in UNPUBLISHED:
             fetched = f"{' and '.join(file.name for file in entry.files)} have no public address; "
         raise DataError(
-            f"{name} is not on this machine (looked in "
-            f"{', '.join(str(folder / (entry.folder or name)) for folder in searched)}); "
-            f"{fetched}`fenchel data import {name} FILE...` takes files you have",
+            f"the data set {name} is not on this machine (searched: "
+            f"{', '.join(str(folder / (entry.folder or name)) for folder in searched)}); {fetched}`fenchel data "
+            f"import {name} FILE...` imports your own files",
             key="data.name",
         )
     if name in UNPUBLISHED:
@@ -316,8 +316,8 @@ def _check(entry: Entry, files: Mapping[str, Path]) -> None:
         found = hashlib.sha256(files[file.name].read_bytes()).hexdigest()
         if found != file.sha256:
             raise ChecksumError(
-                f"its SHA-256 is {found}, expected {file.sha256} for {entry.name}; "
-                f"`fenchel data import NAME FILE` takes another file, under a name of its own",
+                f"the SHA-256 is {found}, expected {file.sha256} for {entry.name}; download the file again, or "
+                "import your own under another name with `fenchel data import NAME FILE`",
                 source=files[file.name],
                 found=found,
                 expected=file.sha256 or "",
@@ -332,7 +332,8 @@ def verify(dataset: DataSet, entry: Entry, where: str) -> None:
     if found != expected:
         words = "{} training samples, {} test samples, {} features, {} classes"
         raise DataError(
-            f"{words.format(*found)}; expected those of {entry.name}: {words.format(*expected)}", source=where
+            f"the file has {words.format(*found)}; expected {words.format(*expected)}, as {entry.name} has",
+            source=where,
         )
 
 
@@ -360,7 +361,7 @@ def import_files(
         Limits on the size of each file, unless they are public files of the catalogue.
     """
     if not re.fullmatch(NAME_PATTERN, name):
-        raise DataError(f"{name!r} is no name for a data set; expected lower-case letters, digits, dots and dashes")
+        raise DataError(f"{name!r} cannot be the name of a data set; use lower-case letters, digits, dots and dashes")
     entry = CATALOGUE.get(name)
     given = {path.name: path for path in files}
     if entry is not None and entry.files and set(given) == {file.name for file in entry.files}:

@@ -37,7 +37,8 @@ def class_groups(labels: NDArray[Any], positive: NDArray[np.bool_], clients: int
     for side, rows in (("positive", np.flatnonzero(positive)), ("negative", np.flatnonzero(~positive))):
         if len(rows) == 0:
             raise DataError(
-                f"no training sample is {side}; change objective.positive, or use more samples", key="data.partition"
+                f"no training sample has a {side} class; change objective.positive, or use more samples",
+                key="data.partition",
             )
         present = rng.permutation(np.unique(labels[rows]))
         for position, label in enumerate(present):
@@ -46,8 +47,8 @@ def class_groups(labels: NDArray[Any], positive: NDArray[np.bool_], clients: int
             holders = range(position, clients, len(present)) if len(present) < clients else (position % clients,)
             if len(mine) < len(holders):
                 raise DataError(
-                    f"{clients} clients share {len(present)} {side} classes, so class {label} has "
-                    f"{len(holders)} holders, but only {len(mine)} training samples; use fewer clients",
+                    f"{clients} clients share {len(present)} {side} classes, so {len(holders)} clients hold class "
+                    f"{label}, but it has only {len(mine)} training samples; use fewer clients",
                     key="data.partition",
                 )
             for client, piece in zip(holders, np.array_split(mine, len(holders)), strict=True):

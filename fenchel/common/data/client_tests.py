@@ -43,8 +43,8 @@ def own_distribution(held: Sequence[NDArray[Any]], labels: NDArray[Any], seed: i
     sizes = np.array([len(mine) for mine in held])
     if len(labels) < len(held):
         raise DataError(
-            f"{len(labels)} test samples cannot be divided among {len(held)} clients; use fewer "
-            "clients, a larger test set, or data.holdout",
+            f"{len(labels)} test samples cannot be divided among {len(held)} clients; use fewer clients, a larger "
+            "test set, or data.holdout",
             key="data.client_tests",
         )
     tests = []
@@ -53,7 +53,7 @@ def own_distribution(held: Sequence[NDArray[Any]], labels: NDArray[Any], seed: i
         taken = _taken(int(size), counts, left)
         if not taken.any():
             raise DataError(
-                "no test sample of the classes that it holds is left for it; use fewer clients, a larger test set, "
+                "the test set has no sample of this client's classes left; use fewer clients, a larger test set, "
                 "or data.holdout",
                 key="data.client_tests",
                 client=str(client),

@@ -64,7 +64,9 @@ def read_csv(
         try:
             fields = [field.strip() for field in next(csv.reader([first], delimiter=delimiter), [])]
         except csv.Error as error:
-            raise DataError(f"the first line is not one of a CSV table: {error}", source=path) from error
+            raise DataError(
+                f"the first line cannot be read as CSV ({error}); check the quotes and the delimiter", source=path
+            ) from error
         limits.require_bytes(len(fields) * _COLUMN_BYTES, path)
         if not any(fields):
             raise DataError("the first line is empty; expected column names or values", source=path)
@@ -88,7 +90,9 @@ def read_csv(
                 ),
             )
         except pa.ArrowException as error:
-            raise DataError(f"not a CSV table of {len(names)} columns: {error}", source=path) from error
+            raise DataError(
+                f"the file cannot be read as a CSV table of {len(names)} columns: {error}", source=path
+            ) from error
     return from_table(table, label, path, identifier, holder, limits)
 
 
@@ -97,8 +101,8 @@ def _refuse_numbered(first: list[str], path: Path) -> None:
     numbers = [field for field in first if _is_number(field)]
     if len(numbers) > 2 and numbers == [str(column) for column in range(len(numbers))]:
         raise DataError(
-            "the first line numbers the columns, as pandas does where they have no names; it would be a sample. Name "
-            "the columns, or leave the line out (header=False)",
+            "the first line numbers the columns, as pandas writes columns without names, and would be read as a "
+            "sample. Name the columns, or write the file with header=False",
             source=path,
         )
 
@@ -142,7 +146,7 @@ def read_parquet(
         table = pyarrow.parquet.ParquetFile(path, read_dictionary=words).read(use_threads=False)
         table.validate(full=True)  # reading values of a damaged table may raise anything, or nothing
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError for a column name that is not UTF-8
-        raise DataError(f"not a Parquet file: {error}", source=path) from error
+        raise DataError(f"the file cannot be read as Parquet: {error}", source=path) from error
     _refuse_repeated(table.column_names, path)
     return from_table(table, label, path, identifier, holder, limits)
 
@@ -152,7 +156,7 @@ def _require_modest(file: Any, path: Path, limits: DataLimits) -> None:
     for field in file.schema_arrow:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         if not (pa.types.is_primitive(kind) or pa.types.is_null(kind) or _is_word(kind)):
-            raise DataError(f"of type {kind}; expected numbers or words", source=path, column=field.name)
+            raise DataError(f"the column has type {kind}; expected numbers or strings", source=path, column=field.name)
     groups = [file.metadata.row_group(group) for group in range(file.metadata.num_row_groups)]
     columns = [group.column(column) for group in groups for column in range(group.num_columns)]
     limits.require_bytes(sum(column.total_uncompressed_size for column in columns), path)
@@ -184,10 +188,13 @@ def from_table(
         label = "label" if "label" in names else names[-1] if names else ""
     if label not in names:
         raise DataError(
-            f"there is no such column for the label; the columns are {listed(names)}", source=path, column=label
+            f"the label has no column of this name; the columns are {listed(names)}", source=path, column=label
         )
     if table.num_rows == 0 or len(names) == 1:
-        raise DataError(f"{table.num_rows} rows, {len(names) - 1} feature columns; expected some of both", source=path)
+        raise DataError(
+            f"the table has {table.num_rows} rows and {len(names) - 1} feature columns; expected at least one of each",
+            source=path,
+        )
     columns = [name for name in names if name != label]
     single = all(pa.types.is_float32(table.schema.field(name).type) for name in columns)
     features = np.empty((table.num_rows, len(columns)), np.float32 if single else np.float64)
@@ -209,8 +216,8 @@ def _refuse_index(table: Any, path: Path) -> None:
         and np.array_equal(first.to_numpy(), np.arange(table.num_rows))
     ):
         raise DataError(
-            "the first column has no name and numbers the rows, as an index of pandas; it would be a feature. Write "
-            "the file with index=False, or name the column",
+            "the first column has no name and numbers the rows, as an index of pandas, and would be read as a "
+            "feature. Write the file with index=False, or name the column",
             source=path,
         )
 
@@ -236,7 +243,9 @@ def numbers_of(column: Any, name: str, path: Path) -> NDArray[Any]:
     if not finite.all():
         row = int(np.argmin(finite))
         found = "an empty value" if column[row].as_py() is None else str(values[row])
-        raise DataError(f"{found}; expected a finite number in every row", source=path, column=name, row=row + 1)
+        raise DataError(
+            f"the cell has {found}; expected a finite number in every row", source=path, column=name, row=row + 1
+        )
     return values
 
 
@@ -256,10 +265,13 @@ def _set_apart(
     if name is None:
         return table, None
     if name == label:
-        raise DataError("named for the label, too; name another column", source=path, column=name, key=key)
+        raise DataError("the column is the label as well; name another column", source=path, column=name, key=key)
     if name not in table.column_names:
         raise DataError(
-            f"there is no such column; the columns are {listed(table.column_names)}", source=path, column=name, key=key
+            f"the table has no column of this name; the columns are {listed(table.column_names)}",
+            source=path,
+            column=name,
+            key=key,
         )
     return table.drop_columns([name]), _values(table.column(name), name, path, limits, key=key)
 
@@ -270,7 +282,7 @@ def _values(
     """Return a column of texts or integers, or of any numbers, after checking that no value is missing."""
     if column.null_count:
         row = next(i for i, value in enumerate(column, start=1) if value.as_py() is None)
-        raise DataError("empty; expected a value in every row", source=path, column=name, row=row, key=key)
+        raise DataError("the value is empty; expected a value in every row", source=path, column=name, row=row, key=key)
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if _is_word(kind):
         distinct = column.unique()
@@ -285,7 +297,9 @@ def _values(
         numbers: NDArray[Any] = column.to_numpy()
         return numbers
     numbers_wanted = "numbers" if fractions else "whole numbers"
-    raise DataError(f"of type {kind}; expected words or {numbers_wanted}", source=path, column=name, key=key)
+    raise DataError(
+        f"the column has type {kind}; expected strings or {numbers_wanted}", source=path, column=name, key=key
+    )
 
 
 def _is_word(kind: Any) -> bool:
@@ -295,7 +309,7 @@ def _is_word(kind: Any) -> bool:
 def _refuse_repeated(names: list[str], path: Path) -> None:
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
-        raise DataError("two columns are called so; expected different names", source=path, column=repeated)
+        raise DataError("two columns have this name; give each its own", source=path, column=repeated)
 
 
 def _is_number(text: str) -> bool:

@@ -30,7 +30,7 @@ COMPRESSIONS = tuple(_OPENERS)
 def missing(path: Path) -> DataError:
     """Return the error for a data file that does not exist."""
     seen = "" if path.is_absolute() else f" in {Path.cwd()}"
-    return DataError(f"there is no such file{seen}; check data.file, or the --data of a client", source=path)
+    return DataError(f"the file does not exist{seen}; check data.file, or --data of a client", source=path)
 
 
 class _Counted(io.RawIOBase):
@@ -81,7 +81,7 @@ def opened(path: Path, limits: DataLimits = UNLIMITED) -> Iterator[BinaryIO]:
         raise missing(path) from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise DataError(f"cannot be read: {reason}", source=path) from error
+        raise DataError(f"the file cannot be read: {reason}", source=path) from error
 
 
 def plain_name(path: Path) -> str:

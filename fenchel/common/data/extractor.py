@@ -70,8 +70,9 @@ class Extractor:
         """Return the extractor for a data set, even if the file of weights is missing."""
         if image is None or peak is None or image[0] not in (1, 3):
             raise DataError(
-                f"{settings.network} takes images of one channel or three of which the largest pixel value is known (a "
-                "NumPy file of bytes, say), and these are none; remove extractor, or use such a data set",
+                f"{settings.network} needs images of one or three channels with a known largest pixel value (such "
+                "as a NumPy file of bytes), which this data set does not have; remove data.extractor, or use such "
+                "a data set",
                 source=where,
                 key="data.extractor",
             )
@@ -92,12 +93,13 @@ class Extractor:
         """Return the error of a missing file or library, or ``None`` if features can be computed."""
         if importlib.util.find_spec("torch") is None:
             return MissingDependencyError(
-                "needs torch, which is not installed here: pip install 'fenchel[torch]'", key="data.extractor"
+                "the extractor needs torch, which is not installed; install it with pip install 'fenchel[torch]'",
+                key="data.extractor",
             )
         if not self.path.is_file():
             return DataError(
-                f"not on this machine; put the weights of {self.settings.network} there (docs/data.md says where "
-                f"they are from), or name another place with ${VARIABLE}",
+                f"the weights of {self.settings.network} are not on this machine; put their file here "
+                f"(docs/data.md names its source), or name another path with ${VARIABLE}",
                 source=self.path,
                 key="data.extractor.file",
             )
@@ -111,7 +113,7 @@ class Extractor:
         wanted = self.settings.sha256
         if wanted is not None and found != wanted:
             raise ChecksumError(
-                f"its SHA-256 is {found}, expected {wanted}: this is another file than the run's",
+                f"the SHA-256 is {found}, but the run expects {wanted}; put the run's file of weights here",
                 source=self.path,
                 key="data.extractor.sha256",
                 found=found,
@@ -170,7 +172,7 @@ class Extracted:
         missing = rows[done[rows] == 0]
         if missing.size:
             log.info(
-                "computing the features of %d images by %s; they are kept in %s",
+                "computing the features of %d images with %s; they are stored in %s",
                 missing.size,
                 self.extractor.settings.network,
                 self.folder,
@@ -221,7 +223,8 @@ def _shared(path: Path, dtype: type[np.generic], shape: tuple[int, ...]) -> NDAr
         whole = file.read(len(header)) == header and size == len(header) + np.dtype(dtype).itemsize * math.prod(shape)
     if not whole:
         raise DataError(
-            "features that were kept are damaged, or of another NumPy; remove the file, and they are computed again",
+            "the stored features are damaged, or of another version of NumPy; remove the file, and they are "
+            "computed again",
             source=path,
         )
     return np.memmap(path, dtype, mode="r+", offset=len(header), shape=shape)

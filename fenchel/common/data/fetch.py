@@ -60,7 +60,7 @@ def fetch(
 def entry_of(name: str) -> Entry:
     """Return the catalogue's entry for a name."""
     if name not in CATALOGUE:
-        raise DataError(f"no public source is known; there are those of {', '.join(CATALOGUE)}", source=name)
+        raise DataError(f"this data set has no public source; those with one are {', '.join(CATALOGUE)}", source=name)
     return CATALOGUE[name]
 
 
@@ -70,7 +70,7 @@ def _download(file: PublicFile, target: Path, name: str, progress: Progress | No
         f"into a folder {name} of the folder that $FENCHEL_DATA names"
     )
     if not file.url.startswith(("https://", "http://")):
-        raise DataError("expected an address that starts with https:// or http://", source=file.url)
+        raise DataError("not an address that starts with https:// or http://", source=file.url)
     digest = hashlib.sha256()
     done = 0
     try:
@@ -88,13 +88,13 @@ def _download(file: PublicFile, target: Path, name: str, progress: Progress | No
         with error:
             raise DataError(f"the server answered {error.code} {error.reason}; {remedy}", source=file.url) from error
     except (OSError, http.client.HTTPException) as error:
-        raise DataError(f"cannot be downloaded: {error}; {remedy}", source=file.url) from error
+        raise DataError(f"the download failed: {error}; {remedy}", source=file.url) from error
     if total is not None and done != total:
-        raise DataError(f"{done} of {total} bytes arrived; try again, or {remedy}", source=file.url)
+        raise DataError(f"only {done} of {total} bytes arrived; try again, or {remedy}", source=file.url)
     if file.sha256 is not None and (found := digest.hexdigest()) != file.sha256:
         raise ChecksumError(
-            f"its SHA-256 is {found}, expected {file.sha256}; the file was changed or damaged on its way and was not "
-            f"kept; {remedy}",
+            f"the SHA-256 is {found}, expected {file.sha256}, so the file was changed or damaged during the "
+            f"download and is not kept; {remedy}",
             source=file.url,
             found=found,
             expected=file.sha256,

@@ -43,15 +43,14 @@ def _holders(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64])
     places = clients * settings.per_client
     if settings.per_client > len(sizes):
         raise DataError(
-            f"{settings.per_client} given, but the training samples have only "
-            f"{len(sizes)} classes; use at most {len(sizes)}",
+            f"{settings.per_client} given, but the training samples have only {len(sizes)} classes; use at most "
+            f"{len(sizes)}",
             key="data.partition.per_client",
         )
     if places < len(sizes):
         raise DataError(
-            f"{clients} clients of {settings.per_client} classes hold at most "
-            f"{places} of {len(sizes)} classes, so samples would be lost; use at least "
-            f"{-(-len(sizes) // clients)}",
+            f"{clients} clients of {settings.per_client} classes hold at most {places} of {len(sizes)} classes, so "
+            f"samples would be lost; use at least {-(-len(sizes) // clients)}",
             key="data.partition.per_client",
         )
     most = np.minimum(sizes, clients)
@@ -60,9 +59,9 @@ def _holders(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64])
         most = _room(settings, clients, sizes, most)
     if places > shares:
         raise DataError(
-            f"{clients} clients of {settings.per_client} classes need {places} "
-            f"shares, but the classes with {sizes.min()} to {sizes.max()} training samples give only "
-            f"{shares}; use fewer clients or classes per client",
+            f"{clients} clients of {settings.per_client} classes need {places} shares, but classes of "
+            f"{sizes.min()} to {sizes.max()} training samples allow only {shares}; use fewer clients or classes "
+            "per client",
             key="data.partition.per_client",
         )
     return apportion(places, sizes, at_least=min(1, int(most.min())), at_most=most)
@@ -109,9 +108,9 @@ def _equal_shares(
 
 def _too_many(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64]) -> DataError:
     return DataError(
-        f"{clients} clients of {settings.per_client} classes cannot all hold "
-        f"{settings.samples} of {sizes.sum()} training samples, in classes of {sizes.min()} to "
-        f"{sizes.max()}; use fewer samples or clients",
+        f"{clients} clients of {settings.per_client} classes cannot each hold {settings.samples} of the "
+        f"{sizes.sum()} training samples, because the classes have {sizes.min()} to {sizes.max()} samples; use "
+        "fewer samples or clients",
         key="data.partition.samples",
     )
 

@@ -60,11 +60,14 @@ def read_file(
     form = name.rpartition(".")[2] if "." in name else ""
     if label is not None and form not in ("csv", "tsv", "data", "parquet"):
         raise DataError(
-            "named for the label, but only the columns of CSV and Parquet files have names", source=path, column=label
+            "the label is given as a column name, but only CSV and Parquet files have column names; leave it out",
+            source=path,
+            column=label,
         )
     if holder is not None and form not in ("csv", "tsv", "data", "parquet", "npz"):
         raise DataError(
-            f"{holder!r} given, but only CSV, Parquet and NumPy files can have one",
+            f"{holder!r} given, but only CSV, Parquet and NumPy files can name holders; leave it out, or use such "
+            "a file",
             source=path,
             key="data.partition.column",
         )
@@ -89,7 +92,7 @@ def _require_libsvm(path: Path) -> None:
     with opened(path) as stream:
         first = stream.readline(100_000)
     if not first.strip() or not _LIBSVM_LINE.match(first):
-        raise DataError(f"of no known form; expected {FORMS}; a spreadsheet can be saved as CSV", source=path)
+        raise DataError(f"the format of the file is unknown; expected {FORMS}. Save spreadsheets as CSV", source=path)
 
 
 def _libsvm(path: Path, features: int | None, identifier: str | None, limits: DataLimits, first: int | None) -> DataSet:
@@ -114,7 +117,7 @@ def read_files(files: Sequence[Path], label: str | None = None, limits: DataLimi
         Limits on the size of each file.
     """
     if not files:
-        raise DataError("no files given; expected at least one")
+        raise DataError("no files given; give at least one")
     parts: dict[bool, list[DataSet]] = {False: [], True: []}
     arrays: dict[bool, list[tuple[Path, NDArray[Any]]]] = {False: [], True: []}
     for path in files:
@@ -129,7 +132,7 @@ def read_files(files: Sequence[Path], label: str | None = None, limits: DataLimi
             parts[test].append(_pair(found))
     if not parts[False]:
         raise DataError(
-            "only test files; expected files to train on too", source=", ".join(str(path) for path in files)
+            "only test files given; give training files as well", source=", ".join(str(path) for path in files)
         )
     published = [part.test for part in parts[False] if part.test is not None]
     train = _stack([part.train for part in parts[False]], files)
@@ -156,7 +159,7 @@ def _pair(found: list[tuple[Path, NDArray[Any]]]) -> DataSet:
     names = ", ".join(str(path) for path, _ in found)
     if len(images) != 1 or len(labels) != 1:
         raise DataError(
-            f"{len(images)} arrays of images and {len(labels)} of labels; expected one of each", source=names
+            f"{len(images)} arrays of images and {len(labels)} of labels given; expected one of each", source=names
         )
     rows, image = flatten_images(images[0])
     peak = 255.0 if image is not None and rows.dtype == np.uint8 else None
@@ -172,7 +175,7 @@ def _stack(parts: list[Samples], files: Sequence[Path]) -> Samples:
     if len(sparse) > 1 or any(part.features.shape[1] != width for part in parts):
         shapes = ", ".join(str(part.features.shape) for part in parts)
         raise DataError(
-            f"with the files after it, shapes {shapes}; expected one form and number of features", source=files[0]
+            f"the files differ in format or number of features: {shapes}; expected the same for all", source=files[0]
         )
     features: Any = [part.features for part in parts]
     stacked = sp.vstack(features, format="csr") if sparse == {True} else np.concatenate(features)

@@ -33,12 +33,12 @@ def checked(identifiers: Sequence[str], source: Path, *, column: str = "", array
     first_row: dict[str, int] = {}
     for row, identifier in enumerate(stripped, start=1):
         if not identifier:
-            raise DataError("no sample identifier; expected one in every row", **(place | {"row": row}))
+            raise DataError("the sample identifier is empty; expected one in every row", **(place | {"row": row}))
         first = first_row.setdefault(identifier, row)
         if first != row:
             raise DataError(
-                f"the same sample identifier as in row {first}; expected each once (join the rows of a sample into "
-                "one, or remove one of them)",
+                f"the sample identifier also occurs in row {first}; join the rows of a sample into one, or remove "
+                "one of them",
                 **(place | {"row": row}),
             )
     return stripped
@@ -48,24 +48,26 @@ def of_lines(path: Path, samples: int, data: Path, limits: DataLimits = UNLIMITE
     """Read identifiers from a text file (UTF-8, plain or compressed), one per line in the order of the samples."""
     if not path.is_file():
         raise DataError(
-            "there is no such file; a LIBSVM file has no columns, so --id names a text file beside it, "
-            "with one identifier a line",
+            "the file does not exist; a LIBSVM file has no columns, so --id names a text file beside it, with one "
+            "identifier a line",
             source=path,
             key="--id",
         )
     if path.resolve() == data.resolve():
-        raise DataError("is the data file itself; expected a file with one identifier a line", source=path, key="--id")
+        raise DataError(
+            "--id names the data file itself; expected a file with one identifier a line", source=path, key="--id"
+        )
     try:
         with opened(path, limits) as stream:
             text = stream.read().decode("utf-8-sig").removesuffix("\n")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"byte {error.start} is not UTF-8; expected text, one identifier a line", source=path, key="--id"
+            f"byte {error.start} is not UTF-8; expected text with one identifier a line", source=path, key="--id"
         ) from None
     if (lines := text.count("\n") + 1) != samples:
         raise DataError(
-            f"{lines} lines, but {data} has {samples} samples; expected one identifier a line, in "
-            "the order of the samples",
+            f"the file has {lines} lines, but {data} has {samples} samples; expected one identifier a line, in the "
+            "order of the samples",
             source=path,
             key="--id",
         )

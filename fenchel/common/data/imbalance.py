@@ -38,8 +38,8 @@ def positive_classes(classes: int, chosen: Sequence[int] | None, key: str) -> tu
             return (1,)
         if key:
             raise DataError(
-                f"needs to know which of the classes 0 to {classes - 1} are positive, but the objective does "
-                "not say it; use objective.kind: binary and list them in objective.positive",
+                "imratio needs positive classes, but the objective does not define which of the classes 0 to "
+                f"{classes - 1} are positive; use objective.kind: binary, and list them in objective.positive",
                 key=key,
             )
         return None
@@ -47,7 +47,7 @@ def positive_classes(classes: int, chosen: Sequence[int] | None, key: str) -> tu
     if wrong or len(set(chosen)) == classes:
         problem = f"class {wrong[0]} does not exist" if wrong else "no class is left as negative"
         raise SettingsError(
-            f"{list(chosen)} given, but {problem}: the data set has the classes 0 to {classes - 1}",
+            f"{list(chosen)} given, but {problem}; the data set has the classes 0 to {classes - 1}",
             key="objective.positive",
         )
     return tuple(sorted(set(chosen)))
@@ -83,7 +83,8 @@ def imbalanced(
         mine, others = part.samples[positive[part.samples]], part.samples[~positive[part.samples]]
         if len(others) == 0:
             raise DataError(
-                f"it holds positive samples only ({len(mine):,}), so that none could stay; use another partition",
+                f"the client holds only positive samples ({len(mine):,}), of which imratio would keep none; use "
+                "another partition",
                 key="data.imbalance",
                 client=str(client),
             )
@@ -93,8 +94,8 @@ def imbalanced(
         thinned.append(replace(part, samples=np.sort(np.concatenate([others, mine]))))
     if all(len(after.samples) == len(before.samples) for after, before in zip(thinned, parts, strict=True)):
         raise DataError(
-            f"{imratio} given, but on no client is a larger part of the samples positive, so "
-            "there is nothing to remove; use a smaller one",
+            f"{imratio} given, but no client has a larger fraction of positive samples, so none would be removed; "
+            "use a smaller fraction",
             key="data.imbalance.imratio",
         )
     return thinned

@@ -26,8 +26,8 @@ def class_names(labels: Iterable[NDArray[Any]], where: str) -> tuple[str, ...]:
         if values.dtype.kind == "f" and (values != np.floor(values)).any():
             fraction = values[values != np.floor(values)][0]
             raise DataError(
-                f"the label {fraction} is not a whole number, so it names no class; set data.task: "
-                "regression to predict numbers",
+                f"the label {fraction} is not a whole number and cannot be a class; set data.task: regression to "
+                "predict numbers",
                 source=where,
                 key="data.task",
             )
@@ -36,8 +36,8 @@ def class_names(labels: Iterable[NDArray[Any]], where: str) -> tuple[str, ...]:
         names = sorted({name for part in found for name in _as_names(part)})
     if len(names) < 2:
         raise DataError(
-            f"all labels are {names[0]!r}; expected two classes or more (if other clients hold the "
-            "others, name all of them in data.classes)",
+            f"all labels are {names[0]!r}; expected at least two classes (if other clients have the others, list "
+            "all classes in data.classes)",
             source=where,
         )
     return tuple(names)
@@ -51,7 +51,9 @@ def encode(labels: NDArray[Any], names: Sequence[str], where: str) -> Indices:
     for name in _as_names(values):
         if name not in number:
             raise DataError(
-                f"the label {name!r} occurs; expected one of {', '.join(names)}", source=where, key="data.classes"
+                f"the label {name!r} is not a class of data.classes; expected one of {', '.join(names)}",
+                source=where,
+                key="data.classes",
             )
         indices.append(number[name])
     return np.array(indices, np.int64)[inverse]
@@ -105,11 +107,17 @@ def binarised(names: Sequence[str], positive: Sequence[str], where: str) -> tupl
     for name in positive:
         if name not in names:
             raise DataError(
-                f"{name!r} given; expected some of {', '.join(names)}", source=where, key="data.binarise.positive"
+                f"{name!r} is not a class of the data set; expected some of {', '.join(names)}",
+                source=where,
+                key="data.binarise.positive",
             )
     new = np.array([name in positive for name in names], np.int64)
     if new.all():
-        raise DataError("all classes given; leave at least one out", source=where, key="data.binarise.positive")
+        raise DataError(
+            "all classes given; leave out at least one, which is the negative class",
+            source=where,
+            key="data.binarise.positive",
+        )
     rest = [name for name in names if name not in positive]
     return (" ".join(rest) if len(rest) == 1 else "rest", "+".join(positive)), new
 

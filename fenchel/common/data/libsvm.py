@@ -54,7 +54,9 @@ def read_libsvm(
         for number, line in enumerate(iter(lambda: stream.readline(longest + 1), b""), start=1):
             if len(line) > longest:
                 raise DataError(
-                    f"more than {longest:,} bytes; expected a line for each sample", source=path, row=number
+                    f"the line has more than {longest:,} bytes; expected one line for each sample",
+                    source=path,
+                    row=number,
                 )
             content = line.partition(b"#")[0].split()
             if not content:
@@ -72,22 +74,24 @@ def read_libsvm(
                 shown = b" ".join(content)[:_SHOWN].decode("utf-8", errors="replace")
                 remedy = "" if first is None else "; all clients must count alike: if yours begin with 0, add 1 to each"
                 raise DataError(
-                    f"{shown!r} is not 'label index:value index:value ...'; expected numbers, and increasing indices "
-                    f"from {'0 or 1' if first is None else first} to {_MAX_INDEX}{remedy}",
+                    f"{shown!r} is not of the form 'label index:value index:value ...'; expected numbers, and "
+                    f"increasing indices from {'0 or 1' if first is None else first} to {_MAX_INDEX}{remedy}",
                     source=path,
                     row=number,
                 )
             starts.append(len(indices))
             limits.require_bytes(_PAIR_BYTES * len(indices) + _ROW_BYTES * len(labels), path)
     if not labels:
-        raise DataError(f"no samples in {number} lines; expected lines such as '+1 3:0.5 17:1'", source=path)
+        raise DataError(f"{number} lines have no sample; expected lines such as '+1 3:0.5 17:1'", source=path)
     columns = np.frombuffer(indices, np.int32) if indices else np.empty(0, np.int32)
     if first is None:
         first = 0 if columns.size and columns.min() == 0 else 1
     columns = columns - first
     largest = int(columns.max()) + 1 if columns.size else 0
     if features is not None and largest > features:
-        raise DataError(f"feature {largest} occurs; expected at most {features}", source=path)
+        raise DataError(
+            f"the file has feature {largest}, but the run has only {features}; expected at most {features}", source=path
+        )
     data = np.frombuffer(values, np.float64).copy() if values else np.empty(0)
     matrix = sp.csr_array(
         (data, columns, np.frombuffer(starts, np.int64)), shape=(len(labels), largest if features is None else features)

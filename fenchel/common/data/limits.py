@@ -39,8 +39,8 @@ class DataLimits:
         """Raise an error if the number of features exceeds the limit."""
         if features > self.features:
             raise DataError(
-                f"has {features:,} features; the limit is {self.features:,}. If so many are meant, raise it with "
-                "--max-features of fenchel client or fenchel data import",
+                f"the data set has {features:,} features, above the limit of {self.features:,}; if this is "
+                "intended, raise the limit with --max-features of fenchel client or fenchel data import",
                 source=path,
             )
 
@@ -48,8 +48,9 @@ class DataLimits:
         """Raise an error if a file that needs at least ``size`` bytes of memory exceeds the limit."""
         if size > self.bytes:
             raise DataError(
-                f"takes {size:,} bytes or more when read; the limit is {self.bytes:,}. On a machine that has several "
-                "times that memory, raise it with --max-data-bytes of fenchel client or fenchel data import",
+                f"the data set takes at least {size:,} bytes in memory, above the limit of {self.bytes:,}; on a "
+                "machine with several times that memory, raise the limit with --max-data-bytes of fenchel client "
+                "or fenchel data import",
                 source=path,
             )
 
@@ -68,6 +69,7 @@ def within_memory(path: Path) -> Iterator[None]:
         yield
     except MemoryError as error:
         raise DataError(
-            "needs more memory than this process has; use a machine or a container with more, or fewer samples",
+            "the data set needs more memory than this process has; use a machine or container with more, or fewer "
+            "samples",
             source=path,
         ) from error

@@ -69,8 +69,8 @@ def read_npz(
     features, image = _features(arrays, _FEATURES, "", path)
     if features is None:
         raise DataError(
-            f"no features; expected an array called {', '.join(_FEATURES[:4])}, or "
-            f"{', '.join(SPARSE)}; found {', '.join(arrays) or 'nothing'}",
+            f"the file has no features; expected an array named {', '.join(_FEATURES[:4])}, or "
+            f"{', '.join(SPARSE)}, found {', '.join(arrays) or 'nothing'}",
             source=path,
         )
     train = samples(features, _labels(arrays, _LABELS, path), str(path))
@@ -108,10 +108,10 @@ def read_divided_npz(path: Path, *, features: int, train: int) -> DataSet:
     arrays = read_arrays(path)
     rows = arrays["indptr"].size - 1 if "indptr" in arrays else 0
     if rows <= train:
-        raise DataError(f"{rows} sparse rows; expected more than the {train} to train on", source=path)
+        raise DataError(f"the file has {rows} sparse rows; expected more than the {train} for training", source=path)
     matrix, _ = _features(arrays | {"shape": np.array([rows, features])}, (), "", path)
     if matrix is None:
-        raise DataError(f"no features; expected {', '.join(SPARSE[:3])}", source=path)
+        raise DataError(f"the file has no feature matrix; expected the arrays {', '.join(SPARSE[:3])}", source=path)
     whole = samples(matrix, _labels(arrays, _LABELS, path), str(path))
     first, rest = (
         Samples(sp.csr_array(whole.features[part]), whole.labels[part]) for part in (slice(train), slice(train, None))
@@ -129,8 +129,8 @@ def joined(
     train, test = widen(train, width), widen(test, width)
     if train.features.shape[1] != test.features.shape[1]:
         raise DataError(
-            f"{train.features.shape[1]} features to train on, but {test.features.shape[1]} to test "
-            "on; expected the same",
+            f"the training samples have {train.features.shape[1]} features, but the test samples "
+            f"{test.features.shape[1]}; expected the same number",
             source=where,
         )
     return DataSet(train, test, image, peak)
@@ -201,7 +201,9 @@ def read_arrays(path: Path, limits: DataLimits = UNLIMITED) -> dict[str, NDArray
         EOFError,
         TypeError,
     ) as error:
-        raise DataError(f"not a NumPy archive of plain arrays: {error}", source=path, array=member) from error
+        raise DataError(
+            f"the file is not a NumPy archive of plain arrays: {error}", source=path, array=member
+        ) from error
     return arrays
 
 
@@ -214,7 +216,7 @@ def read_npy(path: Path) -> NDArray[Any]:
         dtype, shape, fortran = _announced(rest, len(content))
         return _array(rest, dtype, shape, fortran=fortran, piece_bytes=len(content))
     except (ValueError, TypeError) as error:
-        raise DataError(f"not a plain NumPy array: {error}", source=path) from error
+        raise DataError(f"the file is not a plain NumPy array: {error}", source=path) from error
 
 
 def read_idx(path: Path, limits: DataLimits = UNLIMITED) -> NDArray[Any]:
@@ -224,20 +226,27 @@ def read_idx(path: Path, limits: DataLimits = UNLIMITED) -> NDArray[Any]:
     dtype = _IDX_TYPES.get(content[2]) if len(content) >= 4 and content[:2] == b"\0\0" else None
     if dtype is None or len(content) < 4 + 4 * content[3]:
         raise DataError(
-            f"starts with {content[:4].hex(' ') or 'nothing'}; expected an IDX header (00 00 08 ..)", source=path
+            f"the file starts with {content[:4].hex(' ') or 'nothing'}; expected an IDX header (00 00 08 ..)",
+            source=path,
         )
     offset = 4 + 4 * content[3]
     shape = tuple(int(n) for n in np.frombuffer(content[4:offset], ">u4"))
     expected = offset + math.prod(shape) * np.dtype(dtype).itemsize
     if len(content) != expected:
         raise DataError(
-            f"{len(content)} bytes, but its header announces shape {shape}, which takes {expected}", source=path
+            f"the file has {len(content)} bytes, but the shape {shape} of its header takes {expected}; download it "
+            "again",
+            source=path,
         )
     limits.require_bytes(math.prod(shape) * _VALUE_BYTES, path)
     try:
         array = np.frombuffer(content, dtype, offset=offset).reshape(shape)
     except ValueError:  # an array without entries whose other sides have a product beyond the limit of NumPy
-        raise DataError(f"its header announces shape {shape}, which no array can have", source=path) from None
+        raise DataError(
+            f"the shape {shape} of the file's header exceeds the limits of NumPy, so the file is damaged; download it "
+            "again",
+            source=path,
+        ) from None
     return array.astype(array.dtype.newbyteorder("="))
 
 
@@ -293,16 +302,23 @@ def _features(
         return None, None
     data, indices, indptr, shape = (arrays[prefix + part] for part in SPARSE)
     if shape.shape != (2,) or shape.dtype.kind not in "iu" or data.dtype.kind not in "biuf":
-        raise DataError(f"{prefix}shape and {prefix}data do not describe a CSR matrix of numbers", source=path)
+        raise DataError(
+            f"{prefix}shape and {prefix}data do not describe a CSR matrix of numbers; write it with "
+            "scipy.sparse.save_npz",
+            source=path,
+        )
     if indices.dtype.kind not in "iu" or indptr.dtype.kind not in "iu":
         raise DataError(
-            f"{prefix}indices and {prefix}indptr are {indices.dtype}, {indptr.dtype}; expected integers", source=path
+            f"{prefix}indices and {prefix}indptr have the types {indices.dtype} and {indptr.dtype}; expected integers",
+            source=path,
         )
     try:
         matrix = sp.csr_array((data, indices, indptr), shape=(int(shape[0]), int(shape[1])))
         matrix.check_format(full_check=True)
     except (ValueError, IndexError, OverflowError, TypeError) as error:
-        raise DataError(f"{prefix}data, indices and indptr are not a CSR matrix: {error}", source=path) from error
+        raise DataError(
+            f"{prefix}data, {prefix}indices and {prefix}indptr are not a CSR matrix: {error}", source=path
+        ) from error
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
     return matrix, None
@@ -312,18 +328,22 @@ def _labels(arrays: dict[str, NDArray[Any]], names: tuple[str, ...], path: Path)
     for name in names:
         if name in arrays:
             return arrays[name]
-    raise DataError(f"no labels; expected an array called {', '.join(names)}; found {', '.join(arrays)}", source=path)
+    raise DataError(
+        f"the file has no labels; expected an array named {', '.join(names)}, found {', '.join(arrays)}", source=path
+    )
 
 
 def _words(arrays: dict[str, NDArray[Any]], name: str, count: int, path: Path, key: str) -> NDArray[Any]:
     """Return an array of texts or integers, with one for each of ``count`` samples."""
     if name not in arrays:
-        raise DataError(f"there is no such array; the arrays are {', '.join(arrays)}", source=path, key=key, array=name)
+        raise DataError(
+            f"the file has no array of this name; its arrays are {', '.join(arrays)}", source=path, key=key, array=name
+        )
     words = arrays[name]
     if words.shape != (count,) or words.dtype.kind not in "iuU":
         raise DataError(
-            f"of shape {words.shape} and type {words.dtype}; expected words or whole numbers, one for each of {count} "
-            "samples",
+            f"the array has shape {words.shape} and type {words.dtype}; expected strings or whole numbers, one for "
+            f"each of {count} samples",
             source=path,
             key=key,
             array=name,
@@ -334,7 +354,8 @@ def _words(arrays: dict[str, NDArray[Any]], name: str, count: int, path: Path, k
 def _image(array: NDArray[Any], train: Samples, path: Path) -> tuple[int, int, int]:
     if array.shape != (3,) or array.dtype.kind not in "iu" or math.prod(array.tolist()) != train.features.shape[1]:
         raise DataError(
-            f"{array.tolist()} given; expected channels, rows and columns of {train.features.shape[1]} pixels",
+            f"{array.tolist()} given; expected channels, rows and columns of an image of {train.features.shape[1]} "
+            "pixels",
             source=path,
             array="image",
         )
@@ -344,5 +365,7 @@ def _image(array: NDArray[Any], train: Samples, path: Path) -> tuple[int, int, i
 
 def _positive(array: NDArray[Any], path: Path) -> float:
     if array.size != 1 or array.dtype.kind not in "iuf" or not 0 < float(array.reshape(())) < math.inf:
-        raise DataError("not one positive number", source=path, array="peak")
+        raise DataError(
+            "the array is not one positive number; expected the largest possible pixel value", source=path, array="peak"
+        )
     return float(array.reshape(()))

@@ -97,8 +97,8 @@ def _pair(features: Any, labels: Any) -> Table | Arrays:
     table = _table(features)
     if _LABEL in table.column_names:
         raise DataError(
-            "the features have a column of that name, and labels are given beside them; give the table alone, or "
-            "rename the column",
+            "the features have a column of the label's name, but labels are given as well; give the table alone, "
+            "or rename the column",
             source="data",
             column=_LABEL,
         )
@@ -110,7 +110,8 @@ def _pair(features: Any, labels: Any) -> Table | Arrays:
 def _require_labels(labels: NDArray[Any], rows: int) -> None:
     if labels.shape not in ((rows,), (rows, 1)):
         raise DataError(
-            f"labels of shape {labels.shape} given for {rows} samples; expected one for each", source="data"
+            f"the labels have shape {labels.shape}, but there are {rows} samples; expected one label for each",
+            source="data",
         )
 
 
@@ -129,7 +130,10 @@ def features_in_memory(data: Any, columns: Sequence[str] | None) -> tuple[RawMat
         names = table.column_names if columns is None else columns
         lacking = [name for name in names if name not in table.column_names]
         if lacking:
-            raise DataError(f"columns {listed(lacking)} are missing; the model needs them", source="X")
+            raise DataError(
+                f"the columns {listed(lacking)} are missing, but the model needs them; add them to the table",
+                source="X",
+            )
         pieces = [numbers_of(table.column(name), name, Path("X")) for name in names]
         return np.stack(pieces, axis=1) if pieces else np.empty((table.num_rows, 0)), False
     if sp.issparse(data):
@@ -137,11 +141,12 @@ def features_in_memory(data: Any, columns: Sequence[str] | None) -> tuple[RawMat
     rows, image = flatten_images(_array(data, "X"))
     if rows.ndim != 2 or rows.dtype.kind not in "biuf":
         raise DataError(
-            f"of shape {rows.shape} and type {rows.dtype}; expected numbers of shape (samples, features), or images",
+            f"the features have shape {rows.shape} and type {rows.dtype}; expected numbers of shape (samples, "
+            "features), or images",
             source="X",
         )
     if rows.dtype.kind == "f" and not np.isfinite(rows).all():
-        raise DataError("a number is not finite; fill in or remove such values", source="X")
+        raise DataError("a value is not finite; replace or remove such values", source="X")
     return rows, image is not None
 
 
@@ -155,7 +160,10 @@ def _table(data: Any) -> pa.Table:
             return pa.Table.from_pandas(data, preserve_index=False)
         return pa.table(data)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(f"this {_kind(data)} is no table of numbers and words: {error}", source="data") from None
+        raise DataError(
+            f"this {_kind(data)} cannot be converted to an Arrow table ({error}); use columns of numbers and strings",
+            source="data",
+        ) from None
 
 
 def _named(data: Mapping[Any, Any]) -> dict[str, NDArray[Any]]:
@@ -187,10 +195,12 @@ def _array(value: Any, name: str) -> NDArray[Any]:
         if array.dtype.kind == "O" and all(isinstance(each, str) for each in array.flat):
             array = array.astype(str)
     except (TypeError, ValueError) as error:
-        raise DataError(f"this {_kind(value)} is no array of numbers: {error}", source="data", array=name) from None
+        raise DataError(
+            f"this {_kind(value)} cannot be converted to an array of numbers: {error}", source="data", array=name
+        ) from None
     if array.dtype.kind not in "biufU":
         raise DataError(
-            f"this {_kind(value)} holds values of type {array.dtype}; expected numbers, or words as labels",
+            f"this {_kind(value)} holds values of type {array.dtype}; expected numbers, or strings as labels",
             source="data",
             array=name,
         )
@@ -218,7 +228,9 @@ def _stacked(data: Iterable[Any]) -> dict[str, NDArray[Any]]:
     shapes = {array.shape for array in features}
     if len(shapes) != 1:
         found = ", ".join(map(str, sorted(shapes)[:3])) or "none, as there are no samples"
-        raise DataError(f"features of different shapes ({found}); expected the same for each sample", source="data")
+        raise DataError(
+            f"the features of the samples have different shapes ({found}); expected one shape", source="data"
+        )
     return {"X": np.stack(features), "y": np.stack(labels)}
 
 
@@ -241,8 +253,8 @@ def _image_and_label(data: Any, label: str | None) -> dict[str, NDArray[Any]]:
     features = [name for name in names if name != label]
     if label not in names or len(features) != 1:
         raise DataError(
-            f"columns {listed(names)}, and {label!r} as label; expected one column of images or lists beside it "
-            "(remove_columns takes others away)",
+            f"the data set has the columns {listed(names)} and the label {label!r}; expected one column of images "
+            "or lists beside the label (remove the others with remove_columns)",
             source="data",
             column=label,
         )
@@ -254,7 +266,11 @@ def _published(parts: Mapping[str, Any], label: str | None) -> Arrays:
     """Convert the training and test parts of a Hugging Face ``DatasetDict`` to arrays."""
     test = next((name for name in _TEST if name in parts), None)
     if "train" not in parts:
-        raise DataError(f"parts {listed(list(parts))}; expected train, and test where there is one", source="data")
+        raise DataError(
+            f'the data set has the splits {listed(list(parts))}; rename the training split to "train" and a test split '
+            'to "test"',
+            source="data",
+        )
     arrays = _as_arrays(parts["train"], label)
     if test is not None:
         arrays |= {f"{name}_test": array for name, array in _as_arrays(parts[test], label).items()}
@@ -269,7 +285,9 @@ def _as_arrays(part: Any, label: str | None) -> dict[str, NDArray[Any]]:
     names = found.columns.column_names
     label = label or (_LABEL if _LABEL in names else names[-1])
     if label not in names:
-        raise DataError(f"there is no such column; the columns are {listed(names)}", source="data", column=label)
+        raise DataError(
+            f"the data set has no column of this name; the columns are {listed(names)}", source="data", column=label
+        )
     features = [_array(found.columns[name].to_numpy(), name) for name in names if name != label]
     return {"X": np.stack(features, axis=1), "y": _array(found.columns[label].to_numpy(), label)}
 

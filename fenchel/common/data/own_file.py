@@ -65,8 +65,8 @@ def load_own(
     part, held, total = _columns_held(dataset, columns, where)
     if len(held) < total and "unit-rows" in scalings:
         raise DataError(
-            f"unit-rows needs all {total} features of a sample, of which this file holds "
-            f"{len(held)}; scale the columns of every client's file beforehand",
+            f"unit-rows needs all {total} features of a sample, but this file has {len(held)}; scale the columns "
+            "of every client's file beforehand",
             source=where,
             key="data.scale",
         )
@@ -107,7 +107,7 @@ def _require_scaling_alone(scalings: Sequence[Scaling], dataset: DataSet, where:
         pixels = dataset.peak is not None and position == 0
         if step == "standard" or (step == "unit-interval" and not pixels):
             raise DataError(
-                f"{step} needs the values of all clients, which no process has; use normalise, with a mean and a "
+                f"{step} needs statistics of all clients, which no process has; use normalise, with a mean and a "
                 "standard deviation that suit all files, or unit-rows",
                 source=where,
                 key="data.scale",
@@ -142,7 +142,7 @@ def _columns_held(dataset: DataSet, columns: Sequence[str] | int | None, where: 
         return *_numbered_columns(dataset, columns, where), columns
     if dataset.columns is None:
         raise DataError(
-            f"{len(columns)} names given, but files of this form have no column names; give the number of "
+            f"{len(columns)} names given, but files of this format have no column names; give the number of "
             "features, or use CSV or Parquet files",
             source=where,
             key="data.columns",
@@ -151,9 +151,9 @@ def _columns_held(dataset: DataSet, columns: Sequence[str] | int | None, where: 
     unknown = [name for name in dataset.columns if name not in place]
     if unknown:
         raise DataError(
-            f"these columns of the file are not listed: {listed(unknown)}; listed are {listed(columns)}. Remove "
-            "them from the file, or correct the names (the columns of the label and of the sample identifiers are "
-            "named with --label and --id)",
+            f"the file has columns that are not listed: {listed(unknown)}; listed are {listed(columns)}. Remove "
+            "them from the file, or correct the names (--label and --id name the columns of the label and of the "
+            "sample identifiers)",
             source=where,
             key="data.columns",
         )
@@ -167,8 +167,8 @@ def _numbered_columns(dataset: DataSet, total: int, where: str) -> tuple[Samples
     part = dataset.train
     if dataset.columns is not None:
         raise DataError(
-            f"the number {total} given, but the columns of this file have names; list the names of all features "
-            "of the run",
+            f"the number {total} given, but the columns of this file have names; list the names of all features of "
+            "the run",
             source=where,
             key="data.columns",
         )
@@ -177,7 +177,7 @@ def _numbered_columns(dataset: DataSet, total: int, where: str) -> tuple[Samples
     if dataset.features > total or (dataset.features < total and not sparse):
         raise DataError(
             f"{total} given, but the file has {dataset.features} features; expected "
-            f"{'at least' if sparse else 'just'} so many",
+            f"{'at least' if sparse else 'exactly'} {total}",
             source=where,
             key="data.columns",
         )
@@ -185,7 +185,9 @@ def _numbered_columns(dataset: DataSet, total: int, where: str) -> tuple[Samples
         return part, np.arange(total)
     held = np.unique(matrix.indices).astype(np.int64)
     if len(held) == 0:
-        raise DataError(f"no value that is not zero; expected some of the {total} features", source=where)
+        raise DataError(
+            f"all values of the file are zero; expected values of some of the {total} features", source=where
+        )
     shape = (matrix.shape[0], len(held))
     kept = sp.csr_array((matrix.data, np.searchsorted(held, matrix.indices), matrix.indptr), shape=shape)
     return Samples(kept, part.labels), held

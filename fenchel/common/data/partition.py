@@ -65,11 +65,11 @@ def partition(
         Holder of each sample in the data file, shape (n,), for ``column`` only.
     """
     if clients < 1:
-        raise DataError(f"{clients} given; expected at least 1", key="clients")
+        raise DataError(f"{clients} given; use at least 1", key="clients")
     if clients > len(labels) and not isinstance(settings, GridPartition | RaggedPartition):
         raise DataError(
-            f"{len(labels)} training samples cannot be divided among {clients} clients; use "
-            f"at most {len(labels)} clients or a larger data set",
+            f"{len(labels)} training samples cannot be divided among {clients} clients; use at most {len(labels)} "
+            "clients or a larger data set",
             key="data.partition",
         )
     match settings:
@@ -110,8 +110,8 @@ def by_column(holders: NDArray[Any], clients: int, settings: ColumnPartition) ->
     names, owner = np.unique(holders, return_inverse=True)
     if len(names) != clients:
         raise DataError(
-            f"it names {len(names)} holders of training samples ({listed([str(name) for name in names])}), but there "
-            f"are {clients} clients; expected as many",
+            f"the column names {len(names)} holders of training samples ({listed([str(name) for name in names])}), "
+            f"but there are {clients} clients; set clients to {len(names)}",
             key="data.partition.column",
             column=settings.column,
         )

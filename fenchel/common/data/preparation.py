@@ -70,7 +70,10 @@ class Preparation:
         elif "unit-interval" not in self.settings.scalings:
             steps = self.fixed_steps()
         elif peak is None:
-            raise DataError("clients have scaled pixels by their largest value; give images of bytes (uint8)")
+            raise DataError(
+                "the clients scaled pixels by their largest value, which is unknown for these images; give images of "
+                "bytes (uint8)"
+            )
         else:
             steps = scaling.fit(self.settings.scalings, features, peak, self._normalise)
         if isinstance(features, sp.csr_array) and any(isinstance(step, Columns) and step.shift.any() for step in steps):
@@ -81,15 +84,17 @@ class Preparation:
         """Return the steps that are independent of the data, if they are not fitted."""
         if self.settings.extractor is not None:
             raise SettingsError(
-                "a frozen network makes the features, which is no step of other libraries; give them features, and "
-                "leave it out",
+                "a frozen network computes the features, which other libraries cannot do; give features to the "
+                "exported model, and leave the extractor out",
                 key="data.extractor",
             )
         if self.steps is not None:
             return self.steps
         if "unit-interval" in self.settings.scalings:
             raise SettingsError(
-                "clients have scaled pixels by a largest value that only they know; use run.predict", key="data.scale"
+                "the clients scaled pixels by a largest value that only they know, so this run cannot be "
+                "exported; use run.predict",
+                key="data.scale",
             )
         return scaling.fit(self.settings.scalings, np.empty((0, self.features)), None, self._normalise)
 
@@ -135,4 +140,6 @@ class Preparation:
                 float(found["peak"].item()) if "peak" in found else None,
             )
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise DataError(f"the preparation of the data cannot be read ({error})") from None
+            raise DataError(
+                f"the preparation of the data cannot be read ({error}); copy the run folder again"
+            ) from None

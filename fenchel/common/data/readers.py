@@ -60,7 +60,7 @@ def _read_cifar(files: Files, *, classes: int) -> DataSet:
                 labels = records[:, label_bytes - 1].copy()
                 parts.append(samples(records[:, label_bytes:].copy(), labels, str(path)))
     except (tarfile.TarError, KeyError, ValueError, OverflowError) as error:
-        raise DataError(f"not the binary archive of CIFAR-{classes}: {error}", source=path) from error
+        raise DataError(f"the file is not the binary archive of CIFAR-{classes}: {error}", source=path) from error
     return DataSet(parts[0], parts[1], image=(3, 32, 32), peak=255.0)
 
 
@@ -81,10 +81,13 @@ def read_cifar_differences(files: Files) -> DataSet:
             continue
         stored, marks = read_npy(path), labels.get(f"{part}_y")
         if stored.dtype != np.uint8 or stored.ndim != 4 or stored.shape != (3, stored.shape[1], 32, 32):
-            raise DataError(f"{stored.dtype} of shape {stored.shape}; expected uint8 (3, n, 32, 32)", source=path)
+            raise DataError(
+                f"the array has type {stored.dtype} and shape {stored.shape}; expected uint8 (3, n, 32, 32)",
+                source=path,
+            )
         if marks is None:
             raise DataError(
-                f"there is no such array; found {', '.join(labels) or 'nothing'}",
+                f"the file has no such array; found {', '.join(labels) or 'nothing'}",
                 source=files["labels.npz"],
                 array=f"{part}_y",
             )
@@ -103,9 +106,11 @@ def read_mammography(files: Files) -> DataSet:
     try:
         table = np.array([line.split(",") for line in lines], np.float64)
     except ValueError as error:
-        raise DataError(f"not a table of numbers: {error}", source=path) from error
+        raise DataError(f"the file is not a table of numbers: {error}", source=path) from error
     if table.ndim != 2 or not np.isin(table[:, -1], (-1, 1)).all():
-        raise DataError("expected lines of numbers, of which the last one, the class, is -1 or 1", source=path)
+        raise DataError(
+            "a line is not of the expected form: numbers, of which the last one, the class, is -1 or 1", source=path
+        )
     return DataSet(samples(table[:, :-1].copy(), table[:, -1].astype(np.int64), str(path)))
 
 
@@ -123,7 +128,7 @@ def read_adult(files: Files) -> DataSet:
         try:
             numbers = rows[:, _ADULT_NUMERIC].astype(np.int32)
         except (ValueError, OverflowError) as error:
-            raise DataError(f"a numeric column holds something else: {error}", source=path) from error
+            raise DataError(f"a numeric column has another value: {error}", source=path) from error
         flags = [rows[:, [column]] == known for column, known in categories.items()]
         features = np.hstack([numbers, *(flag.astype(np.int32) for flag in flags)])
         # The test file ends its labels with a full stop.
@@ -140,10 +145,10 @@ def _adult_rows(path: Path) -> NDArray[np.str_]:
                 continue
             row = [field.strip() for field in text.split(",")]
             if len(row) != _ADULT_COLUMNS:
-                raise DataError(f"{len(row)} fields; expected {_ADULT_COLUMNS}", source=path, row=number)
+                raise DataError(f"the line has {len(row)} fields; expected {_ADULT_COLUMNS}", source=path, row=number)
             rows.append(row)
     if not rows:
-        raise DataError(f"no rows; expected lines of {_ADULT_COLUMNS} fields", source=path)
+        raise DataError(f"the file has no rows; expected lines of {_ADULT_COLUMNS} fields", source=path)
     return np.array(rows, dtype=str)
 
 

@@ -48,12 +48,14 @@ def read_weights(path: Path) -> Weights:
     ) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
-            f"cannot be read as a state dict of tensors ({reason}); expected what "
-            "torch.save(model.state_dict(), FILE) writes",
+            f"the file cannot be read as a state dict of tensors ({reason}); write it with "
+            "torch.save(model.state_dict(), FILE)",
             source=path,
         ) from None
     if not isinstance(found, dict):
-        raise DataError(f"holds a {type(found).__name__}; expected a state dict, name to tensor", source=path)
+        raise DataError(
+            f"the file has a {type(found).__name__}; expected a state dict, from names to tensors", source=path
+        )
     for name, shape in _shapes().items():
         tensor = found.get(name)
         if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != shape:

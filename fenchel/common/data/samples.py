@@ -98,20 +98,21 @@ def samples(features: Any, labels: Any, where: str, array: str = "") -> Samples:
         labels = labels[:, 0]
     if features.ndim != 2 or labels.ndim != 1 or features.shape[0] != labels.shape[0]:
         raise DataError(
-            f"features of shape {features.shape} and labels of shape {labels.shape} do not fit; "
-            "expected (samples, features) and (samples,)",
+            f"features of shape {features.shape} do not fit labels of shape {labels.shape}; expected (samples, "
+            "features) and (samples,)",
             **place,
         )
     if features.shape[0] == 0 or features.shape[1] == 0:
         raise DataError(
-            f"{features.shape[0]} samples with {features.shape[1]} features; expected some of both", **place
+            f"{features.shape[0]} samples with {features.shape[1]} features given; expected at least one of each",
+            **place,
         )
     if features.dtype.kind not in "biuf":
-        raise DataError(f"features are of type {features.dtype}; expected numbers", **place)
+        raise DataError(f"the features have type {features.dtype}; expected numbers", **place)
     if labels.dtype.kind not in "biufU":
-        raise DataError(f"labels are of type {labels.dtype}; expected numbers or strings", **place)
+        raise DataError(f"the labels have type {labels.dtype}; expected numbers or strings", **place)
     if found := _first_not_finite(features):
-        raise DataError("not a finite number; fill in or remove such values", **(place | found))
+        raise DataError("a value is not finite; replace or remove such values", **(place | found))
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         row = int(np.argmin(np.isfinite(labels)))
         raise DataError(f"the label of sample {row + 1} is {labels[row]}; expected a finite number", **place)

@@ -78,10 +78,10 @@ def _each(
     key = f"data.normalise.{key}"
     if isinstance(given, Mapping):
         if names is None:
-            raise DataError("given by names, but the columns have none; give a list", key=key)
+            raise DataError("the numbers are given by column names, but the columns have none; give a list", key=key)
         known = set(names)
         if unknown := [name for name in given if name not in known]:
-            raise DataError(f"there is no column {unknown[0]!r}; the columns are {listed(names)}", key=key)
+            raise DataError(f"the data have no column {unknown[0]!r}; the columns are {listed(names)}", key=key)
         return np.array([given.get(name, other) for name in names], np.float64)
     if isinstance(given, Sequence) and len(given) != columns:
         raise DataError(f"{len(given)} numbers given for {columns} columns; give one for each", key=key)
@@ -119,8 +119,7 @@ def fit(
         elif scaling == "standard":
             if isinstance(features, sp.csr_array):
                 raise DataError(
-                    "standard would make every zero of sparse features non-zero; allowed are "
-                    "unit-interval and unit-rows",
+                    "standard would make every zero of sparse features non-zero; use unit-interval or unit-rows",
                     key="data.scale",
                 )
             steps.append(_standard(steps, features))
@@ -186,8 +185,7 @@ def _unit_interval(steps: Sequence[Step], features: RawMatrix) -> Columns:
         assert isinstance(result, sp.csr_array)
         if result.nnz and result.data.min() < 0:
             raise DataError(
-                "unit-interval would make the zeros of sparse features with negative values "
-                "non-zero; allowed is unit-rows",
+                "unit-interval would make the zeros of sparse features with negative values non-zero; use unit-rows",
                 key="data.scale",
             )
         largest = np.zeros(columns)

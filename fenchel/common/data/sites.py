@@ -31,16 +31,16 @@ def sites(positive: NDArray[np.bool_], clients: int, seed: int, settings: SitesP
     """
     if len(settings.sites) != clients:
         raise DataError(
-            f"{len(settings.sites)} sites given for {clients} clients; expected one for each",
-            key="data.partition.sites",
+            f"{len(settings.sites)} sites given for {clients} clients; give one for each", key="data.partition.sites"
         )
     pools = [np.flatnonzero(positive), np.flatnonzero(~positive)]
     most = _most(settings, len(pools[0]), len(pools[1]))
     total = most if settings.samples is None else settings.samples
     if not clients <= total <= most:
         raise DataError(
-            f"{total} samples for {clients} sites, but each needs one, and {len(pools[0])} positive and "
-            f"{len(pools[1])} negative training samples suffice for {most}; change samples, the rates or the data set",
+            f"{total} samples given for {clients} sites, but each site needs one, and {len(pools[0])} positive and "
+            f"{len(pools[1])} negative training samples suffice for {most}; change samples, the rates or the data "
+            "set",
             key="data.partition.sites" if settings.samples is None else "data.partition.samples",
         )
     rng = generator(seed, "partition", "sites")
@@ -94,7 +94,8 @@ def as_seen(
         return features
     if isinstance(features, sp.csr_array):
         raise DataError(
-            "noise and shift would fill up sparse features; use 0, or a dense data set", key="data.partition.sites"
+            "noise and shift would make sparse features dense; set both to 0, or use a dense data set",
+            key="data.partition.sites",
         )
     seen = features.copy()
     seen[:, :columns] += np.asarray(site.shift, features.dtype)

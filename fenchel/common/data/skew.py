@@ -22,9 +22,8 @@ def dirichlet(labels: NDArray[Any], clients: int, seed: int, settings: Dirichlet
     """
     if clients * settings.min_samples > len(labels):
         raise DataError(
-            f"{clients} clients of {settings.min_samples} samples need "
-            f"{clients * settings.min_samples}, but there are {len(labels)} training samples; use at most "
-            f"{len(labels) // clients}",
+            f"{clients} clients of at least {settings.min_samples} samples need {clients * settings.min_samples}, "
+            f"but there are {len(labels)} training samples; use at most {len(labels) // clients}",
             key="data.partition.min_samples",
         )
     rng = generator(seed, "partition", "dirichlet")

@@ -185,7 +185,7 @@ class DataSource:
         shards = [self.shard(client, clients, dtype) for client in range(clients)]
         if any(shard.features.shape[1] < self.problem.features for shard in shards):
             raise DataError(
-                "clients hold parts of samples, so that none has a loss of its own; count each sample alike (samples)",
+                "clients hold parts of samples, so a client has no loss of its own; weight each sample alike (samples)",
                 key="data.partition",
             )
         parts: list[Any] = [shard.features for shard in shards]
@@ -265,7 +265,7 @@ class DataSource:
         if self._test is None:
             return None
         if self.lack:
-            log.warning("no test set here, only the clients test on their own: %s", self.lack)
+            log.warning("this process has no test set; only the clients evaluate on test samples: %s", self.lack)
             return None
         return self._whole(self._test, None, dtype)
 
@@ -276,7 +276,7 @@ class DataSource:
     def _part(self, client: int, clients: int) -> tuple[ClientBlock, Indices]:
         if not 0 <= client < clients:
             raise DataError(
-                f"there are {clients} clients; expected a number from 0 to {clients - 1}", client=str(client)
+                f"the run has {clients} clients; expected a number from 0 to {clients - 1}", client=str(client)
             )
         part = self.parts(clients)[client]
         return part, kept(part.samples, self.settings.holdout, self.seed, client, clients)
@@ -285,7 +285,7 @@ class DataSource:
         """Return the positions of each client's part of the test set."""
         if self._test is None:
             raise DataError(
-                f"{self.settings.client_tests} divides the test set, but there is none; give data.test_fraction",
+                f"{self.settings.client_tests} needs a test set to divide, but there is none; set data.test_fraction",
                 key="data.client_tests",
             )
         held = [self.labels[part.samples] for part in self.parts(clients)]
@@ -341,7 +341,10 @@ class DataSource:
     def _extracted(self, samples: Samples) -> Extracted:
         """Return the network's features of the training samples or of the test set."""
         if self._extractor is None:
-            raise DataError("the settings name no network, so there are no features to compute", key="data.extractor")
+            raise DataError(
+                "the settings name no extractor network, so there are no features to compute; set data.extractor",
+                key="data.extractor",
+            )
         return self._made.setdefault(id(samples), Extracted(self._extractor, samples.features))
 
     def _ragged_shard(self, part: ClientBlock, dtype: DTypeLike) -> Shard:

@@ -48,7 +48,7 @@ def _refuse_draw(test: Samples, settings: DataSettings, where: str) -> None:
         given = getattr(settings, key)
         if given != DataSettings.model_fields[key].default:
             raise DataError(
-                f"{given} given, but there is a published test set of {len(test)} samples; remove {key}",
+                f"{given} given, but the data set has a published test set of {len(test)} samples; remove {key}",
                 source=where,
                 key=f"data.{key}",
             )
@@ -59,7 +59,8 @@ def _with_test_set(samples: Samples, settings: DataSettings, seed: int) -> tuple
     count = int(np.ceil(fraction * len(samples)))
     if count >= len(samples):
         raise DataError(
-            f"{fraction} of {len(samples)} samples leaves none to train on; use a smaller one", key="data.test_fraction"
+            f"{fraction} of {len(samples)} samples leaves none for training; use a smaller fraction",
+            key="data.test_fraction",
         )
     if not count:
         return samples, None
@@ -78,7 +79,7 @@ def _subsample(train: Samples, settings: DataSettings, seed: int, where: str) ->
         return train
     if settings.samples > len(train):
         raise DataError(
-            f"{settings.samples} given, but there are {len(train)} training samples; use at most those",
+            f"{settings.samples} given, but there are {len(train)} training samples; use at most that number",
             source=where,
             key="data.samples",
         )
@@ -92,11 +93,11 @@ def _scikit_learn_split(labels: NDArray[Any], count: int, seed: int, classes: bo
         from sklearn.model_selection import train_test_split
     except ImportError:
         raise DataError(
-            "scikit-learn is not installed here: pip install 'fenchel[sklearn]'", key="data.test_split"
+            "scikit-learn is not installed; install it with pip install 'fenchel[sklearn]'", key="data.test_split"
         ) from None
     if seed >= 1 << 32:
         raise DataError(
-            f"scikit-learn takes seeds below 2^32, but the seed of the run is {seed}; give data.test_seed",
+            f"scikit-learn accepts seeds below 2^32, but the seed of the run is {seed}; set data.test_seed",
             key="data.test_split",
         )
     try:
@@ -105,7 +106,7 @@ def _scikit_learn_split(labels: NDArray[Any], count: int, seed: int, classes: bo
         )
     except ValueError as error:
         raise DataError(
-            f"scikit-learn cannot draw {count} of {len(labels)} samples from each class in proportion: {error}",
+            f"scikit-learn cannot draw {count} of {len(labels)} samples in proportion to the classes: {error}",
             key="data.test_split",
         ) from None
     return kept, drawn

@@ -124,7 +124,10 @@ class Moments:
     def means(self) -> tuple[float, float]:
         """Mean scores m_+ and m_- of the positive and of the negative samples."""
         if not self.has_both_classes:
-            raise DataError("mean scores of the positive and the negative samples need samples of either class")
+            raise DataError(
+                "the mean scores of positive and negative samples need samples of both classes; check "
+                "objective.positive and the partition"
+            )
         return self.positive_sum / self.positives, self.negative_sum / self.negatives
 
     def alpha(self, prior: float) -> float:

@@ -292,8 +292,8 @@ def _positive_classes(classes: int, chosen: Sequence[int] | None) -> tuple[int, 
     found = positive_classes(classes, chosen, "")
     if found is None:
         raise SettingsError(
-            f"binary tells two classes apart, but this data set has {classes}; say in "
-            f"objective.positive which of the classes 0 to {classes - 1} count as positive",
+            f"binary separates two classes, but the data set has {classes}; list those of the classes 0 to "
+            f"{classes - 1} that are positive in objective.positive",
             key="objective.kind",
         )
     return found
@@ -303,6 +303,7 @@ def require_scores(objective: Objective, algorithm: str) -> None:
     """Raise a ``SettingsError`` unless an objective tells two classes apart by scores."""
     if not isinstance(objective, BinaryObjective):
         raise SettingsError(
-            f"{algorithm} maximises the area under the ROC curve, for which it needs scores; use binary",
+            f"{algorithm} maximises the area under the ROC curve, which needs one score a sample; use "
+            "objective.kind: binary",
             key="objective.kind",
         )

@@ -97,8 +97,8 @@ def networks_module(name: str, wanted: str) -> ModuleType:
         if error.name != "torch":
             raise
         raise MissingDependencyError(
-            f"{wanted} needs torch, which is not installed here; install it with "
-            "pip install 'fenchel[torch]', or choose a linear model"
+            f"{wanted} needs torch, which is not installed; install it with pip install 'fenchel[torch]', or use a "
+            "linear model"
         ) from None
 
 
@@ -109,18 +109,20 @@ def _own(name: str) -> Callable[..., Objective]:
         found: Any = getattr(importlib.import_module(module), attribute, None)
     except ModuleNotFoundError as error:
         raise SettingsError(
-            f"{name}: there is no module {error.name!r} here; install it on every machine of the run",
+            f"{name}: the module {error.name!r} is not installed; install it on every machine of the run",
             key="objective.name",
         ) from None
     if found is None:
         hint = "; each process has a __main__ of its own, so name the file, as in networks:net"
         raise SettingsError(
-            f"{name}: {module!r} has no {attribute!r} here{hint if module == '__main__' else ''}", key="objective.name"
+            f"{name}: the module {module!r} has no {attribute!r}{hint if module == '__main__' else ''}; check the name",
+            key="objective.name",
         )
     is_class = isinstance(found, type) and issubclass(found, Objective)
     if not is_class and not isinstance(found, ObjectiveFactory):
         raise SettingsError(
-            f"{name}: {attribute!r} in {module!r} must be a subclass of fenchel.Objective, or a fenchel.TorchObjective",
+            f"{name}: {attribute!r} in {module!r} is neither a subclass of fenchel.Objective nor a "
+            "fenchel.TorchObjective",
             key="objective.name",
         )
     return found
@@ -131,13 +133,13 @@ def margin_loss(settings: ObjectiveSettings) -> MarginLoss:
     loss = _margin_loss(settings)
     if isinstance(settings, LinearSettings | SmoothedHingeSettings) and settings.nonconvex:
         raise SettingsError(
-            f"{settings.nonconvex:g} given, but only a convex objective has the dual that is solved here; use 0",
+            f"{settings.nonconvex:g} given, but the dual of this algorithm exists only for convex objectives; use 0",
             key="objective.nonconvex",
         )
     if settings.regularizer.present:
         raise SettingsError(
-            f"{settings.regularizer.kind} given, but the dual that is solved here is that "
-            "of a loss and a ridge (objective.l2); use none",
+            f"{settings.regularizer.kind} given, but the dual of this algorithm is that of a loss and a ridge "
+            "(objective.l2); use none",
             key="objective.regularizer.kind",
         )
     return loss
@@ -149,8 +151,8 @@ def _margin_loss(settings: ObjectiveSettings) -> MarginLoss:
     if settings.kind in _MARGIN_LOSSES:
         return _MARGIN_LOSSES[settings.kind]
     raise SettingsError(
-        f"{settings.kind} is not a loss of one score; this algorithm works with squared, "
-        "logistic, hinge, smoothed-hinge and squared-hinge",
+        f"{settings.kind} is not a loss of one score, as this algorithm needs; use squared, logistic, hinge, "
+        "smoothed-hinge or squared-hinge",
         key="objective.kind",
     )
 
@@ -183,9 +185,11 @@ def _continued(settings: InitialModel, fresh: Vector, head: int) -> Vector:
     try:
         model = read_arrays(Path(settings.file))["model"]
     except (OSError, KeyError, DataError) as error:
-        raise SettingsError(f"no model can be read from it ({error}); give the model.npz of a run", key=key) from None
+        raise SettingsError(
+            f"the file cannot be read as a model ({error}); give the model.npz of a run", key=key
+        ) from None
     if model.ndim != 1 or not np.issubdtype(model.dtype, np.floating) or not np.isfinite(model).all():
-        raise SettingsError("it must hold one vector of finite numbers; give the model.npz of a run", key=key)
+        raise SettingsError("the file does not have one vector of finite numbers; give the model.npz of a run", key=key)
     if settings.fresh_head and not head:
         raise SettingsError(
             "true given, but this objective has no layers; use false", key="objective.initial.fresh_head"
@@ -194,9 +198,9 @@ def _continued(settings: InitialModel, fresh: Vector, head: int) -> Vector:
     fits = model.size > kept and (model.size - kept) % head == 0 if settings.fresh_head else model.size == kept
     if not fits:
         raise SettingsError(
-            f"{key}: its model has {model.size} numbers, but {fresh.size} are needed here"
-            + (f", of which {head} are the last layer" if head else "")
-            + "; was it trained with the same objective and as many features?"
+            f"{key}: the model in it has {model.size} numbers, but {fresh.size} are "
+            f"needed{f', of which {head} are the last layer' if head else ''}; use a model that was trained with "
+            "this objective and number of features"
         )
     return np.concatenate([model[:kept], fresh[kept:]]).astype(fresh.dtype)
 

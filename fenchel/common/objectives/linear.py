@@ -220,8 +220,8 @@ def require_one_score(objective: Objective, algorithm: str) -> None:
     """Raise a ``SettingsError`` unless an objective is a linear model with one score a sample."""
     if not isinstance(objective, LinearObjective) or objective.outputs != 1:
         raise SettingsError(
-            f"{algorithm} splits a model by features, which needs a linear model with one score a sample: squared, "
-            "logistic, hinge, smoothed-hinge or squared-hinge",
+            f"{algorithm} splits a model by features, which needs a linear model with one score a sample; use "
+            "squared, logistic, hinge, smoothed-hinge or squared-hinge",
             key="objective.kind",
         )
 

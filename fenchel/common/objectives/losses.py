@@ -102,8 +102,7 @@ class MarginLoss(ScoreLoss):
         if classes != 2:
             problem, remedy = (f"{classes} classes", "softmax") if classes else ("real numbers as labels", "squared")
             raise SettingsError(
-                f"{self.kind} needs a data set with two classes, but this one has {problem}; use {remedy}",
-                key="objective.kind",
+                f"{self.kind} needs two classes, but the data set has {problem}; use {remedy}", key="objective.kind"
             )
         return signs(labels, dtype)
 
@@ -120,7 +119,7 @@ def signs(labels: NDArray[np.generic], dtype: DTypeLike) -> Vector:
     """Return -1 for label 0 and +1 for label 1, shape (n,)."""
     positive = labels == 1
     if not np.all(positive | (labels == 0)):
-        raise DataError("the labels of a data set with two classes must be 0 and 1")
+        raise DataError("the labels of a data set with two classes are not 0 and 1; encode them so")
     return np.where(positive, 1.0, -1.0).astype(dtype)
 
 
@@ -358,8 +357,7 @@ def require_classes(classes: int, kind: str) -> None:
     """Check that the data set is one for classification."""
     if classes < 2:
         raise SettingsError(
-            f"{kind} needs a data set with classes, but this one has real numbers as labels; use squared",
-            key="objective.kind",
+            f"{kind} needs classes, but the labels of this data set are real numbers; use squared", key="objective.kind"
         )
 
 
@@ -368,5 +366,5 @@ def class_indices(labels: NDArray[np.generic], classes: int, kind: str) -> Targe
     require_classes(classes, kind)
     indices = labels.astype(np.int64)
     if indices.size and (indices.min() < 0 or indices.max() >= classes):
-        raise DataError(f"the labels of a data set with {classes} classes must be 0 to {classes - 1}")
+        raise DataError(f"the labels of a data set with {classes} classes are not 0 to {classes - 1}; encode them so")
     return indices

@@ -457,8 +457,8 @@ class Objective(ABC):
             steps = epochs * -(-self.samples // size)
         if draw == "epoch" and steps * size > self.samples:
             raise DataError(
-                f"{steps} batches of {size} that use each sample at most once need {steps * size} samples, but "
-                f"there are {self.samples}; use fewer steps, smaller batches or batches: passes"
+                f"{steps} batches of {size} without repetition need {steps * size} samples, but the client has "
+                f"{self.samples}; use fewer steps, smaller batches or batches: passes"
             )
         if size == self.samples:
             return repeat(self.all_rows, steps)
@@ -490,6 +490,6 @@ class Objective(ABC):
         """
         if not samples:
             raise DataError(
-                "an objective without samples has neither a loss nor a gradient; give every client that "
-                "trains at least one sample"
+                "an objective without samples has neither a loss nor a gradient; give every client that trains at "
+                "least one sample"
             )

@@ -182,8 +182,8 @@ class Mcp(Regularizer):
         """Return ``soft(u, gamma/rho) / (1 - 1/(rho theta))`` up to ``|u| = gamma theta``, else ``u``."""
         if penalty * self.theta <= 1:
             raise SettingsError(
-                f"{self.theta:g} given, but the proximal operator of mcp is asked for "
-                f"with the penalty rho = {penalty:g}, and needs rho > 1/theta; use a larger theta or penalty",
+                f"theta = {self.theta:g} is too small: the proximal operator of mcp needs rho > 1/theta, and rho = "
+                f"{penalty:g}; use a larger theta or penalty",
                 key="objective.regularizer.theta",
             )
         bent = soft(u, self.weight / penalty) / (1 - 1 / (penalty * self.theta))
@@ -244,8 +244,8 @@ def build_regularizer(settings: RegularizerSettings, shape: tuple[int, int] | No
         case GroupLassoSettings():
             if shape is None:
                 raise SettingsError(
-                    "group-lasso needs a linear model, whose weights belong to features "
-                    "and classes; use l1, or a linear objective.kind such as softmax",
+                    "group-lasso needs the weights of a linear model, grouped by feature; use l1, or a linear "
+                    "objective.kind such as softmax",
                     key="objective.regularizer.kind",
                 )
             return GroupLasso(settings.weight, shape, 0 if settings.groups == "features" else 1)
@@ -259,7 +259,7 @@ def build_regularizer(settings: RegularizerSettings, shape: tuple[int, int] | No
 
 def _without_slope(kind: str, what: str) -> SettingsError:
     return SettingsError(
-        f"{kind} is {what}, which steps along subgradients cannot see; use an algorithm "
-        "that takes its proximal operator, such as fedavg with regularizer_step: prox",
+        f"{kind} is {what}, which subgradient steps ignore; use an algorithm with its proximal operator, such as "
+        "fedavg with regularizer_step: prox",
         key="objective.regularizer.kind",
     )

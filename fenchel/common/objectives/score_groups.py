@@ -67,11 +67,11 @@ def check_places(places: Places, **place: Unpack[Place]) -> None:
     PayloadError
         They are of another shape, or not finite.
     """
-    what = "the places that divide the line of scores are"
+    what = "the bin edges between the ranges of scores"
     if places.ndim != 2 or places.shape[1] != PARTS - 1 or len(places) > LEVELS:
-        raise PayloadError(f"{what} of shape {places.shape}, expected at most {LEVELS} rows of {PARTS - 1}", **place)
+        raise PayloadError(f"{what} have shape {places.shape}, expected at most {LEVELS} rows of {PARTS - 1}", **place)
     if not np.isfinite(places).all():
-        raise PayloadError(f"{what} not finite", **place)
+        raise PayloadError(f"{what} are not all finite", **place)
 
 
 def score_groups(scores: Vector, bins: int, least: int, places: Places = NO_PLACES) -> Groups:
@@ -195,12 +195,14 @@ def check_groups(name: str, groups: Groups, bins: int, least: int, **place: Unpa
         return
     borders = groups[:, :2].ravel()
     if borders[0] < 0 or borders[-1] > bins or (stop <= start).any() or (start[1:] < stop[:-1]).any():
-        raise PayloadError(f"{name!r} has ranges that are not ordered parts of the bins 0 to {bins - 1}", **place)
+        raise PayloadError(
+            f"the ranges of {name!r} are not disjoint, increasing ranges of the bins 0 to {bins - 1}", **place
+        )
     smallest = int(counts.min())
     if smallest < 1:
-        raise PayloadError(f"{name!r} has a group of {smallest} samples", **place)
+        raise PayloadError(f"the smallest group of {name!r} has {smallest} samples, expected at least 1", **place)
     if smallest < least and groups[0, :2].tolist() != [0, bins]:
-        raise PayloadError(f"{name!r} has a group of {smallest} samples, expected at least {least}", **place)
+        raise PayloadError(f"the smallest group of {name!r} has {smallest} samples, expected at least {least}", **place)
 
 
 def samples_in(groups: Groups) -> int:

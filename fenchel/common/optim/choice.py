@@ -39,8 +39,8 @@ def chosen(settings: Solver, objective: Objective) -> DefiniteSolver:
     promising_nothing = isinstance(settings, SgdSolver | AdamSolver)
     if cornered and not promising_nothing:
         raise SettingsError(
-            f"{settings.kind} needs a smooth loss, and the hinge has a corner; use sgd or adam, or objective.kind: "
-            "smoothed-hinge or squared-hinge",
+            f"{settings.kind} needs a smooth loss, but the hinge is not smooth; use sgd or adam, or "
+            "objective.kind: smoothed-hinge or squared-hinge",
             key="solver.kind",
         )
     rule = settings.stop.or_usual(Stopping(epochs=5) if promising_nothing else Stopping(accuracy=0.25))
@@ -66,8 +66,8 @@ def check_fit(
     stop, kind = solver.stop, solver.kind
     if isinstance(solver, NewtonSolver) and objective.dimension > LARGEST_HESSIAN:
         raise SettingsError(
-            f"newton would build a Hessian with {objective.dimension:,} rows, of {LARGEST_HESSIAN:,} at most; use "
-            "newton-cg, which builds none",
+            f"newton needs a Hessian of {objective.dimension:,} rows, but at most {LARGEST_HESSIAN:,} are "
+            "supported; use newton-cg, which needs no Hessian",
             key="solver.kind",
         )
     if isinstance(solver, NewtonSolver | NewtonCgSolver) and type(objective).hessian_vector is Objective.hessian_vector:
@@ -78,19 +78,19 @@ def check_fit(
     if not isinstance(solver, SgdSolver | AdamSolver):
         if stop.epochs is not None:
             raise SettingsError(
-                f"{kind} uses all samples in every step; give solver.stop.steps instead", key="solver.stop.epochs"
+                f"{kind} uses all samples in every step, so it has no epochs; use solver.stop.steps",
+                key="solver.stop.epochs",
             )
     elif rule := next((rule for rule in ("accuracy", "gradient") if getattr(stop, rule) is not None), None):
         raise SettingsError(
-            f"{kind} cannot tell how exact it is; give solver.stop.epochs or steps, or use another solver, such as "
+            f"{kind} has no measure of its accuracy; use solver.stop.epochs or steps, or another solver, such as "
             "newton-cg",
             key=f"solver.stop.{rule}",
         )
     step_size = solver.step_size if isinstance(solver, GradientSolver) else None
     if step_size == "1/beta" and beta() == math.inf:
         raise SettingsError(
-            "1/beta needs a smooth objective, which this one is not known to be; give a number, or use solver.kind: "
-            "sgd",
+            "1/beta needs a smooth objective, which this one is not known to be; use a number, or solver.kind: sgd",
             key="solver.step_size",
         )
     if stop.accuracy is None and step_size != "2/(alpha+beta)":
@@ -98,14 +98,14 @@ def check_fit(
     convexity = alpha()
     if convexity is not None and not convexity > 0:
         raise SettingsError(
-            "needs a strongly convex objective, which this one is not known to be; give a linear model objective.l2 "
-            "above 0, or use solver.stop.steps, epochs or gradient",
+            "an accuracy needs a strongly convex objective, which this one is not known to be; set objective.l2 "
+            "of a linear model above 0, or use solver.stop.steps, epochs or gradient",
             key="solver.stop.accuracy",
         )
     if beta() == math.inf:
         raise SettingsError(
-            "needs a smooth objective, which this one is not known to be; use smoothed-hinge or squared-hinge for "
-            "hinge, or solver.kind: sgd with solver.stop.epochs",
+            "this stop needs a smooth objective, which this one is not known to be; use smoothed-hinge or "
+            "squared-hinge for hinge, or solver.kind: sgd with solver.stop.epochs",
             key="solver.stop.accuracy",
         )
 

@@ -95,10 +95,11 @@ class DualProblem:
         """Return the problem that a shard of whole samples poses."""
         if not l2 > 0:
             raise SettingsError(
-                f"objective.l2: {l2:g} given, but only a problem with l2 > 0 has the dual that is solved here"
+                f"objective.l2: {l2:g} given, but SDCA solves the dual, which exists only for l2 > 0; raise l2, or "
+                "use another solver"
             )
         if not shard.samples:
-            raise DataError("there are no samples to learn from")
+            raise DataError("there are no samples to train on; give the client some")
         targets = loss.targets(shard.labels, shard.classes, np.float64)
         return cls(loss, shard.features.astype(np.float64, copy=False), targets, l2, weights)
 

@@ -71,7 +71,9 @@ class StoppingCriterion:
 
 def diverged(kind: str, cure: str) -> DivergedError:
     """Return the error of a solver whose iterates have left the range of numbers."""
-    return DivergedError(f"{kind} diverged: its model or gradient is no longer finite; {cure}", key="solver.kind")
+    return DivergedError(
+        f"{kind} diverged, because its model or gradient is no longer finite; {cure}", key="solver.kind"
+    )
 
 
 def too_long(key: str, step: float, limit: str) -> str:

@@ -181,12 +181,14 @@ class Links(Section):
             name = numbered.get(key, key)
             if name not in names:
                 raise SettingsError(
-                    f"{key:.80} is not a client of this run; its clients are {names[0]} to {names[-1]}, "
-                    f"or 0 to {len(names) - 1}",
+                    f"{key:.80} is not a client of this run; use a name from {names[0]} to {names[-1]}, or a "
+                    f"number from 0 to {len(names) - 1}",
                     key="links.clients",
                 )
             if name in given:
-                raise SettingsError(f"{name} is given twice, by id and by number; give it once", key="links.clients")
+                raise SettingsError(
+                    f"the client {name} is given twice, by name and by number; give it once", key="links.clients"
+                )
             given[name] = link
         links = {name: given.get(name, self.default) for name in names}
         return {name: link for name, link in links.items() if link is not None}

@@ -119,8 +119,8 @@ class DifferentialPrivacy(Section):
         z = self._noise(facts)
         if not SMALLEST_NOISE <= z <= LARGEST_NOISE:
             raise SettingsError(
-                f"the noise would be {z:.4g} times the sensitivity; expected {SMALLEST_NOISE:g} "
-                f"to {LARGEST_NOISE:g}; change what sets it: noise_multiplier, epsilon_per_round or budget",
+                f"the noise would be {z:.4g} times the sensitivity; expected {SMALLEST_NOISE:g} to "
+                f"{LARGEST_NOISE:g}. Change noise_multiplier, epsilon_per_round or budget, which determine it",
                 key="differential_privacy",
             )
         return z
@@ -137,8 +137,8 @@ class DifferentialPrivacy(Section):
             return calibrate(rate, self.uploads, self.delta, self.budget, self.accountant)
         if rate >= 1:
             raise SettingsError(
-                f"the paper's Theorem 2 needs Q b < n_i, but a round draws {facts.drawn} "
-                f"of {facts.samples} samples; draw fewer, or give epsilon_per_round",
+                f"Theorem 2 of the paper needs Q b < n_i, but a round draws {facts.drawn} of {facts.samples} "
+                "samples; draw fewer, or give epsilon_per_round",
                 key="differential_privacy.budget",
             )
         each = paper.per_round(self.budget, rate, self.uploads, self.delta, self.total_law)

@@ -20,12 +20,14 @@ def read_mapping(path: Path) -> dict[str, Any]:
     try:
         values = yaml_value(path.read_text())
     except OSError as error:
-        raise SettingsError(f"cannot be read ({error.strerror})", source=path) from None
+        raise SettingsError(
+            f"the file cannot be read ({error.strerror}); check the path and its permissions", source=path
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"not valid YAML: {error}", source=path) from None
+        raise SettingsError(f"the file is not valid YAML: {error}", source=path) from None
     if not isinstance(values, dict):
         found = "nothing" if values is None else "a list" if isinstance(values, list) else "a single value"
-        raise SettingsError(f"expected a mapping of settings, found {found}", source=path)
+        raise SettingsError(f"the file has {found}; expected a mapping of settings", source=path)
     return values
 
 

@@ -111,11 +111,13 @@ def attribute(reference: str) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise SettingsError(
-            f"{reference!r}: there is no module {error.name!r}; is it installed, or in this folder?",
+            f"{reference!r}: the module {error.name!r} was not found; install it, or start in its folder",
             key="algorithm.name",
         ) from None
     if not hasattr(module, name):
-        raise SettingsError(f"{reference!r}: the module {module_name!r} has no {name!r}", key="algorithm.name")
+        raise SettingsError(
+            f"{reference!r}: the module {module_name!r} has no {name!r}; check the name", key="algorithm.name"
+        )
     return getattr(module, name)
 
 

@@ -412,9 +412,13 @@ def raw(text: str) -> dict[str, Any]:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SettingsError(f"the settings that the server sent are not JSON: {error}") from None
+        raise SettingsError(
+            f"the settings from the server are not valid JSON ({error}); do both sides run the same version of Fenchel?"
+        ) from None
     if not isinstance(values, dict):
-        raise SettingsError("the settings that the server sent are not a JSON object")
+        raise SettingsError(
+            "the settings from the server are not a JSON object; do both sides run the same version of Fenchel?"
+        )
     return values
 
 
@@ -460,7 +464,7 @@ def change(values: dict[str, Any], changes: Mapping[str, Any], asked: str = "") 
         for part in path:
             inner = section.setdefault(part, {})
             if not isinstance(inner, dict):
-                raise SettingsError(f"{part!r} is {inner!r}, not a section with keys", key=asked or key)
+                raise SettingsError(f"{part!r} is {inner!r}, which has no keys; set {part} itself", key=asked or key)
             section = inner
         section[last] = value
 
@@ -479,7 +483,7 @@ def _override(values: dict[str, Any], override: str) -> None:
     try:
         value = yaml_value(text)
     except yaml.YAMLError:
-        raise SettingsError("the value is not valid YAML", key=f"--set {override}") from None
+        raise SettingsError("the value is not valid YAML; quote it", key=f"--set {override}") from None
     change(values, {key: value}, f"--set {override}")
 
 

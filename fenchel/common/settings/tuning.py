@@ -178,8 +178,8 @@ def load_tuning(path: Path) -> TuningSettings:
     values = read_mapping(path)
     if "algorithm" in values and "parameters" not in values:
         raise SettingsError(
-            "these are the settings of a run; a tuning file names such a file (settings: FILE) and says what "
-            "varies (parameters)",
+            "the file has the settings of a run; expected a tuning file, which names a file of settings "
+            "(settings: FILE) and the values to try (parameters)",
             source=path,
         )
     tuning = validated(TuningSettings, values, str(path))

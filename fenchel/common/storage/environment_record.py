@@ -132,8 +132,8 @@ class EnvironmentRecord:
             return cls()
         except (OSError, ValidationError) as error:
             raise CheckpointError(
-                f"cannot be read as the record of computing environments ({error}). Put it back from a copy, "
-                "or move it away to begin a new record",
+                f"the record of computing environments cannot be read ({error}); restore it from a copy, or move "
+                "it away to begin a new one",
                 source=path,
             ) from None
         latest: dict[str, Environment] = {}

@@ -79,7 +79,7 @@ class RunFolder:
             folder.checkpoint.parent.mkdir()
         except OSError as error:
             raise StorageError(
-                f"no run folder can be made there ({error.strerror}); make room on the disk, or the folder "
+                f"no run folder can be created there ({error.strerror}); make room on the disk, make the folder "
                 "writable, or choose another with --runs",
                 source=parent,
             ) from None
@@ -90,7 +90,9 @@ class RunFolder:
         """Return the folder of a run that is to be resumed, or raise a ``CheckpointError`` for any other folder."""
         folder = cls(path)
         if not folder.settings.exists():
-            raise CheckpointError(f"not a run folder (it has no {folder.settings.name})", source=path)
+            raise CheckpointError(
+                f"not a run folder, because it has no {folder.settings.name}; check the path", source=path
+            )
         return folder
 
     @property

@@ -74,8 +74,8 @@ def thaw(kind: type[S], values: Values) -> S:
         return kind(**{name: _item(node, values) for name, node in structure.items()})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"a stored state does not fit {kind.__qualname__} ({error}); was it written by another version? "
-            "Go on with the version of Fenchel, and of your own algorithm, that wrote it"
+            f"a stored state does not fit {kind.__qualname__} ({error}); continue with the version of Fenchel, and "
+            "of your own algorithm, that wrote it"
         ) from error
 
 

@@ -45,8 +45,8 @@ def writing(path: Path, owner: Owner = "server") -> Iterator[None]:
             raise too_many_files_error(path, owner) from error
         reason = error.strerror or str(error)
         raise StorageError(
-            f"cannot be written ({reason}); what was there before is untouched. Make room on this {owner}'s "
-            f"disk, or the folder writable, and {_START_AGAIN[owner]}: nothing that counted is lost",
+            f"the file cannot be written ({reason}), and its old content is unchanged. Make room on this {owner}'s "
+            f"disk, or make the folder writable, and {_START_AGAIN[owner]}: nothing that counted is lost",
             source=path,
         ) from error
 
@@ -54,8 +54,8 @@ def writing(path: Path, owner: Owner = "server") -> Iterator[None]:
 def too_many_files_error(path: Path, owner: Owner = "server") -> TooManyFilesError:
     """Return the error of a file that cannot be opened because too many files are open."""
     return TooManyFilesError(
-        f"cannot be opened, as too many files are open in this process or on this machine; nothing that was there "
-        f"before is lost. Allow more of them (ulimit -n), and {_START_AGAIN[owner]}",
+        "the file cannot be opened, because this process or machine has too many open files; its content is "
+        f"unchanged. Raise the limit (ulimit -n), and {_START_AGAIN[owner]}",
         source=path,
     )
 
@@ -224,13 +224,15 @@ def read(path: Path, owner: Owner = "server") -> dict[str, Value]:
     except OSError as error:
         if too_many_files(error):
             raise too_many_files_error(path, owner) from error
-        raise CheckpointError(f"cannot be read ({error.strerror})", source=path) from error
+        raise CheckpointError(
+            f"the file cannot be read ({error.strerror}); check its permissions, or restore it from a copy", source=path
+        ) from error
     view = memoryview(data)
     length = int.from_bytes(view[_HEADER - 4 : _HEADER], "little")
     if view[: len(_MAGIC)] != _MAGIC or len(view) < _HEADER + length:
-        raise CheckpointError("not a file that Fenchel wrote, or cut off", source=path)
+        raise CheckpointError("Fenchel did not write this file, or it is cut off; restore it from a copy", source=path)
     if zlib.crc32(view[_HEADER:]) != int.from_bytes(view[len(_MAGIC) : len(_MAGIC) + 4], "little"):
-        raise CheckpointError("damaged (its checksum is wrong)", source=path)
+        raise CheckpointError("the file is damaged (wrong checksum); restore it from a copy", source=path)
     try:
         descriptor = pb.Payload.FromString(bytes(view[_HEADER : _HEADER + length]))
         # The checksum shows that Fenchel wrote the file, so long vectors with seeded index sets are accepted.

@@ -135,8 +135,8 @@ def read(path: Path) -> pa.Table:
         if too_many_files(error):
             raise too_many_files_error(place) from error
         raise CheckpointError(
-            f"cannot be read as a table ({error}); put it back from a copy, or, if the run is to go on, move "
-            "it away: --resume begins the table anew, without the rows so far",
+            f"the table cannot be read ({error}); restore it from a copy, or move it away, and --resume begins it "
+            "anew without the rows so far",
             source=place,
         ) from None
 

@@ -25,7 +25,8 @@ class Exposition:
             import prometheus_client
         except ImportError:
             raise MissingDependencyError(
-                "needs the library prometheus_client: pip install 'fenchel[metrics]', or leave the option out",
+                "metrics need prometheus_client, which is not installed; install it with pip install "
+                "'fenchel[metrics]', or leave the option out",
                 key="--metrics",
             ) from None
         # Creation times are of no use here, and double the number of series.

@@ -105,7 +105,7 @@ def tracing(service: str, environment: Mapping[str, str] = os.environ) -> Tracin
     if wanted == "none" or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     if wanted != "otlp":
-        raise SettingsError(f"{SWITCH}={wanted}: Fenchel exports traces by otlp, or not at all (none)")
+        raise SettingsError(f"{SWITCH}={wanted} is not supported; use otlp, or none for no traces")
     try:
         exporter = _exporter(endpoint(environment))
         from opentelemetry.sdk.resources import Resource
@@ -113,7 +113,8 @@ def tracing(service: str, environment: Mapping[str, str] = os.environ) -> Tracin
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         raise MissingDependencyError(
-            f"{SWITCH}=otlp needs the libraries of OpenTelemetry: pip install 'fenchel[otel]', or unset the variable"
+            f"{SWITCH}=otlp needs the libraries of OpenTelemetry; install them with pip install 'fenchel[otel]', "
+            "or unset the variable"
         ) from None
     named = "OTEL_SERVICE_NAME" in environment or "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
     provider = TracerProvider(
@@ -156,8 +157,8 @@ def _exporter(where: str) -> SpanExporter:
             if result is not SpanExportResult.SUCCESS and not self.warned:
                 self.warned = True
                 log.warning(
-                    "traces do not reach %s (%s), and what cannot be sent is lost: does a collector listen there "
-                    "(OTEL_EXPORTER_OTLP_ENDPOINT)? The run itself goes on; this is said once",
+                    "traces cannot be sent to %s (%s) and are lost; the run continues. Check that a collector "
+                    "listens there (OTEL_EXPORTER_OTLP_ENDPOINT). This warning is not repeated",
                     where,
                     heard.words or "no answer",
                 )

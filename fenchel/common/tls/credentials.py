@@ -51,13 +51,13 @@ class Credentials:
                 found[name] = path.read_bytes()
             except OSError as error:
                 raise CredentialError(
-                    f"cannot be read ({error.strerror}); make certificates with fenchel certs, "
-                    "and give this folder with --certs",
+                    f"the file cannot be read ({error.strerror}); make certificates with fenchel certs, and give "
+                    "their folder with --certs",
                     source=path,
                 ) from None
             if f"{marker}-----".encode() not in found[name]:
                 raise CredentialError(
-                    f"not a {marker.lower()} in PEM form; is it the file that fenchel certs made, and whole?",
+                    f"not a {marker.lower()} in PEM format, or cut off; use the file that fenchel certs made",
                     source=path,
                 )
         return cls(found[AUTHORITY], found[CERTIFICATE], found[KEY], folder)
@@ -80,7 +80,7 @@ class Credentials:
             return self
         if found == self or not _fit(self.folder) or Credentials.load(self.folder) != found:
             return self
-        log.info("%s: the certificate was replaced; the new one counts from now on", self.folder)
+        log.info("%s: the certificate was replaced; new connections use the new one", self.folder)
         return found
 
     def for_server(self) -> grpc.ServerCredentials:

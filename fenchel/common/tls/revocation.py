@@ -45,14 +45,20 @@ def read_revoked(folder: Path) -> Revoked:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise CredentialError(f"cannot be read ({error.strerror})", source=path) from None
+        raise CredentialError(
+            f"the revocation list cannot be read ({error.strerror}); check its permissions", source=path
+        ) from None
     blocks = _BLOCK.findall(text)
     if not blocks:
-        raise CredentialError("not a revocation list in PEM form; fenchel certs revoke writes one", source=path)
+        raise CredentialError(
+            "not a revocation list in PEM format; use the one that fenchel certs revoke wrote", source=path
+        )
     try:
         authorities = x509.load_pem_x509_certificates((folder / AUTHORITY).read_bytes())
     except (OSError, ValueError) as error:
-        raise CredentialError(f"cannot be read ({error})", source=folder / AUTHORITY) from None
+        raise CredentialError(
+            f"the revocation list cannot be read ({error}); copy it again", source=folder / AUTHORITY
+        ) from None
     found: dict[tuple[bytes, int], datetime] = {}
     for block in blocks:
         found |= _entries(block, authorities, path)
@@ -66,12 +72,12 @@ def _entries(block: bytes, authorities: Sequence[x509.Certificate], path: Path) 
         entries = {(issuer.public_bytes(), each.serial_number): each.revocation_date_utc for each in revoked}
     except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
         raise CredentialError(
-            "a damaged revocation list; take it again from where fenchel certs revoke wrote it", source=path
+            "the revocation list is damaged; copy it again from where fenchel certs revoke wrote it", source=path
         ) from None
     if not any(_signed(revoked, authority) for authority in authorities):
         raise CredentialError(
-            f"the list of {issuer.rfc4514_string()!r} is not signed by an authority in {AUTHORITY} beside it; "
-            "take it from where fenchel certs revoke wrote it",
+            f"the list of {issuer.rfc4514_string()!r} is not signed by an authority in {AUTHORITY} beside it; copy "
+            "it again from where fenchel certs revoke wrote it",
             source=path,
         )
     return entries
@@ -121,12 +127,16 @@ class Revocations:
             return False
         self._stamp = stamp
         if not stamp:
-            log.error("%s is gone; what it listed stays revoked until this server ends", self.folder / REVOKED)
+            log.error(
+                "the revocation list %s is missing; the certificates that it listed stay revoked until this server "
+                "ends",
+                self.folder / REVOKED,
+            )
             return False
         try:
             revoked = read_revoked(self.folder)
         except CredentialError as error:
-            log.error("%s; what was revoked before stays so", error)
+            log.error("%s. Certificates that were already revoked stay revoked", error)
             return False
         changed = revoked.keys() != self._revoked.keys()
         self._revoked = revoked

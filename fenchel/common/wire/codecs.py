@@ -175,11 +175,11 @@ class _Dense(ArrayCodec):
         dense = item.dense
         dtype, shape = _dtype(dense.dtype), tuple(dense.shape)
         if len(shape) > _MAX_DIMENSIONS:
-            raise PayloadError(f"an array has {len(shape)} dimensions; at most {_MAX_DIMENSIONS} are accepted")
+            raise PayloadError(f"the array has {len(shape)} dimensions; expected at most {_MAX_DIMENSIONS}")
         length = math.prod(shape) * dtype.itemsize
         # NumPy refuses a shape whose non-zero lengths multiply to more than it can address, even without entries.
         if (length or math.prod(side or 1 for side in shape) * dtype.itemsize) > LARGEST:
-            raise PayloadError(f"an array has the shape {shape}, which none can have")
+            raise PayloadError(f"the array has the shape {shape}, which is impossible")
         return OutlinePart(item, self, dtype, shape, (length,))
 
     def decode(self, part: OutlinePart, pieces: Sequence[memoryview]) -> Array:
@@ -206,9 +206,12 @@ class _Sparse(ArrayCodec):
     def encode(self, item: pb.Array, value: SparseVector) -> tuple[Buffer, ...]:
         seed = 0
         if value.values.shape != value.indices.shape:
-            raise PayloadError(f"a sparse vector has {value.values.shape} values for {value.indices.shape} indices")
+            raise PayloadError(
+                f"the sparse vector has {value.values.shape} values for {value.indices.shape} indices; expected the "
+                "same number"
+            )
         if not 0 <= value.size <= LARGEST:
-            raise PayloadError(f"a sparse vector has the size {value.size}, which none can have")
+            raise PayloadError(f"the sparse vector has the size {value.size}, which is impossible")
         index_sets.check(value.indices, value.size)
         encoding = index_sets.smallest(value.indices, value.size, seeded=value.seed is not None)
         if value.seed is not None and encoding == pb.SEEDED:
@@ -231,9 +234,9 @@ class _Sparse(ArrayCodec):
         sparse = item.sparse
         index_sets.check_index_bytes(sparse.encoding, sparse.index_bytes, sparse.count, sparse.size)
         if sparse.size > LARGEST:
-            raise PayloadError(f"a sparse vector has the size {sparse.size}, which none can have")
+            raise PayloadError(f"the sparse vector has the size {sparse.size}, which is impossible")
         if sparse.seed and sparse.encoding != pb.SEEDED:
-            raise PayloadError("a sparse vector has a seed, and its indices travel as such")
+            raise PayloadError("the sparse vector has both a seed and encoded indices; expected one of them")
         dtype = _dtype(sparse.dtype)
         lengths = sparse.index_bytes, sparse.count * dtype.itemsize
         drawn = sparse.size if sparse.encoding == pb.SEEDED else 0
@@ -269,7 +272,7 @@ class _Ciphertexts(Codec):
     def encode(self, item: pb.Array, value: Ciphertexts) -> tuple[Buffer, ...]:
         value.check()
         if len(value.data) != value.size:
-            raise PayloadError(f"ciphertexts have {len(value.data)} bytes, expected {value.size}")
+            raise PayloadError(f"the ciphertexts have {len(value.data)} bytes, expected {value.size}")
         item.ciphertexts.CopyFrom(
             pb.Ciphertexts(
                 key_id=value.key_id,
@@ -290,7 +293,7 @@ class _Ciphertexts(Codec):
         try:
             layout = Layout(sent.slot_bits, sent.fraction_bits, sent.slots, sent.value_bits)
         except EncryptionError as error:
-            raise PayloadError(f"ciphertexts have an impossible layout: {error}") from None
+            raise PayloadError(f"the layout of the ciphertexts is invalid: {error}") from None
         value = Ciphertexts(sent.key_id, layout, sent.count, sent.additions, sent.ciphertext_bytes, data)
         value.check()
         return value
@@ -325,7 +328,7 @@ class _Scalar(Codec):
                 item.scalar.boolean = bool(value)
             case int() | np.integer():
                 if not -LARGEST - 1 <= value <= LARGEST:
-                    raise PayloadError(f"{value} does not fit 64 bits")
+                    raise PayloadError(f"the integer {value} does not fit 64 bits")
                 item.scalar.integer = int(value)
             case float() | np.floating():
                 item.scalar.real = float(value)
@@ -381,7 +384,7 @@ def encode_value(item: pb.Array, value: object) -> tuple[Buffer, ...]:
     """Fill the descriptor of a value, which has its name already, and return the pieces of the body."""
     codec = codec_of(type(value))
     if codec is None:
-        raise PayloadError(f"a {type(value).__name__} cannot travel, but arrays, numbers and text can", array=item.name)
+        raise PayloadError(f"a {type(value).__name__} cannot be sent; use arrays, numbers or strings", array=item.name)
     try:
         return codec.encode(item, value)
     except PayloadError as error:
@@ -404,14 +407,14 @@ def _code(dtype: np.dtype[Any]) -> pb.DType.ValueType:
     code = _CODES.get(dtype) or _CODES.get(dtype.newbyteorder("<"))
     if code is None:
         known = ", ".join(str(known) for known in _CODES)
-        raise PayloadError(f"an array has dtype {dtype}, which cannot travel; use one of {known}")
+        raise PayloadError(f"the array has dtype {dtype}, which cannot be sent; use one of {known}")
     return code
 
 
 def _dtype(code: pb.DType.ValueType) -> np.dtype[Any]:
     dtype = DTYPES.get(code)
     if dtype is None:
-        raise PayloadError(f"an array has a dtype that this version does not know (code {code})")
+        raise PayloadError(f"the array has a dtype of code {code}, which this version of Fenchel does not know")
     return dtype
 
 
@@ -432,5 +435,5 @@ def _numbers(part: OutlinePart, pieces: Sequence[memoryview]) -> Array:
     assert part.dtype is not None
     numbers = np.frombuffer(pieces[-1], part.dtype) if len(pieces[-1]) else np.empty(0, part.dtype)
     if part.dtype.kind == "b" and numbers.size and numbers.view(np.uint8).max() > 1:
-        raise PayloadError("a boolean array has bytes other than 0 and 1")
+        raise PayloadError("the boolean array has bytes other than 0 and 1")
     return numbers

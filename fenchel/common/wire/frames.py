@@ -191,7 +191,9 @@ def frames(head: Head, body: Body | None = None, resume: int = 0) -> Iterator[by
         number = 1 if isinstance(head, pb.Instruction) else 2
         text = _field(number, len(body.payload)) + body.payload + text
     if len(text) > _HEAD_LIMIT:
-        raise WireError(f"a message head of {len(text):,} bytes does not fit a frame; send fewer arrays at once")
+        raise WireError(
+            f"the head of the message has {len(text):,} bytes, too many for a frame; send fewer arrays at once"
+        )
     number = _NUMBERS[type(head)]
     if body is not None and 0 < body.size - resume <= CHUNK_BYTES:
         text += _padding(len(text), body.size - resume)
@@ -213,7 +215,7 @@ class Frame:
 def parse(data: bytes) -> Frame:
     """Parse one frame."""
     if len(data) > FRAME_BYTES:
-        raise WireError(f"a piece of a message of {len(data):,} bytes; at most {FRAME_BYTES:,} are allowed")
+        raise WireError(f"a chunk of a message has {len(data):,} bytes; expected at most {FRAME_BYTES:,}")
     view = memoryview(data)
     head: Head | None = None
     chunk = view[:0]
@@ -224,16 +226,16 @@ def parse(data: bytes) -> Frame:
         number, start = tag >> 3, position
         position += length
         if tag & 7 != 2 or position > end:
-            raise WireError(f"a message cannot be read{SAME_VERSION}")
+            raise WireError(f"a message cannot be decoded{SAME_VERSION}")
         if number == _CHUNK and not chunk:
             chunk = view[start:position]
         elif number in _HEADS and head is None:
             try:
                 head = _HEADS[number].FromString(data[start:position])
             except DecodeError as error:
-                raise WireError(f"the head of a message cannot be read ({error}){SAME_VERSION}") from None
+                raise WireError(f"the head of a message cannot be decoded ({error}){SAME_VERSION}") from None
         else:
-            raise WireError(f"a message has an unknown or repeated part {number}{SAME_VERSION}")
+            raise WireError(f"a message has an unknown or repeated field {number}{SAME_VERSION}")
     return Frame(head, chunk)
 
 
@@ -246,4 +248,4 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
             return result | octet << shift, position
         result |= (octet & 0x7F) << shift
         shift += 7
-    raise WireError(f"a message is cut off, or cannot be read{SAME_VERSION}")
+    raise WireError(f"a message is cut off, or cannot be decoded{SAME_VERSION}")

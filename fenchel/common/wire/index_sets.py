@@ -39,9 +39,9 @@ _MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 def check(indices: Indices, size: int) -> None:
     """Raise a ``PayloadError`` unless the indices are strictly increasing within a vector of ``size`` entries."""
     if indices.ndim != 1 or indices.dtype != np.int64:
-        raise PayloadError("indices must be one-dimensional int64")
+        raise PayloadError("the indices are not a one-dimensional array of int64")
     if len(indices) and (indices[0] < 0 or indices[-1] >= size or not (indices[1:] > indices[:-1]).all()):
-        raise PayloadError(f"indices must increase strictly within 0..{size - 1}")
+        raise PayloadError(f"the indices do not increase strictly within 0..{size - 1}")
 
 
 def check_seed(seed: int, indices: Indices, size: int) -> None:
@@ -55,7 +55,7 @@ def check_seed(seed: int, indices: Indices, size: int) -> None:
         small = sum(np.count_nonzero(_finished(h) <= largest) for _, h in _mixed(seed, size))
         right = small == len(indices)
     if not right:
-        raise PayloadError(f"indices are not the support that follows from the seed {seed}")
+        raise PayloadError(f"the indices differ from the index set of the seed {seed}")
 
 
 def bits(encoding: Encoding, indices: Indices, size: int) -> int:
@@ -127,11 +127,13 @@ def check_index_bytes(encoding: Encoding, index_bytes: int, count: int, size: in
     elif encoding == pb.EVERY_ENTRY:
         fits = index_bytes == 0 and count == size
     else:
-        raise PayloadError(f"its indices are in an encoding that this version does not know (code {encoding})")
+        raise PayloadError(
+            f"the indices have an encoding of code {encoding}, which this version of Fenchel does not know"
+        )
     if not fits:
         raise PayloadError(
-            f"{count} entries in {index_bytes} index bytes do not fit a vector of {size} "
-            f"in encoding {pb.SupportEncoding.Name(encoding)}"
+            f"{count} entries in {index_bytes} index bytes do not fit a vector of {size} in encoding "
+            f"{pb.SupportEncoding.Name(encoding)}"
         )
 
 
@@ -312,17 +314,17 @@ def _unpack_varint(octets: Octets, count: int) -> Indices:
         block = octets[read : read + _BLOCK]
         ends = np.flatnonzero(block < 0x80)
         if not len(ends) or found + len(ends) > count:
-            raise PayloadError(f"indices are not {count} LEB128 numbers")
+            raise PayloadError(f"the encoded indices do not hold {count} LEB128 numbers, one for each entry")
         gaps[found : found + len(ends)] = _unpacked_varint(block, ends)
         found += len(ends)
         read += int(ends[-1]) + 1
     if found != count:
-        raise PayloadError(f"indices are not {count} LEB128 numbers")
+        raise PayloadError(f"the encoded indices do not hold {count} LEB128 numbers, one for each entry")
     if not gaps[1:].all():
-        raise PayloadError("indices do not increase")
+        raise PayloadError("the encoded indices do not increase")
     indices = np.cumsum(gaps, out=gaps)
     if indices.min(initial=0) < 0:  # the first sum beyond 63 bits is negative
-        raise PayloadError("an index does not fit 63 bits")
+        raise PayloadError("an encoded index does not fit 63 bits")
     return indices
 
 
@@ -330,12 +332,12 @@ def _unpacked_varint(octets: Octets, ends: Indices) -> Indices:
     """Return the numbers whose last bytes are at ``ends``."""
     lengths = np.diff(ends, prepend=-1)
     if lengths.max() > _LONGEST_VARINT:
-        raise PayloadError("an index does not fit 63 bits")
+        raise PayloadError("an encoded index does not fit 63 bits")
     numbers = octets[ends].astype(np.int64)
     # The highest bits come last, so longer numbers are read from their last byte towards their first.
     long = np.flatnonzero(lengths > 1)
     if not numbers[long].all():
-        raise PayloadError("an index takes more bytes than it needs")
+        raise PayloadError("an encoded index has more bytes than necessary")
     byte = 1
     while len(long):
         numbers[long] = numbers[long] << 7 | octets[ends[long] - byte] & 0x7F
@@ -361,7 +363,7 @@ def _unpack_list(octets: Octets, count: int, width: int) -> Indices:
         piece = octets[start * width // 8 : -(-(start + len(block)) * width // 8)]
         content = np.unpackbits(piece, bitorder="little")
         if content[len(block) * width :].any():
-            raise PayloadError("bits behind the last index are not zero")
+            raise PayloadError("the bits after the last encoded index are not zero")
         each = np.zeros((len(block), 64), np.uint8)
         each[:, :width] = content[: len(block) * width].reshape(len(block), width)
         block[:] = np.packbits(each, axis=1, bitorder="little").view("<i8").reshape(-1)
@@ -371,7 +373,7 @@ def _unpack_list(octets: Octets, count: int, width: int) -> Indices:
 def _unpack_bitmap(octets: Octets, count: int, size: int) -> Indices:
     given = int(np.bitwise_count(octets).sum(dtype=np.int64))
     if given != count:
-        raise PayloadError(f"{given} bits of the bitmap are set, and {count} entries are given")
+        raise PayloadError(f"the bitmap marks {given} indices, but there are {count} entries")
     if size % 8 and octets[-1] >> size % 8:
-        raise PayloadError("bits behind the last entry of the bitmap are not zero")
+        raise PayloadError("the bits after the end of the bitmap are not zero")
     return np.flatnonzero(np.unpackbits(octets, count=size, bitorder="little").view(np.bool_))

@@ -61,7 +61,7 @@ class Outline(NamedTuple):
         Dense arrays, sparse values and ciphertexts are read-only views of ``body``.
         """
         if len(body) != self.size:
-            raise PayloadError(f"a message has {len(body)} bytes of values, but announced {self.size}")
+            raise PayloadError(f"the values of the message have {len(body)} bytes, expected {self.size}")
         view = memoryview(body).toreadonly()
         values: dict[str, Value] = {}
         offset = 0
@@ -108,14 +108,14 @@ def outline(descriptor: pb.Payload, limit: int, longest: int = index_sets.MAX_SE
         vector of any length, and each of its positions takes about 3 ns.
     """
     if len(descriptor.arrays) > MAX_ARRAYS:
-        raise PayloadError(f"{len(descriptor.arrays)} arrays in one message; at most {MAX_ARRAYS} are accepted")
+        raise PayloadError(f"the message has {len(descriptor.arrays)} arrays; expected at most {MAX_ARRAYS}")
     size = drawn = 0
     names = set()
     parts = []
     for item in descriptor.arrays:
         name = item.name
         if not name or name in names:
-            raise PayloadError(f"name {name!r} is empty or occurs twice in one message")
+            raise PayloadError(f"the name {name!r} is empty or occurs twice in one message")
         names.add(name)
         part = part_of(item)
         parts.append(part)
@@ -123,16 +123,15 @@ def outline(descriptor: pb.Payload, limit: int, longest: int = index_sets.MAX_SE
             size += aligned(length)
         drawn += part.drawn
     if size != descriptor.body_bytes:
-        raise PayloadError(f"the arrays need {size} bytes but the message announces {descriptor.body_bytes}")
+        raise PayloadError(f"the arrays need {size} bytes, but the message announces {descriptor.body_bytes}")
     if size > limit:
         raise PayloadError(
-            f"a message of {size:,} bytes is larger than the limit of {limit:,}; "
-            "raise network.max_message_bytes if this is intended"
+            f"a message of {size:,} bytes exceeds the limit of {limit:,}; raise network.max_message_bytes if this "
+            "is intended"
         )
     if drawn > longest:
         raise PayloadError(
-            f"sparse vectors of {drawn:,} entries with supports that follow from seeds; "
-            f"at most {longest:,} entries are accepted"
+            f"the sparse vectors with index sets from seeds have {drawn:,} entries in all; expected at most {longest:,}"
         )
     return Outline(tuple(parts), size)
 

@@ -59,7 +59,7 @@ def encode(values: Values) -> Encoded:
 
     for name, value in values.items():
         if not name:
-            raise PayloadError("a value that is to be sent needs a name")
+            raise PayloadError("a value of the message has no name; give it one")
         for piece in encode_value(descriptor.arrays.add(name=name), value):
             append(piece)
     descriptor.body_bytes = size

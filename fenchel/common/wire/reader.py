@@ -68,7 +68,7 @@ class Assembly:
     def add(self, chunk: memoryview) -> None:
         """Add the next chunk."""
         if self.received + len(chunk) > self.size:
-            raise WireError(f"a message has more than the {self.size:,} bytes that it declared")
+            raise WireError(f"the message has more than the {self.size:,} bytes that it declared")
         start, stop = self.received, self.received + len(chunk)
         if len(chunk) and not self._unwanted:
             if len(chunk) == self.size:
@@ -103,8 +103,8 @@ class Assembly:
             return (self._buffer_pool or BufferPool()).take(self.size)
         except MemoryError:
             raise WireError(
-                f"there is no memory for a message of {self.size:,} bytes; give this process more, or begin a new run "
-                "with a smaller model (or, if this is the server, with smaller network.in_flight_bytes)"
+                f"there is not enough memory for a message of {self.size:,} bytes. Give this process more, begin a "
+                "new run with a smaller model, or, on the server, lower network.in_flight_bytes"
             ) from None
 
     def let_go(self) -> None:
@@ -114,7 +114,7 @@ class Assembly:
     def rewind(self, received: int) -> None:
         """Go back to the first ``received`` bytes, from which the sender resumes."""
         if received > self.received:
-            raise WireError(f"a message goes on at byte {received:,}, but only {self.received:,} have arrived")
+            raise WireError(f"a chunk of the message begins at byte {received:,}, but {self.received:,} have arrived")
         self._suspicious = self._suspicious or received != self.received
         self.received = received
 
@@ -318,4 +318,4 @@ class MessageReader(Generic[HeadT]):
         return self._error(f"sent {what}")
 
     def _error(self, problem: str) -> WireError:
-        return WireError(f"{self._peer} {problem}; its stream is ended{SAME_VERSION}")
+        return WireError(f"{self._peer} {problem}; its stream is closed{SAME_VERSION}")

@@ -56,7 +56,7 @@ def make_authority(folder: Path, name: str, *, days: int = AUTHORITY_DAYS, force
         If there is an authority already, or the folder cannot be written.
     """
     if not 1 <= len(name) <= 64 or not name.isprintable():
-        raise SettingsError(f"an authority's name has 1 to 64 printable characters, not {name!r}")
+        raise SettingsError(f"{name!r} cannot be the name of an authority; use 1 to 64 printable characters")
     key = ec.generate_private_key(ec.SECP256R1())
     start = now() - CLOCK_SKEW
     certificate = (
@@ -94,7 +94,7 @@ class Authority:
         key = private_key(read(folder / AUTHORITY_KEY), folder / AUTHORITY_KEY)
         if not isinstance(key, ec.EllipticCurvePrivateKey) or public_key(key) != public_key(certificate):
             raise CredentialError(
-                f"{AUTHORITY_KEY} is not the key of {AUTHORITY}; put back the two that were made together",
+                f"{AUTHORITY_KEY} is not the key of {AUTHORITY}; restore the two files that were made together",
                 source=folder,
             )
         check_dates(certificate, f"{folder / AUTHORITY}: the authority")

@@ -47,14 +47,13 @@ def claim(pool: Path, holder: str) -> str:
             draft.unlink()
     except OSError as error:
         raise CredentialError(
-            f"cannot be used for the claims of identities ({error.strerror}); make {pool} a folder that this "
-            "process may write",
+            f"the claims of identities cannot be stored ({error.strerror}); make {pool} writable for this process",
             source=claims,
         ) from None
     if not names:
-        raise SettingsError("holds no client's folder; make some with fenchel certs all", source=pool)
+        raise SettingsError("the folder has no client's folder; make some with fenchel certs all", source=pool)
     raise SettingsError(
-        f"all {len(names)} identities are taken; make more with fenchel certs client, or remove the "
-        f"files of clients that are gone for good from {claims}",
+        f"all {len(names)} identities are claimed; make more with fenchel certs client, or remove the files of "
+        f"clients that will not return from {claims}",
         source=pool,
     )

@@ -59,8 +59,8 @@ def subject_name(certificate: x509.Certificate) -> str:
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if not names:
         raise CredentialError(
-            f"the certificate of {certificate.subject.rfc4514_string()!r} has no common name; "
-            "make one with fenchel certs"
+            f"the certificate of {certificate.subject.rfc4514_string()!r} has no common name; make one with "
+            "fenchel certs"
         )
     return str(names[0].value)
 

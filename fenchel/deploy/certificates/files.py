@@ -29,7 +29,7 @@ def write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
         for name in files:
             path = folder / name
             if path.exists() and not force:
-                raise SettingsError("is there already; --force replaces it", source=path)
+                raise SettingsError("the file exists already; give --force to replace it", source=path)
         for name, content in files.items():
             with replacing(folder / name, private=True, sync=force) as file:
                 file.write(content)

@@ -36,8 +36,8 @@ def issued(authority_folder: Path) -> list[Issued]:
         return [Issued(int(line["serial"], 16), line["name"], line["expires"]) for line in lines]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise CredentialError(
-            "damaged: each line must be a JSON object; put a copy back. Until then certificates can be "
-            "revoked by their number: --serial, which fenchel certs show tells",
+            "the list of issued certificates is damaged, because a line is not a JSON object; restore a copy. "
+            "Until then revoke certificates by serial number (--serial), which fenchel certs show prints",
             source=path,
         ) from None
 

@@ -51,7 +51,8 @@ def make_keys(
     for path in paths:
         if path.exists() and not force:
             raise SettingsError(
-                "is there already; --force replaces it, and what was encrypted with it can then no longer be read",
+                "the file exists already; --force replaces it, and nothing that was encrypted with it can be "
+                "decrypted any more",
                 source=path,
             )
     secrets = Secrets.generate(bits, implementation)
@@ -63,7 +64,9 @@ def make_keys(
         secrets.save(paths[0])
         paths[1].write_text(public.to_text())
     except OSError as error:
-        raise CredentialError(f"cannot be written ({error.strerror})", source=folder) from None
+        raise CredentialError(
+            f"the file cannot be written ({error.strerror}); make its folder writable, or choose another", source=folder
+        ) from None
     return public
 
 
@@ -87,7 +90,9 @@ def read_public(path: Path) -> PublicKey:
     try:
         text = path.read_text(errors="replace")
     except OSError as error:
-        raise CredentialError(f"cannot be read ({error.strerror}); fenchel keys makes {SERVER}", source=path) from None
+        raise CredentialError(
+            f"the file cannot be read ({error.strerror}); make {SERVER} with fenchel keys", source=path
+        ) from None
     return PublicKey.from_text(text, str(path))
 
 
@@ -108,9 +113,9 @@ def refuse_private_keys(
     for place, text in _offered(certificates, environment, mounted):
         if looks_private(text):
             raise CredentialError(
-                f"holds the clients' private key, and this would be the server: its operator could read "
-                f"what the clients hide. Give the server {SERVER} only, and remove this. If others than the clients "
-                "have had access to it, make new keys (fenchel keys)",
+                "the folder has the clients' private key, with which the server's operator could decrypt the "
+                f"clients' values. Remove it, and give the server {SERVER} only. If anyone but the clients had "
+                "access to it, make new keys (fenchel keys)",
                 source=place,
             )
 

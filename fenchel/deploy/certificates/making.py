@@ -108,11 +108,13 @@ def make_all(folder: Path, hosts: Sequence[str], clients: Sequence[str], *, forc
         Whether to replace existing files.
     """
     if len(set(clients)) < len(clients):
-        raise SettingsError("each client needs a name of its own, but some names are given twice")
+        raise SettingsError("some clients' names are given twice; give each client its own")
     for client in clients:
         check_client_name(client)
         if client in ("authority", "server", CLAIMS):
-            raise SettingsError(f"a client cannot be called {client!r}: that folder has another use")
+            raise SettingsError(
+                f"{client!r} cannot be a client's name, because that folder has another use; choose another name"
+            )
     authority = folder / "authority"
     make_authority(authority, "Fenchel authority", force=force)
     make_server(authority, folder / "server", hosts, force=force)
@@ -147,7 +149,7 @@ def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> Non
         make_client(authority_folder, folder, subject_name(old), days=days, force=True)
     else:
         raise CredentialError(
-            "neither a server's nor a client's nor a monitor's certificate, so it cannot be renewed", source=path
+            "the certificate is not one of a server, client or monitor, so it cannot be renewed", source=path
         )
 
 
@@ -198,6 +200,6 @@ def check_client_name(name: str) -> None:
     """Raise a ``SettingsError`` if a name is not a valid client id."""
     if not _CLIENT_NAME.fullmatch(name):
         raise SettingsError(
-            f"{name!r} cannot be a client's name, which has 1 to 64 letters, digits, dots, hyphens or "
-            "underscores and starts with a letter or digit"
+            f"{name!r} cannot be a client's name; use 1 to 64 letters, digits, dots, hyphens or underscores, and "
+            "begin with a letter or digit"
         )

@@ -21,14 +21,16 @@ def check_pair(credentials: Credentials) -> None:
     leaf = chain[0]
     who = f"the certificate of {subject_name(leaf)!r}"
     if public_key(private_key(credentials.key, KEY)) != public_key(leaf):
-        raise CredentialError(f"{who} and the key beside it ({KEY}) are not a pair; copy both from the same folder")
+        raise CredentialError(
+            f"{who} and the key beside it ({KEY}) do not belong together; copy both from the same folder"
+        )
     signed = all(_signed_by(below, above) for below, above in pairwise(chain)) and (
         chain[-1] in authorities or any(_signed_by(chain[-1], authority) for authority in authorities)
     )
     if not signed:
         raise CredentialError(
-            f"{who} is not signed by the authority beside it, {subject_name(authorities[0])!r}: "
-            f"{CERTIFICATE} and {AUTHORITY} come from different authorities; take both from one"
+            f"{who} is not signed by the authority beside it, {subject_name(authorities[0])!r}; copy {CERTIFICATE} "
+            f"and {AUTHORITY} from the same folder"
         )
     for certificate in (leaf, *authorities):
         check_dates(certificate, f"the certificate of {subject_name(certificate)!r}")

@@ -28,7 +28,9 @@ def certificates(pem: bytes, where: Path | str) -> list[x509.Certificate]:
         x509.DuplicateExtension,
         x509.UnsupportedGeneralNameType,
     ):
-        raise CredentialError("not a certificate in PEM form, or a damaged one", source=where) from None
+        raise CredentialError(
+            "not a certificate in PEM format, or a damaged one; copy it again", source=where
+        ) from None
 
 
 def private_key(pem: bytes, where: Path | str) -> PrivateKeyTypes:
@@ -36,9 +38,13 @@ def private_key(pem: bytes, where: Path | str) -> PrivateKeyTypes:
     try:
         return serialization.load_pem_private_key(pem, password=None)
     except TypeError:
-        raise CredentialError("the key is locked with a passphrase; gRPC needs it unlocked", source=where) from None
+        raise CredentialError(
+            "the key is encrypted with a passphrase, which gRPC cannot use; decrypt it", source=where
+        ) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise CredentialError("not a private key in PEM form, or of an unknown kind", source=where) from None
+        raise CredentialError(
+            "not a private key in PEM format, or of an unknown type; use one that fenchel certs made", source=where
+        ) from None
 
 
 def public_key(holder: x509.Certificate | PrivateKeyTypes | ec.EllipticCurvePublicKey) -> bytes:

@@ -41,8 +41,8 @@ def revoke(authority_folder: Path, *, names: Sequence[str] = (), serials: Sequen
         found = [each.serial for each in issued(authority_folder) if each.name == name]
         if not found:
             raise SettingsError(
-                f"has no certificate of {name!r}; is the name right? One that was made "
-                "before this list was kept is revoked by its number: --serial, which fenchel certs show tells",
+                f"no issued certificate has the name {name!r}; check the name, or give the certificate's serial "
+                "number (--serial), which fenchel certs show prints",
                 source=authority_folder / ISSUED,
             )
         wanted += found

@@ -20,7 +20,7 @@ def now() -> datetime:
 def lifetime(days: int) -> timedelta:
     """Return the validity of a certificate as a duration."""
     if not 1 <= days <= 36500:
-        raise SettingsError(f"a certificate is valid for 1 to 36500 days, not {days}")
+        raise SettingsError(f"a certificate cannot be valid for {days} days; give 1 to 36500")
     return timedelta(days=days)
 
 
@@ -31,6 +31,6 @@ def check_dates(certificate: x509.Certificate, who: str) -> None:
         raise CredentialError(f"{who} expired on {end:%Y-%m-%d}; replace it with fenchel certs renew")
     if time < start:
         raise CredentialError(
-            f"{who} is not valid before {start:%Y-%m-%d %H:%M} UTC, and here it is {time:%Y-%m-%d %H:%M}; "
-            "is this machine's clock right?"
+            f"{who} is not valid before {start:%Y-%m-%d %H:%M} UTC, but the clock of this machine shows "
+            f"{time:%Y-%m-%d %H:%M}; correct the clock, or wait"
         )

@@ -174,7 +174,7 @@ def revoke(
     from fenchel.deploy.certificates.revocation import revoke as add
 
     if not names and not serials:
-        raise SettingsError("which certificates? Give --name CLIENT or --serial HEX")
+        raise SettingsError("no certificate given; give --name CLIENT or --serial HEX")
     new = add(authority, names=names or (), serials=[_number(serial) for serial in serials or ()])
     say(f"{authority / REVOKED}: {len(new)} more revoked" + "".join(f"\n  {serial:x}" for serial in new))
     if not to:
@@ -190,7 +190,9 @@ def _number(serial: str) -> int:
     except ValueError:
         number = 0
     if number <= 0:
-        raise SettingsError("not a number in hexadecimal digits; fenchel certs show tells it", key=f"--serial {serial}")
+        raise SettingsError(
+            "not a hexadecimal number; fenchel certs show prints the serial number", key=f"--serial {serial}"
+        )
     return number
 
 

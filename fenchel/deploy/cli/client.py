@@ -174,7 +174,8 @@ def client(
         raise SettingsError("give one of --certs DIR or --token TOKEN, --claim DIR, --bundle - and --insecure")
     if identifier is not None and not data:
         raise SettingsError(
-            "says where the sample identifiers of a client's own file are; give the file with --data FILE", key="--id"
+            "--id names the sample identifiers of a client's own file, but no file is given; give it with --data FILE",
+            key="--id",
         )
     Address.parse(server, "the server's address")
     metrics_at = None if metrics is None else Address.parse(metrics, "--metrics")
@@ -189,7 +190,9 @@ def client(
         shared = None if secrets is None else Secrets.load(secrets)
     limits = DataLimits(max_features, max_data_bytes)
     if data and len(data) != len(identities):
-        raise SettingsError(f"{len(data)} given for {len(identities)} clients; give a file for each", key="--data")
+        raise SettingsError(
+            f"{len(data)} files given for {len(identities)} clients; give a file for each", key="--data"
+        )
     local_data: list[DataProvider] = [OwnFile(path, label, identifier, limits) for path in data or ()]
     local_data = local_data or [LocalData()] * len(identities)  # one, which loads a data set once
     trust_limits = TrustLimits(
@@ -253,15 +256,15 @@ def _accept(token: str, certs: Path, sessions: int | None) -> None:
     from fenchel.deploy.invitations.invitation import Invitation
 
     if sessions is not None:
-        raise SettingsError("is for one client; leave --sessions out", key="--token")
+        raise SettingsError("a token is for one client; leave --sessions out", key="--token")
     invitation = Invitation.parse(token)
     console = Console(stderr=True)
     if (certs / CERTIFICATE).exists():
         name = common_name(Credentials.load(certs))
         if name != invitation.name:
             raise SettingsError(
-                f"{certs} has a certificate of {name!r} already, and the token invites {invitation.name!r}; give "
-                "another folder with --certs",
+                f"{certs} has a certificate of {name!r}, but the token is for {invitation.name!r}; give another "
+                "folder with --certs",
                 key="--token",
             )
         say(f"{certs}: the certificate of {name!r} that is there is used, and no token", console)
@@ -291,14 +294,14 @@ def _identities(
         identities[common_name(credentials)] = credentials
         if name is not None and name not in identities:
             raise SettingsError(
-                f"with --certs a client has the name in its certificate, which is "
-                f"{common_name(credentials)}; leave --name out, or give the folder of that identity",
+                f"with --certs the client has the name in its certificate, {common_name(credentials)}; leave "
+                "--name out, or give the folder of the other identity",
                 key=f"--name {name}",
             )
     elif name is not None:
         identities[name] = None
     else:
-        raise SettingsError("with --insecure, give --name NAME or --sessions N")
+        raise SettingsError("--insecure given without a name; give --name NAME or --sessions N")
     _check_pairs(identities)
     return identities
 
@@ -323,11 +326,15 @@ def _received(bundle: str) -> ReceivedBundle:
             with Path(bundle).open("rb") as file:
                 received = ReceivedBundle.read(file, bundle)
         except OSError as error:
-            raise CredentialError(f"cannot be read ({error.strerror})", source=bundle) from None
+            raise CredentialError(f"the bundle cannot be read ({error.strerror})", source=bundle) from None
     else:
         kind = os.fstat(sys.stdin.fileno()).st_mode
         if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):
-            raise CredentialError("expected a pipe, whose end is the end of this client", source="standard input")
+            raise CredentialError(
+                "standard input is not a pipe; start this command through fenchel up, which ends the client by "
+                "closing the pipe",
+                source="standard input",
+            )
         received = ReceivedBundle.read(sys.stdin.buffer, "standard input")
     _check_pairs(received.identities)
     return received

@@ -42,10 +42,10 @@ def chosen_settings(
     """
     if resume is None:
         if previous:
-            raise SettingsError("says where to go on from: give it with --resume RUN", key="--previous")
+            raise SettingsError("--previous given without a run; give it with --resume RUN", key="--previous")
         return validate(*chosen_values(settings, overrides, clients, own)), None
     if settings is not None or overrides or clients is not None:
-        raise SettingsError("a resumed run keeps its settings: give --resume RUN alone")
+        raise SettingsError("a resumed run keeps its settings; give --resume RUN alone")
     folder = RunFolder.existing(resume)
     return load(folder.settings), folder
 
@@ -55,7 +55,7 @@ def chosen_values(
 ) -> tuple[dict[str, Any], str]:
     """Return the settings of a new run, not validated, and the path of their file."""
     if settings is None:
-        raise SettingsError("which settings? Give a file, a name such as quickstart, or --resume RUN")
+        raise SettingsError("no settings given; give a file, a name such as quickstart, or --resume RUN")
     path = shipped_or_own(settings)
     values = read(path, [*(overrides or []), *([] if clients is None else [f"clients={clients}"])])
     if own is not None:

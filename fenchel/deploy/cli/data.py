@@ -101,7 +101,8 @@ def extract(
     chosen = load(settings, overrides or ())
     if chosen.own_data:
         raise DataError(
-            "own means that each client brings its own file, and computes its own features", key="data.name"
+            "with own each client computes the features of its own file; use a data set that all clients share",
+            key="data.name",
         )
     console = Console(highlight=False)
     ensure(chosen.data, console)
@@ -127,10 +128,12 @@ def show(
     chosen = load(settings, [*(overrides or []), *([f"clients={clients}"] if clients else [])])
     if chosen.own_data:
         raise DataError(
-            "own means that each client brings its own file: there is no partition to show", key="data.name"
+            "with own each client has its own file, so there is no partition to show; use a data set that all "
+            "clients share",
+            key="data.name",
         )
     if not isinstance(chosen.clients, int):
-        raise SettingsError("auto; say how many with --clients N", key="clients")
+        raise SettingsError("auto leaves the number of clients open; give it with --clients N", key="clients")
     console = Console(highlight=False)
     ensure(chosen.data, console)
     table = partition_table(DataSource.open(chosen.data, chosen.seed, chosen.positive), chosen.clients)

@@ -81,13 +81,14 @@ def energy(
 
     channel, devices = Channel(snr, bandwidth, downlink_rate), _devices(device or ())
     if devices.receive and downlink_rate is None:
-        raise SettingsError("receiving takes no time without --downlink-rate BIT/S", key="--device receive_power")
+        raise SettingsError(
+            "the option needs a downlink rate, without which receiving takes no time; give --downlink-rate BIT/S",
+            key="--device receive_power",
+        )
     measured = [Measured.of(Run(path), target, figure, macs) for path in runs]
     priced = [(each, each.expense(devices, channel)) for each in measured]
     if picture is not None and target is None and len(measured) > 1:
-        raise SettingsError(
-            "a map of several runs needs --target: without one they do not strive for the same", key="--map"
-        )
+        raise SettingsError("a map of several runs needs a common target; give it with --target", key="--map")
     best = None if target is None else choice(measured, devices, channel)
     if picture is not None:
         ratios, widths = _numbers("--snrs", snrs), _numbers("--bandwidths", bandwidths)
@@ -143,18 +144,20 @@ def _constant(word: str, text: str) -> Any:
     try:
         return yaml_value(text)
     except yaml.YAMLError:
-        raise SettingsError("the value is not valid YAML", key=f"--device {word}") from None
+        raise SettingsError("the value is not valid YAML; quote it", key=f"--device {word}") from None
 
 
 def _constants(path: Path) -> dict[str, Any]:
     try:
         values = yaml_value(path.read_text())
     except OSError as error:
-        raise SettingsError(f"cannot be read ({error.strerror})", source=path, key="--device") from None
+        raise SettingsError(f"the file cannot be read ({error.strerror})", source=path, key="--device") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"not valid YAML: {error}", source=path, key="--device") from None
+        raise SettingsError(f"the file is not valid YAML: {error}", source=path, key="--device") from None
     if not isinstance(values, dict):
-        raise SettingsError("expected constants, such as transmit_power: 0.2", source=path, key="--device")
+        raise SettingsError(
+            "the file is not a mapping of constants, such as transmit_power: 0.2", source=path, key="--device"
+        )
     return values
 
 
@@ -164,9 +167,9 @@ def _numbers(option: str, text: str) -> list[float]:
     except ValueError:
         numbers = []
     if not numbers or not all(math.isfinite(number) for number in numbers):
-        raise SettingsError(f"{option} {text}: expected numbers with commas between them, such as {_RATIOS}")
+        raise SettingsError(f"{option} {text}: expected numbers separated by commas, such as {_RATIOS}")
     if option == "--bandwidths" and min(numbers) <= 0:
-        raise SettingsError(f"{option} {text}: a bandwidth is more than 0")
+        raise SettingsError(f"{option} {text}: expected bandwidths above 0")
     return numbers
 
 

@@ -34,7 +34,7 @@ def check(
         print_json(json_schema(), indent=2)
         return
     if settings is None:
-        raise SettingsError("which settings? Give a file, or --schema")
+        raise SettingsError("no settings given; give a file, or --schema")
     if as_json:
         try:
             _, cautions = _facts(settings, overrides or (), with_data, Console(stderr=True))
@@ -205,7 +205,7 @@ def probe(
     from fenchel.deploy.certificates.description import common_name
 
     if (not certs) != insecure:
-        raise SettingsError("give either --certs DIR (once for each client to probe as) or --insecure")
+        raise SettingsError("no identity given; give --certs DIR (once for each client) or --insecure")
     Address.parse(server, "the server's address")
     identities = [Credentials.load(folder) for folder in certs or []]
     whom: list[tuple[Credentials | None, str]] = [(each, common_name(each)) for each in identities]

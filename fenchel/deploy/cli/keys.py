@@ -41,7 +41,7 @@ def keys(
         case [folder]:
             _make(Path(folder), bits or _BITS[security], implementation, force, as_json)
         case _:
-            raise SettingsError("give one folder to write to, or: show FILE")
+            raise SettingsError("no folder given; give one to write the keys to, or: show FILE")
 
 
 def _make(folder: Path, bits: int, implementation: Implementation, force: bool, as_json: bool) -> None:
@@ -73,7 +73,8 @@ def _about(file: Path) -> dict[str, str | int]:
         private = looks_private(file.read_text(errors="replace"))
     except OSError as error:
         raise CredentialError(
-            f"cannot be read ({error.strerror}); give clients.secret or server.public, which fenchel keys made",
+            f"the file cannot be read ({error.strerror}); give clients.secret or server.public, which fenchel keys "
+            "made",
             source=file,
         ) from None
     if private:

@@ -32,9 +32,9 @@ def new(
                 file = template.name.removesuffix(_SUFFIX).replace(_MODULE, name)
                 (folder / file).write_text(text, encoding="utf-8")
     except FileExistsError:
-        raise SettingsError("exists already; give another name", source=folder) from None
+        raise SettingsError("the folder exists already; give another name", source=folder) from None
     except OSError as error:
-        raise SettingsError(f"cannot be written ({error.strerror})", source=folder) from None
+        raise SettingsError(f"the folder cannot be written ({error.strerror})", source=folder) from None
     print(f"{folder}/ has {name}.py, settings.yaml, a test and README.md. Try it:\n")  # noqa: T201
     print(f"  cd {folder}\n  fenchel up settings.yaml")  # noqa: T201
 
@@ -44,11 +44,15 @@ def _class_name(module: str) -> str:
     found = "".join(part[:1].upper() + part[1:] for part in module.split("_"))
     if not _NAME.fullmatch(module) or keyword.iskeyword(module) or keyword.iskeyword(found):
         raise SettingsError(
-            "not a name for a module of Python; use at most 64 letters, digits and underscores, such as my_method",
+            "not a valid name of a Python module; use at most 64 letters, digits and underscores, such as my_method",
             key=module,
         )
     if module in names():
-        raise SettingsError("an algorithm of this name comes with Fenchel, and settings would mean it", key=module)
+        raise SettingsError(
+            "Fenchel has an algorithm of this name, which settings would select; choose another name", key=module
+        )
     if not Path(module).exists() and importlib.util.find_spec(module) is not None:
-        raise SettingsError("a module of this name is installed, which would be found first; use another", key=module)
+        raise SettingsError(
+            "an installed module has this name and would be imported instead; choose another name", key=module
+        )
     return found

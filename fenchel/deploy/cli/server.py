@@ -104,7 +104,7 @@ def server(
     exporters = Exporters.parse(dashboard, dashboard_at, metrics, track)
     refuse_private_keys(certs, os.environ)
     if (certs is None) != insecure:
-        raise SettingsError("give either --certs DIR (fenchel certs makes one) or --insecure")
+        raise SettingsError("no certificates given; give --certs DIR (fenchel certs makes them) or --insecure")
     if insecure and not address.is_loopback:
         warn_of(
             f"--listen {listen}: without TLS, anyone who reaches this address can join and read all messages; "
@@ -120,7 +120,7 @@ def server(
         chosen, folder = chosen_settings(settings, overrides, clients, resume, previous)
         if chosen.seals_secrets and insecure:
             raise SettingsError(
-                "sealed needs the clients' certificates: start the server with --certs DIR, or use "
+                "sealed needs certificates of the clients; start the server with --certs DIR, or use "
                 "secrets.source: file",
                 key="secrets.source",
             )

@@ -47,13 +47,16 @@ def solve(
     from fenchel.report.render.output import output_at
 
     if output is not None and output.is_dir():
-        raise SettingsError("is a folder; name a file in it", source=output, key="--output")
+        raise SettingsError("the path is a folder; give a file in it", source=output, key="--output")
     if output is not None and not output.parent.is_dir():
-        raise SettingsError(f"there is no folder {output.parent}; make it first", source=output, key="--output")
+        raise SettingsError(
+            f"the folder {output.parent} does not exist; create it first", source=output, key="--output"
+        )
     chosen = load(settings, overrides or ())
     if chosen.own_data:
         raise DataError(
-            "own means that each client brings its own file, so the whole problem is not on this machine",
+            "with own each client has its own file, so the whole problem is not on this machine; use a data set "
+            "that all clients share",
             key="data.name",
         )
     loss, l2 = margin_loss(chosen.objective), chosen.objective.l2

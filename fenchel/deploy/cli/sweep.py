@@ -70,11 +70,13 @@ class Sweep:
             deployment = deploy(settings)
             check_run(settings, None, deployment.clients)
             if isinstance(deployment.launcher, SlurmLauncher) and not deployment.launcher.is_allocated:
-                raise SettingsError("slurm does a sweep within an allocation only; begin with salloc", key="--on")
+                raise SettingsError(
+                    "a sweep on slurm needs an allocation; start it within salloc or sbatch", key="--on"
+                )
 
         chosen = [] if seeds is None else parse_seeds(seeds)
         if not chosen and not grid:
-            raise SettingsError("belongs to a sweep; give --seeds or --grid", key="--skip-done")
+            raise SettingsError("the option is for sweeps; give --seeds or --grid, or leave it out", key="--skip-done")
         return cls(sweep_points(values, source, chosen, parse_grid(grid), check), deploy)
 
     def described(self) -> Iterator[str]:

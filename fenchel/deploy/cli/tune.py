@@ -46,10 +46,10 @@ def tune(
     from fenchel.report import tuning as report
 
     if in_process and processes is not None:
-        raise SettingsError("--processes belongs to runs between processes; leave out --in-process")
+        raise SettingsError("--processes limits runs with processes of their own; leave out --in-process")
     if resume is not None:
         if settings is not None or overrides:
-            raise SettingsError("a search that goes on keeps its settings: give --resume TUNING (and --trials) alone")
+            raise SettingsError("a resumed search keeps its settings; give --resume TUNING (and --trials) alone")
         search = Search.reopen(resume, trials)
     elif settings is not None:
         tuning = load_tuning(settings)
@@ -57,7 +57,9 @@ def tune(
             tuning = tuning.model_copy(update={"trials": trials})
         search = Search.begin(tuning, runs, tuple(overrides or ()))
     else:
-        raise SettingsError("which search? Give a tuning file, a name such as tune-fedavg-digits, or --resume TUNING")
+        raise SettingsError(
+            "no search given; give a tuning file, a name such as tune-fedavg-digits, or --resume TUNING"
+        )
     console = Console(stderr=as_json, highlight=False)
     folder = search.folder
     progress = _Progress(console, search.tuning.total, search.base.rounds)

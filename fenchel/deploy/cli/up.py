@@ -132,12 +132,17 @@ def up(
     exporters = Exporters.parse(dashboard, dashboard_at, metrics, track)
     own = OwnFiles.of_patterns(data, label, identifier) if data else None
     if own is None and (label, identifier) != (None, None):
-        raise SettingsError("given without --data, whose columns they name", key="--label, --id")
+        raise SettingsError(
+            "the option names columns of --data, which is not given; give --data, or leave the option out",
+            key="--label, --id",
+        )
     of_processes: dict[str, object] = {"--processes": processes, "--insecure": insecure or None}
     of_processes |= {"--on": None if on == "local" else on, "--hosts": hosts, "--engine": engine}
     of_processes |= {"--cpus": cpus, "--gpus": gpus}
     if in_process and (given := [option for option, value in of_processes.items() if value is not None]):
-        raise SettingsError("is about client processes, of which --in-process starts none; leave it out", key=given[0])
+        raise SettingsError(
+            "the option is for client processes, of which --in-process starts none; leave it out", key=given[0]
+        )
 
     def deploy(
         chosen: RunSettings, folder: RunFolder | None = None, checkpoint: Checkpoint | None = None
@@ -145,8 +150,7 @@ def up(
         number = len(checkpoint.members) if checkpoint is not None else chosen.clients
         if not isinstance(number, int):
             raise SettingsError(
-                "auto waits for clients that join by themselves; give the number to start with --clients N",
-                key="clients",
+                "with auto clients join by themselves; give the number to start with --clients N", key="clients"
             )
         folder = folder or RunFolder(runs / "RUN")
         deployment: Deployment | OneProcess
@@ -173,9 +177,13 @@ def up(
         from fenchel.deploy.cli.sweep import Sweep
 
         if resume is not None or previous:
-            raise SettingsError("goes on with one run: give it without --seeds, --grid and --skip-done", key="--resume")
+            raise SettingsError(
+                "the option continues a single run; leave --seeds, --grid and --skip-done out", key="--resume"
+            )
         if skip_done and own is not None:
-            raise SettingsError("cannot tell whether files of --data are as before; leave it out", key="--skip-done")
+            raise SettingsError(
+                "the option cannot detect changes in the files of --data; leave it out", key="--skip-done"
+            )
         planned = Sweep.plan(*chosen_values(settings, overrides, clients, own), seeds, grid or (), deploy)
         if dry_run:
             print("\n".join(planned.described()))  # noqa: T201
@@ -201,7 +209,7 @@ def up(
     job = _job(deployment, always, beginning, runs)
     if job is not None and dashboard:
         raise SettingsError(
-            "opens a page of this machine, and the run is in a job; use --dashboard-at", key="--dashboard"
+            "the option opens a page on this machine, but the run is in a job; use --dashboard-at", key="--dashboard"
         )
     if dry_run:
         print(job.script() if job is not None else "\n".join(deployment.plan()))  # noqa: T201

@@ -53,7 +53,10 @@ async def accept(invitation: Invitation, folder: Path) -> ec.EllipticCurvePublic
     made = Credentials(reply.authority, reply.certificate, key_pem(key))
     check_pair(made)
     if common_name(made) != invitation.name:
-        raise CredentialError(f"the certificate that came is of {common_name(made)!r:.100}, not of {invitation.name!r}")
+        raise CredentialError(
+            f"the authority sent a certificate for {common_name(made)!r:.100}, expected {invitation.name!r}; ask for a "
+            "new token"
+        )
     # The certificate is written last: without it, the call is repeated.
     write(folder, {AUTHORITY: reply.authority, CERTIFICATE: reply.certificate}, force=True)
     return key.public_key()
@@ -66,7 +69,9 @@ def _key_in(folder: Path) -> ec.EllipticCurvePrivateKey:
         write(folder, {KEY: key_pem(ec.generate_private_key(ec.SECP256R1()))}, force=False)
     key = private_key(read(path), path)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise CredentialError("the key there is of another kind; give an empty folder with --certs", source=path)
+        raise CredentialError(
+            "the key in the folder is of another type; give an empty folder with --certs", source=path
+        )
     return key
 
 
@@ -75,8 +80,8 @@ async def _signed(invitation: Invitation, request: bytes) -> pb.SignReply:
     shown = await asyncio.to_thread(_certificate_at, invitation.address)
     if hashlib.sha256(shown).digest() != invitation.fingerprint:
         raise CredentialError(
-            f"{invitation.address} does not show the certificate that the token names: the invitation has ended, or "
-            "something between opens TLS. Nothing was sent; ask for a new token"
+            f"{invitation.address} has another certificate than the token names, because the invitation has ended, "
+            "or an intermediary opens TLS. Nothing was sent; ask for a new token"
         )
     channel = grpc.aio.secure_channel(
         str(invitation.address),
@@ -113,7 +118,7 @@ def _certificate_at(address: Address) -> bytes:
 
 def _unreachable(address: Address, reason: str) -> UnreachableError:
     return UnreachableError(
-        f"the authority cannot be reached at {address} ({reason}). Does fenchel certs invite still run there, and do "
-        "firewalls let this machine through? If it ended because the token was used, but not here, have that "
+        f"the authority is unreachable at {address} ({reason}). Check that fenchel certs invite still runs there, "
+        "and that firewalls admit this machine. If it ended because the token was used elsewhere, have that "
         "certificate revoked"
     )

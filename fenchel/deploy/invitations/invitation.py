@@ -55,7 +55,7 @@ class Invitation:
     @classmethod
     def parse(cls, token: str) -> Self:
         """Parse a token; raise a ``SettingsError`` if it is invalid or incomplete."""
-        wrong = SettingsError("not a token of fenchel certs invite, or not a whole one; copy it again", key="--token")
+        wrong = SettingsError("not a complete token of fenchel certs invite; copy it again", key="--token")
         if not _TOKEN.fullmatch(token):
             raise wrong
         encoded = token.removeprefix(_PREFIX).rstrip("=")

@@ -89,7 +89,7 @@ class SigningService(SigningServicer):
         except TimeoutError:
             missing = ", ".join(self.missing)
             raise CredentialError(
-                f"the time is over, and nothing came from {missing}; these tokens are void, so invite again"
+                f"the time is over without a request from {missing}; their tokens are void, so invite them again"
             ) from None
 
     async def Sign(self, request: pb.SignRequest, context: _Context) -> pb.SignReply:
@@ -149,11 +149,11 @@ def requested_key(request: bytes) -> ec.EllipticCurvePublicKey:
         found = x509.load_der_x509_csr(request)
         key, is_valid = found.public_key(), found.is_signature_valid
     except (ValueError, UnsupportedAlgorithm, InvalidSignature, x509.InvalidVersion):
-        raise CredentialError("the signing request cannot be read") from None
+        raise CredentialError("the certificate signing request cannot be read") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise CredentialError("the key must be of the curve P-256")
+        raise CredentialError("the key of the certificate signing request is not on the curve P-256")
     if not is_valid:
-        raise CredentialError("the signing request is not signed by the key that it is for")
+        raise CredentialError("the certificate signing request is not signed by its own key")
     return key
 
 
@@ -194,7 +194,7 @@ async def inviting(
     for name in names:
         check_client_name(name)
     if len(set(names)) < len(names):
-        raise SettingsError("a name is given twice; each client has one of its own", key="--name")
+        raise SettingsError("a client's name is given twice; give each client its own", key="--name")
     key = ec.generate_private_key(ec.SECP256R1())
     shown = _shown(key)
     server = grpc.aio.server(
@@ -218,8 +218,8 @@ async def inviting(
         )
     except RuntimeError:
         raise UnreachableError(
-            f"cannot listen on {listen}: another program has the port, or this machine has no such address; choose "
-            "another with --listen"
+            f"cannot listen on {listen}, because another program uses the port, or this machine has no such "
+            "address; choose another with --listen"
         ) from None
     await server.start()
     try:

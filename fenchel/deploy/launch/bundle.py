@@ -92,8 +92,7 @@ class ReceivedBundle:
             return cls(identities, secrets.decode("ascii") if size else None)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise CredentialError(
-                "not a bundle of certificates and keys, or not whole; it is what fenchel up writes to a client's "
-                "standard input",
+                "standard input has no complete bundle of certificates and keys; start this command through fenchel up",
                 source=source,
             ) from None
 
@@ -110,7 +109,9 @@ def read_whole(stream: BinaryIO) -> bytes:
     size = int(json.loads(line)["secrets"]) if line.endswith(b"\n") else 1  # of which there will be none
     secrets = stream.read(size)
     if len(secrets) < size:
-        raise CredentialError("the bundle is not whole, as where fenchel up has ended meanwhile")
+        raise CredentialError(
+            "the bundle of certificates and keys is incomplete, because fenchel up ended; start fenchel up again"
+        )
     return line + secrets
 
 

@@ -105,25 +105,26 @@ class Deployment:
             self.own.require(self.settings, self.clients)
         elif self.settings.own_data:
             raise SettingsError(
-                "own means that clients bring their files; name one for each with --data, or start fenchel server, "
-                "and fenchel client --data FILE on the clients' machines (docs/separate-machines.md)",
+                "with own clients have their own files; give one for each with --data, or start fenchel server "
+                "here, and fenchel client --data FILE on the clients' machines (docs/separate-machines.md)",
                 key="data.name",
             )
         if self.settings.seals_secrets and not self.secure:
             raise SettingsError(
-                "sealed needs the clients' certificates: leave --insecure out, or use secrets.source: file",
+                "sealed needs certificates of the clients; leave --insecure out, or use secrets.source: file",
                 key="secrets.source",
             )
         if self.settings.secrets.designated is not None:
             check_designated(self.settings.secrets.designated, client_names(self.clients))
         if self.launcher is not None and not self.secure:
             raise SettingsError(
-                "TLS is left out between processes of this machine only; use --on local", key="--insecure"
+                "--insecure is allowed only if all processes run on this machine; leave it out, or use --on local",
+                key="--insecure",
             )
         if self.settings.links is not None and self.launcher is not None and not self.launcher.on_this_machine:
             raise SettingsError(
-                "these emulate links on one machine, and other machines have real ones; leave them out, or use "
-                "--on local or docker",
+                "the links are emulated on one machine, but other machines have real ones; leave links out, or "
+                "use --on local or docker",
                 key="links",
             )
         self._linked()
@@ -206,8 +207,8 @@ class Deployment:
             return await make_keys_apart(self._keys, bits, self.settings.algorithm.encryption_implementation)
         if not (self._keys / CLIENTS).exists():
             raise CheckpointError(
-                "is gone, and with it what the clients need to go on with this run (it is "
-                "removed when a run is complete); put it back from a copy, or begin a new run",
+                "the file is missing, which the clients need to continue this run (a complete run removes it); "
+                "restore it from a copy, or begin a new run",
                 source=self._keys / CLIENTS,
             )
         return read_public(self._keys / SERVER)

@@ -156,7 +156,7 @@ class ForkServer:
         if len(told) < LENGTH:
             os.close(status)
             raise RunStoppedError(
-                f"the process from which others are forked has ended with code {self._process.wait()}; what it said is "
-                "above. Resume the run"
+                f"the fork server, from which processes are forked, ended with code {self._process.wait()}; its "
+                "output is above. Continue with --resume"
             )
         return Forked(int.from_bytes(told), status)

@@ -68,7 +68,7 @@ class OwnFiles:
             # Those of Path cannot begin at the root.
             found = [Path(name) for name in sorted(glob(str(Path(pattern).expanduser())))]  # noqa: PTH207
             if not found:
-                raise SettingsError("no file is called so; name a file for each client", key=f"--data {pattern}")
+                raise SettingsError("the file does not exist; give a file for each client", key=f"--data {pattern}")
             paths += found
         return cls(paths, label, identifier)
 
@@ -81,7 +81,7 @@ class OwnFiles:
         """Refuse settings that name the data, or ask for another number of clients."""
         if not settings.own_data:
             raise SettingsError(
-                "clients bring files, so the settings must name no data; set it to own", key="data.name"
+                "clients have their own files, but the settings name a data set; set data.name to own", key="data.name"
             )
         if len(self.paths) != clients:
             raise SettingsError(f"{len(self.paths)} files given for {clients} clients; give one for each", key="--data")
@@ -129,17 +129,20 @@ def given_data(
     """
     if data is None:
         if label is not None or identifier is not None:
-            raise SettingsError("given without data, which they are about", key="label, identifier")
+            raise SettingsError(
+                "the argument is about data, which are not given; give data, or leave it out", key="label, identifier"
+            )
         return None
     if not isinstance(data, list):
         if identifier is not None:
             raise SettingsError(
-                "says where the sample identifiers of clients' own data are; give a list with the data of each client",
+                "the argument names the sample identifiers of clients' own data; give data as a list, with one "
+                "entry for each client",
                 key="identifier",
             )
         return PooledData(_content(data, label), label)
     if not data:
-        raise SettingsError("an empty list given; expected the data of each client", key="data")
+        raise SettingsError("the list is empty; give the data of each client", key="data")
     parts: list[_Content | Shard] = []
     for client, part in enumerate(data):
         try:
@@ -149,9 +152,9 @@ def given_data(
             raise
     shards = sum(isinstance(part, Shard) for part in parts)
     if shards and not in_process:
-        raise SettingsError("shards are objects of this process, so in_process=True must be given", key="data")
+        raise SettingsError("shards are objects of this process; give in_process=True", key="data")
     if 0 < shards < len(parts):
-        raise SettingsError("some clients have a shard and others do not; give shards for all, or none", key="data")
+        raise SettingsError("only some clients have a shard; give shards for all clients, or for none", key="data")
     return OwnData(parts, label, identifier)
 
 
@@ -159,7 +162,7 @@ def _content(data: Any, label: str | None) -> _Content:
     if isinstance(data, str | Path):
         path = Path(data).expanduser().absolute()
         if not path.is_file():
-            raise DataError("there is no such file", source=path)
+            raise DataError("the file does not exist; check its path", source=path)
         return path
     return in_memory(data, label)
 
@@ -178,5 +181,8 @@ def _written(content: _Content, stem: Path) -> Path:
         path.touch(mode=0o600)  # before anything is in it
         content.write(path)
     except OSError as error:
-        raise StorageError(f"the data cannot be written there ({error.strerror})", source=path) from None
+        raise StorageError(
+            f"the data cannot be written there ({error.strerror}); make room on the disk, or make the folder writable",
+            source=path,
+        ) from None
     return path

@@ -141,9 +141,7 @@ class OneProcess:
         if self.own is not None:
             self.own.require(self.settings, self.clients)
         elif self.settings.own_data:
-            raise SettingsError(
-                "own means that clients bring their files; name one for each with --data", key="data.name"
-            )
+            raise SettingsError("with own clients have their own files; give one for each with --data", key="data.name")
 
     def plan(self) -> Iterator[str]:
         """Yield what would be started."""
@@ -161,14 +159,14 @@ def _require_one_process(settings: RunSettings) -> None:
     """Refuse settings that need processes of their own."""
     if settings.links is not None:
         raise SettingsError(
-            "in one process there is no network between the clients and the server; leave links out, or let clients "
-            "have processes of their own",
+            "clients in one process have no network to emulate links on; leave links out, or give the clients "
+            "processes of their own",
             key="links",
         )
     if settings.seals_secrets:
         raise SettingsError(
-            "sealed needs certificates, which clients in one process do not have; use "
-            "secrets.source: file, or let clients have processes of their own",
+            "sealed needs certificates, which clients in one process do not have; use secrets.source: file, or "
+            "give the clients processes of their own",
             key="secrets.source",
         )
 

@@ -86,12 +86,14 @@ def parse_seeds(text: str) -> list[int]:
         if span := _RANGE.fullmatch(part.strip()):
             first, last = int(span[1]), int(span[2])
             if last < first or last - first >= MOST_RUNS:
-                raise SettingsError(f"{part} is no range of 1 to {MOST_RUNS:,} seeds", key="--seeds")
+                raise SettingsError(
+                    f"{part} is not a range of 1 to {MOST_RUNS:,} seeds; give one such as 1..5", key="--seeds"
+                )
             seeds += range(first, last + 1)
         elif part.strip().isdecimal():
             seeds.append(int(part))
         else:
-            raise SettingsError(f"expected seeds such as 1..5 or 1,4,7, given {text!r}", key="--seeds")
+            raise SettingsError(f"{text!r} are not seeds; give them as 1..5 or 1,4,7", key="--seeds")
     return seeds
 
 
@@ -105,9 +107,9 @@ def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:
         except yaml.YAMLError:
             values = None
         if not values:
-            raise SettingsError("expected KEY=V1,V2 with values in YAML", key=f"--grid {word}")
+            raise SettingsError("not of the form KEY=V1,V2 with values in YAML", key=f"--grid {word}")
         if key in grid:
-            raise SettingsError("given twice; give all values of a key at once", key=f"--grid {key}")
+            raise SettingsError("the key is given twice; give all its values at once", key=f"--grid {key}")
         grid[key] = values
     return grid
 
@@ -140,16 +142,16 @@ def sweep_points(
         The sweep has the same run twice, or too many, or the settings of all its runs are refused.
     """
     if seeds and "seed" in grid:
-        raise SettingsError("give the seeds once, with --seeds or in the grid", key="seed")
+        raise SettingsError("the seeds are given twice; give them with --seeds or in the grid", key="seed")
     axes = {**grid, **({"seed": seeds} if seeds else {})}
     for key, chosen in axes.items():
         if len({repr(value) for value in chosen}) < len(chosen):
-            raise SettingsError("has a value twice; the two runs would be the same", key=key)
+            raise SettingsError("a value is given twice, which would repeat a run; remove one", key=key)
     number = 1
     for chosen in axes.values():
         number *= len(chosen)
     if not 0 < number <= MOST_RUNS:
-        raise SettingsError(f"the sweep has {number:,} runs; give 1 to {MOST_RUNS:,}", key=", ".join(axes))
+        raise SettingsError(f"the sweep has {number:,} runs; expected 1 to {MOST_RUNS:,}", key=", ".join(axes))
     points = [_point(values, source, dict(zip(axes, each, strict=True)), check) for each in product(*axes.values())]
     refusals = [point.refusal for point in points]
     if refusals[0] is not None and None not in refusals:
@@ -177,7 +179,8 @@ def create_sweep_folder(parent: Path, name: str) -> Path:
         path.mkdir(parents=True)
     except OSError as error:
         raise StorageError(
-            f"no sweep folder can be made there ({error.strerror}); make room on the disk, or choose another folder",
+            f"no sweep folder can be created there ({error.strerror}); make room on the disk, make the folder "
+            "writable, or choose another",
             source=parent,
         ) from None
     return path
@@ -285,7 +288,7 @@ def sweep(
     """
     for key, given in {"seeds": seeds, **(grid or {})}.items():
         if isinstance(given, str) or not isinstance(given, Iterable):
-            raise SettingsError(f"a list is needed, such as [{given!r}], not {given!r}", key=key)
+            raise SettingsError(f"{given!r} is not a list; give a list, such as [{given!r}]", key=key)
     from fenchel.deploy.launch.up import up, values_and_source
     from fenchel.report.run import Run
 

@@ -94,8 +94,8 @@ class TuningFolder:
             folder.write_settings(tuning)
         except OSError as error:
             raise StorageError(
-                f"no tuning folder can be made there ({error.strerror}); make room on the disk, or the "
-                "folder writable, or choose another with --runs",
+                f"no tuning folder can be created there ({error.strerror}); make room on the disk, make the folder "
+                "writable, or choose another with --runs",
                 source=parent,
             ) from None
         return folder
@@ -202,7 +202,9 @@ class Search:
         folder = TuningFolder(path)
         for part in (folder.settings, folder.study):
             if not part.is_file():
-                raise CheckpointError(f"not a tuning folder (it has no {part.name})", source=path)
+                raise CheckpointError(
+                    f"not a tuning folder, because it has no {part.name}; check the path", source=path
+                )
         tuning = load_tuning(folder.settings)
         if trials is not None:
             tuning = tuning.model_copy(update={"trials": trials})
@@ -211,8 +213,8 @@ class Search:
         with search._study() as study:
             if study.user_attrs.get(_REPEATED) != search._repeated:
                 raise CheckpointError(
-                    f"the study was begun with other parameters, objectives, sampler or seed than "
-                    f"{folder.settings.name} has; start a new search",
+                    "the study was begun with other parameters, objectives, sampler or seed than "
+                    f"{folder.settings.name} has now; start a new search",
                     source=folder.study,
                 )
         return search
@@ -305,7 +307,7 @@ class Search:
     def _values(self, run: Run) -> list[float]:
         worst = self.tuning.worst_loss
         if worst is not None and (loss := report.objective_value(run, "objective")) > worst:
-            raise DivergedError(f"the objective ends at {loss:.4g}, above worst_loss {worst:.4g}")
+            raise DivergedError(f"the final objective is {loss:.4g}, above worst_loss ({worst:.4g})")
         return [report.objective_value(run, objective) for objective in self.tuning.objectives]
 
     def _settings_of(self, trial: FrozenTrial) -> str:
@@ -380,7 +382,7 @@ def _optuna() -> ModuleType:
         import optuna
     except ImportError as error:
         raise MissingDependencyError(
-            "a search needs optuna, which is not installed: pip install 'fenchel[optuna]'"
+            "a search needs optuna, which is not installed; install it with pip install 'fenchel[optuna]'"
         ) from error
     return optuna
 
@@ -400,7 +402,10 @@ def trial_settings(base: RunSettings, drawn: Mapping[str, Any], number: int) -> 
         for part in path:
             section = section.get(part) if isinstance(section, dict) else None
         if not isinstance(section, dict):
-            raise SettingsError(f"the settings of the run have no section {'.'.join(path)!r}", key=f"parameters.{key}")
+            raise SettingsError(
+                f"the settings of the run have no section {'.'.join(path)!r}; check the parameter's key",
+                key=f"parameters.{key}",
+            )
         section[last] = value
     return validate(values, f"trial {number}")
 
@@ -408,7 +413,9 @@ def trial_settings(base: RunSettings, drawn: Mapping[str, Any], number: int) -> 
 def _check(tuning: TuningSettings, base: RunSettings, source: Path) -> None:
     """Refuse a search before it starts if a run could not start at one bound, or one value, of a parameter."""
     if not isinstance(base.clients, int):
-        raise SettingsError("auto leaves the number open; a search needs a number", source=source, key="clients")
+        raise SettingsError(
+            "auto leaves the number of clients open; give a number for a search", source=source, key="clients"
+        )
     first = {key: each.extremes[0] for key, each in tuning.parameters.items()}
     corners = [first, *({**first, key: value} for key, e in tuning.parameters.items() for value in e.extremes[1:])]
     sources: dict[str, DataSource | None] = {}

@@ -158,8 +158,8 @@ async def up_async(
 
     if not isinstance(observer, Observer | None):
         raise SettingsError(
-            f"{observer!r:.80} given; expected an object of a class that derives from fenchel.Observer, such as "
-            "fenchel.trackers.TensorBoard()",
+            f"{observer!r:.80} is not an observer; give an object of a class that derives from fenchel.Observer, "
+            "such as fenchel.trackers.TensorBoard()",
             key="observer",
         )
     if in_process and on != "local":
@@ -170,7 +170,7 @@ async def up_async(
     if resume is None:
         work = _begin(settings, overrides, clients, given, Path(runs))
     elif settings is not None or overrides or clients is not None:
-        raise SettingsError("a resumed run keeps its settings: give resume without them", key="resume")
+        raise SettingsError("a resumed run keeps its settings; give resume without settings", key="resume")
     else:
         work = _resume(resume.path if isinstance(resume, Run) else Path(resume), given, label, identifier)
     folder, rounds = work.folder, work.settings.rounds
@@ -233,11 +233,14 @@ def _begin(
 ) -> _Work:
     """Return a new run, whose folder is made."""
     if settings is None:
-        raise SettingsError("which settings? Give a file, a name such as quickstart, a mapping, or resume")
+        raise SettingsError("no settings given; give a file, a name such as quickstart, a mapping, or resume")
     changes = {} if given is None else given.settings
     if clients is not None:
         if changes.get("clients", clients) != clients:
-            raise SettingsError(f"{clients} given, but data for {changes['clients']} clients", key="clients")
+            raise SettingsError(
+                f"{clients} clients given, but data for {changes['clients']}; give one entry of data for each client",
+                key="clients",
+            )
         changes |= {"clients": clients}
     values, source = values_and_source(settings, overrides)
     change(values, changes)
@@ -255,7 +258,7 @@ def _resume(path: Path, given: PooledData | OwnData | None, label: str | None, i
     folder = RunFolder.existing(path)
     chosen, checkpoint = load(folder.settings), open_resumed(folder)
     if isinstance(given, PooledData):
-        raise SettingsError("a resumed run keeps its data; give none", key="data")
+        raise SettingsError("a resumed run keeps its data; leave data out", key="data")
     written = sorted(folder.data.glob("client-*")) if given is None and chosen.own_data else []
     own = OwnFiles([each.absolute() for each in written], label, identifier) if written else None
     return _Work(chosen, folder, len(checkpoint.members), given, own, checkpoint)
@@ -274,7 +277,7 @@ def values_and_source(settings: GivenSettings, overrides: Sequence[str]) -> tupl
         path = shipped_or_own(Path(settings))
         return read(path, overrides), str(path)
     if overrides:
-        raise SettingsError("overrides belong to a settings file; change the mapping itself")
+        raise SettingsError("overrides change a file of settings, but a mapping is given; change the mapping itself")
     return settings.model_dump() if isinstance(settings, RunSettings) else deepcopy(dict(settings)), "settings"
 
 

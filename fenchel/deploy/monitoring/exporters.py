@@ -55,7 +55,7 @@ class Exporters:
 
         for name in track or ():
             if name not in TRACKERS:
-                raise SettingsError(f"expected {', '.join(TRACKERS)} (given {name!r})", key="--track")
+                raise SettingsError(f"{name!r} is not a tracker; use one of {', '.join(TRACKERS)}", key="--track")
         return cls(
             dashboard or dashboard_at is not None,
             None if dashboard_at is None else Address.parse(dashboard_at, "--dashboard-at"),

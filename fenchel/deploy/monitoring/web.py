@@ -96,7 +96,8 @@ class WebServer(ThreadingHTTPServer):
             super().__init__(found[0][4][:2], _HttpHandler)  # type: ignore[arg-type]
         except OSError as error:
             raise UnreachableError(
-                f"cannot listen on {address}: {error.strerror or error}; is the port in use, or the name unknown?"
+                f"cannot listen on {address} ({error.strerror or error}); if the port is in use, choose another, "
+                "or check the host name"
             ) from None
         self.address = Address(address.host, self.socket.getsockname()[1])
         self._names = {"localhost", address.host.lower(), socket.getfqdn().lower()}

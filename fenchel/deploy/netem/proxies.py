@@ -108,7 +108,7 @@ def _write(file: Path, traffic: bytes) -> None:
 
 def _ended(process: asyncio.subprocess.Process, log: Path) -> RunStoppedError:
     assert process.returncode is not None
-    return RunStoppedError(f"the process of the links {how_it_ended(process.returncode, log)}")
+    return RunStoppedError(f"the process of the emulated links {how_it_ended(process.returncode, log)}")
 
 
 def how_it_ended(code: int | None, log: Path) -> str:

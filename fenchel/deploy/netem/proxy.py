@@ -293,7 +293,8 @@ class NetworkProxy:
             self._listening = await asyncio.start_server(self._accept, host, port)
         except OSError as error:
             raise UnreachableError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}; is the port in use, or the name unknown?"
+                f"cannot listen on {host}:{port} ({error.strerror or error}); if the port is in use, choose "
+                "another, or check the host name"
             ) from None
         found: int = self._listening.sockets[0].getsockname()[1]
         return found

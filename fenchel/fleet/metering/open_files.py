@@ -57,9 +57,9 @@ def connections(wanted: int, clients: int, host: str, files: int | None = None) 
     most = min(wanted, files - taken - RESERVED) // _addresses(host)
     if most < clients:
         raise SettingsError(
-            f"{clients:,} clients need as many connections, but the server can hold {max(most, 0):,}: its process may "
-            f"have {files:,} files open, of which {taken:,} are open already and {RESERVED} are kept for the run. It "
-            "does not start. Allow more files (ulimit -n, in a container --ulimit nofile=N), or have fewer clients",
+            f"{clients:,} clients need as many connections, but the server can hold {max(most, 0):,}: of {files:,} "
+            f"file descriptors {taken:,} are in use, and {RESERVED} are reserved for the run. The server does not "
+            "start. Raise the limit (ulimit -n, in a container --ulimit nofile=N), or use fewer clients",
             key="clients",
         )
     return most

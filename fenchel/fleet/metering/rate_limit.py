@@ -101,7 +101,9 @@ class RateLimiter:
         """
         visitor, most = self._visitor(client), self._limits.max_calls_per_client
         if visitor.open >= most:
-            raise CrowdedError(f"client {client!r} has {visitor.open} calls open, and may have {most}")
+            raise CrowdedError(
+                f"client {client!r} has {visitor.open} open calls, its maximum is {most}; close some and try again"
+            )
         visitor.open += 1
         self._open += 1
         self._tell_if_full()
@@ -110,7 +112,7 @@ class RateLimiter:
             if delay and not visitor.slowed:
                 visitor.slowed = True
                 log.warning(
-                    "client %r begins more %s than its rate limit allows; they are delayed from now on",
+                    "client %r begins more %s than its rate limit allows; they are delayed",
                     client,
                     "probes" if probe else "calls",
                 )
@@ -149,8 +151,7 @@ class RateLimiter:
         if self._open + self._waiting >= self._limits.max_calls and now - self._full_since >= _FULL_SECONDS:
             self._full_since = now
             log.warning(
-                "all %d calls that the server may have open are open: it turns away those that come now, and their "
-                "clients try again",
+                "the server has reached its maximum of %d open calls; it rejects new ones, and their clients retry",
                 self._limits.max_calls,
             )
 

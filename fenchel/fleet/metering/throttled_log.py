@@ -55,6 +55,6 @@ class ThrottledLog:
             return
         said.room -= 1
         said.last = line
-        left_out = f" ({said.left_out} more lines about this client were left out)" if said.left_out else ""
+        left_out = f" ({said.left_out} more lines about this client were omitted)" if said.left_out else ""
         said.left_out = 0
         log.log(level, "%s%s", line, left_out)

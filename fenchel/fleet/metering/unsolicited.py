@@ -40,5 +40,5 @@ class UnsolicitedReplyLimiter:
             return
         if not self._logged:
             self._logged = True
-            log.warning("client %s sends many unsolicited replies; they are read slowly from now on", self._client)
+            log.warning("client %s sends many unsolicited replies; the server now reads them slowly", self._client)
         await asyncio.sleep(delay)

@@ -54,8 +54,8 @@ class Paillier:
         public = self.public
         if vector.key != public:
             raise EncryptionError(
-                f"the vector is encrypted with the key {vector.key.fingerprint}, and this client has the key "
-                f"{public.fingerprint}; all clients of a federation need the same file of secrets"
+                f"the vector is encrypted with the key {vector.key.fingerprint}, but this client has the key "
+                f"{public.fingerprint}; give all clients the same file of secrets"
             )
         started = time.perf_counter_ns()
         plaintexts = self._owner.decrypt(vector.ciphertexts)

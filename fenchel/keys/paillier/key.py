@@ -48,9 +48,9 @@ class PrivateKey:
     def __post_init__(self) -> None:
         for name, prime in (("p", self.p), ("q", self.q)):
             if prime < 5 or not gmpy2.is_prime(prime, _PRIMALITY_ROUNDS):
-                raise CredentialError(f"private key: {name} is not a prime, so the key is damaged")
+                raise CredentialError(f"private key: {name} is not a prime, so the key is damaged; copy the file again")
         if self.p == self.q or gmpy2.gcd(self.p * self.q, (self.p - 1) * (self.q - 1)) != 1:
-            raise CredentialError("private key: p and q do not fit each other; the two should be equally long")
+            raise CredentialError("private key: p and q differ in length, so the key is damaged; copy the file again")
         _check_factors("p", self.p - 1, self.p_factors)
         _check_factors("q", self.q - 1, self.q_factors)
 
@@ -119,7 +119,9 @@ class PrivateKey:
                 _numbers(fields["q_factors"], "q_factors"),
             )
             if key.public.n != _number(fields["n"], "n"):
-                raise CredentialError("private key: n is not the product of p and q, so the file is damaged")
+                raise CredentialError(
+                    "private key: n is not the product of p and q, so the key is damaged; copy the file again"
+                )
         except CredentialError as error:
             raise CredentialError(f"{error}", source=source) from None
         return key
@@ -199,11 +201,11 @@ def check_length(bits: int, *, for_tests: bool) -> None:
     smallest = SMALLEST_BITS if for_tests else SAFE_BITS
     if bits < smallest:
         raise SettingsError(
-            f"a Paillier key of {bits} bits is too short: use {smallest} at least, and {DEFAULT_BITS} for "
-            "what must stay secret for years"
+            f"a Paillier key of {bits} bits is too short; use at least {smallest}, and {DEFAULT_BITS} for data "
+            "that must stay secret for years"
         )
     if bits % 2:
-        raise SettingsError(f"the length of a Paillier key must be even, not {bits} bits")
+        raise SettingsError(f"a Paillier key cannot have {bits} bits; use an even number")
 
 
 def _prime(bits: int) -> tuple[int, Factors]:
@@ -241,21 +243,25 @@ def _check_factors(name: str, order: int, factors: Factors) -> None:
     rest = order
     for factor in factors:
         if factor < 2 or not gmpy2.is_prime(factor, _PRIMALITY_ROUNDS) or rest % factor:
-            raise CredentialError(f"private key: {name}_factors are not the primes that divide {name}-1")
+            raise CredentialError(
+                f"private key: {name}_factors are not the primes that divide {name}-1; copy the file again"
+            )
         while rest % factor == 0:
             rest //= factor
     if rest != 1:
-        raise CredentialError(f"private key: {name}_factors do not hold all primes that divide {name}-1")
+        raise CredentialError(f"private key: {name}_factors lack primes that divide {name}-1; copy the file again")
 
 
 def _number(text: object, name: str) -> int:
     digits = text if isinstance(text, str) else ""
     if not 1 <= len(digits) <= LARGEST_BITS // 4 or set(digits) - set("0123456789abcdef"):
-        raise CredentialError(f"private key: {name} must be a number in lower-case hexadecimal digits")
+        raise CredentialError(
+            f"private key: {name} is not a number in lower-case hexadecimal digits; copy the file again"
+        )
     return int(digits, 16)
 
 
 def _numbers(texts: object, name: str) -> Factors:
     if not isinstance(texts, list) or len(texts) > 1000:
-        raise CredentialError(f"private key: {name} must be a list of numbers in hexadecimal digits")
+        raise CredentialError(f"private key: {name} is not a list of hexadecimal numbers; copy the file again")
     return tuple(_number(text, name) for text in texts)

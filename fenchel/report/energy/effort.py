@@ -109,8 +109,8 @@ def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> E
     algorithm = settings.algorithm
     if not isinstance(algorithm, LocalTrainingSettings):
         raise SettingsError(
-            f"run {run.id}: how much a client computes in a phase of {algorithm.name} is not known; it is for "
-            "algorithms whose clients take mini-batch steps"
+            f"run {run.id}: the operations of a client in a phase of {algorithm.name} are unknown; the energy "
+            "model needs an algorithm whose clients take mini-batch steps"
         )
     calls = summary.own_calls(run.calls_table)
     if not calls.num_rows:
@@ -144,7 +144,7 @@ def _forward_passes(algorithm: LocalTrainingSettings, phase: str, samples: int) 
     """Return the work of a client in a phase, in forward passes of one sample."""
     work = _PHASES.get(algorithm.name, _TRAINING).get(phase)
     if work is None:
-        raise SettingsError(f"how much a client computes in phase {phase!r} of {algorithm.name} is not known")
+        raise SettingsError(f"the operations of a client in phase {phase!r} of {algorithm.name} are unknown")
     if work == "local steps":
         passes = BACKWARD * _samples_used(algorithm, samples)
         if isinstance(algorithm, ScaffoldSettings) and algorithm.correction == "option-i":
@@ -198,7 +198,7 @@ def rounds_to(run: Run, figure: str, target: float) -> int | None:
     """
     if figure not in summary.drawn_figures(run):
         known = ", ".join(summary.drawn_figures(run)) or "none"
-        raise SettingsError(f"run {run.id} has no figure {figure!r}; it has {known}")
+        raise SettingsError(f"run {run.id} has no figure {figure!r}; use one of {known}")
     values = columns.column(run.metrics_table, figure)
     good = values >= target if columns.is_share(figure) else values <= target
     reached = np.flatnonzero(good)

@@ -24,7 +24,7 @@ def between(table: Mapping[int, float], steps: float) -> float:
     if not known or not known[0] <= steps <= known[-1]:
         reach = f"{known[0]} to {known[-1]}" if known else "none at all"
         raise SettingsError(
-            f"{steps:g} local steps lie outside those that are known ({reach}): make a run with so many"
+            f"{steps:g} local steps lie outside the measured range ({reach}); make a run with that number"
         )
     return float(np.interp(steps, known, [table[tau] for tau in known]))
 

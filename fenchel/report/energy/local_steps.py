@@ -147,7 +147,8 @@ def over_channels(
         chosen = None if alone else choice(measured, devices, there)
         if cost is None and chosen is None:
             raise SettingsError(
-                "--map needs one run that reaches the target, or at least two with different algorithm.local_steps"
+                "--map needs a run that reaches the target, or at least two runs with different "
+                "algorithm.local_steps; give more runs"
             )
         values[at] = cost.energy if cost is not None else chosen.best  # type: ignore[union-attr]
     return ("Energy of all clients (J)" if alone else "Local steps that take the least energy"), values

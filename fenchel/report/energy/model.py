@@ -58,7 +58,8 @@ class Devices:
         own = values.get("clients") or {}
         if not isinstance(own, Mapping) or not all(isinstance(each, Mapping) for each in own.values()):
             raise SettingsError(
-                "clients: expected constants for each client, such as {client-003: {frequency: 5e8}}", key="device"
+                "clients is not a mapping of client names to constants, such as {client-003: {frequency: 5e8}}",
+                key="device",
             )
         clients = {str(name): _device({**common, **each}, f"device of {name}") for name, each in own.items()}
         return cls(_device(common, "device"), clients)
@@ -100,10 +101,10 @@ class Channel:
 
     def __post_init__(self) -> None:
         if not abs(self.snr_db) <= _MOST_DB:
-            raise SettingsError(f"a signal-to-noise ratio of {self.snr_db:g} dB: expected -{_MOST_DB} to {_MOST_DB}")
+            raise SettingsError(f"the signal-to-noise ratio is {self.snr_db:g} dB; expected -{_MOST_DB} to {_MOST_DB}")
         for what, rate in (("bandwidth", self.bandwidth), ("downlink rate", self.downlink_rate)):
             if rate is not None and not 1 / _MOST < rate < _MOST:
-                raise SettingsError(f"a {what} of {rate:g}: expected more than 0, and less than {_MOST:g}")
+                raise SettingsError(f"the {what} is {rate:g}; expected more than 0, and less than {_MOST:g}")
 
     @property
     def rate(self) -> float:

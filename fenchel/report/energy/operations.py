@@ -30,8 +30,8 @@ def forward_macs(objective: ObjectiveSettings, features: int, classes: int) -> i
     """
     if isinstance(objective, OwnSettings):
         raise SettingsError(
-            f"{objective.name}: how much this model computes is not known; say how many "
-            "multiply-accumulate operations the forward pass of one sample takes, with --macs",
+            f"{objective.name}: the number of operations of this model is unknown; give the multiply-accumulate "
+            "operations of the forward pass of one sample with --macs",
             key="objective.name",
         )
     if isinstance(objective, BinarySettings):
@@ -52,8 +52,8 @@ def _scorer_macs(objective: BinarySettings, features: int) -> int:
         case CnnScorer():
             return _cnn(features, 1)
     raise SettingsError(
-        f"{objective.scorer.kind}: how much this network computes is not known here; say how "
-        "many multiply-accumulate operations the forward pass of one sample takes, with --macs",
+        f"{objective.scorer.kind}: the number of operations of this network is unknown; give the "
+        "multiply-accumulate operations of the forward pass of one sample with --macs",
         key="objective.scorer.kind",
     )
 

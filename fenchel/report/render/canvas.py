@@ -59,7 +59,7 @@ def canvas(path: Path, size: tuple[float, float], style: Mapping[str, Any] = STY
         matplotlib is not installed.
     """
     if reason := missing():
-        raise SettingsError(f"a picture cannot be drawn: {reason}", source=path)
+        raise SettingsError(f"the image cannot be drawn: {reason}", source=path)
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

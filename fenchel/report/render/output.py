@@ -17,5 +17,7 @@ def output_at(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise SettingsError(
-            f"cannot be written there ({error.strerror or error}); name another place, or make room", source=path
+            f"the file cannot be written there ({error.strerror or error}); make room on the disk, or choose "
+            "another path",
+            source=path,
         ) from None

@@ -42,8 +42,8 @@ def events(run: Run) -> Iterator[Event]:
         raise CheckpointError(run.why_empty)
     if not {"arrived_s", "away_s"} <= {*calls.column_names} or "started_unix" not in metrics.column_names:
         raise CheckpointError(
-            f"run {run.id} was recorded by an earlier version, which did not note when clients were there and had "
-            "instructions; do the run again with this version"
+            f"run {run.id} comes from an earlier version, which did not record the presence and the instructions "
+            "of clients; repeat the run with this version"
         )
     clients = sorted(set(calls["client"].to_pylist()))
     # Processes are numbered from the server on, in the order of client ids.

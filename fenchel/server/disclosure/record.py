@@ -278,8 +278,8 @@ class DisclosureRecord:
                 self.shown(Exporter(entry["exporter"], entry["address"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(
-                f"cannot be read ({error}); without it the disclosure record would begin "
-                "anew. Put it back, or move it away to accept that",
+                f"the disclosure record cannot be read ({error}), and would begin anew without it; restore the "
+                "file, or move it away to accept that",
                 source=self.path,
             ) from None
 

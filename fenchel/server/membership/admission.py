@@ -167,7 +167,9 @@ class Admission:
         if member is None and self.enrolment.is_late(client):
             member = self._newcomers.member(client)
         if member is None or self.enrolment.instances.get(client) != instance:
-            raise JoinRefusedError(f"client {client!r} has not joined this run, or joined anew meanwhile")
+            raise JoinRefusedError(
+                f"client {client!r} has not joined this run, or joined again meanwhile; start it again"
+            )
         self._opened(client, traceparent)
         named = {"client": client, "instance": instance, "traceparent": traceparent}
         self._disclosures.opened(client, [name for name, value in named.items() if value])
@@ -220,12 +222,12 @@ class Admission:
         # For an algorithm without client state the hello is ignored: a false one could mark the client as lost.
         if member.lost is None and not (self._stateless or member.can_restore(hello)):
             member.mark_lost(
-                "its journal of this run is gone or damaged, so what it contributed cannot be restored. Put its "
-                "--state folder back and go on with --resume RUN; if it is only the last entry, --resume RUN "
-                "--previous goes back behind it"
+                "its journal of this run is missing or damaged, so its part of the run cannot be restored. "
+                "Restore its --state folder and continue with --resume RUN, or, if only the last entry is lost, "
+                "with --resume RUN --previous"
             )
         if member.lost is not None:
-            return pb.Farewell(reason=f"this client is out of run {self._run}: {member.lost}")
+            return pb.Farewell(reason=f"this client is lost to run {self._run}: {member.lost}")
         described = sum(other.shard is not None for other in self.members.values())
         self._joined(described, len(self.members))
         if described == len(self.members):
@@ -241,9 +243,9 @@ class Admission:
         self._environments.joined(member.name, hello)
         pause = self._newcomers.pause(member.name)
         log.info(
-            "client %s has joined and waits for the next round%s",
+            "client %s joined, and takes part from the next round%s",
             member.name,
-            f" after {pause:.0f} s, as it could not be taken in before" if pause else "",
+            f" after {pause:.0f} s, because it could not be admitted before" if pause else "",
         )
         await self._newcomers.wait(member)
         if self._over is not None:
@@ -263,17 +265,21 @@ class Admission:
         """Refuse data that do not fit the run, with an error that contains no names of classes or columns."""
         if len(shard.class_names) > _CLASS_NAMES or any(len(name) > _CLASS_NAME for name in shard.class_names):
             raise JoinRefusedError(
-                f"client {member.name} has more than {_CLASS_NAMES:,} names of classes, or one of more than "
+                f"client {member.name} has more than {_CLASS_NAMES:,} class names, or one of more than "
                 f"{_CLASS_NAME} characters; shorten them in its data file"
             )
         stored = shard.features - (self._settings.data.bias is not None)
         names, digest = shard.column_names, shard.column_digest
         fits = are_modest(names) and len(names) == stored and digest_of(names) == digest
         if len(digest) not in (0, _DIGEST) or (names and not fits):
-            raise JoinRefusedError(f"client {member.name} has names of columns that no client of this version sends")
+            raise JoinRefusedError(
+                f"client {member.name} sent an invalid digest of its column names; install the same version of Fenchel "
+                "on both sides"
+            )
         if shard.samples == 0 or shard.features_held == 0:
             raise JoinRefusedError(
-                f"client {member.name} has {shard.samples} samples of {shard.features_held} features; it needs some"
+                f"client {member.name} has {shard.samples} samples of {shard.features_held} features, but needs at "
+                "least one of each; check its data file"
             )
         if self._source is not None:  # the server knows the data, and compares with it rather than with other clients
             problem = self._source.problem
@@ -283,11 +289,11 @@ class Admission:
             ):
                 if mine != ours:
                     raise JoinRefusedError(
-                        f"client {member.name} has {name} {mine}, but the data of this run have {ours}; does that "
-                        "machine have the same data set as the server?"
+                        f"client {member.name} has {name} {mine}, but the server's copy of the data set has "
+                        f"{ours}; use the same data set on both machines"
                     )
             return
-        remedy = "all clients need the same (list the classes in data.classes, and give every file the same columns)"
+        remedy = "all clients need the same; list the classes in data.classes, and give every file the same columns"
         others = (other for other in self.members.values() if other.shard is not None and other is not member)
         other = next(others, None)  # one is enough, as all were compared when they joined
         if other is not None and other.shard is not None:
@@ -298,9 +304,7 @@ class Admission:
                         f"client {member.name} has {name} {mine}, but client {other.name} has {theirs}; {remedy}"
                     )
             if shard.class_names != other.shard.class_names:
-                raise JoinRefusedError(
-                    f"client {member.name} has other names of classes than client {other.name}; {remedy}"
-                )
+                raise JoinRefusedError(f"client {member.name} has other class names than client {other.name}; {remedy}")
         self._check_columns(member, shard)
 
     def _check_columns(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
@@ -314,8 +318,8 @@ class Admission:
             place = next((place for place, (a, b) in enumerate(zip(mine, ours, strict=False)) if a != b), 0)
             how = f"other columns (the first is feature {place + 1}, not counting label and identifiers)"
         raise JoinRefusedError(
-            f"the data file of client {member.name} has {how} than the files of clients that came before; give all "
-            "files the same columns, or list the columns in data.columns, and they are found by their names"
+            f"the data file of client {member.name} has {how} than those of earlier clients; give all files the "
+            "same columns, or list the columns in data.columns, and files are read by column name"
         )
 
     # Calls by the run
@@ -348,11 +352,11 @@ class Admission:
                         async with asyncio.timeout(_REMINDER_SECONDS):
                             await self._described.wait()
                             return
-                    log.warning("these clients joined but are not ready yet: %s; their logs say more", self._missing())
+                    log.warning("clients that joined but are not ready yet: %s; see their logs", self._missing())
         except TimeoutError:
             raise RunStoppedError(
-                f"these clients joined but did not get ready within {patience:g} s (network.join_timeout): "
-                f"{self._missing()}; their logs say why"
+                f"clients that joined but were not ready within {patience:g} s (network.join_timeout): "
+                f"{self._missing()}; see their logs"
             ) from None
 
     def _missing(self) -> str:
@@ -375,18 +379,18 @@ class Admission:
             except (JoinRefusedError, TooFewRepliesError, WireError) as error:
                 fleet.dismiss(late_joiner)
                 instance = self.enrolment.instances[late_joiner.name]
-                reason = f"it could not be taken into the run: {error}"
+                reason = f"it could not be admitted to the run: {error}"
                 self._newcomers.turn_away(late_joiner, instance, reason, time.monotonic() - began)
                 log.error(
-                    "client %s could not be taken in: %s. The run goes on without it; started again, it may try "
-                    "once more after %.0f s",
+                    "client %s could not be admitted: %s. The run continues without it; the client may try once "
+                    "more after %.0f s",
                     late_joiner.name,
                     error,
                     self._newcomers.pause(late_joiner.name),
                 )
                 break
             log.info(
-                "client %s takes part from round %d on, one of %d clients now",
+                "client %s takes part from round %d on; the run now has %d clients",
                 late_joiner.name,
                 fleet.round + 1,
                 len(fleet.members),

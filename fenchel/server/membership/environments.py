@@ -16,8 +16,8 @@ from fenchel.proto import fenchel_pb2 as pb
 log = logging.getLogger("fenchel.server")
 
 _CONSEQUENCE = (
-    "The run goes on. Its model repeats to the last bit only where all environments are equal and stay so: use the "
-    "same versions everywhere, and the same OPENBLAS_CORETYPE for equal kernels"
+    "The run continues, but its model is reproducible to the last bit only if all environments are equal and stay "
+    "so. Use the same versions everywhere, and the same OPENBLAS_CORETYPE for equal kernels"
 )
 
 

@@ -80,7 +80,7 @@ class LateJoiners:
         """Wait until the client is in the fleet, or the run has ended."""
         late_joiner = self._waiting.get(member.name)
         if late_joiner is None or late_joiner.member is not member:
-            raise JoinRefusedError(f"client {member.name!r} was turned away meanwhile; it must join anew")
+            raise JoinRefusedError(f"client {member.name!r} was rejected meanwhile; start it again")
         late_joiner.streams += 1
         try:
             await late_joiner.called.wait()
@@ -138,24 +138,24 @@ def check_late_joiners(settings: RunSettings, half: type[Algorithm]) -> None:
     key, name = "participation.late_joiners", settings.algorithm.name
     if not settings.own_data:
         raise SettingsError(
-            "admit given, but the data set is divided among the clients at the start, so nothing is left for "
-            "one that comes later; use refuse, or data.name: own, where each client brings a file (fenchel client "
-            "--data FILE)",
+            "admit given, but the data set is divided among the clients at the start, so late joiners would have "
+            "no samples; use refuse, or data.name: own, where each client has its own file (fenchel client --data "
+            "FILE)",
             key=key,
         )
     if half.fixed_fleet:
         raise SettingsError(f"admit given, but with {name} {half.fixed_fleet}; use refuse", key=key)
     if settings.seals_secrets:
         raise SettingsError(
-            "admit given, but with secrets.source: sealed the clients exchange secrets once, at the start; "
-            "use refuse, or secrets.source: file",
+            "admit given, but with secrets.source: sealed the clients exchange secrets only at the start; use "
+            "refuse, or secrets.source: file",
             key=key,
         )
     keeps = [entry.name for entry in fields(half.State)][1:]  # besides the model
     own = "has a start()" if half.start is not Algorithm.start else f"keeps {', '.join(keeps)}" if keeps else ""
     if own and half.admit is Algorithm.admit:
         raise SettingsError(
-            f"admit given, but {name} {own} and does not say what becomes of that when a client comes later; "
-            "use refuse, or another algorithm (if it is your own, define admit(cohort))",
+            f"admit given, but {name} {own} and does not define it for late joiners; use refuse or another "
+            "algorithm (in one of your own, define admit(cohort))",
             key=key,
         )

@@ -79,22 +79,22 @@ class Registration:
         """
         if request.protocol != PROTOCOL:
             raise JoinRefusedError(
-                f"this server speaks protocol {PROTOCOL}, client {request.client!r} "
-                f"({plain(request.software, _SOFTWARE)}) speaks {request.protocol}; install the same version of "
+                f"the server has protocol version {PROTOCOL}, but client {request.client!r} "
+                f"({plain(request.software, _SOFTWARE)}) has {request.protocol}; install the same version of "
                 "Fenchel on both sides"
             )
         name = request.client
         known = self.instances.get(name)
         if connected and known not in (None, request.instance):
             raise IdentityInUseError(
-                f"the identity {name!r} is in use by another client that is connected now; "
-                "give each client its own certificate or --name"
+                f"the identity {name!r} is in use by another connected client; give each client its own "
+                "certificate or --name"
             )
         if name not in self.instances:
             if self._complete.is_set() and self._late_joiners == "refuse":
                 raise JoinRefusedError(
-                    f"the run has begun with {len(self.instances)} clients, and {name!r} is none of them; it can only "
-                    "join a run whose settings say participation.late_joiners: admit"
+                    f"the run has begun with {len(self.instances)} clients, and {name!r} is not one of them; begin "
+                    "a run with participation.late_joiners: admit to let it join"
                 )
             self._newest = time.monotonic()
         self.instances[name] = request.instance
@@ -139,7 +139,7 @@ class Registration:
         except TimeoutError:
             raise RunStoppedError(
                 f"{len(self.instances)} of {self.expected or 'any number of'} clients joined within {patience:g} s "
-                f"(network.join_timeout): {', '.join(self.names) or 'none'}. Are the others started, and can they "
-                "reach this server?"
+                f"(network.join_timeout): {', '.join(self.names) or 'none'}. Start the others, and check that they "
+                "can reach this server"
             ) from None
         return self.names

@@ -69,12 +69,15 @@ async def share_secrets(
     for client, reply in zip(others, accepted, strict=True):
         if reply["fingerprint"] != fingerprint:
             raise RunStoppedError(
-                f"client {client} has other secrets (fingerprint {reply['fingerprint']}) than {maker} made "
-                f"({fingerprint}); what one encrypts the other could not read, so the run does not begin. Begin a "
-                f"new one; if that ends the same way, {client} or {maker} does not run what the others run"
+                f"client {client} has secrets with fingerprint {reply['fingerprint']}, but {maker} made those with "
+                f"{fingerprint}, so the clients could not decrypt each other's values. The run does not begin; "
+                f"begin a new one. If this recurs, {client} or {maker} runs other software than the rest"
             )
     log.info(
-        "client %s made the secrets and sealed them for %d others; fingerprint %s", maker, len(others), fingerprint
+        "client %s made the secrets and sealed them for %d other clients; fingerprint %s",
+        maker,
+        len(others),
+        fingerprint,
     )
     return fingerprint
 
@@ -91,8 +94,8 @@ def check_designated(maker: str, clients: Sequence[str]) -> None:
     """Raise ``SettingsError`` unless the client that generates the secrets is a client of the run."""
     if maker not in clients:
         raise SettingsError(
-            f"{maker!r} given, but no client of this run has that name (they are {', '.join(clients)}); name one of "
-            "them, or leave the key out",
+            f"{maker!r} given, but no client of this run has that name; use one of {', '.join(clients)}, or leave "
+            "the key out",
             key="secrets.designated",
         )
 
@@ -107,7 +110,7 @@ async def _ask(
     except TooFewRepliesError as error:
         reason = f"{client}: {error.failures[client]}" if client in error.failures else ""
         raise RunStoppedError(
-            f"the clients could not share secrets (phase {phase!r}): {reason or f'client {client} did not answer'}; "
-            "without them the run cannot begin"
+            f"the secret exchange failed in phase {phase!r}: {reason or f'client {client} did not answer'}. The "
+            "run cannot begin without shared secrets; begin a new one"
         ) from None
     return dict(replies[client])

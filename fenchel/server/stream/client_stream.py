@@ -91,7 +91,7 @@ class ClientStream:
             return
         hello = parse(data).head
         if not isinstance(hello, pb.Hello):
-            raise WireError(f"a client did not begin with a hello{SAME_VERSION}")
+            raise WireError(f"the client did not begin the stream with a hello{SAME_VERSION}")
         self._note("up", hello)
         member, answer = self._member, await admit(hello)
         if isinstance(answer, pb.Welcome):
@@ -209,7 +209,7 @@ class ClientStream:
             self._check_count(head, answers)
         except WireError as error:
             if call is None or call.request is None or not call.request.is_open_for(call):
-                raise WireError(f"{error}; the stream of the client is ended{SAME_VERSION}") from None
+                raise WireError(f"{error}; the stream of the client is closed{SAME_VERSION}") from None
             call.request.fail(call, f"{error}; do both sides run the same version of the algorithm?")
             reader.discard(reply)
             return None
@@ -241,9 +241,9 @@ class ClientStream:
         if answers is None:
             most = max(MOST_VALUES, self._member.most_values)
             if count > most:
-                raise WireError(f"a reply to no question has {count:,} values, and {most:,} are accepted")
+                raise WireError(f"an unsolicited reply has {count:,} values; expected at most {most:,}")
         elif answers.most_values is not None and count > answers.most_values:
-            raise WireError(f"a reply has {count:,} values, and {answers.most_values} were asked for")
+            raise WireError(f"a reply has {count:,} values; expected at most {answers.most_values}")
 
     def _exceeds(self, call: Call, size: int) -> bool:
         """Fail the call and return True if a reply is larger than its schema or the memory budget permits."""
@@ -332,7 +332,7 @@ class ClientStream:
             self._member.carry(self._member.carried + last)
 
     def _late(self, sequence: int) -> None:
-        log.info("client %s: a reply came too late and does not count", self._member.name)
+        log.info("client %s: a reply arrived after its deadline and does not count", self._member.name)
         call = self._member.overdue.pop(sequence, None)
         if call is not None:
             call.end("late")

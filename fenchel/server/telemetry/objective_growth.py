@@ -42,9 +42,9 @@ class ObjectiveGrowth:
         grown = self._grown(figures.get("objective", math.nan), figures.get("test_loss", math.nan))
         if grown is not None:
             log.warning(
-                "round %d: the objective is %.3g, and that of the first evaluated model was %.3g, so the run has "
-                "probably diverged. It goes on. Begin it again with a smaller step_size, or see the page of the "
-                "algorithm for what keeps it stable",
+                "round %d: the objective is %.3g, but that of the first evaluated model was %.3g, so the run has "
+                "probably diverged. It continues; a new run with a smaller step_size may converge (see the page "
+                "of the algorithm)",
                 t,
                 grown,
                 self.first,

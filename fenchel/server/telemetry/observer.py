@@ -262,7 +262,7 @@ class Observers(Observer):
             return
         self._failed.add(id(observer))
         log.warning(
-            "observer %s failed in %s (%s: %s). The run goes on. Further errors of this observer are not logged",
+            "observer %s failed in %s (%s: %s). The run continues; further errors of this observer are not logged",
             type(observer).__name__,
             method,
             type(error).__name__,

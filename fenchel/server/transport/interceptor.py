@@ -157,7 +157,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
             self._tell(client, f"{'is refused' if revoked else 'its stream is ended'}: {error}")
             code, reason = grpc.StatusCode.PERMISSION_DENIED, str(error)
         except CrowdedError as error:
-            self._tell(client, f"has {self._limits.max_calls_per_client} calls open and is refused more")
+            self._tell(client, f"has {self._limits.max_calls_per_client} open calls, and further ones are rejected")
             code, reason = grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
         except RefusedError as error:
             self._tell(client, f"is refused: {error}")
@@ -178,11 +178,9 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         except TimeoutError:
             raise RefusedError(
                 grpc.StatusCode.DEADLINE_EXCEEDED,
-                f"the message of this call was not complete after {limit:g} s; the call ends",
+                f"the message of this call is incomplete after {limit:g} s, so the call is closed",
             ) from None
-        raise RefusedError(
-            grpc.StatusCode.INVALID_ARGUMENT, "this call takes one message, and has none or more than one"
-        )
+        raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "this call takes exactly one message")
 
     async def _paced(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         pace = TokenBucket(self._limits.calls_per_second, self._limits.calls_at_once)

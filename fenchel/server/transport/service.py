@@ -129,8 +129,8 @@ class Service:
         if (name := certified(context)) != claimed:
             raise RefusedError(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"the certificate is for {name!r}, but the client calls itself {claimed!r}; "
-                "leave --name out, or use the certificate of that name",
+                f"the certificate is for {name!r}, but the client has the name {claimed!r}; leave --name out, or "
+                "use the certificate of that name",
             )
         return claimed
 
@@ -239,8 +239,8 @@ async def listening(
     except RuntimeError as error:
         log.debug("%s", error)  # gRPC's own text, for debugging gRPC
         raise UnreachableError(
-            f"cannot listen on {address}: another program has the port, or this machine has no such address (expected "
-            "HOST:PORT); choose another with --listen, or end that program"
+            f"cannot listen on {address} (expected HOST:PORT), because another program uses the port, or this "
+            "machine has no such address; choose another with --listen, or end that program"
         ) from None
     await server.start()
     await servicer.set("", health_pb2.HealthCheckResponse.SERVING)

@@ -50,7 +50,7 @@ async def test_a_full_server_is_not_said_to_be_silent() -> None:
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
     await server.stop(None)
-    assert f"b: {address} has as many calls open as it may; trying again" in said
+    assert f"b: {address} has no free call; trying again" in said
     assert not any("does not answer" in each for each in said)
 
 

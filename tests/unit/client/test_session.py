@@ -111,8 +111,8 @@ def test_a_restart_at_any_moment_changes_nothing(make_session: MakeSession, rest
         ("stumble", pb.ASK, "an unexpected ArithmeticError; see the client's log"),
         ("stumble", pb.TELL, "an unexpected ArithmeticError; see the client's log"),
         ("misfit", pb.ASK, "has dtype complex128"),
-        ("talkative", pb.TELL, "has no reply, but returned values"),
-        ("unknown", pb.ASK, "answers no phase 'unknown'"),
+        ("talkative", pb.TELL, "has no reply, but its handler returned values"),
+        ("unknown", pb.ASK, "has no handler of phase 'unknown'"),
         ("add", pb.ASK, r"takes \['amount'\], got \[\]"),
         ("nothing.of.this", pb.INSPECT, "does not know"),
         (EVALUATE, pb.INSPECT, "takes an array named 'model'"),
@@ -218,7 +218,7 @@ def test_a_body_that_cannot_be_decoded_is_a_failure(session: Session) -> None:
     answer = session.handle(
         instruction, Received(outline(encoded.descriptor, 1 << 20), encoded.joined()[:-8]), pb.Timing()
     )
-    assert "but announced" in answer.head.failure
+    assert "of the message have" in answer.head.failure
 
 
 @pytest.mark.parametrize("restart", [False, True])

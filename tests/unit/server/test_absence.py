@@ -143,7 +143,7 @@ def test_people_are_told_once_when_it_begins(caplog: pytest.LogCaptureFixture) -
     with caplog.at_level(logging.WARNING, "fenchel.server"):
         course(fleet_of(), lambda name, t: name == "a")
     (said,) = caplog.messages
-    assert said.startswith("client a has not answered in 3 rounds in a row that asked it (participation.patience)")
+    assert said.startswith("client a did not answer its requests in 3 rounds in a row (participation.patience)")
 
 
 def test_after_the_last_round_nobody_is_missed() -> None:

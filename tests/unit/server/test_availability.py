@@ -155,9 +155,9 @@ def test_who_stalls_at_random_costs_a_few_deadlines_and_then_a_twentieth_of_the_
     assert np.diff(run.waited[:9]).max() < 20 * run.DEADLINE
     assert np.diff(run.waited[8:]).min() >= 20 * run.DEADLINE
     assert len(run.waited) <= 9 + (run.now - 1000.0) / (20 * run.DEADLINE)
-    assert [each for each in caplog.messages if "again and again" in each] == [
-        "client it misses deadlines again and again: 9 so far (participation.patience). It is still asked, but the "
-        "run no longer waits for it; it has another chance after 600 s"
+    assert [each for each in caplog.messages if "misses deadlines repeatedly" in each] == [
+        "client it misses deadlines repeatedly: 9 so far (participation.patience). It still receives requests, but the "
+        "run no longer waits for its replies, and gives it another chance after 600 s"
     ]
 
 

@@ -344,7 +344,7 @@ async def test_an_answer_with_more_values_than_were_asked_for_fails_before_they_
     await client.write(of_many_values(1))
     with raises(TooFewRepliesError, round=1, phase="train"):
         await request.finish(1)
-    assert "10,000 values, and 2 were asked for" in request.failures[member.name]
+    assert "10,000 values; expected at most 2" in request.failures[member.name]
     assert not parsed
     again = asked(member)
     await answered(client, 2)

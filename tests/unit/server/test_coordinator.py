@@ -172,7 +172,7 @@ async def test_the_log_names_clients_that_a_run_waits_for(
     made.admission.members = {"a": ClientRecord("a", 0, shard())}
     with raises(RunStoppedError):
         await made.admission.gather()
-    assert "these clients joined but are not ready yet: b; their logs say more" in caplog.text
+    assert "clients that joined but are not ready yet: b; see their logs" in caplog.text
 
 
 class Waits:
@@ -312,11 +312,11 @@ async def test_a_run_that_cannot_write_its_last_files_is_not_complete(
         (
             full(Path("/srv/fenchel/runs/r/metrics.arrows")),
             "the server cannot write its files (No space left on device); start this client again when the server is "
-            "back",
+            "available",
         ),
         (
             CheckpointError("/srv/fenchel/runs/r/calls.parquet: cannot be read as a table"),
-            "the server cannot read a file of the run; start this client again when the server is back",
+            "the server cannot read a file of the run; start this client again when the server is available",
         ),
         (RunStoppedError("round 3: enough is enough"), "round 3: enough is enough"),
     ],

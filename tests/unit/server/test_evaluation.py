@@ -246,7 +246,11 @@ LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
         "samples, expected 106, the number that the client reported",
     ),
     "a sample less": ("holdout_negatives", lambda groups: moved(groups, 2, -1), "samples, expected 46, the number"),
-    "a range too far": ("negatives", lambda groups: moved(groups, 1, 5000), "not ordered parts of the bins 0 to 1023"),
+    "a range too far": (
+        "negatives",
+        lambda groups: moved(groups, 1, 5000),
+        "not disjoint, increasing ranges of the bins 0 to 1023",
+    ),
     "no groups": ("negatives", lambda groups: groups[:0], "the number that the client reported"),
     "a smaller group": ("positives", lambda groups: moved(groups, 2, 4 - groups[:, 2].max()), "of 4 samples"),
     "fractions": ("positives", lambda groups: groups.astype(float), "has dtype float64"),
@@ -259,7 +263,7 @@ LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "so many groups that they are refused before they come": (
         "negatives",
         lambda groups: np.concatenate([groups] * (CHUNK_BYTES // 24)),
-        "bytes, and what was asked for has 98,304 at most",
+        "bytes, above the maximum of 98,304 of the request",
     ),
     "fewer samples held out": ("holdout_samples", lambda samples: samples - 1, "hold 46 samples, expected 45"),
 }

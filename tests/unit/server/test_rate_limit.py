@@ -101,7 +101,7 @@ async def test_a_full_server_says_so_once(caplog: pytest.LogCaptureFixture) -> N
                 async with rate_limiter.passed(name):
                     pass
     (message,) = caplog.messages
-    assert message.startswith("all 3 calls that the server may have open are open")
+    assert message.startswith("the server has reached its maximum of 3 open calls")
 
 
 async def test_a_server_that_is_full_again_and_again_says_so_once_in_a_minute(

@@ -187,7 +187,7 @@ async def test_answers_that_are_not_finite_are_told_from_others_whatever_their_w
         await finishing
     assert caught.value.diverged is diverged
     assert caught.value.failures == dict.fromkeys(NAMES, reason)
-    assert ("begin it again with a smaller step_size" in str(caught.value)) is diverged
+    assert ("begin a new one with a smaller step_size" in str(caught.value)) is diverged
     assert ("--resume" in str(caught.value)) is not diverged
 
 
@@ -269,7 +269,10 @@ async def test_a_quorum_that_cannot_come_any_more_stops_the_run_and_says_why(mak
     with raises(TooFewRepliesError, round=4, phase="train") as caught:
         await asyncio.wait_for(finishing, PATIENCE)
     text = str(caught.value)
-    assert "1 of 3 clients answered, and 1 no longer can, and it needs 3 (a test)" in text
+    assert (
+        "1 of 3 clients answered, and 1 of the others are lost or have spent their budgets, but 3 are required (a test)"
+        in text
+    )
     assert "client-2: its disk broke" in text
     assert "within" not in text
 
@@ -288,10 +291,10 @@ def test_people_hear_who_is_missing_what_happens_and_what_they_can_do(make_membe
     members[0].queue = asyncio.Queue()
     shortfall = Shortfall("train", 4, 1, 8, 3, "participation.min_replies", members, 120.2)
     assert shortfall.warning(3) == (
-        "round 4, phase 'train': 1 of 8 clients answered within 120 s, and it needs 3 (participation.min_replies). The "
-        "run waits for 2 more, of client-0 (connected), client-1 (away), client-2 (away), client-3 (away), client-4 "
-        "(away) and 2 more, and then goes on at once. Everything up to round 3 is saved: Ctrl-C or SIGTERM stops the "
-        "run, and --resume goes on from there"
+        "round 4, phase 'train': 1 of 8 clients answered within 120 s, but 3 are required (participation.min_replies). "
+        "The run waits for 2 more, of client-0 (connected), client-1 (away), client-2 (away), client-3 (away), "
+        "client-4 (away) and 2 more, and then continues at once. Everything up to round 3 is saved; Ctrl-C or SIGTERM "
+        "stops the run, and --resume continues it"
     )
     assert "The state before round 1 is saved" in shortfall.warning(0)
     assert "nothing is saved yet" in shortfall.warning(None)
@@ -392,7 +395,7 @@ async def test_whom_an_older_phase_keeps_out_is_not_late_and_does_not_hold_its_o
         with room:
             assert await held.finish(0) == []
     assert held.late() == []
-    assert "for the reply of client client-3 there was no room within 0.05 s" in caplog.text
+    assert "the reply of client client-3 found no memory within 0.05 s" in caplog.text
     assert "did not answer" not in caplog.text
 
 
@@ -441,7 +444,7 @@ async def test_its_reply_counts_if_it_is_there_and_it_is_waited_for_again(
     await asyncio.sleep(0)
     asked.reply("client-1")
     assert await finishing == list(NAMES)
-    assert "client client-2 has answered in time: it is waited for again\n" in caplog.text
+    assert "client client-2 answered before the deadline; the server awaits its replies again\n" in caplog.text
     following = make_asked(0.05, after=asked)
     finishing = asyncio.create_task(following.request.finish(1))
     following.reply("client-0")
@@ -461,7 +464,7 @@ async def test_who_is_slow_in_one_phase_is_waited_for_in_another_and_people_hear
     for name in NAMES:
         asked.reply(name)
     assert await asked.request.finish(1) == list(NAMES)
-    assert "it is waited for again, but for phase 'train'" in caplog.text
+    assert "awaits its replies again, except in phase 'train'" in caplog.text
     following = make_asked(after=asked)
     finishing = asyncio.create_task(following.request.finish(1))
     following.reply("client-0")
@@ -479,7 +482,7 @@ async def test_who_comes_back_is_waited_for_again(make_asked: MakeAsked, caplog:
     asked.reply("client-1")
     await asyncio.sleep(0.02)
     assert asked.open() == ["client-2"]
-    assert "client client-2 has come back" in caplog.text
+    assert "client client-2 reconnected" in caplog.text
     await finishing
 
 

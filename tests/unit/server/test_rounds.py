@@ -368,7 +368,7 @@ async def test_what_was_asked_is_in_the_tables_whatever_goes_wrong_while_it_is_n
     await rounds.close(completed=False)
     for table in (rounds.folder.metrics, rounds.folder.calls):
         assert read(table)["round"].to_pylist() == [1, 2]
-    assert "the last round could not be noted as a whole: no reader" in caplog.text
+    assert "the last round could not be recorded completely: no reader" in caplog.text
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022])

@@ -240,8 +240,8 @@ def test_people_are_told_once_after_each_loss(caplog: pytest.LogCaptureFixture) 
             fleet.sample(draw_name="again")
     assert sizes == [3, 3, 3, 2, 2, 2]
     assert caplog.messages == [
-        "participation.sampler: 3 clients a round are wanted, but 2 of 4 clients are lost or spent; from round 4 on it "
-        "is 2"
+        "participation.sampler: the settings ask for 3 clients a round, but 2 of 4 clients are lost or have spent "
+        "their budgets; from round 4 on there are 2"
     ]
 
 
@@ -251,7 +251,10 @@ def test_people_are_told_nothing_where_no_number_is_wanted(caplog: pytest.LogCap
         shortage.tell(sampler, 2, 2, 1)
     assert not caplog.messages
     shortage.tell(Cyclic(groups=3), 2, 2, 7)
-    assert "3 groups are wanted, but 2 of 4 clients are lost or spent; from round 7 on it is 2" in caplog.text
+    assert (
+        "a cohort has 3 groups, but 2 of 4 clients are lost or have spent their budgets; from round 7 on a cohort has 2"
+        in caplog.text
+    )
 
 
 def test_rounds_and_seeds_draw_differently() -> None:

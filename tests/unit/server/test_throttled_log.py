@@ -18,7 +18,7 @@ def test_two_errors_in_turn_do_not_fill_the_log(caplog: pytest.LogCaptureFixture
         throttled_log.add(logging.WARNING, "a", f"client a: error {call % 2}")
     assert len(caplog.messages) <= AT_ONCE + hours * 3600 / EVERY
     assert caplog.messages[0] == "client a: error 0"
-    assert any("more lines about this client were left out" in line for line in caplog.messages)
+    assert any("more lines about this client were omitted" in line for line in caplog.messages)
 
 
 def test_the_same_line_is_written_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -48,4 +48,4 @@ def test_after_a_quiet_time_there_is_room_again(caplog: pytest.LogCaptureFixture
     now = EVERY
     throttled_log.add(logging.WARNING, "a", "client a: another")
     throttled_log.add(logging.WARNING, "a", "client a: too many")
-    assert caplog.messages[AT_ONCE:] == ["client a: another (7 more lines about this client were left out)"]
+    assert caplog.messages[AT_ONCE:] == ["client a: another (7 more lines about this client were omitted)"]

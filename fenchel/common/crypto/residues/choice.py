@@ -20,7 +20,7 @@ def backend_of(implementation: Implementation, choice: BackendChoice = "auto") -
     if implementation == "phe":
         if choice != "auto":
             raise SettingsError(
-                f"{choice} is a backend of the implementation fenchel; for phe leave it at auto",
+                f"{choice} is a backend of the implementation fenchel; with phe use auto",
                 key="algorithm.encryption.backend",
             )
         residues("phe")
@@ -29,7 +29,7 @@ def backend_of(implementation: Implementation, choice: BackendChoice = "auto") -
         return "gmp" if problem() else "ifma"
     if choice == "ifma" and (reason := problem()):
         raise SettingsError(
-            f"{reason}; use auto or gmp, which computes the same numbers", key="algorithm.encryption.backend"
+            f"{reason}; use auto or gmp, which compute the same numbers", key="algorithm.encryption.backend"
         )
     return choice
 
@@ -50,8 +50,8 @@ def residues(backend: Backend) -> type[Residues]:
         from fenchel.common.crypto.residues.phe import PheResidues
     except ImportError:
         raise SettingsError(
-            "phe is not installed here: pip install 'fenchel[phe]' (it is under the GPL, version 3 or later), or use "
-            "the implementation fenchel",
+            "phe is not installed; use the implementation fenchel, or pip install 'fenchel[phe]' (phe is under "
+            "the GPL, version 3 or later)",
             key="algorithm.encryption.implementation",
         ) from None
     return PheResidues

@@ -28,8 +28,8 @@ def cnn(features: int, classes: int) -> nn.Sequential:
     side = math.isqrt(features)
     if side * side != features or side < 4:
         raise SettingsError(
-            f"cnn needs square grey images of at least 4x4 pixels, 784 features for 28x28, "
-            f"but the data set has {features} features; use mlp or softmax",
+            "cnn needs square grey images of at least 4x4 pixels (784 features for 28x28), but the data set has "
+            f"{features} features; use mlp or softmax",
             key="objective.kind",
         )
     return nn.Sequential(
@@ -139,8 +139,8 @@ def _image(features: int, least: int, kind: str) -> tuple[int, int, int]:
     side = math.isqrt(features // channels)
     if channels * side * side != features or side < least:
         raise SettingsError(
-            f"{kind} needs square images, grey or in colour (channel after channel), of at least {least}x{least} "
-            f"pixels, but the data set has {features} features",
+            f"{kind} needs square images, grey or in colour (one channel after the other), of at least "
+            f"{least}x{least} pixels, but the data set has {features} features; use mlp or softmax",
             key="objective.scorer.kind",
         )
     return channels, side, side

@@ -93,7 +93,7 @@ def _model(objective: Objective, w: Vector) -> list[nn.Module]:
         outputs = 1
     else:
         raise SettingsError(
-            f"{type(objective).__qualname__} is an objective of your own, of which no module is known; use a "
+            f"{type(objective).__qualname__} is an objective of your own without a known module; use a "
             "fenchel.TorchObjective"
         )
     linear = nn.Linear(w.size // outputs, outputs, bias=False)
@@ -124,7 +124,7 @@ def onnx_model(module: nn.Module, features: int) -> Any:
         import onnxscript  # noqa: F401 - without it torch says what is missing, but not what to install
     except ModuleNotFoundError:
         raise MissingDependencyError(
-            "ONNX needs a library that is not installed here; install it with pip install 'fenchel[onnx]'"
+            "the export to ONNX needs a library that is not installed; install it with pip install 'fenchel[onnx]'"
         ) from None
     dtype = next(iter(module.parameters())).dtype
     with _quiet():

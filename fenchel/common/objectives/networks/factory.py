@@ -75,8 +75,8 @@ def find_device(name: DeviceName) -> torch.device:
     if not torch.cuda.is_available():
         built = "is built without CUDA" if torch.version.cuda is None else "finds no GPU with a driver"
         raise SettingsError(
-            f"cuda given, but torch {torch.__version__} on this machine {built}; use cpu, or auto, "
-            "which takes a GPU where there is one",
+            f"cuda given, but torch {torch.__version__} on this machine {built}; use cpu, or auto, which uses a "
+            "GPU if there is one",
             key="objective.device",
         )
     # Read when CUDA starts: without it the products of matrices may differ from call to call.

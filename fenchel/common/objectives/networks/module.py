@@ -147,7 +147,7 @@ class ModuleObjective(Objective):
         trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
         buffers = {name: value for name, value in module.named_buffers() if value.is_floating_point()}
         if not trained:
-            raise SettingsError("the module has no parameter to train", key="objective.name")
+            raise SettingsError("the module has no parameters to train; give one that has", key="objective.name")
         self._trained = sum(value.numel() for value in trained.values())
         self._shapes = {name: tuple(value.shape) for name, value in (trained | buffers).items()}
         self._sizes = [math.prod(shape) for shape in self._shapes.values()]
@@ -172,7 +172,8 @@ class ModuleObjective(Objective):
             outputs = self._module(self._shaped(torch.zeros((2, self._features_of_a_sample), dtype=self._float)))
         if outputs.shape[:1] != (2,) or outputs.ndim > 2:
             raise SettingsError(
-                f"the module gives two samples outputs of shape {tuple(outputs.shape)}; expected (2,) or (2, outputs)",
+                f"the module maps two samples to outputs of shape {tuple(outputs.shape)}; expected (2,) or (2, "
+                "outputs)",
                 key="objective.name",
             )
         return outputs.ndim == 1 or outputs.shape[1] == 1
@@ -230,7 +231,7 @@ class ModuleObjective(Objective):
         loss = self._described.loss(outputs, targets)
         if loss.ndim:
             raise SettingsError(
-                f"the loss of a batch has the shape {tuple(loss.shape)}; expected one number, the mean over samples "
+                f"the loss of a batch has shape {tuple(loss.shape)}; expected one number, the mean over samples "
                 "(reduction='mean')",
                 key="objective.name",
             )
@@ -314,14 +315,14 @@ class ModuleObjective(Objective):
         """
         if self.has_optimizer:
             raise SettingsError(
-                "gradients of single samples are clipped for noise that is made for gradient descent; leave the "
-                "objective's optimiser out",
+                "differential privacy clips gradients of single samples for plain gradient steps, but the "
+                "objective has an optimiser; leave the optimiser out",
                 key="objective.name",
             )
         if self._buffers:
             raise SettingsError(
-                f"the module keeps statistics of batches ({min(self._buffers)}), in which the gradients of single "
-                "samples cannot be clipped; use layers that normalise each sample, such as GroupNorm",
+                f"the module keeps batch statistics ({min(self._buffers)}), so the gradients of single samples "
+                "cannot be clipped; use layers that normalise each sample, such as GroupNorm",
                 key="objective.name",
             )
         self.require(rows.size)
@@ -353,13 +354,13 @@ class ModuleObjective(Objective):
         except (TypeError, ValueError) as error:
             raise SettingsError(
                 f"the optimiser cannot be made from parameters and lr ({error}); give a class of torch.optim, or a "
-                "function that takes both",
+                "function of these two arguments",
                 key="objective.name",
             ) from error
         if not isinstance(optimizer, torch.optim.Optimizer) or isinstance(optimizer, torch.optim.LBFGS):
             raise SettingsError(
-                f"{type(optimizer).__name__} cannot take steps here, each of which has one gradient; give another "
-                "optimiser of torch",
+                f"{type(optimizer).__name__} needs more than one gradient a step, which local training does not "
+                "compute; use another optimiser of torch",
                 key="objective.name",
             )
         sizes, momenta = self._sizes[: len(parameters)], np.repeat(*self._buffer_momenta).astype(self.dtype)
@@ -454,7 +455,7 @@ def _reset(module: nn.Module) -> None:
     for name, value in module.named_parameters():
         if id(value) not in covered:
             raise SettingsError(
-                f"nothing says how {name} begins, so that each process would draw it differently; give a function "
-                "that makes the module in place of the module itself",
+                f"the initial values of {name} are random and unknown, so that each process would draw others; "
+                "give a function that makes the module in place of the module",
                 key="objective.name",
             )

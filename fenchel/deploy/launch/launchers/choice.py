@@ -63,7 +63,7 @@ def launcher(
         This machine lacks what the engine needs.
     """
     if on not in LAUNCHERS:
-        raise SettingsError(f"there is no engine {on!r}; known: {', '.join(LAUNCHERS)}", key="--on")
+        raise SettingsError(f"the engine {on!r} is unknown; use one of {', '.join(LAUNCHERS)}", key="--on")
     kind: Any = LAUNCHERS[on]
     if lacks := kind.missing():
         raise MissingDependencyError("; ".join(lacks), key=f"--on {on}")
@@ -74,7 +74,7 @@ def launcher(
     for name in given:
         if name not in kind.Settings.model_fields:
             known = ", ".join(kind.Settings.model_fields) or "nothing"
-            raise SettingsError(f"no setting of engine {on}; it has {known}", key=name, source=source)
+            raise SettingsError(f"not a setting of the engine {on}; it has {known}", key=name, source=source)
     settings = validated(kind.Settings, given, source)
     return None if on == "local" else kind(settings)
 

@@ -136,10 +136,10 @@ class DockerLauncher:
         if code == 0:
             return
         if "No such image" not in errors:
-            raise UnreachableError(f"Docker's engine does not answer: {errors}; see docker info", key="--on docker")
+            raise UnreachableError(f"the Docker engine does not answer: {errors}; see docker info", key="--on docker")
         raise SettingsError(
-            f"there is no image {image} here; build it (docker build --file deploy/Dockerfile --tag {image} .), or "
-            "name another one",
+            f"the image {image} is not on this machine; build it (docker build --file deploy/Dockerfile --tag "
+            f"{image} .), or name another one",
             key="image",
         )
 
@@ -148,7 +148,7 @@ class DockerLauncher:
         found = Survey.read(told)
         if not found:
             raise SettingsError(
-                f"{self.settings.image} has no {software()}, or no container of it can be started "
+                f"the image {self.settings.image} has no {software()}, or its container does not start "
                 f"({errors or plain(told[:200])}, code {code}); build the image from this version",
                 key="image",
             )
@@ -169,5 +169,5 @@ async def _docker(*words: str) -> str:
     """Return what a command of Docker prints."""
     code, told, errors = await piped.said(["docker", *words])
     if code != 0:
-        raise UnreachableError(f"docker {words[0]} {words[1]}: {errors}; see docker info", key="--on docker")
+        raise UnreachableError(f"docker {words[0]} {words[1]} failed: {errors}; see docker info", key="--on docker")
     return told

@@ -126,7 +126,10 @@ class KubernetesLauncher:
             pod = self._pod([self._state], "remove")
             pod["spec"]["containers"][0]["command"] = ["sh", "-c", script, "sh"]
             if not await self._do({"pod": pod}):
-                raise UnreachableError(f"journals are left in {self._state[1:]} of the claim", source=self._claim)
+                raise UnreachableError(
+                    f"journals are left in {self._state[1:]} of the volume claim; remove that folder",
+                    source=self._claim,
+                )
 
     @property
     def _selector(self) -> str:
@@ -144,15 +147,15 @@ class KubernetesLauncher:
         """Refuse what no pod could have."""
         if not (required.stateless or self.settings.claim):
             raise SettingsError(
-                "clients keep journals, and those of a pod are lost with it; make a claim that pods on all nodes can "
-                "mount (ReadWriteMany), and name it",
+                "clients keep journals, which are lost with their pods; create a volume claim that pods on all "
+                "nodes can mount (ReadWriteMany), and name it",
                 key="claim",
             )
         if required.data is not None and not self.settings.data:
-            raise SettingsError("pods need the data set; put it on a claim, and name that", key="data")
+            raise SettingsError("pods need the data set; put it on a volume claim, and name the claim", key="data")
         if required.files:
             raise SettingsError(
-                f"pods do not see {required.files[0]}; name the data set by data.name, and put it on a claim",
+                f"pods cannot read {required.files[0]}; name the data set by data.name, and put it on a volume claim",
                 key="data",
             )
 
@@ -162,7 +165,8 @@ class KubernetesLauncher:
         found = Survey.read(told)
         if not found:
             raise SettingsError(
-                f"{self.settings.image} has no {software()} ({plain(told[:200])}); build the image from this version",
+                f"the image {self.settings.image} has no {software()} ({plain(told[:200])}); build it from this "
+                "version",
                 key="image",
             )
         found[0].check(self.settings.image, port)
@@ -265,7 +269,7 @@ def _own_address(host: str, port: int) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         raise SettingsError(
-            f"there is no way from here to the cluster at {host} by which to find it ({error.strerror}); name the "
-            "address of this machine for pods",
+            f"this machine has no route to the cluster at {host}, from which to derive its address "
+            f"({error.strerror}); name the address of this machine for pods",
             key="dial",
         ) from None

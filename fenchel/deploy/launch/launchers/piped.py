@@ -145,8 +145,10 @@ def listening(host: str, port: int) -> Iterator[int]:
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
             raise UnreachableError(
-                f"{host} is no address of this machine; name one that clients reach", key="dial"
+                f"{host} is not an address of this machine; name one that clients can reach", key="dial"
             ) from None
-        raise UnreachableError(f"cannot listen on port {port}: {error.strerror}", key="port") from None
+        raise UnreachableError(
+            f"cannot listen on port {port} ({error.strerror}); choose another port", key="port"
+        ) from None
     with listener:
         yield listener.getsockname()[1]

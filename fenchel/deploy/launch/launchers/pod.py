@@ -65,7 +65,7 @@ class Cluster:
             contexts, current = config.list_kube_config_contexts()
             chosen = next((each for each in contexts if each["name"] == context), current)
         except config.ConfigException as error:
-            raise SettingsError(f"no cluster is known here: {error}; see kubectl config get-contexts") from None
+            raise SettingsError(f"no cluster is configured: {error}; see kubectl config get-contexts") from None
         return cls(client.CoreV1Api(), namespace or chosen["context"].get("namespace") or "default")
 
     @property
@@ -118,7 +118,7 @@ class Cluster:
                 if not self.call("list_namespaced_pod", self.namespace, label_selector=selector).items:
                     return
                 time.sleep(_POLLING)
-        raise UnreachableError(f"pods cannot be removed; see kubectl get pods --selector {selector}")
+        raise UnreachableError(f"the pods cannot be removed; see kubectl get pods --selector {selector}")
 
 
 @dataclass(frozen=True)

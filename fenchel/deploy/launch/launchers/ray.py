@@ -159,7 +159,7 @@ class RayLauncher:
     def _unreachable(self, reason: str) -> UnreachableError:
         where = self.settings.address or os.environ.get("RAY_ADDRESS", "") or "this machine"
         return UnreachableError(
-            f"no cluster of Ray can be used at {where}: {plain(reason)[-500:]}; start one (ray start --head), or name "
+            f"no Ray cluster is usable at {where}: {plain(reason)[-500:]}; start one (ray start --head), or name "
             "its HOST:PORT",
             key="address",
         )
@@ -210,8 +210,8 @@ class RayLauncher:
             has = ", ".join(f"{found['resources'].get(name, 0):g} {name}" for name in wanted)
             each = ", ".join(f"{number:g} {name}" for name, number in wanted.items())
             raise SettingsError(
-                f"the cluster has {has}, which is room for {room} client processes of {each}, and there are "
-                f"{processes}; add nodes, start fewer (--processes), or ask for less (--cpus, --gpus)",
+                f"the cluster has {has}, enough for {room} client processes of {each}, but {processes} are needed. "
+                "Add nodes, start fewer (--processes), or request less for each (--cpus, --gpus)",
                 key="--on ray",
             )
 
@@ -222,14 +222,15 @@ class RayLauncher:
             node = each["node"]
             if each["result"] is None:
                 raise UnreachableError(
-                    f"has not started a task in {LOOKING:g} s; look at its load, and at Ray's logs there", source=node
+                    f"no task started within {LOOKING:g} s; check the load of the node, and the logs of Ray there",
+                    source=node,
                 )
             _, printed, errors = each["result"]
             found = Survey.read(printed)
             if not found:
                 raise SettingsError(
-                    f"its Python has no Fenchel, or another version ({plain(errors.strip())}); install {software()} "
-                    "where Ray runs there",
+                    f"the node's Python has no Fenchel, or another version ({plain(errors.strip())}); install "
+                    f"{software()} where Ray runs there",
                     source=node,
                 )
             surveys[node] = found[0]

@@ -82,16 +82,16 @@ class SlurmLauncher:
         """
         if not self.is_allocated:
             raise SettingsError(
-                "there is no allocation here; begin in one (salloc, sbatch), or use the command fenchel up --on slurm, "
-                "which submits a job",
+                "this process is not in a Slurm allocation; start it within one (salloc, sbatch), or use the "
+                "command fenchel up --on slurm, which submits a job",
                 key="--on slurm",
             )
         nodes = list(_processors(os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")))
         if (room := sum(processors // self.settings.cpus for processors in nodes)) < required.processes:
             raise SettingsError(
-                f"the allocation has {sum(nodes)} processors on {len(nodes)} nodes, which is room for {room} client "
-                f"processes of {self.settings.cpus}, and there are {required.processes}; ask for more (--ntasks), or "
-                "start fewer (--processes)",
+                f"the allocation has {sum(nodes)} processors on {len(nodes)} nodes, enough for {room} client "
+                f"processes of {self.settings.cpus}, but {required.processes} are needed; request more (--ntasks), "
+                "or start fewer (--processes)",
                 key="--on slurm",
             )
         dial = self.settings.dial or os.uname().nodename
@@ -114,7 +114,9 @@ class SlurmLauncher:
             removing = ["srun", *self._everywhere(), "rm", "-rf", "--", self._temporary]
             code, _, errors = await piped.said(removing, _environment())
             if code != 0:
-                raise UnreachableError(f"journals may be left in {self._temporary} of a node: {errors}")
+                raise UnreachableError(
+                    f"journals may be left in {self._temporary} of a node ({errors}); remove that folder"
+                )
 
     def _step(self, process: ClientProcess) -> list[str]:
         resources = ["--exact", "--nodes=1", "--ntasks=1", f"--cpus-per-task={self.settings.cpus}", "--mem=0"]

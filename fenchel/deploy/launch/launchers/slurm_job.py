@@ -131,9 +131,7 @@ class SlurmJob:
             await asyncio.gather(following, return_exceptions=True)
             log.read()
         if state not in ("COMPLETED", "FAILED"):
-            raise RunStoppedError(
-                f"Slurm ended job {number}: {state}; its log says with which --resume the run goes on"
-            )
+            raise RunStoppedError(f"Slurm ended job {number} ({state}); continue with the --resume command in its log")
         return code, self.runs / f"job-{number}"
 
     async def _submit(self) -> str:
@@ -145,8 +143,7 @@ class SlurmJob:
         number = re.fullmatch(rb"(\d+)(;.*)?\n", told)
         if number is None:
             raise SettingsError(
-                f"Slurm does not take the job: {plain(errors.decode(errors='replace').strip()[-500:])}",
-                key="--on slurm",
+                f"Slurm rejected the job: {plain(errors.decode(errors='replace').strip()[-500:])}", key="--on slurm"
             )
         return number[1].decode()
 
@@ -190,13 +187,13 @@ async def _finished(number: str, say: Callable[[str], None]) -> tuple[str, int]:
                 return state, exit_code or (128 + signal_number if signal_number else 0)
             if state == "PENDING" and reason in _HOPELESS:
                 raise SettingsError(
-                    f"Slurm would never start job {number} ({reason}), so it was cancelled; ask for less, or for "
-                    "another partition or account",
+                    f"Slurm cannot start job {number} ({reason}), so it was cancelled; request less, or another "
+                    "partition or account",
                     key="--on slurm",
                 )
             now = f"job {number} waits: {reason}" if state == "PENDING" and reason != "None" else ""
         elif "Invalid job id" in errors:
-            raise RunStoppedError(f"Slurm no longer knows job {number}; its log says how it ended")
+            raise RunStoppedError(f"Slurm no longer lists job {number}; see its log for how it ended")
         else:
             now = f"the controller of Slurm does not answer ({code}): {errors}"
         if now and now != told:

@@ -88,8 +88,8 @@ class SshLauncher:
             addresses.add(each)
         if len(addresses) > 1:
             raise SettingsError(
-                f"hosts see this machine at different addresses: {', '.join(sorted(addresses))}; name the one that "
-                "all of them reach",
+                f"the hosts see this machine at different addresses ({', '.join(sorted(addresses))}); name the one "
+                "that all of them can reach",
                 key="dial",
             )
         self._state = f"{self.settings.state}/{required.run}"
@@ -106,7 +106,9 @@ class SshLauncher:
             removing = [piped.said(self._ssh(host, "exec", "rm", "-rf", "--", self._state)) for host in hosts]
             for host, (code, _, errors) in zip(hosts, await asyncio.gather(*removing), strict=True):
                 if code != 0:
-                    raise UnreachableError(f"journals are left in {self._state}: {errors}", source=host)
+                    raise UnreachableError(
+                        f"journals are left in {self._state} ({errors}); remove that folder", source=host
+                    )
 
     def _start(self, process: ClientProcess) -> list[str]:
         host = self.settings.hosts[process.number % len(self.settings.hosts)]
@@ -124,12 +126,12 @@ class SshLauncher:
         """Return the address at which a host reaches this machine."""
         code, told, errors = await piped.said(self._command(host, "look", self.settings.dial, str(port), ""))
         if code in (255, None):
-            raise UnreachableError(f"ssh does not get there: {errors}; try: ssh -o BatchMode=yes {host}", source=host)
+            raise UnreachableError(f"ssh cannot connect: {errors}; try ssh -o BatchMode=yes {host}", source=host)
         found = Survey.read(told)
         if not found:
             raise SettingsError(
-                f"{self.settings.python} has no Fenchel there, or another version ({errors or plain(told[:200])}); "
-                f"install {software()}, and name its Python",
+                f"the host's {self.settings.python} has no Fenchel, or another version "
+                f"({errors or plain(told[:200])}); install {software()} there, and name its Python",
                 source=host,
                 key="python",
             )

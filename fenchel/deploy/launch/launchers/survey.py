@@ -96,11 +96,13 @@ class Survey:
             It cannot reach the server.
         """
         if self.software != software():
-            raise SettingsError(f"has {self.software}, and this machine {software()}; install one version", source=name)
+            raise SettingsError(
+                f"the host has {self.software}, but this machine {software()}; install the same version", source=name
+            )
         if self.problem:
             raise UnreachableError(
-                f"cannot reach this machine at {self.dial or 'an unknown address'}, port {port}: {self.problem}; open "
-                "a port in the firewall and name it (port), or name another address (dial)",
+                f"the host cannot reach this machine at {self.dial or 'an unknown address'}, port {port}: "
+                f"{self.problem}. Open a port in the firewall and name it (port), or name another address (dial)",
                 source=name,
             )
 
@@ -135,8 +137,8 @@ def temporary_state(found: Mapping[str, Survey], required: Requirements) -> str 
     blind = [node for node, survey in found.items() if not survey.shares]
     if blind and not required.stateless:
         raise SettingsError(
-            f"node {blind[0]} does not see {required.journals}, where clients keep their journals; put run folders on "
-            "storage that all nodes share",
+            f"node {blind[0]} cannot see {required.journals}, the folder of the clients' journals; put run folders "
+            "on storage that all nodes share",
             key="--runs",
         )
     return f"/tmp/fenchel-{required.run}" if blind else None  # noqa: S108
