@@ -11,8 +11,8 @@ from fenchel.common.untrusted_text import plain
 from fenchel.common.version import PROTOCOL
 from fenchel.proto import fenchel_pb2 as pb
 
-_SOFTWARE = 80  # largest number of characters of a client's software name in an error
-_POLL_SECONDS = 10.0  # longest delay of a reply while the fleet is incomplete; the client then repeats its call
+_SOFTWARE = 80  # largest number of characters shown of a client's software name in an error
+_POLL_SECONDS = 10.0  # longest delay in seconds before a client is told to call again while the fleet is incomplete
 
 
 class Registration:
@@ -107,7 +107,7 @@ class Registration:
             return None
         if self._refusal:
             raise JoinRefusedError(self._refusal)
-        if self.is_late(name):  # it brings its own data, so its position does not determine a shard
+        if self.is_late(name):  # a late joiner has its own data, so no shard is assigned by position
             return pb.Assignment(index=sorted(self.instances).index(name), clients=len(self.instances))
         return pb.Assignment(index=self._indices[name], clients=len(self._indices))
 
