@@ -26,7 +26,7 @@ from fenchel.report.timeline import Instruction, Step, Stretch, Timeline
 WINDOW_BYTES = dict(options(1.0))["grpc.http2.lookahead_bytes"]
 """Bytes that one side may send before the other acknowledges them."""
 
-_LONGEST_JITTER = 10.0  # times its mean, as the relay has it
+_LONGEST_JITTER = 10.0  # ratio of the largest jitter to its mean, as in the network emulation proxy
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def project(course: Timeline, link: Link, server_bandwidth: float | None = None)
     """
     network = _LinkEstimate(link, server_bandwidth)
     rounds, evaluations, parts = [], [], TimeParts()
-    now, last = 0.0, course.setup.started  # projected, measured
+    now, last = 0.0, course.setup.started  # projected current time, and measured end of the previous stretch
     network.go(course.setup, now)
     for one, evaluation in zip(course.rounds, course.evaluations, strict=True):
         now = max(now + one.started - last, network.over)
@@ -208,7 +208,7 @@ class _LinkEstimate:
 
     def _do(self, step: Step, base: float, shift: float) -> _Done:
         done = [self._carry_out(each, max(each.queued + shift, base)) for each in step.instructions]
-        # Who is done first comes first to the server's link.
+        # Replies enter the server's link in the order in which clients finish.
         for answer in sorted(done, key=lambda each: each.replied):
             self._send_back(answer)
         if not step.is_awaited:
@@ -216,7 +216,7 @@ class _LinkEstimate:
         here = sorted((each for each in done if each.instruction.answered), key=lambda each: each.received)
         for answer in here:
             self._take(answer)
-        # If a client did not answer in time, the deadline ended the request, and is kept.
+        # If a client missed the deadline, the deadline ended the request, and the projection keeps this deadline.
         deadline = max(step.ended + shift, base) if step.overdue else base
         if not here:
             return _Done(step, base, deadline, TimeParts(waiting=deadline - base))
@@ -275,7 +275,7 @@ def _spent(done: Sequence[_Done], started: float, ended: float) -> TimeParts:
     now = ended
     for each in sorted(done, key=lambda one: one.ended, reverse=True):
         if each.ended > now:
-            continue  # beside the one after it, which was waited for
+            continue  # skip a step that ran in parallel with a later one for which the server waited
         spent.server += now - each.ended
         spent.add(each.parts)
         now = each.base

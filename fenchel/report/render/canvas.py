@@ -21,7 +21,7 @@ INK, SOFT, LINE = "#1c2127", "#5f6873", "#e5e7ea"
 STYLE: Mapping[str, Any] = {
     "font.size": 9,
     "text.color": INK,
-    "text.parse_math": False,  # a "$" in a run's name is a "$"
+    "text.parse_math": False,  # the name of a run may contain a literal "$"
     "axes.edgecolor": LINE,
     "axes.grid": True,
     "axes.grid.axis": "y",

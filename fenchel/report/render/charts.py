@@ -18,9 +18,9 @@ from fenchel.report.summary import SHARES
 from fenchel.report.traffic import LAYERS, carried_by
 from fenchel.report.waiting import names_of, neighbours, thinned, waiting_of
 
-_POINTS = 400  # of one curve; a screen shows no more
+_POINTS = 400  # largest number of points of a curve, the resolution of a screen
 _BARS = 120
-_MAP = (200, 400)  # clients and rounds of the map of waiting
+_MAP = (200, 400)  # largest numbers of clients and rounds in the map of waiting
 
 
 def chart_data(runs: Sequence[Run], names: Sequence[str], optima: Sequence[float | None] = ()) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def _traffic(run: Run) -> dict[str, Any]:
 def _clients(run: Run) -> dict[str, Any]:
     """Return the mean seconds of each client's calls by what they were spent on; the slowest clients come first."""
     clients = [one for one in summary.costs_by(summary.own_calls(run.steady.calls), "client") if one.answered]
-    clients.sort(key=lambda one: -one.busy)  # what it does itself
+    clients.sort(key=lambda one: -one.busy)  # order by the time of the client's own work
     means = {part: np.array([one.mean[part] for one in clients], np.float64) for part in SHARES}
     return _bars([one.name for one in clients], _spent(means), " … ")
 

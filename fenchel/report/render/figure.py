@@ -83,7 +83,7 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[
             if columns.is_share(name):
                 axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
         if len(runs) > 1:
-            # A leading underscore would hide a run from an automatic legend, so the lines are named explicitly.
+            # An automatic legend omits labels with a leading underscore, so the legend lists all lines explicitly.
             drawn_names = [str(line.get_label()) for line in drawn]
             figure.legend(drawn, drawn_names, loc="outside lower left", ncols=4, frameon=False)
     return path

@@ -17,8 +17,8 @@ from fenchel.report.summary import CallCosts, Shares
 from fenchel.report.traffic import LAYERS, TrafficRow
 from fenchel.report.wall_time import wall_of
 
-_CLIENTS = 20  # rows of the table of clients
-_BESIDE = 3  # differing settings that fit beside the results
+_CLIENTS = 20  # largest number of rows in the table of clients
+_BESIDE = 3  # largest number of differing settings in a table with results
 _TILES = (
     "test_auc",
     "test_accuracy",

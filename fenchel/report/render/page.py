@@ -104,7 +104,7 @@ def parts(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> PageParts
     return PageParts(
         title=text(f"{len(runs)} runs" if several else names[0]),
         body=_several(runs, names, groups, curves) if several else _single(runs[0], names[0], curves),
-        # "<" cannot end the element that holds the data, whatever a run is called.
+        # escape "<", so that no name of a run closes the element with the data
         data=data.replace("<", "\\u003c"),
     )
 

@@ -36,9 +36,9 @@ _COLORS = {
     "to clients": "#264e80",
     "from clients": "#7fabd9",
 }
-_CLIENTS = 40  # bars with a name each; beyond them the slowest are drawn
-_ENTRY = 24  # letters of a legend's entry of which four fit beside each other
-_PHASES = 6  # with two lines each
+_CLIENTS = 40  # largest number of named bars; of more clients, only the slowest are drawn
+_ENTRY = 24  # largest number of characters of legend entries that fit in four columns
+_PHASES = 6  # largest number of phases in a plot, with two lines each
 _MAP = (200, 400)
 
 
@@ -76,7 +76,7 @@ def _draw(run: Run, name: str, drawing: Callable[[Run, Axes], str], path: Path) 
         axes.set_title(f"{drawing(run, axes)}, {name}")
         handles, labels = axes.get_legend_handles_labels()
         if handles:
-            # What does not fit into the picture's width would be cut.
+            # A legend wider than the picture would be clipped.
             columns = 4 if max(map(len, labels)) <= _ENTRY else 2
             picture.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)
     return path
@@ -131,9 +131,9 @@ def _waiting(run: Run, axes: Axes) -> str:
     from matplotlib.ticker import EngFormatter
 
     shown = thinned(waiting_of(run.steady.calls), *_MAP)
-    told = bool(np.isfinite(shown.waited).any())  # older tables do not say who waited
+    told = bool(np.isfinite(shown.waited).any())  # tables of older versions lack the waiting times
     seconds = shown.waited if told else shown.took
-    # What is done once before the first round (round 0) takes longer than any round, and would bleach them all.
+    # Exclude setup (round 0) from the colour scale: setup takes longer than any round and would wash out all rounds.
     rounds = [place for place, name in enumerate(shown.rounds) if int(name.split("–")[0]) >= 1]
     scaled = seconds[:, rounds] if rounds else seconds
     known = scaled[np.isfinite(scaled)]

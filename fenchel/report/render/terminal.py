@@ -19,11 +19,11 @@ from fenchel.report.run import Run
 from fenchel.report.summary import CallCosts
 from fenchel.report.wall_time import WallTime, wall_of
 
-_SLOWEST = 5  # clients shown for one run
-_DIFFERING = 3  # settings shown of several runs; the page shows all
-_SHORT = 14  # letters of a setting that is shown
-_NAME = 32  # letters of a run's name that stay in one line
-_ANY_WIDTH = 1000  # columns: wider than any table, to measure what it would take
+_SLOWEST = 5  # largest number of clients displayed for a single run
+_DIFFERING = 3  # largest number of settings displayed in a comparison; the HTML page lists all
+_SHORT = 14  # largest number of characters displayed of a setting's value
+_NAME = 32  # largest number of characters of a run's name that stay on one line
+_ANY_WIDTH = 1000  # width in columns beyond that of any table, for measuring a table's natural width
 _STYLES = {"completed": "green", "stopped": "red", "unfinished": "yellow"}
 
 
@@ -193,7 +193,7 @@ def _several(runs: Sequence[Run]) -> Iterator[Table]:
         yield _compared(runs, {key: differing[key] for key in settings}, shown, costs, hidden)
         if not settings and not shown:
             return
-        # The last to go are the first setting and the first figure: they tell most.
+        # Remove the first setting and the first figure last, as they are the most informative.
         if len(settings) <= 1 and len(costs) > 1:
             costs.popitem()
         else:
@@ -250,7 +250,7 @@ def _compared(
     caption = f"{count_text(len(runs), 'run')}{', all completed' if completed else ''}{_on_the_page(hidden)}"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
     labels = [plain(label) for label in summary.labels(runs)]
-    # A narrow terminal must not squeeze away what tells the rows apart.
+    # Narrow terminals must not truncate the names that distinguish the rows.
     table.add_column("run", overflow="fold", min_width=min(max(map(len, labels)), _NAME), max_width=_NAME)
     if not completed:
         table.add_column("state", no_wrap=True)

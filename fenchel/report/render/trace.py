@@ -26,8 +26,9 @@ Event: TypeAlias = dict[str, Any]
 _Row: TypeAlias = Mapping[str, Any]
 
 _SERVER = 1
-_ROUNDS, _CHECKPOINTS, _FIRST_CLIENT = 1, 2, 3  # tracks of the server
-_HANDLING = 1  # the track of a client
+# numbers of the server's tracks for rounds, for checkpoints and for its first client
+_ROUNDS, _CHECKPOINTS, _FIRST_CLIENT = 1, 2, 3
+_HANDLING = 1  # number of a client's only track
 _STAGES = tuple(stage for stage in CLIENT_STAGES if stage.column != "client_queue_s")
 
 
@@ -46,7 +47,7 @@ def events(run: Run) -> Iterator[Event]:
             "instructions; do the run again with this version"
         )
     clients = sorted(set(calls["client"].to_pylist()))
-    # Processes are numbered from the server on, in the order of client ids.
+    # Process numbers start with the server and continue in the order of client ids.
     line = _Line(_first_moment(run), {client: index for index, client in enumerate(clients, _SERVER + 1)})
     yield from line.names()
     for batch in metrics.to_batches():
@@ -60,7 +61,7 @@ def events(run: Run) -> Iterator[Event]:
 def write_trace(run: Run, path: Path) -> int:
     """Write the events of a run as JSON, compressed if the file's name ends in ``.gz``; return how many there are."""
     found = events(run)
-    first = next(found)  # raises before anything is written
+    first = next(found)  # evaluated first, so that errors occur before the file is created
     with output_at(path), gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w") as file:
         return _write(file, first, found)
 
@@ -123,7 +124,7 @@ class _Line:
         there = queued + _known(row["away_s"])
         sent = there + row["queue_s"]
         if not math.isfinite(sent):
-            return  # it waits for a client that is away
+            return  # the call still waits for a disconnected client
         to, back = self._tracks(row["client"])
         about = {name: row[name] for name in ("round", "sequence", "kind", "outcome")}
         if there > queued:
@@ -147,7 +148,7 @@ class _Line:
             begun, replied = _handling(row, queued)
             process = self.clients[row["client"]]
             yield from self._arrow("instruction", (_SERVER, to, sent), (process, _HANDLING, begun))
-            # An arrow begins within a slice, not where it ends.
+            # The trace format requires an arrow to start within a slice, not at its end.
             leaving = max(begun, replied - 1e-6)
             yield from self._arrow("reply", (process, _HANDLING, leaving), (_SERVER, back, first))
 
@@ -186,7 +187,7 @@ class _Line:
 def _handling(row: _Row, queued: float) -> tuple[float, float]:
     """Return when a client began with an instruction, and when it began to reply."""
     replied = queued + row["replied_s"]
-    # An answer that is sent again is older than the instruction that asks for it again.
+    # A stored reply is older than the repeated instruction that requests it.
     return min(queued + row["arrived_s"] + row["client_queue_s"], replied), replied
 
 
@@ -204,7 +205,7 @@ def _slice(
 ) -> Event:
     start = _microseconds(begun)
     event = {"ph": "X", "pid": process, "tid": track, "name": name, "ts": start}
-    # Of rounded ends, so that a slice within another does not stick out by the rounding.
+    # Compute the duration from rounded ends, so that rounding cannot extend a slice beyond its parent.
     event["dur"] = round(max(_microseconds(ended) - start, 0.0), 3)
     known = {key: value for key, value in (about or {}).items() if not _is_unknown(value)}
     return event | ({"args": known} if known else {})
