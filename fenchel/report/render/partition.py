@@ -1,4 +1,4 @@
-"""A picture of a partition: how many samples of each class each client holds."""
+"""Heat map of a partition: the number of samples of each class at each client."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fenchel.report.render.canvas import canvas
 
 _INK = "#1b2a3a"
 _MOST_NUMBERS = 30
-"""With more clients than this the cells are too narrow for numbers."""
+"""Largest number of clients for which cells are wide enough for numbers."""
 _MOST_NAMES = 40
-"""With more classes than this their names would overlap."""
+"""Largest number of classes whose names do not overlap."""
 
 
 def draw(table: PartitionTable, path: Path) -> None:
-    """Draw a table as a PNG: a heat map of the counts under a bar for the size of each client."""
+    """Draw a heat map of the counts as a PNG file, below a bar chart of the clients' sizes."""
     classes, clients = table.counts.shape
     total, places = table.counts.sum(axis=0), np.arange(clients)
     rows = 0.36 * min(classes, _MOST_NAMES) + 0.2

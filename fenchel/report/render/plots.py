@@ -1,4 +1,4 @@
-"""The charts of the page as PNG files, for documents and slides."""
+"""Charts of the HTML page as PNG files, for documents and slides."""
 
 from __future__ import annotations
 
@@ -43,20 +43,21 @@ _MAP = (200, 400)
 
 
 def write_pictures(runs: Sequence[Run], folder: Path, optima: Sequence[float | None] = ()) -> list[Path]:
-    """Draw the curves against each cost that is known, and for each run where its time and bytes went.
+    """Plot the curves over each known cost, and the time and bytes of each run.
 
     Parameters
     ----------
     folder
-        Made if there is none; files of the same names are replaced.
+        Folder of the PNG files, created if missing. Existing files are overwritten.
     optima
-        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds how far above it the runs are.
+        Minimum of each run's objective (:mod:`fenchel.report.optimum`), which adds a chart of the optimality gap.
 
     Returns
     -------
     list[Path]
-        The files: ``curves-round.png`` and so on, ``time-by-round.png``, ``time-by-client.png``, ``latency.png``,
-        ``waiting.png`` and ``bytes-by-client.png``; of several runs with their number and name in front.
+        Paths of the written files: ``curves-AXIS.png`` for each axis (such as ``curves-round.png``),
+        ``time-by-round.png``, ``time-by-client.png``, ``latency.png``, ``waiting.png`` and ``bytes-by-client.png``. If
+        there are several runs, names of files on a single run begin with the run's number and name.
     """
     axes = axes_of(curves_of_all(runs, optima)) or {"round": ""}
     found = [figure.draw(runs, folder / f"curves-{axis}.png", axis, optima) for axis in axes]
