@@ -80,7 +80,7 @@ def panels(curves: Sequence[Curves]) -> list[dict[str, Any]]:
 
 
 def _tells_nothing(name: str, main: str, curves: Sequence[Curves]) -> bool:
-    """Return True if a figure is constant over all rounds and runs, or equals the main figure wherever both are known."""
+    """Return True if a figure is constant over all rounds and runs, or equals the main one wherever both are known."""
     values = np.concatenate([each.figures[name] for each in curves if name in each.figures])
     if np.isfinite(values).sum() > 1 and np.nanmin(values) == np.nanmax(values):
         return True
