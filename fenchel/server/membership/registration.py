@@ -12,7 +12,8 @@ from fenchel.common.version import PROTOCOL
 from fenchel.proto import fenchel_pb2 as pb
 
 _SOFTWARE = 80  # largest number of characters shown of a client's software name in an error
-_POLL_SECONDS = 10.0  # longest delay in seconds before a client is told to call again while the fleet is incomplete
+# longest delay in seconds of the reply that asks a client to call again, while the fleet is incomplete
+_POLL_SECONDS = 10.0
 
 
 class Registration:
