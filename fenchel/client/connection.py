@@ -29,8 +29,8 @@ log = logging.getLogger("fenchel.client")
 _KEEPALIVE = 20.0  # keepalive interval in seconds until the client has the run's settings
 # bounds in seconds on the keepalive interval in the settings, which come from the server
 _SHORTEST_KEEPALIVE, _LONGEST_KEEPALIVE = 1.0, 3600.0
-# duration in seconds of retries while the identity is in use: the server may take four keepalive intervals to notice
-# that the previous connection is dead
+# longest time in seconds of retries while the identity is in use: the server may take four keepalive intervals to
+# detect that the previous connection is dead
 _IN_USE_SECONDS = 5 * _KEEPALIVE
 _PING_SECONDS = 10.0
 _REFUSALS = (

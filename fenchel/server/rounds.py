@@ -129,7 +129,7 @@ class Rounds:
             if self.privacy_budget is not None:
                 self.ended = self.privacy_budget.exhausted() or self.fleet.exhausted()
             if self.ended or self.observer.stopped:
-                level = logging.WARNING if self.ended else logging.INFO  # a stop by an observer is deliberate
+                level = logging.WARNING if self.ended else logging.INFO  # only an observer's stop is deliberate
                 self.ended = self.ended or self.observer.stopped
                 log.log(level, "the run ends after round %d: %s", self.done, self.ended)
                 break

@@ -27,7 +27,7 @@ log = logging.getLogger("fenchel.server")
 _SAVING_SHARE = 0.05
 _KEEPING_SHARE = 0.01
 _TRIES = 120  # number of attempts to open a file while too many files are open
-_PAUSE = 1.0  # seconds between two attempts
+_PAUSE = 1.0  # delay between two attempts in seconds
 
 
 async def until_written(what: str, write: Callable[[], Awaitable[None] | None], throttled_log: ThrottledLog) -> None:

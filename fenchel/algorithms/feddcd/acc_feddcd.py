@@ -116,7 +116,7 @@ def effective_participation(cohort: float, scales: Sequence[float]) -> float:
 
 log = logging.getLogger("fenchel.server")
 
-_WINDOW = 10  # rounds over which the clients' spread is averaged
+_WINDOW = 10  # number of rounds over which the clients' spread is averaged
 _FINEST = 1e-6  # smallest accuracy of local solves that restarts may set
 _GROWTH = 10.0  # ratio of the average spread to its lowest value that triggers a restart
 _INEXACT = 0.25  # ratio of the mean solver error to the mean spread above which local solves count as too inexact
@@ -344,7 +344,7 @@ class AccFedDCDClient(DualAscentClient):
         (docs/specifications/feddcd.md, section 2.6, "Client joining late").
         """
         state = self.state
-        if state.a:  # a late joiner has a = 0: no old scalars, and y_i = z_i = 0
+        if state.a:  # false for a late joiner, which has no old scalars, and y_i = z_i = 0
             self._catch_up(committed, restarts)
         state.momentum, state.committed, state.solved_in = state.dual, committed, -1
         state.weight = weight

@@ -109,7 +109,7 @@ def check_layouts(layouts: Mapping[str, Layout], key: PublicKey, settings: HyFDC
             layout.check_fits(key)
         except EncryptionError as error:
             raise _wrong(f"the layout of the {name}s is impossible: {error}") from None
-        # The line search divides differences of sums, hence twice the precision.
+        # Twice the precision for figures, because the line search divides differences of their sums.
         wanted = precision * (2 if name == "figure" else 1)
         if layout.fraction_bits != wanted:
             raise _wrong(

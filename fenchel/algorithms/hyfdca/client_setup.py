@@ -30,7 +30,7 @@ from fenchel.keys.pseudonyms import cell_pseudonyms, label_pseudonyms, pseudonym
 
 log = logging.getLogger("fenchel.client")
 
-# public key of the pseudonyms in plaintext runs, where pseudonyms need no secrecy
+# known hash key for pseudonyms in plaintext runs, which need no secret pseudonyms
 _PUBLIC_ALIGNMENT_KEY = b"privacy: none"
 _RANGES = {
     "score": "inner products (algorithm.encryption.largest_score)",

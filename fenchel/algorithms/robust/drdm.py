@@ -169,7 +169,8 @@ class DRDM(SampledByWeight):
         if not mu or settings.dual_step_size == 0 or not settings.correction.startswith("lambda"):
             return ()
         if not isinstance(self.objective, LinearObjective):
-            return ()  # only for a mean over samples does the smoothness over all samples bound that of each client
+            # the smoothness over all samples bounds that of each client only if the loss is a mean over samples
+            return ()
         known = smoothness()
         if not math.isfinite(known):
             return ()
