@@ -287,7 +287,7 @@ class Federation:
                 death.set()
 
     async def _client(self, coordinator: Coordinator, name: str, death: asyncio.Event) -> None:
-        unnoticed: list[asyncio.Task[None]] = []  # streams that the server still believes in
+        unnoticed: list[asyncio.Task[None]] = []  # streams whose end the server has not noticed
         try:
             await self._come_and_go(coordinator, name, death, unnoticed)
         finally:
@@ -318,10 +318,10 @@ class Federation:
                     return
                 self.broken += 1
                 if chance.random() < 0.5:
-                    self.workers.pop(name, None)  # the process died
+                    self.workers.pop(name, None)  # simulate the death of the client process
                     self.rebuilt += 1
                 for _ in range(chance.choice([0, 3, 30, 300])):
-                    await asyncio.sleep(0)  # it stays away for a while
+                    await asyncio.sleep(0)  # keep the client disconnected for some iterations of the event loop
             finally:
                 unnoticed.append(serving)
                 if chance.random() < 0.5:
@@ -477,7 +477,7 @@ class _Case:
 
     def check_faults(self, seed: int) -> None:
         for breaks, kills in ((3, 0), (0, 2), (3, 2)):
-            # Each kill must find the run going on: it costs a share of the frames that a short run has.
+            # Each kill must interrupt an active run, so a short run divides its frames among the kills.
             frames = min(20, self.frames // (2 * (kills + 1)))
             assert frames, "the run is too short to be disturbed; give it more rounds"
             faults = Faults(random.Random(f"{seed} {breaks} {kills}"), breaks, kills, frames=frames, lag=2)
@@ -513,7 +513,7 @@ class _Case:
 
     def check_damage(self, damage: Callable[[Values], Values], what: str) -> None:
         """Have one client damage its replies of one round: none may enter the model as it is."""
-        damaged: set[tuple[int, str]] = set()  # rounds and phases
+        damaged: set[tuple[int, str]] = set()  # damaged rounds, each with the phase
         victim = client_names(cast(int, self.settings.clients))[0]
 
         def tamper(phase: str, t: int, values: Values) -> Values:
@@ -526,7 +526,7 @@ class _Case:
             return _Tampering(name, *given, tamper=tamper, **more) if name == victim else Session(name, *given, **more)
 
         federation = self.federation("damaged", session=session)
-        with contextlib.suppress(FenchelError):  # too few good replies are left, or the client is lost
+        with contextlib.suppress(FenchelError):  # the run may fail with too few intact replies, or with the client lost
             model = federation.run()
             assert np.isfinite(model).all(), f"{what} made the model infinite"
         rows = read(federation.folder.calls).to_pylist() if damaged else []

@@ -351,7 +351,7 @@ def _specs(hint: Any) -> tuple[Spec, ...]:
         dtype = typing.get_origin(dtype) or dtype  # np.floating[Any] -> np.floating
         dtype = dtype if issubclass(dtype, np.generic) else np.dtype(dtype).type  # int -> np.int64
         return (ArraySpec(dtype, None, ARRAY_TYPES if hint == Vector else (np.ndarray,)),)
-    # Key and layout of ciphertexts are not in the hint: decryption checks them.
+    # Type hints specify neither key nor layout of ciphertexts: decryption checks both.
     return (TypeSpec(hint),) if isinstance(hint, type) and hint is not Any else ()
 
 
@@ -373,9 +373,9 @@ def _check(value: Value, specs: Sequence[Spec], finite: bool) -> None:
 class _Handler:
     phase: str
     method: Callable[..., Values | None]
-    parameters: Mapping[str, Any]  # annotations, by name
+    parameters: Mapping[str, Any]  # annotation of each parameter, by its name
     required: frozenset[str]
-    specs: Mapping[str, tuple[Spec, ...]]  # alternatives for each parameter; empty if any value is allowed
+    specs: Mapping[str, tuple[Spec, ...]]  # accepted specifications of each parameter; empty if any value is allowed
 
     def check(self, values: Values, finite: bool) -> None:
         """Reject names that the handler does not accept, and values that do not fit their annotation."""
@@ -414,7 +414,7 @@ class _Handler:
 
 def _handlers(algorithm: ClientAlgorithm) -> dict[str, _Handler]:
     found = {}
-    # Members of the class, as inspecting the object would evaluate its properties.
+    # Inspect the class, because inspecting the object would evaluate its properties.
     for name, function in inspect.getmembers(type(algorithm), inspect.isfunction):
         if phase := getattr(function, "answers_phase", None):
             method = getattr(algorithm, name)

@@ -189,9 +189,9 @@ class FedPDM(Algorithm):
         """x0 <- prox_{h/rho}(u), where u aggregates the uploads of S_t; the downlink may sparsify x0."""
         cohort = self.fleet.all() if t == 1 and self.settings.first_round == "all" else self.sample()
         u, sent, steps = await self._aggregate(cohort, t)
-        x0 = self.h.prox(u, self.settings.penalty)  # (12)
-        # Coordinates that no client sent keep their value after the prox, which would shrink them round by round.
-        self.model = x0 if sent is None else sent.held(x0)  # (27)
+        x0 = self.h.prox(u, self.settings.penalty)  # equation (12)
+        # Coordinates without an upload keep their value, because the prox would shrink them in every round.
+        self.model = x0 if sent is None else sent.held(x0)  # equation (27)
         self._figures = {
             "nonzeros": float(np.count_nonzero(self.model)),
             "coverage": 1.0 if sent is None else float(sent.covered.mean()),
@@ -213,11 +213,11 @@ class FedPDM(Algorithm):
         steps = float(sums.mean("steps"))
         sent = self.received(sums, "upload")
         nothing = np.zeros_like(x0)
-        if self.aggregator == "stale":  # uploads are differences
+        if self.aggregator == "stale":  # each upload is the difference from the client's previous vector
             self.state.mean_upload = self.state.mean_upload + sent.total / clients
             return self.state.mean_upload, None, steps
         if self.aggregator == "sampled":
-            return sent.mean(nothing), sent, steps  # (20), (23)
+            return sent.mean(nothing), sent, steps  # equations (20) and (23)
         self.state.mean_dual = self.state.mean_dual + rho / clients * (sent.coverage * x0 - sent.total)
         u = np.where(sent.covered, sent.mean() - self.state.mean_dual / rho, nothing)
         return u, sent, steps
@@ -276,7 +276,7 @@ class FedPDMClient(LocalTraining):
             return None
         sensitivity, after = protection.sensitivity(self.local_map(), DualDifference(self.state.difference))
         self.state.difference = after.value
-        self.largest = max(self.largest, after.value)  # bounds the norm of a private dual variable
+        self.largest = max(self.largest, after.value)  # bound on the norm of a private dual variable
         return sensitivity
 
     @answers("solve")
@@ -290,9 +290,9 @@ class FedPDMClient(LocalTraining):
         """
         x0, state, rho = model, self.state, self.settings.penalty
         x, steps = self._local(x0)
-        dual = state.dual + rho * (x0 - x)  # (8c)
+        dual = state.dual + rho * (x0 - x)  # equation (8c)
         is_hybrid = self.aggregator == "hybrid"
-        sent, y = self._sent(x if is_hybrid else x - dual / rho, x0)  # (8d)
+        sent, y = self._sent(x if is_hybrid else x - dual / rho, x0)  # equation (8d)
         chosen = sent.coordinates
         if is_hybrid:
             state.dual[chosen] += rho * (x0[chosen] - y)
@@ -308,9 +308,9 @@ class FedPDMClient(LocalTraining):
         x, steps = x0.copy(), 0
         for batch in self.batches():
             g = self.gradient(x, batch) - self.state.dual + rho * (x - x0)
-            x -= eta * g  # (8a)
+            x -= eta * g  # equation (8a)
             steps += 1
-            if nu is not None and g @ g <= nu:  # the gradient before this step, as in the paper
+            if nu is not None and g @ g <= nu:  # the paper's stopping criterion: gradient before the step
                 break
         return x, steps
 

@@ -60,7 +60,7 @@ class WeightedSums:
 
     def __init__(self) -> None:
         self._totals: dict[str, Any] = {}
-        self.weight = 0.0  # sum of the weights
+        self.weight = 0.0  # sum of the clients' weights
 
     def add(self, weight: float, values: Mapping[str, Any]) -> None:
         """Add the values of a client."""

@@ -57,10 +57,11 @@ def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -
         batch_size=algorithm.samples_a_step(samples),
         samples=samples,
         fixed_seeds=privacy.fixed_seeds,
-        # An upper bound, as the ridge is convex: it adds l2 to L, and 2 beta is twice half of it.
+        # This is an upper bound on beta: the ridge is convex and adds l2 to L, which 2 beta = l2 covers.
         beta=settings.objective.l2 / 2 + (linear.nonconvex if linear is not None else 0.0),
         convex_scalar=settings.objective.kind in _OF_ONE_SCORE,
-        curvature=smoothness if math.isfinite(smoothness) else None,  # infinite for losses with kinks, or unknown
+        # an infinite smoothness means a loss with kinks, or an unknown constant
+        curvature=smoothness if math.isfinite(smoothness) else None,
         penalty=algorithm.pull,
         step_size=algorithm.step_size,
     )
@@ -69,7 +70,7 @@ def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -
 def _batches(algorithm: LocalTrainingSettings, samples: int) -> Batches:
     size = algorithm.samples_a_step(samples)
     once = algorithm.steps(samples) * size <= samples
-    if algorithm.batches == "epoch" or (algorithm.batches == "passes" and once):  # one pass draws each sample once
+    if algorithm.batches == "epoch" or (algorithm.batches == "passes" and once):  # a single pass draws each sample once
         return "epoch"
     return "full" if size == samples else "independent"
 
@@ -115,7 +116,7 @@ def check_claim(settings: RunSettings) -> None:
     linear = build_objective(kind, _NO_DATA) if isinstance(kind, LinearSettings | SmoothedHingeSettings) else None
     facts = facts_of(settings, linear, _MANY)
     refuse(problems_of(settings, facts))
-    # The noise for a budget depends on the data, but its multiple of the sensitivity is neither tiny nor huge.
+    # The noise that meets a budget depends on the data, but its multiple of the sensitivity is neither tiny nor huge.
     check_noise(settings, facts, privacy.noise(facts) if privacy.uploads is None else 1.0)
 
 
@@ -125,8 +126,9 @@ def check_noise(settings: RunSettings, facts: PrivacyFacts, noise_multiplier: fl
     assert isinstance(algorithm, LocalTrainingSettings)
     assert privacy is not None
     if facts.samples == _MANY and None in (algorithm.local_steps, algorithm.batch_size):
-        return  # the sensitivity depends on the data
-    # Step sizes never grow. A private dual variable adds to the sensitivity of all rounds but the first.
+        return  # the sensitivity depends on data that is not known yet
+    # Step sizes never grow, so the first and last rounds have the extreme sensitivities. A private dual variable adds
+    # to the sensitivity of all rounds but the first.
     for t in (1,) if privacy.mechanism == "recursive" else (1, settings.rounds):
         local = algorithm.local_map(t, facts.samples, noisy=True)
         sensitivity, _ = privacy.sensitivity(local, facts, DualDifference())
@@ -156,13 +158,14 @@ def check_uploads(settings: RunSettings, objective: Objective, samples: Collecti
     assert privacy is not None
     for count in sorted(set(samples)):
         refuse(problems_of(settings, facts_of(settings, objective, count)))
-    # Noise and sampling rate decrease with the size of a shard. Only extreme sizes are checked, as each takes a second.
+    # Noise and sampling rate decrease with the size of a shard. The check covers only the extreme sizes, as each
+    # calibration takes a second.
     for count in sorted({min(samples), max(samples)}):
         facts = facts_of(settings, objective, count)
         release = Release(privacy.noise(facts), privacy.sampling_rate(facts))
         check_noise(settings, facts, release.noise_multiplier)
         if privacy.budget is None or privacy.mechanism == "paper":
-            continue  # the paper's mechanism has its own formula
+            continue  # the mechanism of the paper has its own noise formula
         first = Accountant(privacy.accountant).epsilon({release: 1}, privacy.delta)
         if first > privacy.budget:
             raise SettingsError(
@@ -180,7 +183,7 @@ def refuse(problems: Sequence[str]) -> None:
 
 _CLIPPED = (LinearSettings, SmoothedHingeSettings, MlpSettings, CnnSettings)
 _NO_DATA = Shard(np.empty((0, 1)), np.empty(0, np.int64), 2, 1, np.empty(0, np.int64))
-_MANY = 1 << 40  # samples, while their number is unknown; what depends on it is checked later
+_MANY = 1 << 40  # placeholder for an unknown number of samples; a later check uses the actual number
 
 
 def _expands(settings: RunSettings) -> bool:

@@ -148,6 +148,7 @@ def krum_scores(models: NDArray[np.floating[Any]], faulty: int) -> Vector:
         Number f of faulty models.
     """
     distances = squareform(pdist(models, "sqeuclidean"))
-    nearest = np.sort(distances, axis=1)[:, 1 : len(models) - faulty - 1]  # column 0 is the distance to itself
+    # without column 0, the distance of each model to itself
+    nearest = np.sort(distances, axis=1)[:, 1 : len(models) - faulty - 1]
     scores: Vector = nearest.sum(axis=1)
     return scores

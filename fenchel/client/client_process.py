@@ -46,10 +46,11 @@ async def host(
     LifelineError
         If the parent process closes the pipe. All clients are cancelled.
     """
-    from threadpoolctl import threadpool_limits  # late: its import changes the environment of the process
+    # imported late, because the import changes environment variables of the process
+    from threadpoolctl import threadpool_limits
 
     keep_freed_memory()
-    # One thread for linear algebra, so that sums do not depend on the machine's number of cores.
+    # A single thread for linear algebra keeps sums independent of the machine's number of cores.
     with threadpool_limits(1), ThreadPoolExecutor(threads, thread_name_prefix="compute") as executor:
         connections = [
             Connection(who, executor, on_event, on_instruction, observer or ClientObserver()) for who in participants

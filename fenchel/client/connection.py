@@ -26,9 +26,12 @@ from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 
 log = logging.getLogger("fenchel.client")
 
-_KEEPALIVE = 20.0  # until the run's settings are known
-_SHORTEST_KEEPALIVE, _LONGEST_KEEPALIVE = 1.0, 3600.0  # bounds on the setting, which comes from the server
-_IN_USE_SECONDS = 5 * _KEEPALIVE  # the server needs up to 4 to notice that the previous holder of the identity is gone
+_KEEPALIVE = 20.0  # keepalive interval in seconds until the client has the run's settings
+# bounds in seconds on the keepalive interval in the settings, which come from the server
+_SHORTEST_KEEPALIVE, _LONGEST_KEEPALIVE = 1.0, 3600.0
+# longest time in seconds of retries while the identity is in use: the server may take four keepalive intervals to
+# detect that the previous connection is dead
+_IN_USE_SECONDS = 5 * _KEEPALIVE
 _PING_SECONDS = 10.0
 _REFUSALS = (
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -36,10 +39,11 @@ _REFUSALS = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.UNIMPLEMENTED,
 )
-# gRPC reports every failure to connect as UNAVAILABLE; only the text tells the cause.
+# gRPC reports every failure to connect as UNAVAILABLE; only the text reveals the cause.
 _HANDSHAKE_SIGNS = ("CERTIFICATE_VERIFY_FAILED", "Tls handshake failed", "verification check failed")
 _HANDSHAKE_TRIES = 3
-# gRPC's text for one of several causes of RESOURCE_EXHAUSTED. It only selects the message for the operator.
+# Text by gRPC for one of several causes of RESOURCE_EXHAUSTED. The client uses this text only to choose the message for
+# the operator.
 _FULL = "Concurrent RPC limit exceeded"
 
 
@@ -112,8 +116,8 @@ class Connection:
     observer: ClientObserver = field(default_factory=ClientObserver)
     _instance: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     _run: str = ""
-    _prepared_for: str = ""  # run whose data was loaded while other clients were still joining
-    _has_worked: bool = False  # whether the client has received an instruction in this run
+    _prepared_for: str = ""  # id of the run for which the client loaded data while other clients were joining
+    _has_worked: bool = False  # True once the client has received an instruction of this run
     _worker: Worker | None = None
     _quota: DiskQuota = field(init=False)
     _backoff: Backoff = field(default_factory=Backoff)
@@ -144,12 +148,13 @@ class Connection:
                     renewed = self._renewed()
                 except grpc.aio.AioRpcError as error:
                     renewed = self._renewed()
-                    if not renewed:  # if it was renewed, the server may have rejected the old certificate: try again
+                    # after a renewal the client retries, because the server may have rejected only the old certificate
+                    if not renewed:
                         self._judge(error)
                 if renewed:
                     self.on_event(f"{who.name}: the certificate was replaced; reconnecting with the new one")
-                # The server's name may resolve to another address by now. A new channel resolves it at once, an old one
-                # only every 30 s, or 120 s after a failed lookup.
+                # Open a new channel, which resolves the server's name immediately, in case its address has changed. An
+                # old channel resolves a name only every 30 s, or 120 s after a failed lookup.
                 await channel.close()
                 channel = self._channel()
                 await asyncio.sleep(self._backoff.next())
@@ -194,7 +199,8 @@ class Connection:
                 self._prepared_for = reply.run
             return False
         if self._worker is None or reply.run != self._run:
-            if self._has_worked:  # before, a server learns only the shape of the data, so a new run is harmless
+            # without earlier work the server knows only the shape of the data, so a new run is harmless
+            if self._has_worked:
                 who.trust_limits.check_same(self._run, reply.run, who.name)
             self._worker = await asyncio.get_running_loop().run_in_executor(self.executor, self._ready, reply)
             self._run, self._has_worked = reply.run, False
@@ -225,12 +231,12 @@ class Connection:
         try:
             farewell = await self._worker.work(stream)
         except asyncio.InvalidStateError:
-            farewell = None  # raised by gRPC for a write to a call that has ended
+            farewell = None  # gRPC raises InvalidStateError for a write to a call that has ended
         finally:
             pinging.cancel()
             self.observer.closed(who.name)
             if stream.answered:
-                self._succeeded()  # keepalive confirmed the server until the stream broke
+                self._succeeded()  # keepalive confirmed the connection until the stream broke
         if farewell is None:
             code = await call.code()
             if code is not grpc.StatusCode.OK:

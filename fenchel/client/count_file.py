@@ -23,7 +23,7 @@ def write_count(path: Path, count: int) -> None:
     make_private_folder(path.parent)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        # Of fixed length, so that no digits of an older count remain.
+        # A fixed length overwrites all digits of an older count.
         os.write(descriptor, f"{count:020d}\n".encode())
     finally:
         os.close(descriptor)

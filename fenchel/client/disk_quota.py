@@ -21,7 +21,7 @@ LEAST_BYTES = 4 << 30
 SPARED = 10
 """The default quota leaves 1/``SPARED`` of the disk space free that would be free without journals."""
 
-_BLOCK = 4096  # bytes; files occupy whole blocks
+_BLOCK = 4096  # file system block size in bytes; files occupy whole blocks
 
 
 @dataclass
@@ -41,7 +41,7 @@ class DiskQuota:
     """
 
     most: int | None = None
-    _taken: dict[Path | None, int] = field(default_factory=dict)  # bytes of each journal
+    _taken: dict[Path | None, int] = field(default_factory=dict)  # size in bytes of each journal
     _largest: int = 0
 
     def open(self, folder: Path | None) -> None:

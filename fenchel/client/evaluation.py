@@ -27,7 +27,7 @@ from fenchel.common.wire.values import Value, Values
 EVALUATIONS = "evaluations.count"
 """Name of the file with the number of answered evaluations, in the client's folder of the run."""
 
-_RESUMPTIONS = 20  # allowed on top, for short runs that are resumed several times
+_RESUMPTIONS = 20  # number of additional evaluations, for short runs that are resumed several times
 
 
 def evaluation_problem(settings: RunSettings, shard: Shard) -> str | None:

@@ -25,7 +25,7 @@ log = logging.getLogger("fenchel.client")
 
 _SUFFIX = ".state"
 _REPLY = "reply/"
-_AT_HAND = 2  # entries in memory: the last one and its base, which nearly all requests are for
+_AT_HAND = 2  # number of entries in memory: the last entry and its base, the usual bases of requests
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,16 @@ class Journal:
         self._folder = folder
         self._sync = sync
         self._quota = quota or DiskQuota()
-        self._settled = False  # whether the folder's entry in its parent is synced to disk
-        self._sizes: dict[int, int] = {}  # bytes of each entry
-        self._at_hand: dict[int, _Entry] = {}  # all entries if there is no folder
+        self._settled = False  # True once the folder's entry in its parent folder is synced to disk
+        self._sizes: dict[int, int] = {}  # size in bytes of each entry, by sequence number
+        # entries in memory; a journal without a folder has all of its entries here
+        self._at_hand: dict[int, _Entry] = {}
         self._quota.open(folder)
         for sequence in _written(folder):
             try:
                 values = store.read(_path(folder, sequence), "client")
             except CheckpointError as damage:
-                # A damaged entry is an error only if the server still needs it, which is not known yet.
+                # Only log a damaged entry: the server may no longer need it.
                 log.error(
                     "%s. Until then this client cannot return to its state after instruction %d, and is lost to "
                     "the run if that state is needed",
@@ -96,7 +97,7 @@ class Journal:
 
     def record(self, sequence: int, state: Any, reply: Values) -> None:
         """Store the state after an instruction and the reply to it, and return once they are written."""
-        # A reply may share arrays with the state, which later instructions change in place.
+        # Copy the reply, as it may share arrays with the state, which later instructions change in place.
         entry = _Entry(copy.deepcopy(state), copy.deepcopy(dict(reply)))
         values = freeze(entry.state) | {_REPLY + name: value for name, value in reply.items()}
         content = store.Content.of(values)

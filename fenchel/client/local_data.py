@@ -100,7 +100,8 @@ class OwnFile:
     label: str | None = None
     identifier: str | None = None
     limits: DataLimits = ORDINARY
-    _loaded: dict[str, Shard] = field(default_factory=dict, repr=False, compare=False)  # by load(), until of()
+    # shards read by load() and not yet taken by of()
+    _loaded: dict[str, Shard] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def own(self) -> str:
@@ -112,7 +113,7 @@ class OwnFile:
         key = _data_key(settings)
         if key in self._loaded:
             return
-        self._loaded.clear()  # the settings may differ from those of an earlier call
+        self._loaded.clear()  # discard shards of an earlier call, whose settings may differ
         with within_memory(self.path):
             self._loaded[key] = load_own(
                 self.path,

@@ -20,11 +20,12 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 
 _KEEPALIVE = 20.0
-_PING_PATIENCE = 10.0  # seconds
-_PAYLOAD_PATIENCE = 300.0  # seconds, which 4 MiB in flight need at 100 kbit/s
-_IN_FLIGHT = 4  # concurrent payloads, so that the link is never idle
-_DISTRUST = ("Tls handshake failed", "verification check failed")  # gRPC has no status code for it
-_QUICKEST = 0.1  # share of the pings from which the clock offset is estimated
+_PING_PATIENCE = 10.0  # timeout of a ping in seconds
+_PAYLOAD_PATIENCE = 300.0  # timeout in seconds: 4 MiB in flight take this long at 100 kbit/s
+_IN_FLIGHT = 4  # number of concurrent payloads, which keeps the link busy
+# texts by which gRPC reports a failed TLS handshake, for lack of a status code
+_DISTRUST = ("Tls handshake failed", "verification check failed")
+_QUICKEST = 0.1  # fraction of the pings that serve to estimate the clock offset
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ async def probe(
     async with channel:
         link = _Link(channel, name)
         try:
-            await link.ping()  # not counted, as it includes the time of the connection
+            await link.ping()  # warm-up: the first ping includes the time to connect
             measured = [await link.ping() for _ in range(pings)]
             payload = os.urandom(min(payload_bytes, FRAME_BYTES))
             upload = len(payload) * await _frequency(lambda: link.exchange(payload, 0), seconds)
@@ -156,7 +157,7 @@ class _Link:
         started = time.perf_counter_ns()
         reply = await self.exchange(b"", 0, _PING_PATIENCE)
         rtt = time.perf_counter_ns() - started
-        received = sent + rtt  # by the monotonic clock, as the wall clock may be set in between
+        received = sent + rtt  # measured by the monotonic clock, because the wall clock may be set in between
         offset = ((reply.received_unix_ns - sent) + (reply.sent_unix_ns - received)) / 2
         delay = rtt - (reply.sent_unix_ns - reply.received_unix_ns)
         return _Ping(rtt / 1e9, delay / 1e9, offset / 1e9)
@@ -179,7 +180,7 @@ async def _frequency(exchange: Callable[[], Awaitable[object]], seconds: float) 
 
 def _result(name: str, server: str, pings: list[_Ping], upload: float, download: float) -> ProbeResult:
     times = np.array([ping.rtt for ping in pings])
-    # Queues delay one direction more than the other, which biases the offset. The fastest pings met no queue.
+    # Queueing delays one direction more than the other, which biases the offset. The fastest pings met no queue.
     quickest = sorted(pings, key=lambda ping: ping.delay)[: max(1, int(len(pings) * _QUICKEST))]
     p50, p90, p99 = (float(time) for time in np.percentile(times, (50, 90, 99)))
     return ProbeResult(
@@ -207,7 +208,7 @@ def _explained(error: grpc.aio.AioRpcError, server: str) -> FenchelError:
             "authority (fenchel certs), and the server's must contain the host name that is dialled"
         )
     if "failed to connect" in details and "Socket closed" in details:
-        # In TLS 1.3 the only sign of a rejected client certificate is that the server closes the connection.
+        # Under TLS 1.3 a server rejects a client certificate merely by closing the connection.
         return CredentialError(
             f"{server} closed the connection during the TLS handshake. Either it rejects this client's "
             "certificate, which must come from the server's authority (fenchel certs), or it uses TLS and this "

@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fenchel.client")
 
-# Errors whose text is sent to the server: they describe the run and received messages. The texts of other errors may
-# contain names of files on this client.
+# Errors with a text that may be sent to the server: they describe the run and received messages. The texts of other
+# errors may contain names of files on this client.
 _DISCLOSED = (WireError, SettingsError, CredentialError, LostStateError, EncryptionError, PrivacyBudgetError)
 
 
@@ -178,8 +178,8 @@ class Session:
             policy.check_exposure(client, settings.algorithm, evaluates=self._evaluation_problem is None)
         self._protection = protection_of(client, settings, self._objective, journal_folder, policy, account)
         self._begun: _Begun | None = None
-        self._spent = False  # whether the server knows that the privacy budget is spent
-        self._live = 0  # sequence number of the instruction that led to the algorithm's present state
+        self._spent = False  # True once the server knows that the privacy budget is spent
+        self._live = 0  # sequence number of the instruction that produced the algorithm's current state
         self._last: tuple[int, Answer] | None = None
         if secret_exchange is None:
             _check_secrets(client, settings, secrets)
@@ -241,22 +241,23 @@ class Session:
         try:
             answer = self._answered(instruction, received, timing)
         except (StorageError, CheckpointError):
-            raise  # not caused by the instruction: the client stops, and the server waits for it to reconnect
+            raise  # storage errors stop the client, and the server waits for a reconnect
         except Exception as error:
             expected = isinstance(error, FenchelError)
             spent = isinstance(error, BudgetSpentError)
-            # The text of an unexpected error may contain data. The server never gets it; the log does on a terminal.
+            # The text of an unexpected error may contain data: the server never receives it, and only a log on a
+            # terminal shows it.
             words = str(error) if expected else described(error, text=self._shows_errors)
             own = outside(error) if self._shows_errors and not expected else None
-            if own is not None:  # code from outside the project: its author needs the traceback
+            if own is not None:  # the author of code from outside Fenchel needs the traceback
                 log.error("%s: phase %r failed", self.client, instruction.phase, exc_info=(type(error), error, own))
-            elif not (spent and self._spent):  # a spent budget is reported once, though all later uploads fail, too
+            elif not (spent and self._spent):  # report a spent budget only once, as all later uploads fail as well
                 log.error("%s: phase %r failed: %s", self.client, instruction.phase, words)
             self._spent = self._spent or spent
             log.debug("%s: traceback", self.client, exc_info=not expected)
-            self._live = -1  # the state may be partly changed
+            self._live = -1  # no valid state: the failed instruction may have changed parts of it
             failed = pb.Reply(sequence=instruction.sequence, timing=timing, failure=_withheld(error), spent=spent)
-            if spent:  # amounts and other runs are not disclosed to the server
+            if spent:  # withhold amounts and other runs from the server
                 failed.failure = "its privacy budget is spent"
             elif isinstance(error, _DISCLOSED):
                 failed.failure, failed.diverged = str(error) or "unknown", error.diverged
@@ -306,7 +307,8 @@ class Session:
             timing.compute_ns = lap()
             if meter is not None and before is not None:
                 _set_apart(timing, before, meter)
-            encoded = Body(encode(reply), shared=False)  # before it is recorded: an error here fails the instruction
+            # encode before recording: an encoding error must fail the instruction
+            encoded = Body(encode(reply), shared=False)
             timing.encode_ns = lap()
             if not self._stateless:
                 journal.record(instruction.sequence, algorithm.state, reply)

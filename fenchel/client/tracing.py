@@ -71,7 +71,8 @@ class ClientTraces:
             start_time=timing.received_unix_ns - timing.receive_ns,
         )
         if reply.failure:
-            self._tracing.fail(span, "the algorithm could not answer")  # the cause may contain data
+            # the trace omits the cause, which may contain data
+            self._tracing.fail(span, "the algorithm could not answer")
         span.end(timing.received_unix_ns + timing.answer_ns)
 
     def _context(self, client: str, instruction: pb.Instruction) -> Context | None:

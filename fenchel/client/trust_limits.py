@@ -104,7 +104,7 @@ class TrustLimits:
         SettingsError
             If the settings are invalid or exceed these limits.
         """
-        # Checked before the settings are validated, as validation imports the code that they name.
+        # Check this before validating the settings, because validation imports the code that they name.
         for name in outside_code(raw(text)):
             require_allowed(name, self.code)
         settings = from_json(text)
@@ -112,7 +112,7 @@ class TrustLimits:
         allowed = {_resolved(path) for path in self.files}
         for key, path in named_files(settings):
             if key == _EXTRACTOR_FILE and os.environ.get(VARIABLE):
-                continue  # replaced by the client's own data
+                continue  # the client replaces this setting by its own data
             if _resolved(path) not in allowed:
                 raise SettingsError(
                     f"the server's settings name the file {path} of this machine ({key}); if this run may read the "
@@ -184,7 +184,8 @@ class TrustLimits:
             return
         network = objective.scorer if isinstance(objective, BinarySettings) else objective
         itemsize = np.dtype(objective.dtype).itemsize
-        # Each unit has at least one weight. The check comes first, as torch fails on integers beyond 64 bits.
+        # The number of units bounds the number of weights from below. Check this first: torch fails on integers beyond
+        # 64 bits.
         parameters = network.hidden if isinstance(network, MlpSettings | MlpScorer) else 0
         if parameters * itemsize <= self.message_bytes:
             parameters = dimension_of(objective, shard.features.shape[1], shard.classes)

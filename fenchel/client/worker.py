@@ -19,9 +19,10 @@ from fenchel.common.wire.reader import IncomingMessage, MessageReader
 from fenchel.common.wire.stream import Stream
 from fenchel.proto import fenchel_pb2 as pb
 
-_INBOX_MESSAGES = 1000  # most instructions in the inbox
-_INBOX_BYTES = 256 << 20  # most bytes in the inbox; beyond it the stream is not read
-_SHORT_NS = 5_000_000  # a hop to another thread and back takes a quarter of a millisecond
+_INBOX_MESSAGES = 1000  # largest number of instructions in the inbox
+_INBOX_BYTES = 256 << 20  # largest size of the inbox in bytes, beyond which the client stops reading the stream
+# duration in nanoseconds up to which a phase runs in the event loop: switching threads takes 250 µs
+_SHORT_NS = 5_000_000
 
 
 @dataclass
@@ -73,8 +74,9 @@ class Worker:
     _inbox: deque[_Instruction] = field(default_factory=deque)
     _buffer_pool: BufferPool = field(default_factory=BufferPool)
     _welcomed_ns: int = 0
-    _latest: int = 0  # sequence number of the last instruction whose handling began
-    _longest_ns: dict[str, float] = field(default_factory=dict)  # decaying maximum of the time, by phase
+    _latest: int = 0  # sequence number of the instruction whose handling began last
+    # decaying maximum of the handling time in nanoseconds, by phase
+    _longest_ns: dict[str, float] = field(default_factory=dict)
     _taken: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def work(self, stream: Stream) -> pb.Farewell | None:
@@ -91,7 +93,7 @@ class Worker:
         welcome = parse(data).head
         if isinstance(welcome, pb.Farewell):
             if welcome.completed:
-                return welcome  # the run ended while the client was disconnected
+                return welcome  # a farewell: the run completed while the client was disconnected
             raise JoinRefusedError(welcome.reason)
         if not isinstance(welcome, pb.Welcome):
             raise WireError(f"the server did not begin the stream with a welcome{SAME_VERSION}")
@@ -103,7 +105,7 @@ class Worker:
         try:
             await asyncio.wait({reading, answering}, return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
-                answering.result()  # raises, as the task ends only with an error
+                answering.result()  # raise the error with which the task ended
             return reading.result()
         finally:
             for task in (reading, answering):
@@ -133,7 +135,7 @@ class Worker:
             self._inbox.append(_Instruction(message))
             del message  # free the body while waiting for the next message
             arrived.set()
-            await asyncio.sleep(0)  # let the handling begin before the next read, which takes a while to start
+            await asyncio.sleep(0)  # let the handling begin before the next, slow read
             while self._is_full():
                 self._taken.clear()
                 await self._taken.wait()
@@ -170,7 +172,8 @@ class Worker:
 
     async def _handled(self, instruction: _Instruction) -> Answer:
         if self._running is not None and not self._running.done():
-            # Begun on an earlier stream: the reply is in the journal, and the server requests it again if needed.
+            # Wait for an instruction from an earlier stream. Its reply goes to the journal, and the server may request
+            # it again.
             await asyncio.wait([self._running])
         head = instruction.head
         again, self._latest = self._latest == head.sequence, head.sequence
@@ -179,11 +182,11 @@ class Worker:
         received = instruction.message.received()
 
         def handle() -> Answer:
-            # Sent again after a break: the instruction waited only for its own handling, which is already counted.
+            # An instruction repeated after a disconnect waited only for its own handling, which is already counted.
             instruction.begun_ns = instruction.message.last_ns if again else time.perf_counter_ns()
             answer = self.session.handle(head, received, pb.Timing())
             instruction.done_ns = time.perf_counter_ns()
-            # Stored replies take no time, and unknown phases would fill the dictionary.
+            # Skip stored replies, which take no time, and failures, as unknown phases would fill the dictionary.
             if answer.head.timing.compute_ns and not answer.head.failure:
                 took = instruction.done_ns - instruction.begun_ns
                 self._longest_ns[head.phase] = max(took, 0.9 * self._longest_ns.get(head.phase, 0.0))

@@ -21,7 +21,7 @@ CHRONIC = "*"
 
 _CHANCES_SHARE = 0.05
 _PAUSE_SHARE = 0.25
-_CHRONIC_FACTOR = 3  # times the patience
+_CHRONIC_FACTOR = 3  # ratio of all missed deadlines to the patience at which a client counts as chronically late
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,11 @@ class Availability:
     suspected: set[str] = field(default_factory=set)
     absence: Absence = field(default_factory=Absence)
     stream: int = 0
-    _trusted: set[str] = field(default_factory=set)  # phases trusted for a reconnect since the last reply in time
+    # phases in which a reconnect has ended the suspicion since the last reply in time
+    _trusted: set[str] = field(default_factory=set)
     _chance_from: float = 0.0
-    _spell: float = 0.0  # seconds between the last miss and the next trial
-    _total_misses: int = 0  # deadlines missed since the client last went without a miss for long enough
+    _spell: float = 0.0  # time in seconds between the last miss and the next trial
+    _total_misses: int = 0  # number of deadlines missed since the last long period without a miss
 
     def record_miss(self, phase: str, stream: int, patience: int | None, deadline: float) -> list[str]:
         """Record a missed deadline, and return the phases that newly suspect the client for misses in a row.
@@ -163,7 +164,7 @@ class Availability:
         self.stream = stream
         again = self.suspected - self._trusted - {CHRONIC}
         for which in again:
-            self.missed[which] = 0  # the key stays, so that the next reply in time is recorded
+            self.missed[which] = 0  # keep the key, so that the next reply in time is recorded
         self.suspected -= again
         self._trusted |= again
         return bool(again)

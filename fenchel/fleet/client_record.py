@@ -25,7 +25,7 @@ from fenchel.proto import fenchel_pb2 as pb
 
 log = logging.getLogger("fenchel.server")
 
-_CALL_BYTES = 1024  # approximate memory of an instruction without its body
+_CALL_BYTES = 1024  # approximate memory in bytes of an instruction without its body
 
 EPOCH_BITS = 32
 """Sequence numbers of a resumed server start at the next multiple of 2**32, above all numbers used before."""
@@ -131,7 +131,7 @@ class ClientRecord:
         for call in self.outstanding.values():
             queue.put_nowait(call.sequence)
             call.count_disconnected_time(self._left_ns)
-        if self.farewell is not None:  # set while the stream was being opened
+        if self.farewell is not None:  # the farewell was set while the stream opened
             queue.put_nowait(self.farewell)
         self.queue, self.changed_unix = queue, time.time()
         self.streams += 1

@@ -96,7 +96,7 @@ class OrderedCollector(ABC):
 
     def __init__(self, order: Sequence[str], buffer_bytes: int) -> None:
         self.buffer_bytes: int | None = buffer_bytes
-        self._left = OrderedDict.fromkeys(order)  # clients whose replies are not taken yet
+        self._left = OrderedDict.fromkeys(order)  # clients with replies that are not yet taken
         self._ready: dict[str, dict[str, Value]] = {}
 
     @property
@@ -148,7 +148,7 @@ class SumCollector(OrderedCollector):
         self._weight = weight
         self._dtype = dtype
         self._sums: dict[str, WeightedSum] = {}
-        self.weight = 0.0  # sum of the weights of the replies, or their number if no weight was named
+        self.weight = 0.0  # sum of the weights of the replies; without weights, the number of replies
 
     def take(self, client: str, values: Mapping[str, Value]) -> None:
         """Add a reply to the sums."""

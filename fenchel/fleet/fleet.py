@@ -80,7 +80,7 @@ class Fleet:
     calls: list[Call] = field(default_factory=list)
     _shortage: SmallCohortWarning = field(default_factory=SmallCohortWarning)
 
-    # Clients that take part
+    # Participating clients
 
     @property
     def present(self) -> list[ClientRecord]:
@@ -160,7 +160,7 @@ class Fleet:
         self._renew([other for other in self.members.values() if other is not member])
 
     def _renew(self, members: Iterable[ClientRecord]) -> None:
-        # In place, because the coordinator holds a reference to the same dictionary.
+        # Change the dictionary in place, because the coordinator refers to the same object.
         ordered = sorted(members, key=lambda member: member.name)
         self.members.clear()
         for index, member in enumerate(ordered):
@@ -228,7 +228,7 @@ class Fleet:
         self._shortage.tell(sampler, len(present), lost, self.round)
         return Cohort(self, tuple(present[i].name for i in drawn))
 
-    # Requests and promises
+    # Requests and one-way instructions
 
     @contextmanager
     def in_round(self, t: int, *, draws_follow: bool = True) -> Iterator[list[Call]]:
@@ -311,7 +311,7 @@ class Fleet:
         finally:
             self.shortfalls.over(request)
         for body in sent:
-            body.detach()  # a client that did not answer in time may still be receiving it
+            body.detach()  # encode all frames now, because a late client may still be receiving the body
         self.check_lost()
         return list(answered)
 
@@ -339,7 +339,7 @@ class Fleet:
         """
         trace = self.traced(phase, self.round)
         for client, body in bodies(clients, values):
-            body.detach()  # it may be sent much later
+            body.detach()  # encode all frames now, because sending may happen much later
             member = self.members[client]
             if member.owed_bytes >= self.network.promised_bytes:
                 member.mark_lost(_too_far_behind(member, self.network.promised_bytes))

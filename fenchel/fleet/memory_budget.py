@@ -20,7 +20,7 @@ from fenchel.common.errors import PayloadError, SettingsError
 from fenchel.common.memory import memory_bytes
 from fenchel.common.wire.schema import Expectation, body_bounds
 
-_SMALL_BYTES = 1 << 20  # replies up to this size are never held back by phases that take replies in order
+_SMALL_BYTES = 1 << 20  # largest size in bytes of a reply that phases with a fixed order of replies never hold back
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Reservation:
         self._memory_budget.rooms.remove(self)
         for client in [*self._waiting, *self._claims]:
             self._give_back(client)
-        self._memory_budget.grant()  # also if nothing was held, as the bytes reserved for this phase are free now
+        self._memory_budget.grant()  # grant in any case: memory reserved for this phase is now free
 
     def check(self, client: str, size: int) -> None:
         """Refuse a reply of ``size`` bytes that can never fit.
@@ -135,9 +135,9 @@ class Reservation:
         try:
             await turn
         finally:
-            if self._waiting.get(client) is waiting:  # and not the wait of a later stream of this client
+            if self._waiting.get(client) is waiting:  # a later stream of this client may have replaced the entry
                 del self._waiting[client]
-                self._memory_budget.grant()  # to replies that queued behind this one
+                self._memory_budget.grant()  # grant memory to replies that queued behind this reply
 
     def _has_turn(self, client: str, size: int) -> bool:
         """Return True if a reply is next in order, or the buffer has space for it."""
@@ -246,7 +246,7 @@ class MemoryBudget:
         spare, wanted = self.limit - least, sum(open_parts.values())
         if wanted <= spare:
             return Reservation(self, sizes, least + wanted)
-        # Every client's unbounded part is cut by the same share, so that the order of arrival decides nothing.
+        # Reduce every client's unbounded part by the same factor, so that the order of arrival does not matter.
         return Reservation(
             self,
             sizes,

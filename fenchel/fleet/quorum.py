@@ -14,7 +14,7 @@ from fenchel.fleet.client_record import ClientRecord
 
 log = logging.getLogger("fenchel.server")
 
-_NAMED = 5  # clients
+_NAMED = 5  # largest number of clients named in a warning
 
 
 @dataclass(frozen=True)

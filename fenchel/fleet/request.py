@@ -93,8 +93,8 @@ class Request:
         self.phase = phase
         self.round = t
         self.failures: dict[str, str] = {}
-        self._refused: dict[str, str] = {}  # failures of clients that are still in the run
-        self._diverged = False  # True if one of these failures is a value that is not finite
+        self._refused: dict[str, str] = {}  # failures by clients that remain in the run, by client id
+        self._diverged = False  # True if a client failed because of a value that is not finite
         self._collector = collector
         self.check = check
         self.room = room

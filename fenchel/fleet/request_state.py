@@ -89,14 +89,15 @@ class RequestState:
     waiting: set[str] = field(default_factory=set)
     _suspected: set[str] = field(default_factory=set)
     _arriving: set[str] = field(default_factory=set)
-    _room_since: dict[str, float] = field(default_factory=dict)  # a reply that broke off keeps its room and its entry
+    # start of each reply's memory reservation, by client id; an interrupted reply keeps its reservation and its entry
+    _room_since: dict[str, float] = field(default_factory=dict)
     _began: float = 0.0
     _extended_from: float = 0.0  # start of the second deadline, for replies that are arriving
-    _no_room_since: float | None = None  # time since which no arriving reply has been given room
-    _pause: float = 0.0  # seconds between two warnings
+    _no_room_since: float | None = None  # start of the period in which no arriving reply has obtained memory
+    _pause: float = 0.0  # time in seconds between two warnings
     _tell_at: float = 0.0
 
-    # Events
+    # Events of the request
 
     def expect(self, client: str, *, is_suspected: bool = False) -> None:
         """Add a client to those awaited. A suspected client is awaited only until all others have answered."""
@@ -133,7 +134,7 @@ class RequestState:
         """Register the failure of a client."""
         self._forget(client)
 
-    # Decisions
+    # Decisions on the request
 
     @property
     def needs_decision(self) -> bool:
@@ -214,7 +215,7 @@ class RequestState:
         That includes suspected clients whose replies have begun to arrive. They may be late because of low bandwidth,
         and replies of other clients may be held back until theirs are taken.
         """
-        # Comparing counts is cheap, and skips the set operations while other clients are still awaited.
+        # A cheap comparison of counts skips the set operations while the request still awaits other clients.
         if not self._suspected or len(self.waiting) - len(self._arriving) > len(self._suspected):
             return ()
         enough = self.is_enough
@@ -233,7 +234,7 @@ class RequestState:
         stalled = {client for client in self._arriving if self._end(client) <= now}
         for gone in (away | stalled, away):
             if len(self.answered) + len(self.waiting) - len(gone) >= self.needed:
-                if gone:  # the replies that were held back arrive now, so a warning would be premature
+                if gone:  # held replies arrive now, so a warning would be premature
                     self._tell_at = max(self._tell_at, now + self._pause)
                 return self._remove(gone)
         return ()

@@ -10,9 +10,10 @@ from numpy.typing import DTypeLike
 
 from fenchel.common.arrays import Array, Indices
 
-_BLOCK = 1 << 16  # entries; a block of two arrays stays in the cache
-_REFERRED_BYTES = 64 << 20  # up to this size a sum of one term refers to that term rather than copying it
-_REFERRED_SHARE = 0.5  # smallest share of the term in its message, whose memory the reference keeps alive
+_BLOCK = 1 << 16  # number of entries of a block; two such blocks stay in the cache
+_REFERRED_BYTES = 64 << 20  # size in bytes up to which a sum of one term refers to the term instead of copying it
+# smallest fraction of a message that a term must take, as a reference keeps the whole message in memory
+_REFERRED_SHARE = 0.5
 
 
 def accumulate(total: Array | None, array: Array, weight: float = 1.0) -> Array:
@@ -78,7 +79,7 @@ class WeightedSum:
     def __init__(self) -> None:
         self.weight = 0.0
         self._terms = 0
-        self._unit = 1.0  # factor by which the total is still to be multiplied
+        self._unit = 1.0  # factor to be applied to the total
         self._total: Array | None = None
         self._coverage: Array | None = None
 
@@ -121,7 +122,7 @@ class WeightedSum:
         if self._coverage is None:
             kept = dtype or (entries.dtype if entries.dtype.kind == "f" else np.float64)
             self._total = np.zeros(shape, kept) if self._total is None else self.sum()
-            self._coverage = np.full(shape, self.weight)  # the dense terms so far held every entry
+            self._coverage = np.full(shape, self.weight)  # previous dense terms cover every entry
         total = self._added
         total[which] += total.dtype.type(weight) * entries
         self._coverage[which] += weight

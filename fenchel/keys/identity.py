@@ -50,7 +50,8 @@ class Identity:
     @property
     def certificate(self) -> str:
         """Certificate with the intermediate certificates up to the authority, in PEM form."""
-        return self.credentials.certificate.decode(errors="replace")  # there may be text around the PEM blocks
+        # PEM blocks may have text around them, in any encoding
+        return self.credentials.certificate.decode(errors="replace")
 
     def sign(self, signed: bytes) -> bytes:
         """Sign a statement by ECDSA, or by RSA-PSS with an RSA key, with SHA-256."""

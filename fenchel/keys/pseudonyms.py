@@ -60,7 +60,7 @@ def label_pseudonyms(key: bytes, identifiers: Sequence[str], targets: Vector) ->
     targets
         Targets of the samples, shape (n,), float64. They are compared exactly.
     """
-    # The label of fixed width comes first, so different pairs have different messages. 0 and -0 are equal.
+    # A label of fixed width at the start makes messages of different pairs differ. Adding 0.0 maps -0 to 0.
     labels = (np.asarray(targets, "<f8") + 0.0).tobytes()
     messages = (b"label\0" + labels[8 * row : 8 * row + 8] + each.encode() for row, each in enumerate(identifiers))
     return _digests(key, messages, LABEL_BYTES)
@@ -81,7 +81,7 @@ def cell_pseudonyms(
     rows, columns
         Row and column of each cell in the client's matrix, shape (cells,) each.
     """
-    # The feature of fixed width comes first, so different cells have different messages.
+    # A feature of fixed width at the start makes messages of different cells differ.
     prefixes = [b"cell\0" + feature.to_bytes(8, "little") for feature in features.tolist()]
     samples = [each.encode() for each in identifiers]
     cells = zip(rows.tolist(), columns.tolist(), strict=True)

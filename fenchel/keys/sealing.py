@@ -22,7 +22,7 @@ BEGIN_ANEW = (
 )
 """Last sentences of errors of the secret exchange whose likeliest cause is a changed message."""
 _TAG_BYTES = 16
-_NONCE = bytes(12)  # each key seals one message, so the nonce need not differ
+_NONCE = bytes(12)  # constant nonce, because each key seals only one message
 
 
 def seal(message: bytes, recipient: bytes, context: bytes) -> bytes:
@@ -59,7 +59,8 @@ def unseal(box: bytes, key: X25519PrivateKey, context: bytes) -> bytes:
 def _cipher(own: X25519PrivateKey, ephemeral: bytes, recipient: bytes, *, other: bytes) -> ChaCha20Poly1305:
     try:
         agreed = own.exchange(X25519PublicKey.from_public_bytes(other))
-    except ValueError:  # not 32 bytes, or a point of small order, which would make the agreed key public
+    # a key of other than 32 bytes, or a point of small order, which would make the agreed key public
+    except ValueError:
         raise CredentialError(f"the offered key is not an X25519 public key{BEGIN_ANEW}") from None
     key = HKDF(SHA256(), length=32, salt=None, info=b"fenchel sealed box 1" + ephemeral + recipient)
     return ChaCha20Poly1305(key.derive(agreed))

@@ -129,7 +129,7 @@ class SecretExchange:
     def _accept(self, values: Values) -> Values:
         check(values, {"sender": str, "certificate": str, **BOX}, source=_source(ACCEPT))
         own, sender, box = self._identity.name, str(values["sender"]), _bytes(values["box"])
-        if self.secrets is not None:  # the reply was lost, and the instruction is repeated
+        if self.secrets is not None:  # the server repeats the instruction if it has lost the reply
             return {"fingerprint": self._fingerprint()}
         if self._designated not in (None, sender):
             raise CredentialError(
@@ -169,7 +169,7 @@ class SecretExchange:
         assert self.secrets is not None
         return self.secrets.fingerprint
 
-    # Statements that are signed, and the context of a box
+    # Signed statements, and the context of a sealed box
 
     def _offered(self, client: str, public: bytes) -> bytes:
         return statement("offer", self._run, client, public)

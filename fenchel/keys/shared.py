@@ -66,7 +66,7 @@ class Secrets:
 
     def owner(self, backend: Backend = "gmp") -> KeyOwner:
         """Return the object that encrypts and decrypts. All clients of a process share its tables."""
-        with self._making:  # without the lock, several threads would each make tables of 38 MB
+        with self._making:  # the lock prevents several threads from each building tables of 38 MB
             if backend not in self._owners:
                 self._owners[backend] = key_owner(self.private_key, backend)
             return self._owners[backend]
@@ -111,7 +111,7 @@ class Secrets:
     def save(self, path: Path) -> None:
         """Write a new file that only its owner can read (mode 0600)."""
         try:
-            # The file is created with its final mode, so that other users can open it at no moment.
+            # Create the file with its final mode: other users can open it at no time.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w", encoding="ascii") as file:
                 os.fchmod(descriptor, 0o600)

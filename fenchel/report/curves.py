@@ -75,7 +75,7 @@ def curves_of(run: Run, optimum: float | None = None) -> Curves:
         "seconds": np.cumsum(np.nan_to_num(columns.column(metrics, "seconds"))),
         "bytes": np.cumsum(np.nan_to_num(wire)),
     }
-    if np.isfinite(socket).all():  # a total over some rounds would be misleading
+    if np.isfinite(socket).all():  # a total that lacks rounds would be misleading
         costs["socket"] = np.cumsum(socket)
     figures = {name: columns.column(metrics, name) for name in summary.drawn_figures(run)}
     epsilon = next((name for name in _EPSILONS if name in figures), "")

@@ -29,7 +29,7 @@ def bytes_text(count: float) -> str:
         return UNKNOWN
     size = float(count)
     for unit in ("B", "kB", "MB", "GB"):
-        # 999.5 would be rounded to 1000, so it is shown in the next unit.
+        # Show 999.5 and above in the next unit, because rounding would give 1000.
         if abs(size) < 999.5:
             return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}"
         size /= 1000

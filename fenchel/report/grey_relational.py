@@ -27,7 +27,7 @@ def choose(costs: Floats, zeta: float = ZETA) -> int:
 def normalised(costs: Floats) -> Floats:
     """Return each criterion scaled to [0, 1], where 1 is the best trial, shape (n, m). Equal criteria become 1."""
     worst, best = costs.max(axis=0), costs.min(axis=0)
-    # Halves, as the difference of two very large numbers could overflow.
+    # Halve before subtracting, because the difference of two very large numbers could overflow.
     span = worst / 2 - best / 2
     differs = span > 0
     return np.where(differs, (worst / 2 - costs / 2) / np.where(differs, span, 1.0), 1.0)

@@ -22,7 +22,7 @@ INTERVALS = f"Mean ± half-width of the {LEVEL:.0%} confidence interval over see
 """Explanation of the means."""
 
 _IN_A_NAME = 3  # largest number of settings in the name of a group
-_SHORT = 24  # largest number of letters of a setting's value in a name
+_SHORT = 24  # largest number of characters of a setting's value in a name
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _band(curves: Sequence[Curves]) -> Band:
     for name in known_figures(curves):
         if all(name in each.figures for each in curves):
             values = np.array([each.figures[name][row] for each, row in zip(curves, rows, strict=True)])
-            mean, half_width = _interval(values)  # nan for rounds in which a seed lacks the figure
+            mean, half_width = _interval(values)  # both are nan in rounds in which a seed lacks the figure
             figures[name], low[name], high[name] = mean, mean - half_width, mean + half_width
     return Band(Curves(costs, epsilon, figures), low, high)
 
@@ -218,7 +218,7 @@ def _interval(values: Floats) -> tuple[Floats, Floats]:
     mean = np.asarray(values.mean(axis=0), np.float64)
     if count < 2:
         return mean, np.full_like(mean, math.nan)
-    from scipy.special import stdtrit  # quantile of Student's t; scipy.stats takes a second to import
+    from scipy.special import stdtrit  # quantile of Student's t distribution; importing scipy.stats would take a second
 
     quantile = float(stdtrit(count - 1, (1 + LEVEL) / 2))
     return mean, np.asarray(quantile * values.std(axis=0, ddof=1) / math.sqrt(count), np.float64)

@@ -104,7 +104,7 @@ def run_folders(folder: Path) -> Iterator[RunFolder]:
 def _inside(folder: Path) -> list[Path]:
     try:
         return sorted(path for path in folder.iterdir() if path.is_dir())
-    except OSError:  # not readable, so that it may be a run folder
+    except OSError:  # an unreadable folder may itself be a run folder
         return []
 
 
@@ -116,7 +116,7 @@ def _is_run(path: Path) -> bool:
             part.exists() for part in (folder.settings, folder.summary, folder.metrics, folder.checkpoint.parent)
         )
     except OSError:
-        return True  # not readable: it is listed as damaged
+        return True  # list an unreadable folder as a damaged run
 
 
 def _entry(folder: RunFolder) -> IndexEntry:

@@ -14,7 +14,7 @@ from fenchel.report.columns import Floats
 
 What = Literal["total", "network"]
 _COLUMNS: dict[What, str] = {"total": "total_s", "network": "network_s"}
-_LEAST = 1e-6  # seconds; shorter latencies, below the resolution of clocks, are counted in the first bin
+_LEAST = 1e-6  # lower end of the first bin in seconds, which also counts latencies below the resolution of clocks
 _PER_DECADE = 10
 
 
@@ -68,7 +68,7 @@ def histograms(calls: pa.Table) -> list[Histogram]:
 
 def _histogram(phase: str, what: What, seconds: Floats) -> Histogram:
     shown = np.maximum(seconds, _LEAST)
-    # Edges are integer powers of one ratio, so that bins are equal for all phases and runs.
+    # Bin edges are integer powers of one ratio, so that all phases and runs have the same bins.
     first = int(np.floor(np.log10(shown.min()) * _PER_DECADE + 1e-9))
     last = int(np.floor(np.log10(shown.max()) * _PER_DECADE + 1e-9)) + 1
     places = np.floor(np.log10(shown) * _PER_DECADE + 1e-9).astype(np.int64) - first

@@ -68,7 +68,7 @@ def steady(metrics: pa.Table, calls: pa.Table) -> Steady:
         rows = np.flatnonzero(numbers == t)
         for kind, members, last in _awaited(calls.take(rows), away[rows]):
             taken[kind][place] += away[rows[last]]
-            # A client that had been connected earlier would have waited less.
+            # If a client had been connected earlier, the round would have waited less for it.
             shorter = _shorter(calls.take(rows[members]), away[rows[members]], away[rows[last]])
             cut[rows[members]] = shorter
             idle[place] += shorter.mean() if kind == "ask" else 0.0
@@ -100,11 +100,11 @@ def away_of(calls: pa.Table) -> Floats:
     if any(name not in calls.column_names for name in _NEEDED) or not epoch.any():
         return away
     queued, absent = column(calls, "queued_unix"), np.nan_to_num(column(calls, "away_s"))
-    rows = np.flatnonzero((epoch > 0) & np.isfinite(column(calls, "queue_s")))  # sent after a restart
+    rows = np.flatnonzero((epoch > 0) & np.isfinite(column(calls, "queue_s")))  # calls sent after a restart
     _, client = grouped(calls, "client")
     pairs = np.stack([client[rows], epoch[rows]], axis=1)
     _, of = np.unique(pairs, axis=0, return_inverse=True)
-    # Only the first connection after a restart counts. Later absences are ordinary ones.
+    # Only absence before the first connection after a restart counts; later absences are ordinary.
     back = np.full(of.max(initial=-1) + 1, np.inf)
     np.minimum.at(back, of, queued[rows] + absent[rows])
     away[rows] = np.clip(back[of] - queued[rows], 0.0, absent[rows])
@@ -124,7 +124,7 @@ def _awaited(calls: pa.Table, away: Floats) -> Iterator[tuple[str, NDArray[np.in
                 found.append((float(ended[answers].max()), float(started), answers))
         now = np.inf
         for over, started, answers in sorted(found, key=lambda one: -one[0]):
-            if over <= now:  # otherwise it overlapped with a longer one
+            if over <= now:  # a request that overlapped a later one adds nothing
                 now = started
                 last = int(answers[np.argmax(ended[answers])])
                 if away[answers].any():

@@ -135,7 +135,7 @@ class Run:
         try:
             return *found, *self.settings.algorithm.warnings
         except SettingsError:
-            return found  # settings of another version, whose warnings are in the log
+            return found  # settings of another version; its warnings are in the log
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ class Run:
                     f"{path} is missing, although {other.name} has rows: what it held is left out here; "
                     "copy the whole run folder again"
                 )
-        # The Parquet file is written at the end of a run; before that there is the growing table.
+        # The Parquet file exists only after the end of a run; a running run has a growing Arrow table.
         ended = folder.metrics.exists() and not folder.metrics.with_suffix(".arrows").exists()
         if ended and self.summary is None:
             found[folder.summary] = (
@@ -265,7 +265,8 @@ class Run:
         found = []
         for line in lines:
             if BEGINS in line:
-                with contextlib.suppress(ValueError, TypeError, KeyError):  # a killed server can leave a partial line
+                # skip a partial line, which a killed server can leave
+                with contextlib.suppress(ValueError, TypeError, KeyError):
                     entry = json.loads(line)
                     if entry["message"] == BEGINS:
                         found.append(float(entry["unix"]))

@@ -19,8 +19,8 @@ from fenchel.report.columns import Floats, column
 from fenchel.report.run import Run
 
 _DATE = re.compile(r"^\d{8}-\d{6}-")
-_ALWAYS = ("compute", "coding", "network")  # others are shown only if they are not 0
-_KNOWN_ALWAYS = ("compute", "network")  # parts that every answered call must have
+_ALWAYS = ("compute", "coding", "network")  # parts of the time that are always displayed; other parts only if not 0
+_KNOWN_ALWAYS = ("compute", "network")  # parts of the time that every answered call has
 _QUANTILES = ("compute", "encryption", "network")
 
 
@@ -109,7 +109,7 @@ def shown(shares: Shares) -> Shares:
 def time_columns(metrics: pa.Table) -> dict[str, Floats]:
     """Return the seconds of each round by :data:`SHARES`."""
     accounted = {part: np.nan_to_num(column(metrics, f"{part}_s")) for part in SHARES}
-    # The rest would be negative if a client claims more time than has passed.
+    # Clip the remainder, which is negative if a client reports more time than has passed.
     return accounted | {"unaccounted": np.maximum(accounted["unaccounted"], 0.0)}
 
 
@@ -149,7 +149,7 @@ def traffic(metrics: pa.Table) -> RunTraffic:
     sockets = (column(metrics, name) for name in ("socket_down", "socket_up"))
     return RunTraffic(
         *(float(np.nansum(column(metrics, name))) for name in names),
-        # A total over some rounds would be misleading.
+        # A total that lacks rounds would be misleading.
         *(float(values.sum()) if values.size else math.nan for values in sockets),
     )
 
@@ -202,7 +202,7 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
                 mean=mean | {"unaccounted": rest},
             )
         )
-    # Clients without an answer (nan) are sorted as the slowest.
+    # Clients without a reply have time nan and count as the slowest.
     return sorted(found, key=lambda costs: (-np.nan_to_num(costs.total_p50, nan=math.inf), costs.name))
 
 

@@ -29,7 +29,7 @@ _CALLS = (
     *("away_s", "queue_s", "broken_s", "network_s", "total_s", *(stage.column for stage in CLIENT_STAGES)),
     *("decode_s", *TAKING, "waiting_s", "arrived_s", "replied_s"),
 )
-_SLACK = 1e-3  # tolerance in seconds for the order of two timestamps of the server
+_SLACK = 1e-3  # tolerance in seconds for the order of two of the server's timestamps
 _METRICS = ("round", "seconds", "evaluation_s", "started_unix")
 
 
@@ -256,7 +256,7 @@ def _step(phase: str, kind: str, rows: Sequence[dict[str, Any]], each: Sequence[
     ended = each[-1].queued
     rest = 0.0
     if kind != "tell":
-        # The sum of total, take and waiting is the time from queueing to the end of the request.
+        # The columns total, take and waiting add up to the time from queueing to the end of the request.
         ends = [
             (row["queued_unix"] + row["total_s"] + _taking(row) + _known(row["waiting_s"]), row["waiting_s"])
             for row in rows

@@ -32,8 +32,8 @@ SUMS: Mapping[str, tuple[str, ...]] = {"seconds": ("seconds",), "bytes": ("wire_
 """Objectives that are sums over the rounds, and their columns."""
 
 _CHOSEN, _OTHER = "#c2501a", "#b4bac2"
-_LABELLED = 12  # largest number of trials of the front with labels in the plot
-_WIDE = 20.0  # ratio of largest to smallest value above which an axis is logarithmic
+_LABELLED = 12  # largest number of labelled trials of the Pareto front in the plot
+_WIDE = 20.0  # ratio of the largest to the smallest value above which an axis is logarithmic
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def waiting_of(calls: pa.Table) -> Waiting:
     )
     outcome = np.asarray(calls["outcome"].to_pylist(), dtype=object)
     missed = np.bincount(cells[outcome != "counted"], minlength=took.size).reshape(shape)
-    # Clients without an answer (nan) are sorted as the slowest.
+    # Clients without a reply have time nan and count as the slowest.
     mean = np.nan_to_num(_means(took), nan=np.inf)
     order = sorted(range(len(clients)), key=lambda k: (-mean[k], clients[k]))
     return Waiting(

@@ -53,11 +53,11 @@ class WallTime:
 def wall_of(run: Run) -> WallTime:
     """Return the parts of a run's wall-clock time, as far as recorded."""
     metrics, steady = run.metrics_table, run.steady
-    took = float((run.summary or {}).get("seconds") or 0.0)  # of the last server process
+    took = float((run.summary or {}).get("seconds") or 0.0)  # duration in seconds of the last server process
     started, seconds, evaluation = (
         np.nan_to_num(column(metrics, name)) for name in ("started_unix", "seconds", "evaluation_s")
     )
-    # No round yet, or a table without start times.
+    # The run has no round yet, or its table has no start times.
     if not metrics.num_rows or not started.all():
         known = float(seconds.sum()), float(evaluation.sum())
         return WallTime(max(took - sum(known), 0.0), *known, 0.0, 0.0)
@@ -100,7 +100,7 @@ def _begins(run: Run, started: Floats, ended: Floats, took: float) -> Floats:
         if not any(before < begun <= started[place] for begun in begins):
             begins.append(float(started[place]))
     if not begins and took:
-        begins = [float(ended[-1]) - took]  # never resumed, so that all unrecorded time is setup
+        begins = [float(ended[-1]) - took]  # a run without a resumption spent all unrecorded time in setup
     return np.array(sorted({*begins, *(() if begins and min(begins) <= first else (first,))}))
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fenchel.server")
 
-_LARGE_BYTES = 64 << 20  # size of a state above which it is written without a copy
+_LARGE_BYTES = 64 << 20  # size in bytes above which a state is written without a copy
 
 
 @dataclass(frozen=True)
@@ -311,7 +311,7 @@ def before_last(folder: RunFolder) -> Checkpoint:
             folder.checkpoint.replace(folder.checkpoint.with_name("damaged"))
         os.link(folder.previous_checkpoint, folder.checkpoint)
     log.warning("the run continues from the previous checkpoint, after round %d", found.round)
-    # The replaced checkpoint may be of a later epoch, whose sequence numbers must not be used again.
+    # The replaced checkpoint may belong to a later epoch, whose sequence numbers must not be used again.
     return replace(found, epoch=found.epoch + 1)
 
 
@@ -330,7 +330,7 @@ def load(path: Path) -> Checkpoint:
         about = json.loads(str(values.pop("about")))
         promises = tuple(_Promise(**promise) for promise in about["promises"])
         found = Checkpoint(about["run"], about["round"], about["epoch"], values, about["members"], promises)
-        found.restore()  # an unusable checkpoint must be found now, while the previous one still exists
+        found.restore()  # detect an unusable checkpoint while the previous one still exists
     except (
         AttributeError,
         KeyError,
@@ -339,7 +339,7 @@ def load(path: Path) -> Checkpoint:
         RecursionError,
         DecodeError,
         ParseError,
-        SystemError,  # raised by protobuf for half of a surrogate pair
+        SystemError,  # protobuf raises SystemError for an unpaired surrogate
     ) as error:
         raise CheckpointError(
             f"not a checkpoint of this version of Fenchel ({error}); continue with the version that wrote it",

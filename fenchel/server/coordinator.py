@@ -128,7 +128,7 @@ class Coordinator:
         _check_key(self.settings, key)
         self._public_key = key
 
-    # The run
+    # Course of the run
 
     async def conduct(self, revoked: Callable[[bytes], str] = lambda certificate: "") -> Summary:
         """Conduct the run, and return its summary, which the run folder also contains.
@@ -138,7 +138,7 @@ class Coordinator:
         revoked
             Function of a certificate (PEM) that returns the reason if it was revoked, and an empty string if not.
         """
-        self.folder.summary.unlink(missing_ok=True)  # a resumed run has not ended
+        self.folder.summary.unlink(missing_ok=True)  # only ended runs have a summary, and this run resumes
         for warning in self.settings.algorithm.warnings:
             log.warning("%s", warning)
         started = time.perf_counter()
@@ -150,17 +150,15 @@ class Coordinator:
             log.info(BEGINS)
             await self.admission.gather()
             rounds = self._rounds()
-            self._environments.compare()  # once the libraries that the settings need are loaded
+            self._environments.compare()  # compared only now, because the settings determine which libraries are loaded
             if self._resume is None and self.settings.seals_secrets:
                 await share_secrets(rounds.fleet, self.settings.secrets.designated, revoked)
             await rounds.go(fresh=self._resume is None)
             await rounds.close(completed=True)
             reason = told = ""
         except TooManyFilesError as error:
-            reason, told = (
-                str(error),
-                None,
-            )  # no farewell: clients reconnect after a supervisor has restarted the server
+            # Send no farewell: clients reconnect once a supervisor has restarted the server.
+            reason, told = str(error), None
             raise
         except FenchelError as error:
             reason, told = str(error), reason_for_clients(error)
@@ -170,7 +168,7 @@ class Coordinator:
             told = None if self._keeps_clients else f"the server was interrupted; {_COME_BACK}"
             raise
         except Exception as error:
-            # For a defect in an algorithm from outside Fenchel, the command prints the algorithm's own lines.
+            # The command itself prints the traceback of a defect in an algorithm from outside Fenchel.
             level = logging.ERROR if outside(error) is None else logging.INFO
             log.log(level, "a defect, of Fenchel or of the algorithm", exc_info=True)
             raise
@@ -180,7 +178,7 @@ class Coordinator:
                 if rounds is not None and reason:
                     with self._first_error():
                         await rounds.close(completed=False)
-            finally:  # clients receive a farewell even if the disk is full
+            finally:  # send farewells even if closing fails, for example on a full disk
                 summary = await self._end(rounds, time.perf_counter() - started, reason, told)
         return summary
 
@@ -216,7 +214,7 @@ class Coordinator:
         objective = build_objective(settings.objective, no_samples(*shape))
         algorithm = build_half(settings, self._half, fleet, shape, self._public_key)
         if self._source is None and self._resume is None:
-            algorithm.check(None)  # only now, as the clients have described their data
+            algorithm.check(None)  # the check needs the clients' descriptions of their data
         done = 0
         if self._resume is not None:
             algorithm.state = self._resume.state(type(algorithm.state))
@@ -231,7 +229,8 @@ class Coordinator:
             *(privacy_budget.names if privacy_budget else ()),
         )
         if privacy_budget is not None and self._resume is not None and exists(self.folder.calls):
-            privacy_budget.resume(read(self.folder.calls))  # also requests after the checkpoint: they were sent
+            # the budget also covers requests after the checkpoint, because clients have received them
+            privacy_budget.resume(read(self.folder.calls))
         self.disclosures.privacy_budget = privacy_budget
         recorder = Recorder(self.folder, figures, done, self._observer.calls, algorithm.client_figures)
         growth = ObjectiveGrowth()
@@ -283,7 +282,7 @@ class Coordinator:
             self.admission.end(pb.Farewell(completed=not reason, reason=told))
         if reason:
             log.info("the run stopped after round %d: %s", done, reason)
-        # After the farewells, because writing fails on a full disk.
+        # Write the summary only after the farewells, because writing fails on a full disk.
         text = json.dumps(asdict(summary), indent=2) + "\n"
         try:
             await self._write("the summary", partial(write_text, self.folder.summary, text))
@@ -291,7 +290,8 @@ class Coordinator:
             await self._write("the record of environments", self._environments.save_news)
         finally:
             with contextlib.suppress(FenchelError):  # the run has ended, so an observer cannot stop it
-                await asyncio.to_thread(self._observer.ended, summary)  # farewells are sent meanwhile
+                # in a thread, so that the event loop continues to send farewells
+                await asyncio.to_thread(self._observer.ended, summary)
         return summary
 
     async def _write(self, what: str, write: Callable[[], None]) -> None:
@@ -305,7 +305,7 @@ class Coordinator:
     async def farewells(self, patience: float = 5.0) -> None:
         """Wait until every connected client has received its farewell, for at most ``patience`` seconds."""
         await self.admission.farewells(patience)
-        # Late replies may have arrived meanwhile, which the record must contain.
+        # The record must also contain replies that arrived while farewells were sent.
         await self._write("the disclosure record", self.disclosures.save_news)
 
 

@@ -52,7 +52,7 @@ from fenchel.fleet.fleet import Fleet
 log = logging.getLogger("fenchel.server")
 
 _MAX_FPR = 0.1  # upper limit of the false positive rate in the partial AUC
-_CLOSE = 0.02  # error of the AUC below which no finer histogram is requested
+_CLOSE = 0.02  # error of the AUC below which the server requests no finer histogram
 
 
 @dataclass(frozen=True)
@@ -132,11 +132,12 @@ class Evaluator:
             if ranking is not None:
                 figures |= self._ranked(ranking)
         if self.source is not None:
-            # In a thread, as a pass over a large data set must not block the connections.
+            # A separate thread keeps the connections responsive during a pass over a large data set.
             metrics, auc = await asyncio.to_thread(self._on_all_training_samples, model)
             figures |= self._training(metrics, model)
             if auc is not None:
-                figures |= {"train_auc": auc, "train_auc_error": 0.0 * auc}  # 0, or nan with it
+                # an exact AUC has error 0, an undefined one nan
+                figures |= {"train_auc": auc, "train_auc_error": 0.0 * auc}
         if self.asks_clients:
             figures |= await self._on_the_clients(model)
         return figures

@@ -165,7 +165,7 @@ def _assumed_shape(settings: RunSettings) -> tuple[int, int] | None:
     data, objective = settings.data, settings.objective
     linear = isinstance(objective, LinearSettings | SmoothedHingeSettings)
     if not linear and not (isinstance(objective, BinarySettings) and objective.scorer.kind == "linear"):
-        return None  # the layers of a network may depend on the features
+        return None  # the numbers of features and classes may determine the layers of a network
     if objective.initial is not None:
         return None
     if data.task == "regression":

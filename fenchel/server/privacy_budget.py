@@ -81,7 +81,8 @@ class PrivacyBudget:
             if client in self.facts:
                 continue
             facts = facts_of(self.settings, self.objective, count)
-            if facts not in alike:  # a calibration takes a second, and most clients have equal facts
+            # calibrate once for equal facts: a calibration takes a second, and most clients share their facts
+            if facts not in alike:
                 alike[facts] = Release(self.privacy.noise(facts), self.privacy.sampling_rate(facts))
             self.facts[client], self.releases[client] = facts, alike[facts]
 

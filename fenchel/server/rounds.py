@@ -38,7 +38,7 @@ from fenchel.server.telemetry.recorder import Ended, Recorder, Row
 
 log = logging.getLogger("fenchel.server")
 
-_ZIP64_BYTES = 1 << 30  # size above which the archive needs ZIP64, whose bytes depend on Python's version
+_ZIP64_BYTES = 1 << 30  # size in bytes above which the archive needs ZIP64, whose encoding depends on Python's version
 
 
 @dataclass(kw_only=True)
@@ -91,7 +91,7 @@ class Rounds:
     ended: str = ""
     figures: dict[str, float] = field(default_factory=dict)
     saving: Saving = field(init=False)
-    _evaluated: int = -1  # number of the last round with an evaluation
+    _evaluated: int = -1  # number of the last evaluated round
 
     def __post_init__(self, epoch: int) -> None:
         self.saving = Saving(
@@ -129,14 +129,14 @@ class Rounds:
             if self.privacy_budget is not None:
                 self.ended = self.privacy_budget.exhausted() or self.fleet.exhausted()
             if self.ended or self.observer.stopped:
-                level = logging.WARNING if self.ended else logging.INFO  # an observer ends a run on purpose
+                level = logging.WARNING if self.ended else logging.INFO  # only an observer's stop is deliberate
                 self.ended = self.ended or self.observer.stopped
                 log.log(level, "the run ends after round %d: %s", self.done, self.ended)
                 break
             await self._round(t)
         if self.saving.saved != self.done:
             await self._save(wait=True)
-        await self._finish()  # no checkpoint follows, so that a resumed run repeats the end
+        await self._finish()  # write no checkpoint after this step, so that a resumed run repeats it
         await self._write_model(self.folder.model, "the final model")
 
     async def _write_model(self, path: Path, what: str) -> None:
@@ -150,13 +150,13 @@ class Rounds:
         if self.privacy_budget is not None:
             members = self.fleet.members.values()
             samples = {each.name: each.shard.samples for each in members if each.shard is not None}
-            await asyncio.to_thread(self.privacy_budget.enrol, samples)  # a calibration takes a second for each size
+            await asyncio.to_thread(self.privacy_budget.enrol, samples)  # in a thread: each calibration takes a second
 
     async def _round(self, t: int) -> None:
         fleet = self.fleet
         if await self.admission(fleet, self.algorithm):
             await self._enrol()
-            await self._save(wait=True)  # so that a resumed server knows its clients
+            await self._save(wait=True)  # a resumed server needs the admitted clients in the checkpoint
         elif self.saving.covered < self.done and fleet.is_short and self.saving.may_save:
             await self._save(wait=True)
         started = time.perf_counter()
@@ -223,21 +223,23 @@ class Rounds:
     ) -> None:
         self.recorder.clients(t, each)
         row = self.recorder.round(t, started, ended, calls, connected, figures)
-        with contextlib.suppress(TooManyFilesError):  # the next checkpoint writes it, and waits for a free file
+        # the next checkpoint retries the write until a file descriptor is free
+        with contextlib.suppress(TooManyFilesError):
             self.disclosures.save_news()
         self.observer.round_ended(row)
 
     async def _finish(self) -> None:
         """Finish the algorithm, and evaluate the final model unless the last evaluation was of the same one."""
         fleet, algorithm = self.fleet, self.algorithm
-        # A digest rather than a copy, as the server may lack the memory for a second large model.
+        # Compare digests of the models: the server may lack the memory for a second large model.
         known = algorithm.model_is_known and self._evaluated == self.done
         evaluated = await asyncio.to_thread(_digest, algorithm.model) if known else None
         with fleet.in_round(self.settings.rounds + 1, draws_follow=False) as calls:
             await algorithm.finish()
             await fleet.kept_promises(self.settings.participation.deadline)
             model = algorithm.model
-            # Algorithms may reveal or change their model when they finish, or replace it by an array that is no model.
+            # On finishing, an algorithm may reveal or change its model, or replace the model by an array of another
+            # shape.
             is_model = algorithm.model_is_known and model.shape == (self.evaluator.objective.dimension,)
             if is_model and (evaluated is None or evaluated != await asyncio.to_thread(_digest, model)):
                 self.figures = await self.evaluator.evaluate(model)

@@ -26,8 +26,8 @@ log = logging.getLogger("fenchel.server")
 
 _SAVING_SHARE = 0.05
 _KEEPING_SHARE = 0.01
-_TRIES = 120  # attempts to open a file while too many files are open
-_PAUSE = 1.0  # seconds between two attempts
+_TRIES = 120  # number of attempts to open a file while too many files are open
+_PAUSE = 1.0  # delay between two attempts in seconds
 
 
 async def until_written(what: str, write: Callable[[], Awaitable[None] | None], throttled_log: ThrottledLog) -> None:
@@ -104,9 +104,10 @@ class Saving:
     covered: int = -1
     _task: asyncio.Task[None] | None = None
     _bases: dict[str, int] = field(default_factory=dict)  # base of each client in the last checkpoint
-    _save_from: float = 0.0  # time before which another save would exceed its share
-    _kept: RoundSnapshot | None = None  # snapshot to be written if the run has to wait
-    _keep_from: float = 0.0  # time before which another snapshot would exceed its share
+    _save_from: float = 0.0  # earliest time of the next save that keeps saves within their share of the run time
+    _kept: RoundSnapshot | None = None  # snapshot that is written if the run has to wait
+    # earliest time of the next snapshot that keeps snapshots within their share of the run time
+    _keep_from: float = 0.0
     _closed: bool = False
 
     @property
@@ -139,7 +140,7 @@ class Saving:
         self._task = asyncio.create_task(self._write(checkpoint, started, again))
         self.covered, self._kept = done, None
         if wait or checkpoint.is_large:
-            await asyncio.shield(self._task)  # the writing thread continues even if this task is cancelled
+            await asyncio.shield(self._task)  # cancelling this task would not stop the writing thread
 
     def keep(self, done: int, state: DataclassInstance) -> None:
         """Keep a snapshot of the run after round ``done`` in memory, for :meth:`secure`.
@@ -149,7 +150,7 @@ class Saving:
         """
         if self.settings.participation.on_shortage == "stop" or time.perf_counter() < self._keep_from:
             return
-        began = time.thread_time()  # time of this thread, as other processes of a busy machine are not part of the cost
+        began = time.thread_time()  # thread time excludes the load by other processes of a busy machine
         snapshot = RoundSnapshot.of(done, state, self.members.values(), self._kept)
         self._kept = None if snapshot.is_large else snapshot
         self.covered = self.covered if snapshot.is_large else done
@@ -198,13 +199,13 @@ class Saving:
         return self._task is not None and not self._task.done()
 
     async def _write(self, checkpoint: Checkpoint, started: float, again: bool) -> None:
-        sync = again or self.settings.checkpoint.sync  # if the epoch were lost, sequence numbers would be used twice
+        sync = again or self.settings.checkpoint.sync  # losing a new epoch would let sequence numbers be used twice
         write = partial(checkpoints.renew if again else checkpoints.save, self.folder, checkpoint, sync=sync)
         for step in (self.prepare, lambda: asyncio.to_thread(write)):
             await until_written(f"the checkpoint after round {checkpoint.round}", step, self.throttled_log)
         self.saved = checkpoint.round
-        checkpoint.values.clear()  # the thread pool keeps a reference to its last task, and the arrays may be large
-        # If this checkpoint is damaged, the run resumes from the previous one, for which clients keep snapshots.
+        checkpoint.values.clear()  # free large arrays: the thread pool keeps a reference to its last task
+        # Clients keep snapshots for the previous checkpoint, from which the run resumes if this checkpoint is damaged.
         for name, base in self._bases.items():
             self.members[name].raise_low_water_mark(base)
         self._bases = {name: kept["base"] for name, kept in checkpoint.members.items()}

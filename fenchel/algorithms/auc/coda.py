@@ -127,7 +127,7 @@ class Coda(CodaPlus):
         sums = reply["positive_sum"], reply["negative_sum"]
         rate = self.settings.positive_rate(n, n_positive)
         shares = (rate, n_positive), (1 - rate, n - n_positive)
-        # Importance weights, as stratified batches have other class shares than the shard.
+        # Importance weights correct for stratified batches, whose class shares differ from those of the shard.
         factors = [share / (held / n) / drawn if held else 0.0 for share, held in shares]
         return Moments(
             *(count * factor for count, factor in zip(counts, factors, strict=True)),
@@ -139,10 +139,10 @@ class Coda(CodaPlus):
         match self.objective.output:
             case "sigmoid":
                 return 0.0, float(count)
-            case "l2":  # the scores of a batch have norm 1
+            case "l2":  # L2 normalisation gives the scores of a batch unit norm
                 most = math.sqrt(count) * (1 + _ROUNDING)
             case "none":
-                most = ABSURD * count  # so that alpha stays finite, also in float32
+                most = ABSURD * count  # this bound keeps alpha finite, also in float32
         return -most, most
 
 

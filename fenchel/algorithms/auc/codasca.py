@@ -159,7 +159,8 @@ class Codasca(Staged):
         if self.is_compact:
             state.control = sums.sum("control")
             state.moved = eta_g * stage.local_steps * stage.step_size
-            self.point = u - state.moved * self._sent_control()  # the same operations as on the clients
+            # same floating-point operations as on the clients, for bitwise equal results
+            self.point = u - state.moved * self._sent_control()
         else:
             state.control = state.control + sums.sum("control_change")
             self.point = u + eta_g * sums.mean("change")
@@ -187,7 +188,7 @@ class Codasca(Staged):
         instruction that each client applies before it trains again.
         """
         parted = await super().part_with_lost()
-        if parted and not self.is_compact:  # the compact wire needs all clients, and stops the run
+        if parted and not self.is_compact:  # a run with compact messages needs all clients and stops instead
             self.state.control = np.zeros_like(self.state.control)
             await self.fleet.all().tell("forget_control")
             log.warning(
@@ -264,7 +265,8 @@ class CodascaClient(StagedClient):
         """
         u = self._point(point, control, moved)
         self.begin_stage(u)
-        control = self.objective.saddle_gradient(u, self.objective.all_rows, prior)[1]  # the proximal term is 0 here
+        # the gradient of the proximal term is 0 at its own centre
+        control = self.objective.saddle_gradient(u, self.objective.all_rows, prior)[1]
         if self._is_compact:
             self.state.point = u
         return self._renewed(control)

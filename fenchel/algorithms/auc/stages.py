@@ -128,7 +128,7 @@ class TheorySchedule(Section):
         grown = math.exp((number - 1) * self.rate)
         eta = first / grown
         if local_steps is None:
-            local_steps = max(1, round(self.window / math.sqrt(clients * eta)))  # D > 0: clients differ
+            local_steps = max(1, round(self.window / math.sqrt(clients * eta)))  # heterogeneous clients (D > 0)
         steps = 212 / (first * min(self.smoothness, self._concavity(prior))) * grown
         return Stage(eta, local_steps, math.ceil(steps / local_steps))
 

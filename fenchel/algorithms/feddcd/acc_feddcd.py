@@ -116,10 +116,10 @@ def effective_participation(cohort: float, scales: Sequence[float]) -> float:
 
 log = logging.getLogger("fenchel.server")
 
-_WINDOW = 10  # rounds over which the clients' spread is averaged
-_FINEST = 1e-6  # smallest accuracy of local solves to which restarts tighten it
+_WINDOW = 10  # number of rounds over which the clients' spread is averaged
+_FINEST = 1e-6  # smallest accuracy of local solves that restarts may set
 _GROWTH = 10.0  # ratio of the average spread to its lowest value that triggers a restart
-_INEXACT = 0.25  # ratio of the mean error of solves to the mean spread above which it restarts
+_INEXACT = 0.25  # ratio of the mean solver error to the mean spread above which local solves count as too inexact
 _UNFIT = (
     "acc-feddcd needs a smooth and strongly convex objective: not the hinge, and objective.l2 above 0; for a neural "
     "network give algorithm.dual_step_size (such as 0.01) and algorithm.conditioning (such as 0.3)"
@@ -216,7 +216,7 @@ class AccFedDCD(DualAscent):
         first = self.sample()
         solved = await self.minimisers(first, **self._asked())
         if self.is_alone(solved.cohort):
-            return  # not committed: the recurrence of no client advances
+            return  # the round is not committed: no client advances its recurrence
         center = self.average(solved)
         self.note(solved, center)
         if self.settings.cohorts == 1:
@@ -344,7 +344,7 @@ class AccFedDCDClient(DualAscentClient):
         (docs/specifications/feddcd.md, section 2.6, "Client joining late").
         """
         state = self.state
-        if state.a:  # 0 for a late joiner, which has no old scalars, and y_i = z_i = 0
+        if state.a:  # false for a late joiner, which has no old scalars, and y_i = z_i = 0
             self._catch_up(committed, restarts)
         state.momentum, state.committed, state.solved_in = state.dual, committed, -1
         state.weight = weight
@@ -359,7 +359,7 @@ class AccFedDCDClient(DualAscentClient):
         state = self.state
         self._catch_up(committed, restarts)
         if state.solved_in == committed:
-            return self.reply(0)  # solved in the other cohort of this round, at the same v_i
+            return self.reply(0)  # the other cohort of this round included this client, at the same v_i
         start = state.minimizer if model is None else model
         solved = self.solved_at(self._v(), start, accuracy)
         state.minimizer, state.solves, state.solved_in = solved.w, state.solves + 1, committed

@@ -101,7 +101,7 @@ class FedDCDSettings(DualAscentSettings):
 
 log = logging.getLogger("fenchel.server")
 
-_ROUNDING = 64  # bound on the error of a difference of sums, in units in the last place
+_ROUNDING = 64  # bound on the rounding error of a difference of sums, in units in the last place
 
 
 class DualAscent(Algorithm):
@@ -201,7 +201,7 @@ class DualAscent(Algorithm):
                     f"{0 if shard is None else shard.samples} when it joined. The number must stay above 0 and "
                     "constant during a run; check whether the client's data file was changed"
                 )
-        state = self.state  # its dictionaries are replaced, not changed, so that admit can be undone
+        state = self.state  # dictionaries of the state are replaced, not changed, so that a failed admit can be undone
         state.strong_convexity = dict(sorted((state.strong_convexity | alphas).items()))
         state.smoothness = dict(sorted((state.smoothness | betas).items()))
         state.samples = dict(sorted((state.samples | samples).items()))
@@ -310,12 +310,12 @@ class DualAscent(Algorithm):
             return
         all_clients = self.fleet.all()
         if len(all_clients) < len(self.fleet.members):
-            return  # sums over some clients bound nothing, and a solve by all the others is not cheap
+            return  # a certificate needs sums over all clients; partial sums would waste costly local solves
         certified = await all_clients.ask(
             "certify", model=self.model, returns={"objective": float, "conjugate": float}, **self.moment()
         )
         if len(certified) < len(self.fleet.members):
-            return  # sums over some clients bound nothing
+            return  # a certificate needs sums over all clients
         objective, conjugate = float(certified.mean("objective")), float(certified.mean("conjugate"))
         self.state.figures |= {
             "minimised_objective": objective,
@@ -358,7 +358,8 @@ class FedDCD(DualAscent):
         """w_i = argmin f_i - <., y_i> on I_t; y_i -= eta (w_i - center) / lambda_i."""
         self.state.figures = {}
         cohort = self.sample()
-        # Local solves of a neural network start from the average, others from the client's last minimiser.
+        # Local solves of a neural network start from the average; those of a convex objective start from the client's
+        # last minimiser.
         start = {"model": self.model} if self.settings.dual_step_size is not None else {}
         solved = await self.minimisers(cohort, **start)
         if self.is_alone(solved.cohort):
@@ -371,8 +372,8 @@ class FedDCD(DualAscent):
         await self.certify(t)
 
 
-_FIRST_ACCURACY = 0.01  # of a client's first solve, which has no warm start
-_EXACTLY = Stopping(accuracy=1e-30)  # down to rounding
+_FIRST_ACCURACY = 0.01  # accuracy of a client's first solve, which has no warm start
+_EXACTLY = Stopping(accuracy=1e-30)  # stopping criterion that only rounding errors end
 
 
 class DualAscentClient(ClientAlgorithm):

@@ -251,7 +251,7 @@ def check_labels(alignment: Alignment, labels: Mapping[str, NDArray[np.uint8]]) 
     first_label = np.zeros((alignment.samples, LABEL_BYTES), np.uint8)
     first_holder = np.full(alignment.samples, -1)
     contradicted = np.zeros(alignment.samples, np.bool_)
-    example: tuple[int, int, int] | None = None  # two clients and a sample with different labels
+    example: tuple[int, int, int] | None = None  # two clients and a sample to which they give different labels
     clients = sorted(labels)
     for number, client in enumerate(clients):
         held = alignment.slices[client]
@@ -306,7 +306,7 @@ def check_features(client: str, own: Indices, features: int) -> None:
 def _numbered(pseudonyms: Sequence[NDArray[np.uint8]]) -> list[Indices]:
     """Return a number for each pseudonym of each client, which is equal for equal pseudonyms."""
     every = np.concatenate(pseudonyms) if pseudonyms else np.empty((0, CELL_BYTES), np.uint8)
-    words = every.view(np.uint64)  # a few integers sort far faster than byte strings
+    words = every.view(np.uint64)  # rows of a few integers sort far faster than byte strings
     order = np.lexsort(words.T)
     sequence = words[order]
     numbers = np.empty(len(every), np.int64)
@@ -358,7 +358,7 @@ def _arrange(
         local = np.arange(items)
     else:
         local = np.zeros(items, np.int64)
-        for own in reversed(held):  # the first holder comes last and determines the order
+        for own in reversed(held):  # reversed, so that the first holder writes last and determines the order
             local[own] = np.arange(len(own))
     present = np.flatnonzero(group >= 0)
     aligned = present[np.lexsort((local[present], group[present]))]

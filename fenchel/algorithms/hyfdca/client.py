@@ -85,7 +85,7 @@ class HyFDCAClient(HyFDCASetupClient):
         state.dual = self._samples_in("dual").open(dual, blocks, others=state.dual)
         return {**self._contribution(state.dual), **self._revealed(figures)}
 
-    # Outer line search (specification, section 3.3)
+    # Outer line search (docs/specifications/hyfdca.md, section 3.3)
 
     @answers("propose")
     def propose(
@@ -139,7 +139,7 @@ class HyFDCAClient(HyFDCASetupClient):
         self.state.dual = self._stepped(self.state.dual, delta, step_size)
         return self._contribution(self.state.dual)
 
-    # End
+    # End of the run
 
     @answers("figures")
     def figures(self, scores: Vector | Ciphertexts | None = None, primal: Vector | Ciphertexts | None = None) -> Values:
@@ -154,7 +154,7 @@ class HyFDCAClient(HyFDCASetupClient):
         w[self.state.feature_order] = self._features_in("primal").open(primal) / self._scale
         return {"model": w}
 
-    # Mathematics
+    # Local computations
 
     def _local_step(self, dual: Vector, z: Vector, picked: Indices, step_size: float, damping: float) -> Vector:
         """Algorithms 3 and 5 in one kernel: return Delta of sampled entries (docs/specifications/hyfdca.md, 2.6)."""

@@ -57,7 +57,7 @@ def check_slice(
     if (holders < 1).any():
         raise _wrong(f"some of the {what} have fewer than one holder")
     largest = count if slots is None else slots
-    # Each is checked before the sum, which could overflow.
+    # Check each size before summing: the sum could overflow.
     if ((sizes < 1) | (sizes > largest)).any() or int(sizes.sum()) != count:
         raise _wrong(f"the blocks of the {what} have other sizes than 1 to {largest}, or do not add up to {count}")
     needed = len(sizes) * (slots or 0) * _VALUE_BYTES
@@ -92,7 +92,7 @@ def check_quotas(quotas: Indices, groups: Indices, settings: HyFDCASettings) -> 
     if settings.picks is None:
         _check_shape("the numbers of picks", quotas, 0)
     elif settings.picking == "independent":
-        # With fewer units than agreed, sums would disclose single rows to the server.
+        # Sums over fewer units than agreed would disclose single rows to the server.
         if quotas.tolist() != [settings.picks]:
             raise _wrong(f"the number of picks is not algorithm.picks, {settings.picks}")
     else:
@@ -109,7 +109,7 @@ def check_layouts(layouts: Mapping[str, Layout], key: PublicKey, settings: HyFDC
             layout.check_fits(key)
         except EncryptionError as error:
             raise _wrong(f"the layout of the {name}s is impossible: {error}") from None
-        # Sums have twice the precision, as the line search divides differences of them.
+        # Twice the precision for figures, because the line search divides differences of their sums.
         wanted = precision * (2 if name == "figure" else 1)
         if layout.fraction_bits != wanted:
             raise _wrong(

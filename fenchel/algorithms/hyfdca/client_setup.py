@@ -30,7 +30,8 @@ from fenchel.keys.pseudonyms import cell_pseudonyms, label_pseudonyms, pseudonym
 
 log = logging.getLogger("fenchel.client")
 
-_PUBLIC_ALIGNMENT_KEY = b"privacy: none"  # in plaintext runs, whose pseudonyms are not secret
+# known hash key for pseudonyms in plaintext runs, which need no secret pseudonyms
+_PUBLIC_ALIGNMENT_KEY = b"privacy: none"
 _RANGES = {
     "score": "inner products (algorithm.encryption.largest_score)",
     "dual": "dual variables (their bound follows from algorithm.encryption.largest_dual and the largest target)",
@@ -38,7 +39,7 @@ _RANGES = {
     "norm": "squared norms of rows (algorithm.encryption.largest_norm)",
     "primal": "contributions to the model (their bound follows from the longest row)",
 }
-_UNIT_NORM = 1 + 2e-5  # bound on the squared norm of rows that were normalised, possibly in float32
+_UNIT_NORM = 1 + 2e-5  # bound on the squared norm of normalised rows, with the rounding errors of float32
 
 
 class HyFDCASetupClient(ClientAlgorithm):
@@ -106,7 +107,7 @@ class HyFDCASetupClient(ClientAlgorithm):
         """Counts and times of encryption and decryption so far; ``None`` in plaintext."""
         return None if self._cipher is None else self._cipher.meter
 
-    # Setup
+    # Setup phases of the client
 
     @answers("introduce")
     def introduce(self) -> Values:
@@ -133,7 +134,7 @@ class HyFDCASetupClient(ClientAlgorithm):
             "features": self._problem.features_held,
             "cells": cells,
             "key": self._public_key_bytes(),
-            # Only the orders of magnitude, from which the server computes the layouts of ciphertexts.
+            # Disclose only orders of magnitude, from which the server computes the layouts of ciphertexts.
             "norm_bits": norm_bits(longest),
             "target_bits": target_bits(self._problem.targets),
         }
@@ -161,7 +162,7 @@ class HyFDCASetupClient(ClientAlgorithm):
         count, columns = self._problem.features.shape
         layouts: dict[str, Layout] = {}
         if self._cipher is not None:
-            chosen = (score_layout, dual_layout, figure_layout, norm_layout, primal_layout)  # as in _RANGES
+            chosen = (score_layout, dual_layout, figure_layout, norm_layout, primal_layout)  # in the order of _RANGES
             layouts = {name: layout_of(numbers) for name, numbers in zip(_RANGES, chosen, strict=True)}
             check_layouts(layouts, self._cipher.public, self.settings)
         slots = layouts["dual"].slots if layouts else None
@@ -220,7 +221,7 @@ class HyFDCASetupClient(ClientAlgorithm):
             )
         return {"long_rows": long if self.settings.preset in ("paper", "theory") else 0}
 
-    # How vectors travel
+    # Encodings of vectors in messages
 
     def _samples_in(self, what: str) -> Clear:
         if self._cipher is None:

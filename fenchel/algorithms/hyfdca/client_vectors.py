@@ -91,7 +91,7 @@ class Encrypted(Clear):
         try:
             return self.cipher.encrypt(padded.reshape(-1), self.layout).to_wire()
         except EncryptionError as error:
-            # The error's text is sent to the server, which must not learn the value.
+            # Only the client's log shows the value: the server receives the error's text and must not learn the value.
             log.error("%s: %s", self.what, error)
             finite = bool(np.isfinite(values).all())
             problem = (
@@ -115,7 +115,7 @@ class Encrypted(Clear):
         try:
             values = self.cipher.decrypt(vector).reshape(-1, self.layout.slots)
         except EncryptionError as error:
-            # The server chose the ciphertexts, so the position of the overflow would disclose their content.
+            # The position of the overflow would disclose the content of the ciphertexts, which the server chose.
             log.error("%s: %s", self.what, error)
             raise self._overflow() from None
         filled: NDArray[np.bool_] = np.arange(self.layout.slots) < sizes[:, None]

@@ -19,9 +19,9 @@ the model, and sums over clients for monitoring and line search."""
 
 KINDS: tuple[Kind, ...] = ("score", "dual", "norm", "primal", "figure")
 
-_SPARE = 2.0  # factor on the range of dual variables, as rounding and averaging may exceed it slightly
-_MARGIN = 4.0  # factor on a bound that is proved for full participation
-_CLEAR_BLOCK = 1024  # samples in a block without encryption
+_SPARE = 2.0  # safety factor on the range of dual variables, for rounding and averaging
+_MARGIN = 4.0  # safety factor on a bound that is proved only for full participation
+_CLEAR_BLOCK = 1024  # number of samples in a block of a run without encryption
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,14 @@ class DualRanges:
     def layouts(self) -> dict[Kind, Layout]:
         """Return the layout of each kind of vector. All per-sample vectors have the same blocks."""
         if self.key_bits is None:
-            return dict.fromkeys(KINDS, Layout(2, 0, 1, 1))  # a placeholder, as there are no ciphertexts
+            return dict.fromkeys(KINDS, Layout(2, 0, 1, 1))  # placeholder for runs without ciphertexts
         slots: dict[Kind, int] = {"score": self.block, "dual": self.block, "norm": self.block}
         return {kind: self._fitted(kind, slots.get(kind)) for kind in KINDS}
 
     def _fitted(self, kind: Kind, slots: int | None = None) -> Layout:
         largest, additions = self._bounds()[kind]
         assert self.key_bits is not None
-        # The line search divides differences of sums, which are as small as the gap near the optimum.
+        # The line search divides differences of sums, which near the optimum are as small as the duality gap.
         precision = self.settings.encryption.fraction_bits * (2 if kind == "figure" else 1)
         try:
             return Layout.fit(self.key_bits, precision, largest, additions, slots)
@@ -124,7 +124,7 @@ class DualRanges:
         contribution = self.samples * self._largest_change * math.sqrt(row)  # bound on |sum_i alpha_i x_im|
         return {
             "score": (score, self.holders),
-            "dual": (_SPARE * self.largest_dual, self.holders + 1),  # alpha_0 plus a change of each holder
+            "dual": (_SPARE * self.largest_dual, self.holders + 1),  # alpha_0 plus one change by each holder
             "norm": (self.longest_part, self.holders),
             "primal": (contribution, self.clients),
             "figure": (self._largest_figure(row, score), self.clients),
@@ -138,7 +138,7 @@ class DualRanges:
         w^T v and ||v||^2, where v = A delta.
         """
         dual, change, target = self.largest_dual, self._largest_change, self.largest_target
-        # The conjugate of the logistic loss is an entropy, of magnitude at most ln 2.
+        # The conjugate of the logistic loss is an entropy, with magnitude at most ln 2.
         curvature = conjugate_curvature(self.loss) or 0.0
         bounds = [
             1 + score if self._bounded else (target + score) * (target + score) / 2,

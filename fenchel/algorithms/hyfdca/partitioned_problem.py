@@ -28,7 +28,7 @@ from fenchel.common.randomness import generator
 from fenchel.common.wire.schema import ArraySpec, CipherSpec, Expected
 from fenchel.common.wire.values import Value
 
-_SHORTEST = -100  # exponent of the least bound on a squared norm
+_SHORTEST = -100  # binary exponent at which bounds on a squared norm are clamped from below
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Hybrid:
         """True if any client holds only a part of a sample's features."""
         return bool((self.alignment.sample_holders > 1).any())
 
-    # Vectors
+    # Vectors over samples and features
 
     @cached_property
     def duals(self) -> Vectors:

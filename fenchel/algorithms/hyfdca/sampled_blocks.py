@@ -47,7 +47,8 @@ class SampledBlocks:
         for group in np.unique(held.group):
             here = self.alignment.groups[group]
             size = int(self.alignment.block_sizes[here.blocks].sum())
-            # In proportion to the group's share of its largest holder: about H in all, rounded up in each group.
+            # Each group gets a quota in proportion to its share of the samples of its largest holder. The quotas add up
+            # to about H; rounding up in each group adds a few samples.
             most = max(len(self.alignment.slices[other].positions) for other in here.clients)
             samples = max(1, round(size * min(1.0, wanted / most)))
             quotas.append(-(-samples // self.block) if self.settings.picks_blocks else samples)

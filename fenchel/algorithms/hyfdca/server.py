@@ -42,21 +42,21 @@ class HyFDCA(HyFDCASetup):
     async def round(self, t: int) -> None:
         """Run one outer iteration of Algorithm 1."""
         await self._prepare()
-        cohort = await self._welcome_back(self.sample())  # steps 2 and 3
+        cohort = await self._welcome_back(self.sample())  # steps 2 and 3 of Algorithm 1
         picked = {client: self.hybrid.picks.of(client, t) for client in cohort}
-        scores, cohort = await self._scores(cohort, picked)  # step 4
-        # The line search is exact if sums are over all clients; otherwise the step is damped.
+        scores, cohort = await self._scores(cohort, picked)  # step 4 of Algorithm 1
+        # The line search is exact only with sums over all clients; otherwise the step is damped.
         complete = len(cohort) == len(self.fleet.members) and not self.state.away
         searches = self._searches_line and complete
         monitors = complete and self._monitors(t)
         changed = await self._change_dual(t, cohort, picked, scores, damps=not searches, monitors=monitors)
-        changes = {client: reply["change"] for client, reply in changed.items()}  # step 5
+        changes = {client: reply["change"] for client, reply in changed.items()}  # step 5 of Algorithm 1
         known = monitors and len(changed) == len(cohort)
         figures = self._sum(changed, "figures") if known else None
         if self._searches_line:
             await self._search_line(changed.cohort, changes, picked, figures, searches=searches)
         else:
-            await self._aggregate(changed.cohort, changes, picked, figures)  # steps 6 to 8
+            await self._aggregate(changed.cohort, changes, picked, figures)  # steps 6 to 8 of Algorithm 1
 
     async def _welcome_back(self, cohort: Cohort) -> Cohort:
         """Steps 2 and 3: send alpha_0 to returning clients, and collect their contributions to the primal.
@@ -144,7 +144,7 @@ class HyFDCA(HyFDCASetup):
         state = self.state
         assert state.dual is not None
         state.dual = self.hybrid.duals.added(state.dual, changes, {client: picked[client].blocks for client in changes})
-        state.synced = []  # until they answer
+        state.synced = []  # refilled below with the clients that answer "aggregate"
         aggregated = await self._spread("aggregate", "dual", state.dual, cohort, picked, figures, {})
         self._record(_revealed(aggregated, figures), 1.0)
         self._take_contributions(aggregated)
@@ -184,7 +184,7 @@ class HyFDCA(HyFDCASetup):
             total = cast(Vector, self.hybrid.primals.total(self.state.contributions))
             self.model = total / self.hybrid.scale
 
-    # Outer line search (specification, section 3.3)
+    # Outer line search (docs/specifications/hyfdca.md, section 3.3)
 
     async def _search_line(
         self,
@@ -204,8 +204,8 @@ class HyFDCA(HyFDCASetup):
         shares = {client: cast(Stored, reply["contribution"]) for client, reply in proposed.items()}
         g = 1.0
         if searches:
-            # If a client is lost here, the sums are not those of D, and would disclose sums over the others. They are
-            # not decrypted, and no step is taken.
+            # If a client is lost here, the sums cover only the other clients: they are not those of D, and decrypting
+            # them would disclose these clients' sums. The server then decrypts nothing and takes no step.
             g = await self._best_step(shares, proposed) if complete else 0.0
             self._note_stall(proposed.cohort, complete=complete)
         self._record(_revealed(proposed, figures), g)
@@ -215,7 +215,7 @@ class HyFDCA(HyFDCASetup):
     async def _step(self, cohort: Cohort, shares: Mapping[str, Stored], delta: Stored, g: float) -> None:
         """alpha_k += g delta on all clients; update contributions and model."""
         contributions = self.state.contributions
-        if self.settings.protect_primal:  # ciphertexts cannot be multiplied by g, so clients send new ones
+        if self.settings.protect_primal:  # ciphertexts cannot be multiplied by g: each client sends a new one
             answers = await cohort.ask("advance", returns=self._contributions(cohort), step_size=g)
             contributions |= {c: cast(Stored, reply["contribution"]) for c, reply in answers.items()}
             cohort = answers.cohort
@@ -305,7 +305,7 @@ class HyFDCA(HyFDCASetup):
         state.missed = state.missed[needed_from:]
         state.away = {client: number - needed_from for client, number in state.away.items()}
 
-    # End
+    # End of the run
 
     async def finish(self) -> None:
         """Update all clients, so that w_0 = A alpha_0; measure the final model and disclose it.
@@ -355,7 +355,7 @@ class HyFDCA(HyFDCASetup):
         shared = await answered.ask(
             "figures", returns={"figures": self.hybrid.figures_expected(self.settings.monitored)}, **values
         )
-        if len(shared) == len(self.fleet.members):  # otherwise the sums are not over all samples
+        if len(shared) == len(self.fleet.members):  # partial sums would not cover all samples
             self._record(await self._reveal(shared, "figures", self.settings.monitored), math.nan)
 
     @property
@@ -367,7 +367,7 @@ class HyFDCA(HyFDCASetup):
         """Return objective, dual objective and gap of the model at the start of the round."""
         return dict(self.state.figures)
 
-    # Sums over clients that the server may know
+    # Sums over clients that the run may disclose to the server
 
     def _sum(self, replies: Replies, name: str) -> Value:
         return self.hybrid.summed(replies.values_of(name))
@@ -403,7 +403,7 @@ class HyFDCA(HyFDCASetup):
             "outer_step": g,
         }
 
-    # What follows from the settings
+    # Derived settings
 
     def _monitors(self, t: int) -> bool:
         """Return whether objective and gap are measured in round ``t``, which needs the scores of all samples."""

@@ -41,7 +41,7 @@ from fenchel.proto import fenchel_pb2 as pb
 
 log = logging.getLogger("fenchel.server")
 
-# Approximate peak of memory for each pseudonym while pseudonyms are compared:
+# Approximate peak memory per pseudonym of a sample or a value during alignment, in bytes
 _SAMPLE_BYTES, _VALUE_BYTES = 256, 128
 _LARGEST_TARGET_BITS = 128
 
@@ -108,7 +108,7 @@ class HyFDCASetup(Algorithm):
         self._expected_key = context.public_key
         self._sampler = self.fleet.participation.sampler.kind
         if self.settings.key_bits is not None:
-            self.settings.backend()  # raises if this machine does not have it
+            self.settings.backend()  # raises an error if this machine lacks the encryption backend
         problem = context.objective
         require_one_score(problem, "hyfdca")
         assert isinstance(problem, LinearObjective)
@@ -141,7 +141,8 @@ class HyFDCASetup(Algorithm):
             return
         held, norms, targets = {}, {}, {}
         for number, client in enumerate(self.fleet.members):
-            shard = data.shard(number, len(self.fleet.members))  # one at a time, as shards may be large
+            # shards are loaded one at a time because they may be large
+            shard = data.shard(number, len(self.fleet.members))
             exponent = norm_bits(float(squared_norms(shard.features).max()))
             try:
                 norms[client] = checked_norm_bits(exponent, client, self.settings.encryption)
@@ -149,7 +150,7 @@ class HyFDCASetup(Algorithm):
                 raise SettingsError(str(error), key="algorithm.encryption.largest_norm") from None
             targets[client] = target_bits(self._loss.targets(shard.labels, shard.classes, np.dtype(np.float64)))
             names = np.ascontiguousarray(shard.samples_held, np.int64).view(np.uint8).reshape(-1, 8)
-            held[client] = HeldEntries(names, np.empty(0, np.int64))  # row numbers in place of pseudonyms
+            held[client] = HeldEntries(names, np.empty(0, np.int64))  # row numbers stand in for pseudonyms
         ranges = self._hybrid(held, norms, targets, None).ranges
         _ = ranges.block, ranges.layouts
 
@@ -160,7 +161,7 @@ class HyFDCASetup(Algorithm):
         shards = {client: self._shard(client) for client in clients}
         samples = {client: shard.samples for client, shard in shards.items()}
         features = {client: shard.features_held for client, shard in shards.items()}
-        # Before pseudonyms are sent. The number of cells of ragged data is known only with their pseudonyms.
+        # Check memory before clients send pseudonyms. Only the pseudonyms of ragged data reveal its number of cells.
         self._check_memory("samples and features", {c: samples[c] + features[c] for c in clients}, _SAMPLE_BYTES)
 
         def pseudonyms(rows: int | None, width: int, most: int | None = None) -> ArraySpec:
@@ -258,7 +259,7 @@ class HyFDCASetup(Algorithm):
     async def _share_norms(self, all_clients: Cohort) -> None:
         """S3 and S4: send each client its alignment, and sum ||x_{k,i}||^2 over the holders."""
         slices = self.hybrid.alignment.slices
-        features = self.hybrid.feature_arrangement.slices  # without blocks unless features are encrypted
+        features = self.hybrid.feature_arrangement.slices  # features form blocks only if they are encrypted
         quotas = {client: np.array(self.hybrid.picks.quotas(client), np.int64) for client in all_clients}
         layouts: dict[str, Any] = {
             f"{name}_layout": layout_numbers(layout) for name, layout in self.hybrid.ranges.layouts.items()
@@ -296,7 +297,7 @@ class HyFDCASetup(Algorithm):
                 self.settings.preset,
             )
 
-    # What follows from the settings, and from the setup
+    # Derived settings
 
     @property
     def _searches_line(self) -> bool:
@@ -322,7 +323,7 @@ class HyFDCASetup(Algorithm):
         problem, ascends = (self._loss, self._l2, self.model.size), self._searches_line
         return Hybrid(self.settings, self.fleet.seed, *problem, held, norms, targets, key, ascends=ascends)
 
-    # How vectors travel
+    # Encodings of vectors in messages
 
     def _contributions(self, cohort: Cohort) -> dict[str, Expected | Each[Expected]]:
         """Return the schema of replies that contain what_k."""

@@ -35,8 +35,8 @@ from fenchel.fleet.addressing import Each
 OMEGA_MIN = 1e-3
 """Smallest factor on gradients with ``lambda-scaled``, so that drifts of clients without weight are renewed."""
 
-_FALLBACK = 0.1  # mu if no smoothness is known, or no drift depends on mu
-_FAR_BELOW = 0.1  # ratio of an explicit mu to the smoothness below which there is a warning
+_FALLBACK = 0.1  # value of mu if the smoothness is unknown, or if no drift depends on mu
+_FAR_BELOW = 0.1  # ratio of an explicit mu to the smoothness below which a warning is logged
 
 
 class DRDMSettings(SampledByWeightSettings):
@@ -169,7 +169,8 @@ class DRDM(SampledByWeight):
         if not mu or settings.dual_step_size == 0 or not settings.correction.startswith("lambda"):
             return ()
         if not isinstance(self.objective, LinearObjective):
-            return ()  # the smoothness over all samples bounds that of clients only for means over samples
+            # the smoothness over all samples bounds that of each client only if the loss is a mean over samples
+            return ()
         known = smoothness()
         if not math.isfinite(known):
             return ()

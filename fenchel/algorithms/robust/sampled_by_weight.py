@@ -28,9 +28,9 @@ from fenchel.fleet.cohort import Cohort
 
 log = logging.getLogger("fenchel.server")
 
-_QUIET = 0.3  # share of the dual step that would remove all weight from clients that were not asked
-_NOTABLE = 10  # ratio of a first loss to the median above which it is logged, as it shortens dual steps
-_APART = 1e3  # ratio of a first loss to the median at which it is capped for dual_step_size
+_QUIET = 0.3  # fraction of the dual step that would remove all weight from clients outside the cohort
+_NOTABLE = 10  # ratio of an initial loss to the median above which the loss is logged, as it shortens dual steps
+_APART = 1e3  # ratio of an initial loss to the median at which the loss is capped for dual_step_size
 
 
 class SampledByWeight(Robust):
@@ -106,7 +106,8 @@ class SampledByWeight(Robust):
         losses = self.heard(await self._losses(self.fleet.all(), self.model, min_replies=None))
         self.state.dual_step_size = self._quiet_step(losses)
         log.info("dual_step_size is set to %.3g", self.state.dual_step_size)
-        self.state.losses[:] = np.nan  # the control variate begins at 0, as in runs with a given gamma
+        # reset the losses, so that the control variate begins at 0 as in runs with a given gamma
+        self.state.losses[:] = np.nan
 
     def _quiet_step(self, losses: NDArray[np.float64]) -> float:
         """Return gamma = 0.3 / (tau N l), where l is the mean of the initial losses, shape (m,).

@@ -32,7 +32,8 @@ class Budget:
     accountant: Accountant = field(default_factory=Accountant)
     scope: str = ""
     releases: Counter[Release] = field(default_factory=Counter)
-    _known: tuple[Release, int, int] | None = None  # kind, number of it that fits, number of all others charged
+    # kind of release, number of such releases that fit, number of other releases charged
+    _known: tuple[Release, int, int] | None = None
 
     @property
     def uploads(self) -> int:

@@ -63,7 +63,7 @@ def discrete_gaussian(key: bytes, scale: float, count: int, *, margin: float = _
     while filled < count:
         proposals = min(int(2.2 * (count - filled)) + 16, _AT_ONCE)
         words = np.frombuffer(keystream.update(bytes(24 * proposals)), "<u8").reshape(proposals, 3)
-        lowest = words[:, 0] & (~words[:, 0] + np.uint64(1))  # 2^V: the lowest bit that is set
+        lowest = words[:, 0] & (~words[:, 0] + np.uint64(1))  # 2^V, the lowest bit that is set
         blocks = np.bitwise_count(lowest - np.uint64(1)).astype(np.int64)
         magnitude = (blocks << shift) + (words[:, 1] & block).astype(np.int64)
         threshold = np.exp(-0.5 * np.square(magnitude / scale)) * lowest * (2.0**64 / acceptance.bound)
@@ -72,7 +72,7 @@ def discrete_gaussian(key: bytes, scale: float, count: int, *, margin: float = _
         for i in np.flatnonzero(np.abs(excess) <= margin * threshold + 2):
             accepted[i] = acceptance.decide(seen + int(i), int(magnitude[i]), int(words[i, 2]))
         negative = (words[:, 1] >> np.uint64(63)).astype(bool)
-        accepted &= (magnitude > 0) | ~negative  # reject -0, so that 0 is not proposed twice
+        accepted &= (magnitude > 0) | ~negative  # reject -0, so that 0 is proposed only once
         drawn = np.where(negative, -magnitude, magnitude)[accepted][: count - filled]
         samples[filled : filled + drawn.size] = drawn
         filled, seen = filled + drawn.size, seen + proposals
@@ -89,10 +89,10 @@ class _Acceptance:
     """
 
     def __init__(self, key: bytes, scale: float) -> None:
-        self.shift = math.frexp(scale)[1] - 1  # ``m``: blocks have the length ``2^m``
+        self.shift = math.frexp(scale)[1] - 1  # ``m``, where blocks have length ``2^m``
         self._key = key
         self._twice_variance = 2 * Fraction(scale) ** 2
-        # The numerator decreases within a block, and from block to block.
+        # The numerator decreases within each block and from one block to the next.
         starts = [self._numerator(block << self.shift, 64, gmpy2.RoundUp) for block in range(8)]
         self.bound = float(max(starts)) * (1 + 1e-9)
 
@@ -111,7 +111,7 @@ class _Acceptance:
         further = Cipher(ChaCha20(self._key, nonce), mode=None).encryptor()
         bits = 64
         while True:
-            # The numerator is compared with u B, both times 2^bits.
+            # Compare the numerator with u B, both scaled by 2^bits.
             if (word + 1) * Fraction(self.bound) <= self._scaled(magnitude, bits, gmpy2.RoundDown):
                 return True
             if word * Fraction(self.bound) >= self._scaled(magnitude, bits, gmpy2.RoundUp):

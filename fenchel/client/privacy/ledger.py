@@ -78,8 +78,8 @@ class Ledger:
         self._counter = count
         self._budget = Budget(cap, delta, accountant or Accountant())
         self._policy = policy
-        self.charges: dict[str, tuple[Any, Release]] = {}  # round and release, by digest of the payload
-        self._marks: dict[str, int] = {}  # lengths of policies' ledgers, by path
+        self.charges: dict[str, tuple[Any, Release]] = {}  # round and release of each payload, by its digest
+        self._marks: dict[str, int] = {}  # length of each policy's ledger, by its path
         header = {"kind": _KIND, "version": _VERSION, "owner": owner}
         self._file = LedgerFile(path, header, (1, _VERSION), self._take)
         at_least = max(at_least, counted(count))
@@ -222,7 +222,7 @@ class PolicyLedger:
     def __init__(self, account: Account, path: Path, *, cap: float | None, delta: float, at_least: int = 0) -> None:
         self._account = account
         self._path = path
-        # The accountant is fixed, as the run's is chosen by the server.
+        # A fixed accountant, because the server chooses the accountant of a run.
         self._budget = Budget(cap, delta, scope=" in all runs of its policy")
         self._payloads: set[str] = set()
         self._of_runs: Counter[str] = Counter()

@@ -53,8 +53,8 @@ class LedgerFile:
         self._shared = shared
         self._chain = ""
         self._lines = 0
-        self._size = 0  # bytes of complete lines
-        self._settled = False  # whether the file's entry in its folder is synced to disk
+        self._size = 0  # size in bytes of the complete lines
+        self._settled = False  # True once the file's entry in its folder is synced to disk
         if path is not None and path.exists():
             with self.held():
                 if not shared:
@@ -76,7 +76,7 @@ class LedgerFile:
             with writing_ledger(self.path):
                 make_private_folder(self.path.parent)
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-                stack.callback(os.close, descriptor)  # also releases the lock
+                stack.callback(os.close, descriptor)  # closing the descriptor also releases the lock
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             self._read(self.path)
             yield
@@ -108,7 +108,7 @@ class LedgerFile:
         self._check_present(path)
         make_private_folder(path.parent)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-        # Unbuffered, as closing a buffered file would write again what did not fit.
+        # Closing a buffered file after a failed write would write the remaining bytes again.
         with os.fdopen(descriptor, "wb", buffering=0) as file:
             os.fchmod(descriptor, 0o600)
             if file.seek(0, os.SEEK_END) != self._size:
@@ -118,9 +118,9 @@ class LedgerFile:
                     lines = lines[file.write(lines) :]
                 os.fsync(descriptor)
             except OSError:
-                os.ftruncate(descriptor, self._size)  # leave no partial line, for example on a full disk
+                os.ftruncate(descriptor, self._size)  # remove a partial line, for example on a full disk
                 raise
-        if not self._settled:  # once in each process, as an earlier one may have died before its sync
+        if not self._settled:  # sync once in each process: an earlier process may have ended before its sync
             settle(path.parent)
             self._settled = True
 

@@ -97,11 +97,11 @@ class Policy(Section):
             wanted.append(f"encrypts {given}, but the policy requires encryption")
         if self.protect_primal and not algorithm.hides_model:
             wanted.append("shows the server this client's contributions, but the policy requires protect_primal: true")
-        picks = getattr(algorithm, "picks", None)  # None for all blocks, and for algorithms without blocks
+        picks = getattr(algorithm, "picks", None)  # None if clients use all blocks, or if the algorithm has no blocks
         if (least := self.least_picks) is not None and isinstance(picks, int):
             if picks < least:
                 wanted.append(f"has picks: {picks}, but the policy requires at least {least}")
-            # With fewer, the server can compute a client's share from those of the others.
+            # If a client's share is too small, the server can compute it from the shares of other clients.
             elif getattr(algorithm, "picking", None) == "common":
                 wanted.append(
                     f"has picking: common, where this client's part may be smaller than the {least} picks that the "

@@ -134,12 +134,13 @@ class Protection:
         last place of the initial model and of C.
         """
         facts, limits = self.facts, np.finfo(values.dtype)
-        eps, tiny = float(limits.eps), float(limits.tiny)  # tiny: the smallest normal number
+        eps, tiny = float(limits.eps), float(limits.tiny)  # machine epsilon and smallest normal number
         reach = max(1.0, facts.step_size * facts.steps, 1 / facts.penalty if facts.penalty else 0.0)
-        # Each step has b products per coordinate of the gradient, whose errors are multiplied by features and step size
-        # (the latter is in `reach`), and a few of its own: by step size, rho and a weight. Sums near 0 are exact.
-        # `tiny` is 2^24 times u / 2 in single precision and 2^53 times in double, which covers all of them. Rounding
-        # the step size itself, by u / 2, moves a step by that times the norm of a gradient, at most G.
+        # A step has b products per coordinate of the gradient, each with a rounding error that features and step size
+        # multiply (`reach` contains the step size). Further products of a step are those by step size, rho and a
+        # weight. Sums near 0 are exact. `tiny`, 2^24 times u / 2 in single precision and 2^53 times in double, covers
+        # all of these errors. The error u / 2 of the step size itself moves a step by that times the norm of a
+        # gradient, at most G.
         last_place = (eps * largest + tiny * max(1.0, self.privacy.clip)) * reach
         of_steps = 4 * facts.steps * last_place * float(np.sqrt(values.size))
         return of_steps + 4 * eps * (self.clip_update or 0.0)
@@ -188,7 +189,8 @@ def protection_of(
     check_noise(settings, facts, release.noise_multiplier)
     if policy is not None:
         policy.check_privacy(client, privacy, release.noise_multiplier, facts.support)
-    limit = privacy.budget if privacy.mechanism != "paper" else None  # the paper's mechanism has its own formula
+    # the mechanism of the paper has its own formula for the budget
+    limit = privacy.budget if privacy.mechanism != "paper" else None
     _check_ledger(folder)
     if policy is not None:
         _check_first(client, Budget(policy.maximum_epsilon, policy.delta), release)
@@ -207,7 +209,7 @@ def protection_of(
         _check_first(client, Budget(limit, privacy.delta, Accountant(privacy.accountant)), release)
         if of_all_runs is not None:
             of_all_runs.check(release)
-    ledger.begin()  # before the secret is made, so that every client with a secret has a ledger
+    ledger.begin()  # create the ledger before the secret, so that every client with a secret has a ledger
     return Protection(privacy, facts, release, _randomness(client, settings, folder), ledger)
 
 

@@ -1,1 +1,1 @@
-"""The commands of the command line, by what they are about."""
+"""Commands of the command line, with a module for each subject."""

@@ -1,4 +1,4 @@
-"""Commands that make certificates (all at once, or an authority, a server's, a client's), replace and revoke them."""
+"""Commands that issue, replace, revoke and show certificates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_everything(
     clients: Annotated[int, typer.Option(min=1, help="number of client identities")],
     force: Force = False,
 ) -> None:
-    """Make an authority, a server certificate, and client-000, client-001, ... in one folder."""
+    """Make an authority, a server certificate, and client certificates client-000, client-001, ... in one folder."""
     from fenchel.deploy.certificates.making import make_all
     from fenchel.deploy.launch.names import client_names
 
@@ -44,7 +44,7 @@ def authority(
     days: Days = 3650,
     force: Force = False,
 ) -> None:
-    """Make a certificate authority; its key signs who may take part."""
+    """Make a certificate authority, whose key signs the certificates of all participants."""
     from fenchel.deploy.certificates.authority import make_authority
 
     make_authority(folder, name, days=days, force=force)
@@ -68,7 +68,7 @@ def client(
     days: Days = 397,
     force: Force = False,
 ) -> None:
-    """Make a client's certificate; its name is the client's identity."""
+    """Make a client's certificate, whose name is the client's identity."""
     from fenchel.deploy.certificates.making import make_client
 
     make_client(authority, folder, name, days=days, force=force)
@@ -87,10 +87,10 @@ def invite(
     minutes: Annotated[int, typer.Option(min=1, help="how long the tokens count")] = 60,
     days: Days = 397,
 ) -> None:
-    """Invite clients to make their keys where they are: print a token for each, and sign what comes with one.
+    """Print a token for each invited client, and sign the certificate request that comes with a token.
 
-    Give each client its own token, by a private way, for fenchel client --token. A token counts once,
-    while this command runs. Private keys stay with the clients.
+    Give each client its token over a private channel, for fenchel client --token. A token is valid once, while this
+    command runs. Each client makes its own private key and keeps it.
     """
     from fenchel.deploy.address import Address, everywhere
     from fenchel.deploy.certificates.authority import Authority as Signer
@@ -120,7 +120,7 @@ def monitor(
     days: Days = 397,
     force: Force = False,
 ) -> None:
-    """Make a monitor's certificate: with it one can check the server's health, and take no part in a run."""
+    """Make a monitor's certificate, which permits checks of the server's health but no participation in a run."""
     from fenchel.deploy.certificates.making import make_monitor
 
     make_monitor(authority, folder, name, days=days, force=force)
@@ -135,8 +135,8 @@ def renew(
 ) -> None:
     """Replace a certificate and its key by new ones for the same name or hosts.
 
-    A server or client that uses the folder takes them up at its next connection, without a restart. The old
-    certificate is valid until it expires, or is revoked by the number that this command prints.
+    A server or client with this folder uses the new pair from its next connection on, without a restart. The old
+    certificate remains valid until it expires or is revoked by the serial number that this command prints.
     """
     from fenchel.deploy.certificates.description import describe
     from fenchel.deploy.certificates.making import renew as replace
@@ -165,9 +165,9 @@ def revoke(
 ) -> None:
     """Revoke certificates: write the authority's list, revoked.pem, for the folders of the server and the clients.
 
-    A server that runs looks at revoked.pem in its --certs folder every few seconds. It ends the streams of clients
-    on the list and accepts none from them; the run goes on as without them. A client that has the list in its
-    --certs folder shares no secrets with those on it, whatever the server says.
+    A running server reads revoked.pem in its --certs folder every few seconds. It ends the streams of revoked clients
+    and accepts no new ones; the run continues without these clients. A client with the list in its --certs folder
+    shares no secrets with revoked clients, even if the server requests it.
     """
     from fenchel.common.storage.store import write_text
     from fenchel.common.tls.revocation import REVOKED
@@ -198,7 +198,7 @@ def _number(serial: str) -> int:
 
 @app.command()
 def show(folder: Folder, as_json: JsonOption = False) -> None:
-    """Tell what a folder's certificate is for, until when, and check it against its authority."""
+    """Show the purpose and expiry of a folder's certificate, and verify it against its authority."""
     from fenchel.common.tls.credentials import Credentials
     from fenchel.deploy.certificates.description import describe
     from fenchel.deploy.certificates.pairs import check_pair

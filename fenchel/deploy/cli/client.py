@@ -1,4 +1,4 @@
-"""``fenchel client``: the clients of one process, which dial a server and work until it says that the run is over."""
+"""Command ``fenchel client``: one or more clients in one process, which connect to a server until the run ends."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def client(
     ] = None,
     relays: Annotated[list[str] | None, typer.Option("--relay", hidden=True)] = None,
 ) -> None:
-    """Take part in a run: dial the server, and work until it says that the run is over."""
+    """Take part in a run: connect to the server and work until the run ends."""
     from fenchel.client.client_process import LifelineError, host
     from fenchel.client.joining import Participant
     from fenchel.client.local_data import DataProvider, LocalData, OwnFile
@@ -249,7 +249,7 @@ def client(
 
 
 def _accept(token: str, certs: Path, sessions: int | None) -> None:
-    """Get the certificate that a token leads to, if there is none in the folder."""
+    """Obtain a certificate in exchange for a token, unless the folder has one."""
     from fenchel.common.tls.credentials import CERTIFICATE, Credentials
     from fenchel.deploy.certificates.description import common_name, key_fingerprint
     from fenchel.deploy.invitations.acceptance import accept
@@ -276,7 +276,7 @@ def _accept(token: str, certs: Path, sessions: int | None) -> None:
 def _identities(
     certs: Path | None, claim: Path | None, sessions: int | None, first: int, name: str | None
 ) -> dict[str, Credentials | None]:
-    """Return who this process is, by client id, each with its certificate or, with --insecure, without one."""
+    """Return the identities of this process: credentials by client id, ``None`` with ``--insecure``."""
     from fenchel.common.tls.credentials import Credentials
     from fenchel.deploy.certificates.claims import claim as claim_identity
     from fenchel.deploy.certificates.description import common_name
@@ -307,7 +307,7 @@ def _identities(
 
 
 def _check_pairs(identities: Mapping[str, Credentials | None]) -> None:
-    """Refuse certificates that fit no key, and warn of keys that others can read."""
+    """Reject certificates without a matching key, and warn of keys that other users can read."""
     from fenchel.deploy.certificates.pairs import check_pair
 
     for pair in identities.values():

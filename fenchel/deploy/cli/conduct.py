@@ -1,4 +1,4 @@
-"""Conduct of a run by a command: its settings, its folder and log, interruptions, warnings and outcome."""
+"""Common steps of commands that conduct a run: settings, run folder, log, interruption, warnings and outcome."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def chosen_settings(
     previous: bool,
     own: OwnFiles | None = None,
 ) -> tuple[RunSettings, RunFolder | None]:
-    """Return the settings of a new run, or those of a run to resume and its folder.
+    """Return the settings of a new run, or the settings and the folder of a run to resume.
 
     Parameters
     ----------
     own
-        Files that clients bring, in place of the data of a new run's settings.
+        Clients' own data files, which replace the data in the settings of a new run.
     """
     if resume is None:
         if previous:
@@ -53,7 +53,7 @@ def chosen_settings(
 def chosen_values(
     settings: Path | None, overrides: list[str] | None, clients: str | None, own: OwnFiles | None
 ) -> tuple[dict[str, Any], str]:
-    """Return the settings of a new run, not validated, and the path of their file."""
+    """Return the unvalidated settings of a new run, and the path of the settings file."""
     if settings is None:
         raise SettingsError("no settings given; give a file, a name such as quickstart, or --resume RUN")
     path = shipped_or_own(settings)
@@ -65,7 +65,7 @@ def chosen_values(
 
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine until it is done; SIGTERM ends it as Ctrl-C does."""
+    """Run a coroutine to its end; SIGTERM interrupts it in the same way as Ctrl-C."""
 
     async def guarded() -> T:
         task = asyncio.current_task()
@@ -78,7 +78,7 @@ def interruptible(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def conducted(folder: RunFolder) -> Iterator[None]:
-    """Write a run's log; of a run that ends early say what is saved, or remove its folder if it never began."""
+    """Write a run's log; after an early end report the saved files, or remove the folder of a run that never began."""
     try:
         with folder.kept_if_begun(), log_to_file(folder.log):
             yield
@@ -89,7 +89,7 @@ def conducted(folder: RunFolder) -> Iterator[None]:
 
 
 def show_warnings(settings: RunSettings) -> None:
-    """Show the warnings of a run's algorithm in a panel each."""
+    """Show each warning of a run's algorithm in a panel."""
     from rich.panel import Panel
     from rich.text import Text
 
@@ -99,7 +99,7 @@ def show_warnings(settings: RunSettings) -> None:
 
 
 def show_outcome(console: Console, folder: RunFolder, summary: Summary, *, as_json: bool, quiet: bool) -> None:
-    """Write the report, and say how it went."""
+    """Write the report, and print the outcome of the run."""
     from fenchel.report.render.page import write_report
     from fenchel.report.render.terminal import show
     from fenchel.report.run import Run

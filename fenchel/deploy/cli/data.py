@@ -1,4 +1,4 @@
-"""Commands about data: list, fetch, import, extract, show."""
+"""Commands on data sets: ``list``, ``fetch``, ``import``, ``extract`` and ``show``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMN_WIDTH = 6  # of a client in the terminal; the picture has room for all c
 
 @app.command("list")
 def list_sets(as_json: JsonOption = False) -> None:
-    """List the named data sets, and which of them are on this machine."""
+    """List the named data sets, and mark those on this machine."""
     from fenchel.common.data.catalogue import CATALOGUE, UNPUBLISHED, known_names, locate
 
     rows = []
@@ -75,7 +75,7 @@ def import_set(
     max_features: MaxFeaturesOption = ORDINARY.features,
     max_data_bytes: MaxDataBytesOption = ORDINARY.bytes,
 ) -> None:
-    """Make a named data set of files that you have."""
+    """Make a named data set from local files."""
     from fenchel.common.data.catalogue import import_files
 
     made = import_files(name, files, label=label, limits=DataLimits(max_features, max_data_bytes))
@@ -90,7 +90,7 @@ def extract(
         int | None, typer.Option(min=1, help="threads of the network; default all that there are")
     ] = None,
 ) -> None:
-    """Compute the features of all images of a run beforehand, so that its processes only read them."""
+    """Compute the features of all images of a run in advance, so that its processes only read them."""
     import os
 
     from fenchel.common.data.extractor import feature_folder
@@ -118,7 +118,7 @@ def show(
     clients: ClientsOption = None,
     picture: Annotated[Path | None, typer.Option(help="also draw the table, as PNG")] = None,
 ) -> None:
-    """Print, and draw, how many samples of each class each client would hold, and how many are positive."""
+    """Print (and draw) each client's number of samples of each class and of positive samples."""
     from fenchel.common.data.source import DataSource
     from fenchel.common.data.table import partition_table
     from fenchel.common.settings.run import load

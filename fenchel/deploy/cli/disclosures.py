@@ -1,4 +1,4 @@
-"""The command disclosures: what each party of a run could see."""
+"""Command ``fenchel disclosures``: the information that each party of a run received."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from fenchel.deploy.cli.printing import plain_table, print_json, say
 def disclosures(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="run folder, finished or not")], as_json: JsonOption = False
 ) -> None:
-    """Tell what each party of a run could see: every kind of message that crossed, in clear or not.
+    """Show the information that each party of a run received, by kind of message, in plaintext or encrypted.
 
-    The account is kept by the server from what crossed; docs/security.md says how to read it.
+    The server's disclosure record contains the messages that it sent and received. docs/security.md explains the
+    output.
     """
     from fenchel.report.disclosures import disclosure_rows, exporter_rows, head_rows, load_disclosures, noise_rows
     from fenchel.report.formatting import plain
@@ -54,7 +55,7 @@ def disclosures(
 
 
 def _meanings(run: Path) -> dict[str, str]:
-    """Return, by phase, what the client half says that it does; of an algorithm from outside the project, nothing."""
+    """Return a description of each phase by the client half, but none for an algorithm from outside Fenchel."""
     from fenchel.algorithms.registry import client_half
     from fenchel.common.settings.registry import is_outside
     from fenchel.common.storage.run_folder import RunFolder

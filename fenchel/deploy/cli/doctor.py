@@ -1,4 +1,4 @@
-"""``fenchel doctor``: what this machine offers, what it lacks, and what to do about that."""
+"""Command ``fenchel doctor``: capabilities of this machine, missing parts, and remedies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PATIENCE = 10.0  # seconds for an answer of a program
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: a subject, what was found, and what to do where something is missing."""
+    """Finding on this machine: a subject, its state, and a remedy for a missing part."""
 
     subject: str
     found: str
@@ -33,7 +33,7 @@ class Finding:
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Show what this machine offers for runs, what is missing, and what to do about that."""
+    """Show this machine's capabilities for runs, missing parts, and remedies."""
     findings = [*_machine(), *_engines()]
     if as_json:
         print_json([asdict(finding) for finding in findings], indent=2)
@@ -101,7 +101,7 @@ def _port() -> Finding:
 
 
 def _unsynchronised() -> tuple[str, ...]:
-    """Return a remedy for a clock that is not kept right, as far as that can be known."""
+    """Return a remedy if the system clock is known not to be synchronised."""
     code, told = _answer("timedatectl", "show", "--property", "NTPSynchronized", "--value")
     return (
         ("not synchronised, and certificates go by it: timedatectl set-ntp true",) if (code, told) == (0, "no") else ()
@@ -115,7 +115,7 @@ def _engines() -> Iterator[Finding]:
 
 
 def _answer(*command: str) -> tuple[int | None, str]:
-    """Run a program; return its exit code, ``None`` where there is no answer, and what it printed."""
+    """Run a program; return its exit code (``None`` without an answer in time) and its output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired):

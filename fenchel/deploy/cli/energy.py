@@ -1,4 +1,4 @@
-"""The command energy: what runs cost their clients in energy and time, by a model of device and channel."""
+"""Command ``fenchel energy``: energy and time of the clients of runs, by a model of device and channel."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def energy(
     bandwidths: Annotated[str, typer.Option(metavar="HZ,...", help="bandwidths of the map")] = _BANDWIDTHS,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate the energy and time that runs cost their clients; find the best number of local steps.
+    """Estimate the energy and time of runs' clients, and find the best number of local steps.
 
-    Bytes are those that were measured; operations follow from the model and the settings; power, clock and channel
-    are the constants given here. docs/energy.md has the formulas.
+    The numbers of bytes are measured. The numbers of operations follow from the model and the settings. Options give
+    the constants of power, clock and channel. docs/energy.md has the formulas.
     """
     from fenchel.report.energy.local_steps import Measured, choice
     from fenchel.report.energy.model import Channel
@@ -113,7 +113,7 @@ def _drawn(
     widths: Sequence[float],
     path: Path,
 ) -> Path:
-    """Draw the map of channels, and return where it is."""
+    """Draw the map of channels, and return its path."""
     from fenchel.report.energy.local_steps import over_channels
     from fenchel.report.energy.picture import draw_map
 
@@ -130,7 +130,7 @@ def _say_choice(best: LeastEnergy) -> None:
 
 
 def _devices(words: Sequence[str]) -> Devices:
-    """Read files and single constants, the later before the earlier."""
+    """Return device constants from files and single assignments, of which later ones take precedence."""
     from fenchel.report.energy.model import Devices
 
     values: dict[str, Any] = {}

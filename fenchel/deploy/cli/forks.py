@@ -1,4 +1,4 @@
-"""The process that has imported Fenchel once, and forks as :mod:`fenchel.deploy.launch.fork_server` orders."""
+"""Fork server process, which imports Fenchel once and forks for :mod:`fenchel.deploy.launch.fork_server`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from fenchel.deploy.launch.fork_server import LENGTH
 
 @dataclass(frozen=True)
 class Order:
-    """A process that is wanted.
+    """Order for a new process.
 
     Attributes
     ----------
     output
-        Descriptor.
+        File descriptor for standard output and standard error.
     status
-        Descriptor to which the exit code is written.
+        File descriptor to which the fork server writes the exit code.
     given
-        Descriptor of standard input.
+        File descriptor of standard input; ``None`` to inherit that of the fork server.
     """
 
     words: Sequence[str]
@@ -41,7 +41,7 @@ class Order:
 
     @classmethod
     def received(cls, control: socket.socket) -> Self | None:
-        """Wait for the next order; return ``None`` when there will be no more."""
+        """Wait for the next order; return ``None`` after the last order."""
         header, descriptors, _, _ = socket.recv_fds(control, LENGTH, 3)
         if len(header) < LENGTH:
             return None
@@ -50,7 +50,7 @@ class Order:
         return cls(**order, output=output, status=status, given=given[0] if given else None)
 
     def become(self) -> NoReturn:
-        """Make this process the one that is wanted."""
+        """Turn this process into the ordered process."""
         for number in (signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         os.close(self.status)
@@ -72,7 +72,7 @@ class Order:
 
 
 def _serve(control: socket.socket) -> Order | None:
-    """Fork as ordered; return an order in the process that was forked for it, and ``None`` after the last order."""
+    """Fork a child for each order; return the order in the child, and ``None`` in the parent after the last order."""
     running: dict[int, int] = {}  # where to write the exit code, by process
     wake, woken = socket.socketpair()
     wake.setblocking(False)
@@ -106,7 +106,7 @@ def _serve(control: socket.socket) -> Order | None:
 
 
 def _reap(running: dict[int, int]) -> None:
-    """Tell how those processes ended that have."""
+    """Report the exit codes of all children that have ended."""
     while running:
         pid, state = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -121,7 +121,7 @@ def _reap(running: dict[int, int]) -> None:
 
 
 def main() -> None:
-    """Import what processes need, then fork until the end of orders."""
+    """Import the modules that processes need, then fork for each order."""
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))  # linear algebra must have no threads that a fork would lose
     set_up_process()
     import fenchel.algorithms.registry

@@ -1,4 +1,4 @@
-"""Commands that look and tell: check, algorithms, report, probe."""
+"""Read-only commands: ``check``, ``algorithms``, ``report`` and ``probe``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check(
     with_data: Annotated[bool, typer.Option("--data/--no-data", help="also open the data and divide it")] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a settings file: keys, values, combinations, data, partition. Starts nothing."""
+    """Check a settings file (keys, values, combinations, data and partition) without a run."""
     if schema:
         print_json(json_schema(), indent=2)
         return
@@ -59,7 +59,7 @@ def check(
 def _facts(
     settings: Path, overrides: Sequence[str], with_data: bool, console: Console
 ) -> tuple[dict[str, str], Sequence[str]]:
-    """Return facts about the run of a settings file, once it has been checked, and warnings."""
+    """Check a settings file; return facts about its run, and warnings."""
     from fenchel.deploy.launch.data import ensure
     from fenchel.server.preflight import check_run, open_data
 
@@ -84,7 +84,7 @@ def _facts(
 
 
 def _problems(error: FenchelError, settings: Path) -> list[dict[str, object]]:
-    """Return the problems of an error for a program: key, message, source and other parts of the place."""
+    """Return the problems of an error in machine-readable form: key, message and location."""
     parts = {name: value for name in Place.__annotations__ if (value := getattr(error, name)) not in (None, "")}
     several = error.problems if isinstance(error, SettingsError) and error.problems else ((error.key, error.problem),)
     return [{**parts, "key": key, "message": text, "source": error.source or str(settings)} for key, text in several]
@@ -152,7 +152,7 @@ def report(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one run, or compare several: a table here, and a self-contained HTML page (docs/report.md)."""
+    """Show one run, or compare several, as a table and as a self-contained HTML page (docs/report.md)."""
     from fenchel.report.optimum import optima_of
     from fenchel.report.render.page import write_report
     from fenchel.report.render.terminal import as_json as described
@@ -182,7 +182,7 @@ def report(
 
 
 def _run_paths(path: Path) -> list[Path]:
-    """Return the run folders in the folder of a sweep; of any other path, the path."""
+    """Return the run folders in a sweep's folder; for any other path, only the path itself."""
     from fenchel.report.index import run_folders
 
     return [folder.path for folder in run_folders(path)] or [path] if path.is_dir() else [path]
@@ -198,7 +198,7 @@ def probe(
     insecure: InsecureOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the way to a server: round-trip time, jitter, clock offset, throughput; a row a client."""
+    """Measure each client's round-trip time, jitter, clock offset and throughput to a server."""
     from fenchel.client.probe import probe as measure
     from fenchel.common.tls.credentials import Credentials
     from fenchel.deploy.address import Address
@@ -218,7 +218,7 @@ def probe(
 
 
 def _show_probes(rows: Sequence[Sequence[str]], console: Console) -> None:
-    """Print a row a client; of one client, or where they are too wide, a row a figure, so that no unit is cut."""
+    """Print a row for each client, or a row for each figure if there is one client or the terminal is narrow."""
     titles = ("client", "p50", "p90", "p99", "jitter", "clock offset", "up", "down")
     table = plain_table()
     for title in titles:

@@ -1,4 +1,4 @@
-"""The command that makes and shows the keys that clients share."""
+"""Command ``fenchel keys``, which makes and shows the keys shared by clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def keys(
     force: Annotated[bool, typer.Option("--force", help="replace the keys that are there")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make what clients share and the public key for the server, or show what a file of keys is; never a secret."""
+    """Make the clients' shared secrets and the server's public key, or describe a key file without its secrets."""
     match words:
         case ["show", file]:
             _show(Path(file), as_json)

@@ -1,7 +1,7 @@
-"""The command line: ``fenchel``.
+"""Command line ``fenchel``.
 
-Each command is a thin layer: it reads its words, calls what does the work, and prints. An error that a
-person can act on is one paragraph on standard error and an exit code (``docs/errors.md``).
+Each command is a thin layer: it parses its arguments, calls the component that does the work, and prints the result.
+An error that the user can resolve becomes one paragraph on standard error and an exit code (``docs/errors.md``).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from fenchel.deploy.launch import grpc_engine
 from fenchel.deploy.launch.logs import log_to_terminal
 
 ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""Environment variables that say how many threads linear algebra starts."""
+"""Environment variables for the number of threads of linear algebra."""
 
 
 def set_up_process() -> None:
-    """Set what gRPC and linear algebra read from the environment; nothing above imports them.
+    """Set environment variables of gRPC and linear algebra, before any module imports these libraries.
 
-    Not when this module is imported: a library changes nothing of its host.
+    An import of this module does not set them, because a library must not change its host process.
     """
     grpc_engine.choose()
     for name in ONE_THREAD:  # also in the processes that this one starts
@@ -39,14 +39,14 @@ def set_up_process() -> None:
 
 
 def find_own_modules() -> None:
-    """Let settings name modules in the current folder; it comes last, so that nothing there hides an installed one."""
+    """Append the current folder to the module path, so that settings can name its modules but none hides another."""
     here = str(Path.cwd())
     if "" not in sys.path and here not in sys.path:
         sys.path.append(here)
 
 
 def application() -> typer.Typer:
-    """Return the application, with its commands in the groups in which ``fenchel --help`` lists them."""
+    """Return the application, with its commands in the groups of ``fenchel --help``."""
     from fenchel.deploy.cli import certs, data, inspect, keys
     from fenchel.deploy.cli.client import client
     from fenchel.deploy.cli.disclosures import disclosures

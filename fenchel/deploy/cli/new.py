@@ -1,4 +1,4 @@
-"""``fenchel new``: a folder with an algorithm that runs, to be changed."""
+"""Command ``fenchel new``: a folder with a working template of an algorithm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")  # a Python identifier that a 
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="of the folder and of the module in it: a Python name")],
 ) -> None:
-    """Make a folder with an algorithm of your own that runs as it is: both halves, settings, a test."""
+    """Make a folder with a working template of an algorithm: both halves, settings and a test."""
     class_name = _class_name(name)
     folder = Path(name)
     try:
@@ -40,7 +40,7 @@ def new(
 
 
 def _class_name(module: str) -> str:
-    """Return the name of the class in a module, whose name is checked."""
+    """Return the class name for a module, after a check of the module's name."""
     found = "".join(part[:1].upper() + part[1:] for part in module.split("_"))
     if not _NAME.fullmatch(module) or keyword.iskeyword(module) or keyword.iskeyword(found):
         raise SettingsError(

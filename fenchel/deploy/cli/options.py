@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options common to several commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT_LISTEN_INSECURE = "127.0.0.1:7443"
 
 
 def _log_from(level: LogLevel | None) -> LogLevel | None:
-    """Show records of at least a level on the terminal."""
+    """Show log records of at least the given level on the terminal."""
     if level is not None:
         log_to_terminal(logging.getLevelNamesMapping()[level.upper()])
     return level

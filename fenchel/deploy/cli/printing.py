@@ -1,4 +1,4 @@
-"""Lines, warnings, tables and JSON objects as commands print them."""
+"""Output of commands: lines, warnings, tables and JSON objects."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def console_for(as_json: bool, quiet: bool) -> Console:
 
 
 def wide(console: Console) -> Console:
-    """Return a console with room for a table where there is no terminal, and COLUMNS is not set."""
+    """Return a console, wide enough for tables if there is no terminal and COLUMNS is not set."""
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_FILE_WIDTH)
 
 
 def say(words: str, console: Console | None = None) -> None:
-    """Print a line as it is; by default on standard output."""
+    """Print a line verbatim, by default on standard output."""
     (console or Console()).print(words, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def warn_of(words: str) -> None:
-    """Show a warning that is no error."""
+    """Show a warning on standard error."""
     Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold yellow]warning:[/] {words}")
 
 
 def print_json(content: Any, *, indent: int | None = None) -> None:
-    """Print what ``--json`` asks for."""
+    """Print the output of ``--json``."""
     print(json.dumps(content, indent=indent))  # noqa: T201
 
 

@@ -1,4 +1,4 @@
-"""The command project: how long a finished run would have taken over other links."""
+"""Command ``fenchel project``: the projected duration of a finished run over other links."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def project(
     picture: Annotated[Path | None, typer.Option(metavar="PNG", help="draw where the time goes over each link")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Project a run onto other links: how long it would have taken, from its measured compute time and bytes.
+    """Project the duration of a run to other links, from its measured compute times and bytes.
 
-    Every client has a link of its own. Several round trips and bandwidths are combined with each other.
-    docs/projection.md says what is taken into account, and how near it comes to real runs.
+    Every client has its own link. The command combines all given round-trip times with all given bandwidths.
+    docs/projection.md describes the model and its accuracy.
     """
     from fenchel.report.projection.projection import measured
     from fenchel.report.projection.projection import project as projected
@@ -92,7 +92,7 @@ def project(
 def _links(
     presets: Sequence[str], rtts: Sequence[str], bandwidths: Sequence[str], figures: dict[str, str | None]
 ) -> list[Link]:
-    """Return every combination of presets, round trips and bandwidths, with the other figures in each."""
+    """Return the links of all combinations of presets, round-trip times and bandwidths, each with the other figures."""
     given = {key: value for key, value in figures.items() if value is not None}
     if not (presets or rtts or bandwidths or given):
         presets = tuple(PRESETS)
@@ -105,7 +105,7 @@ def _links(
 
 
 def _rate(option: str, text: str) -> float:
-    """Return bytes per second; an error names the option that was given."""
+    """Return a rate in bytes per second; an error names the option."""
     try:
         rate = parse_link({"upload": text}, _SOURCE).upload
     except SettingsError as error:
@@ -115,7 +115,7 @@ def _rate(option: str, text: str) -> float:
 
 
 def _notes(course: Timeline, links: Sequence[Link], shared: float | None) -> list[str]:
-    """Return what a reader of the figures should know."""
+    """Return notes on the validity of the projected durations."""
     from fenchel.report.formatting import bytes_text, count_text, seconds_text
     from fenchel.report.projection.projection import WINDOW_BYTES
 
@@ -147,7 +147,7 @@ def _notes(course: Timeline, links: Sequence[Link], shared: float | None) -> lis
 
 
 def _name(link: Link) -> str:
-    """Return the name of a preset as it is, and else the link in words."""
+    """Return the name of a link's preset, or a description of a link without a preset."""
     if link.preset is not None and link == parse_link({"preset": link.preset}, _SOURCE):
         return link.preset
     return link.in_words

@@ -1,4 +1,4 @@
-"""The command that stands between clients and their server: relay."""
+"""Command ``fenchel relay``: network emulation proxy between clients and their server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def relay(
         typer.Option(min=0, help="end when there was a connection, and none for so many seconds; default: never"),
     ] = None,
 ) -> None:
-    """Imitate a network between clients and a server: clients dial this in place of the server, until Ctrl-C."""
+    """Emulate a network between clients and a server: clients connect to this proxy until Ctrl-C ends it."""
     given = {
         "preset": link,
         "rtt": rtt,
@@ -67,7 +67,7 @@ def relay(
 
 
 async def _until_told(relaying: NetworkProxy, at: Address, console: Console, idle: float | None) -> None:
-    """Relay until Ctrl-C or SIGTERM, or until there was no connection for long enough; then print the traffic."""
+    """Run the proxy until Ctrl-C, SIGTERM or ``idle`` seconds without a connection; then print the traffic."""
     port = await relaying.listen(at.host, at.port)
     server, link = f"{relaying.server[0]}:{relaying.server[1]}", relaying.link
     console.print(f"{Address(at.host, port)} leads to {server}: {link.in_words}")

@@ -1,7 +1,7 @@
-"""Entry points of another machine: a client process, and a look around before it is started.
+"""Entry points on a remote machine: a client process, and a survey of the machine before its start.
 
-A client process reports its exit code on standard output, and prints to standard error, so that no text of its log
-can pass for the report.
+A client process writes its exit code to standard output and all other text to standard error, so that no log line can
+be mistaken for the exit code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fenchel.deploy.launch.launchers.survey import Survey
 
 
 def _client() -> NoReturn:
-    """Run the command line, and report how it ended."""
+    """Run the command line, and report its exit code."""
     from fenchel.deploy.cli.main import main as command_line
 
     report = os.dup(sys.stdout.fileno())
@@ -32,7 +32,7 @@ def _client() -> NoReturn:
 
 
 def main() -> None:
-    """Look around (``look HOST PORT FILE``), or run a command of ``fenchel``."""
+    """Survey this machine (``look HOST PORT FILE``), or run a command of ``fenchel``."""
     if sys.argv[1:2] == ["look"]:
         _, _, dial, port, file = sys.argv
         print(Survey.take(dial, int(port), file).line())  # noqa: T201

@@ -1,4 +1,4 @@
-"""``fenchel runs``: the index of run folders."""
+"""Command ``fenchel runs``: the index of run folders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def runs(
     ),
     as_json: JsonOption = False,
 ) -> None:
-    """List the runs of a folder, the newest first: settings, progress, state, last objective and accuracy."""
+    """List the runs of a folder, newest first, with settings, progress, state, last objective and accuracy."""
     from fenchel.report.index import index
 
     entries = index(folder)

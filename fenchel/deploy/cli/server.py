@@ -1,4 +1,4 @@
-"""``fenchel server``: a server that waits for clients, and conducts one run."""
+"""Command ``fenchel server``: a server that waits for clients and conducts one run."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def server(
         ),
     ] = False,
 ) -> None:
-    """Coordinate one run for clients that dial in."""
+    """Coordinate one run of the clients that connect to this server."""
     from fenchel.common.tls.credentials import Credentials
     from fenchel.deploy.address import Address
     from fenchel.deploy.certificates.pairs import check_pair
@@ -152,7 +152,7 @@ def server(
 
 @contextmanager
 def _explaining(listen: str, credentials: Credentials | None, seconds: float) -> Iterator[None]:
-    """After an error, answer clients that dial in with the reason for some seconds, before the error is raised."""
+    """After an error, send the reason to connecting clients for ``seconds`` seconds, then raise the error."""
     try:
         yield
     except FenchelError as error:

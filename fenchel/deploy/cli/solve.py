@@ -1,4 +1,4 @@
-"""The command solve: the whole problem of a run on one machine."""
+"""Command ``fenchel solve``: centralised solution of a run's problem on one machine."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def solve(
     output: Annotated[Path | None, typer.Option(help="also write the figures here, as JSON")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Solve a run's whole problem on one machine: the optimum that a federation can at best reach.
+    """Solve a run's problem centrally on one machine: its optimum bounds the objective of any federation.
 
-    Each sample counts alike, or each client, as in what the run's algorithm minimises.
+    All samples or all clients have equal weight, as in the objective of the run's algorithm.
     """
     from fenchel.common.data.source import DataSource
     from fenchel.common.objectives.factory import build_objective, margin_loss
@@ -107,7 +107,7 @@ def solve(
 
 
 def _counted(settings: RunSettings, wanted: Weighting | None) -> tuple[Weighting, str]:
-    """Return what counts alike in the problem to solve, and why, in words."""
+    """Return the weighting of the problem to solve, and the reason for it as text."""
     algorithm, what = settings.algorithm, {"samples": "each sample", "uniform": "each client"}
     own = algorithm.minimises(settings.participation.sampler)
     partition = settings.data.partition
@@ -124,7 +124,7 @@ def _counted(settings: RunSettings, wanted: Weighting | None) -> tuple[Weighting
 
 
 def _training(settings: RunSettings, source: DataSource, weighting: Weighting) -> tuple[Shard, Vector | None]:
-    """Return the samples that the clients train on, and how much each counts; ``None``: all alike."""
+    """Return all training samples of the clients, and the weight of each; ``None`` for equal weights."""
     if weighting == "samples" and not (settings.data.holdout or settings.data.leaves_out):
         return source.training(), None
     if not isinstance(settings.clients, int):

@@ -1,14 +1,14 @@
-"""Keep a server or a client going: start it again when a signal killed it.
+"""Supervisor of a server or a client, which restarts a process that was killed by a signal.
 
-``python -m fenchel.deploy.cli.supervise client [WORDS...]`` is ``fenchel client``, which goes on from its journal.
+``python -m fenchel.deploy.cli.supervise client [WORDS...]`` runs ``fenchel client``, which resumes from its journal.
 
-``python -m fenchel.deploy.cli.supervise server DIR [WORDS...] -- SETTINGS [WORDS...]`` is ``fenchel server`` with
-run folders in ``DIR``. The words before ``--`` are given whenever a server is started (``--listen``,
-``--certs``); those after it only when a run begins (``--clients``, ``--set``), since a resumed run keeps its
+``python -m fenchel.deploy.cli.supervise server DIR [WORDS...] -- SETTINGS [WORDS...]`` runs ``fenchel server`` with
+run folders in ``DIR``. Every start of a server has the words before ``--`` (such as ``--listen`` and ``--certs``). The
+words after ``--`` (such as ``--clients`` and ``--set``) apply only to a new run, because a resumed run keeps its
 settings.
 
-A run in progress is kept in ``DIR/running-HOST``, where HOST is the name of this machine or container, and moves to
-``DIR`` when it is over. So a container that is started again finds the run that it was killed in.
+The folder of a run in progress is in ``DIR/running-HOST``, where HOST is the name of this machine or container, and
+moves to ``DIR`` after the run. A restarted container thus finds its interrupted run.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _SIGNALLED = 128  # an exit code from here on is that of a process that a signal
 
 
 def keep_going(command: Callable[[], Sequence[str]]) -> int:
-    """Run a command, again and again as long as a signal kills it or it runs out of files; return its exit code.
+    """Run a command, and restart it after a signal or a lack of file descriptors; return its exit code.
 
-    A signal gives the code that a shell gives: 128 and its number.
+    The number of restarts is limited. The exit code after a signal is 128 plus the signal's number, as in shells.
 
     Parameters
     ----------
     command
-        Returns the words of the command, each time that it is about to run.
+        Function that returns the words of the command before each start.
     """
     for _ in range(1 + _RESTARTS):
         code = _run(command())
@@ -60,18 +60,18 @@ def _run(words: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class ServerSupervisor:
-    """Starts a server as often as it takes to get through a run.
+    """Supervisor of the server of a run.
 
     Attributes
     ----------
     runs
-        Where run folders end up.
+        Folder of the run folders.
     always
-        Words that each server is started with.
+        Arguments of every start of a server.
     beginning
-        Words that a run begins with: its settings and what overrides them.
+        Arguments of a new run: its settings file and overrides of settings.
     command
-        What runs a server.
+        Command that starts a server.
     """
 
     runs: Path
@@ -84,7 +84,7 @@ class ServerSupervisor:
         return self.runs / f"running-{os.uname().nodename}"
 
     def run(self) -> int:
-        """Begin a run, or go on with an interrupted one; return the exit code of the last server."""
+        """Begin a run, or resume an interrupted run; return the exit code of the last server process."""
         code = keep_going(self._words)
         if code < _SIGNALLED and code != TooManyFilesError.exit_code:
             self._put_away()
@@ -112,7 +112,7 @@ def _say(words: str) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """Read the words of the command line, supervise, and return the exit code."""
+    """Parse the command line, supervise the process, and return the exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # containers are stopped so: as by Ctrl-C
     match words:
         case ["client", *rest]:

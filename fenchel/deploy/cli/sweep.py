@@ -1,4 +1,4 @@
-"""Sweeps of ``fenchel up``: runs with several seeds and values, one after another, and their comparison."""
+"""Sweeps of ``fenchel up``: sequential runs with several seeds and values, and their comparison."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that can be done.
+    """Sweep with checked settings.
 
     Attributes
     ----------
     points
-        Its runs.
+        Runs of the sweep.
     deploy
-        Returns the checked deployment of a run.
+        Function of a run's settings that returns the checked deployment.
     """
 
     points: Sequence[SweepPoint]
@@ -64,7 +64,7 @@ class Sweep:
         grid: Sequence[str],
         deploy: Callable[[RunSettings], Deployment | OneProcess],
     ) -> Sweep:
-        """Check the settings of every run; the parameters are the words of the command line."""
+        """Check the settings of every run in a sweep given by arguments of the command line."""
 
         def check(settings: RunSettings) -> None:
             deployment = deploy(settings)
@@ -80,17 +80,17 @@ class Sweep:
         return cls(sweep_points(values, source, chosen, parse_grid(grid), check), deploy)
 
     def described(self) -> Iterator[str]:
-        """Yield a line for each run."""
+        """Yield a line of text for each run."""
         for point in self.points:
             yield point.label if point.refusal is None else f"{point.label}  refused: {point.refusal}"
 
     def go(self, runs: Path, exporters: Exporters, *, skip_done: bool, as_json: bool, quiet: bool) -> None:
-        """Do the runs below a folder, and compare them.
+        """Conduct all runs, with their folders in ``runs``, and compare them.
 
         Raises
         ------
         RunStoppedError
-            Some run is not completed; all others are done, and compared.
+            If a run is not completed, after the other runs and the comparison.
         """
         console = console_for(as_json, quiet)
         accepted = [point.settings for point in self.points if point.settings is not None]
@@ -116,7 +116,7 @@ class Sweep:
         _compare(results, folder, console, as_json=as_json, quiet=quiet)
 
     def _do(self, number: int, settings: RunSettings, parent: Path, exporters: Exporters, console: Console) -> None:
-        """Do a run, and write its page; show its progress in one line of the terminal."""
+        """Conduct a run with a progress line in the terminal, and write its HTML page."""
         from fenchel.report.render.page import write_report
         from fenchel.report.run import Run
 
@@ -134,7 +134,7 @@ class Sweep:
 
 
 class _Progress(Observer):
-    """The progress of a run in one line of the terminal."""
+    """Progress display of a run in one line of the terminal."""
 
     def __init__(self, status: Status, label: str, rounds: int) -> None:
         self._status = status
@@ -142,7 +142,7 @@ class _Progress(Observer):
         self._rounds = rounds
 
     def say(self, text: str) -> None:
-        """Show a text behind the label."""
+        """Show a text after the label."""
         self._status.update(f"{self._label}  {escape(text)}")
 
     def round_ended(self, row: Row) -> None:
@@ -155,7 +155,7 @@ class _Progress(Observer):
 
 
 def _line(result: SweepResult) -> str:
-    """Return what came of a run, in one line."""
+    """Return a line with the result of a run."""
     from fenchel.report import columns
     from fenchel.report.formatting import figure_text, seconds_text
     from fenchel.report.run import Run
@@ -174,7 +174,7 @@ def _line(result: SweepResult) -> str:
 
 
 def _compare(results: Sequence[SweepResult], folder: Path, console: Console, *, as_json: bool, quiet: bool) -> None:
-    """Show and write the comparison of all runs that have begun; raise if some are not completed."""
+    """Show and write the comparison of all runs that have begun; raise an error if any is not completed."""
     from fenchel.report.render import terminal
     from fenchel.report.render.page import write_report
     from fenchel.report.run import Run

@@ -1,4 +1,4 @@
-"""The command trace: a run as a time line that Perfetto opens."""
+"""Command ``fenchel trace``: the timeline of a run in the format of Perfetto."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def trace(
         typer.Option("--output", "-o", metavar="FILE", help="default: trace.json in the run folder; .gz compresses it"),
     ] = None,
 ) -> None:
-    """Write a time line of the server and all clients, on the server's clock.
+    """Write a timeline of the server and all clients, on the server's clock.
 
-    Open the file at https://ui.perfetto.dev or in chrome://tracing. docs/measuring.md says what it shows, and how
-    exact the clients' clocks are known.
+    Open the file at https://ui.perfetto.dev or in chrome://tracing. docs/measuring.md describes its contents, and the
+    accuracy of the clients' clock offsets.
     """
     from fenchel.report.render.trace import write_trace
     from fenchel.report.run import Run

@@ -1,4 +1,4 @@
-"""The command that searches for good parameters: tune."""
+"""Command ``fenchel tune``: hyperparameter search."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tune(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search for good parameters: trials of Optuna, each a run; the best, or the Pareto front."""
+    """Search for good hyperparameters with Optuna, one run per trial; show the best trial or the Pareto front."""
     from fenchel.common.settings.tuning import load_tuning
     from fenchel.deploy.launch.tuning import Search
     from fenchel.report import tuning as report
@@ -83,7 +83,7 @@ def tune(
 
 
 class _Progress:
-    """Shows a search while it goes on: a line for each trial that is over, and where the present one is."""
+    """Progress display of a search, with a line for each completed trial and a line for the current trial."""
 
     def __init__(self, console: Console, trials: int, rounds: int) -> None:
         self._console = console
@@ -92,7 +92,7 @@ class _Progress:
         self.status = Status("starting", console=console)
 
     def beginning(self, number: int, drawn: Mapping[str, Any]) -> Observer:
-        """Show that a trial begins; return the observer of its run."""
+        """Show the start of a trial; return the observer of its run."""
         from fenchel.server.telemetry.observer import Observer
 
         title = f"trial {number} ({number + 1} of {self._trials}): {_words(drawn)}"
@@ -106,7 +106,7 @@ class _Progress:
         return TrialProgress()
 
     def ended(self, trial: FrozenTrial) -> None:
-        """Show that a trial is over."""
+        """Show the end of a trial."""
         text = f"trial {trial.number} {trial.state.name.lower()}: {_words(trial.params)}"
         self._console.print(text, markup=False, soft_wrap=True)
 

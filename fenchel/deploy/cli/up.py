@@ -1,4 +1,4 @@
-"""``fenchel up``: a whole federation by one command, whose clients an engine starts on this machine or others."""
+"""Command ``fenchel up``: a whole federation, whose clients an engine starts on this machine or others."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def up(
     quiet: QuietOption = False,
     log_level: LogLevelOption = None,
 ) -> None:
-    """Bring a federation up: a server on this machine and its clients, over TLS, until the run is done."""
+    """Start a whole federation, a server on this machine and its clients, over TLS, until the run ends."""
     from fenchel.deploy.launch.deployment import Deployment
     from fenchel.deploy.launch.given_data import OwnFiles
     from fenchel.deploy.launch.launchers.choice import launcher
@@ -232,7 +232,7 @@ def up(
 
 
 def _job(deployment: Deployment | OneProcess, always: list[str], beginning: list[str], runs: Path) -> SlurmJob | None:
-    """Return the job in which this command is to run; ``None`` where it runs here."""
+    """Return the Slurm job for this command, or ``None`` if it runs on this machine."""
     from fenchel.deploy.launch.deployment import Deployment
     from fenchel.deploy.launch.launchers.slurm import SlurmLauncher
     from fenchel.deploy.launch.launchers.slurm_job import SlurmJob
@@ -255,7 +255,7 @@ def _job(deployment: Deployment | OneProcess, always: list[str], beginning: list
 def _beginning(
     settings: Path | None, overrides: list[str] | None, clients: str | None, resume: Path | None, previous: bool
 ) -> list[str]:
-    """Return the words by which a run begins, or goes on, in a job."""
+    """Return the arguments by which a job begins or resumes a run."""
     if resume is not None:
         return ["--resume", str(resume), *(["--previous"] if previous else [])]
     words = [str(settings), *_words({"--clients": clients})]
@@ -263,12 +263,12 @@ def _beginning(
 
 
 def _words(options: Mapping[str, object]) -> list[str]:
-    """Return options that were given as words of a command line."""
+    """Return the given options as arguments of a command line."""
     return [word for name, value in options.items() if value is not None for word in (name, str(value))]
 
 
 def _wait_for(job: SlurmJob, resumed: Path | None, as_json: bool, quiet: bool) -> None:
-    """Do a run in a job, or go on with one, and show its log."""
+    """Begin or resume a run in a Slurm job, and show its log."""
     console = Console(stderr=as_json or quiet)  # a quiet job logs its errors
     code, folder = interruptible(job.run(partial(say, console=console)))
     if code:

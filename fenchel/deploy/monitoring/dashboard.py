@@ -1,8 +1,8 @@
-"""The live page of a run: the page of its report, served while the run goes on, with how the clients stand.
+"""Live page of a run: its HTML report and the status of the clients, served during the run.
 
-The run's event loop is asked for little: how the clients stand, at most once a second however many people
-watch. The page is rendered by another process (:mod:`fenchel.deploy.monitoring.rendering`), and sent by
-threads of the web server.
+The page costs the run's event loop little: a snapshot of the clients' status, at most once a second for any number of
+viewers. A separate process (:mod:`fenchel.deploy.monitoring.rendering`) renders the page, and threads of the web
+server send it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fenchel.server.telemetry.time_breakdown import CallBreakdown
 log = logging.getLogger("fenchel.web")
 
 DEFAULT = Address("127.0.0.1", 7444)
-"""Default address of the page."""
+"""Default address of the live page."""
 
 _FRESH = 1.0  # seconds for which an answer is cached for all readers
 _RENDERING_SHARE = 0.2  # of the time that a process of its own may be rendering
@@ -68,12 +68,12 @@ class _RunProgress:
 
 
 class Dashboard(Observer):
-    """Serves the page for the duration of a ``with`` block.
+    """Live page, served for the duration of a ``with`` block.
 
     Parameters
     ----------
     address
-        Where; ``None``: at :data:`DEFAULT`, or at a free port if something else is there.
+        Address of the page. ``None`` for :data:`DEFAULT`, or a free port if that address is in use.
     """
 
     def __init__(self, folder: RunFolder, rounds: int, address: Address | None = None) -> None:
@@ -96,12 +96,12 @@ class Dashboard(Observer):
 
     @property
     def url(self) -> str:
-        """URL of the page."""
+        """URL of the live page."""
         return f"http://{self._server.address}/"
 
     @property
     def is_private(self) -> bool:
-        """True if only this machine can reach the page."""
+        """True if only this machine can reach the live page."""
         return self._server.address.is_loopback
 
     def __enter__(self) -> Self:
@@ -110,7 +110,7 @@ class Dashboard(Observer):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop serving, after open pages have shown the end."""
+        """Stop the web server, once open pages have shown the end of the run."""
         self._over = True
         self._page.forget()
         if time.monotonic() - self._watched < _LINGER:
@@ -120,24 +120,24 @@ class Dashboard(Observer):
     # Called on the event loop of the run
 
     def begun(self, run: OngoingRun) -> None:
-        """Keep the run, and the event loop that its state is read on."""
+        """Store the run, and the event loop on which its state may be read."""
         self._run, self._loop = run, asyncio.get_running_loop()
 
     def round_begun(self, t: int) -> None:
-        """Note the round that goes on."""
+        """Record the current round."""
         self._progress.round, self._progress.round_unix = t, time.time()
 
     def waiting(self, reason: str) -> None:
-        """Note what the run waits for."""
+        """Record the reason why the run waits."""
         self._progress.waits = reason
 
     def round_ended(self, row: Row) -> None:
-        """Note the last round that is done."""
+        """Record the last completed round."""
         self._progress.done = int(row["round"])
         self._left.round_ended(row)
 
     def calls(self, calls: Sequence[Call]) -> None:
-        """Note the round trips of clients."""
+        """Record the network time of each client's latest call."""
         now = time.monotonic()
         if now - self._noted < _FRESH:
             return  # more than one update a second would not be seen
@@ -204,7 +204,7 @@ class Dashboard(Observer):
         )
 
     def _ask(self) -> tuple[float, list[ClientStatus], int | None]:
-        """Have the event loop say how the clients stand."""
+        """Return the current time, the status of all clients and their expected number, read on the event loop."""
         run, loop = self._run, self._loop
         if run is None or loop is None:
             return time.time(), [], None
@@ -223,7 +223,7 @@ class Dashboard(Observer):
 
 
 class _Renderer:
-    """Has the process of :mod:`fenchel.deploy.monitoring.rendering` work, one request at a time."""
+    """Handle of the process :mod:`fenchel.deploy.monitoring.rendering`, with one request at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -240,7 +240,7 @@ class _Renderer:
             self._end()
 
     def ask(self, what: str) -> dict[str, str]:
-        """Return the ``page`` of the run as it is now, or the ``files`` that belong to it."""
+        """Return the current ``page`` of the run, or the static ``files`` of the page."""
         with self._lock:
             process = self._started()
             assert process.stdin is not None
@@ -285,14 +285,14 @@ class _Renderer:
 
 
 class _Remembered:
-    """An answer that is made for all who ask at about the same time, and kept where no newer one can be had.
+    """Cached answer for all readers, which remains in use if a new answer cannot be computed.
 
     Parameters
     ----------
     lasts
-        Seconds for which it is good, at least.
+        Shortest lifetime of the answer in seconds.
     share
-        Of the time that making it may take at most.
+        Largest fraction of the time spent on computing answers.
     """
 
     def __init__(self, make: Callable[[], Any], lasts: float = _FRESH, share: float = 1.0) -> None:
@@ -304,7 +304,7 @@ class _Remembered:
         self._until = -math.inf
 
     def get(self) -> Any:
-        """Return the answer."""
+        """Return the cached answer, or compute a new one."""
         with self._lock:
             started = time.monotonic()
             if started < self._until:
@@ -319,7 +319,7 @@ class _Remembered:
             return self._answer
 
     def forget(self) -> None:
-        """Make the next answer anew."""
+        """Invalidate the cached answer."""
         with self._lock:
             self._until = -math.inf
 

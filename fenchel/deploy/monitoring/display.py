@@ -1,4 +1,4 @@
-"""A run's progress on the terminal: a live table for people, plain lines for a log."""
+"""Progress display of a run: a live table on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _percent(figure: float, digits: int = 1) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """A figure of a round; ``rare``: the column is left out where no round has one."""
+    """Column of the live table; a ``rare`` column is omitted if it is empty in all rounds."""
 
     title: str
     text: Callable[[Row], str]
@@ -64,41 +64,41 @@ _COLUMNS = (
 
 
 _LEFT_OUT = ("coding", "rest", "compute", "replies", "down", "up", "encryption", "network", "seconds")
-"""Titles of the columns that a narrow terminal has no room for, the first to go first."""
+"""Titles of the columns that narrow terminals omit, in the order of removal."""
 
 
 def _rest(row: Row) -> float:
-    """Seconds of queues, of who was away, of the server, of answers that never came, and of what is unaccounted for."""
+    """Return the seconds of a round outside of compute, encryption, coding and network."""
     shown = sum(row[f"{part}_s"] for part in ("compute", "encryption", "coding", "network"))
     return max(row["seconds"] - shown, 0.0)
 
 
 def _objective(row: Row) -> float:
-    """The objective of the evaluation, else the algorithm's own account of it, which is a round behind."""
+    """Return the evaluated objective, or else that reported by the algorithm, which lags by one round."""
     figure = row.get("objective", math.nan)
     return row.get("primal_objective", math.nan) if math.isnan(figure) else figure
 
 
 def _of_split(row: Row, kind: str) -> str:
-    """Name the figure on the test set where there is one, else on the clients' holdouts, else on training samples."""
+    """Return the name of the first known figure among test set, clients' holdouts and training samples."""
     names = [f"{split}_{kind}" for split in ("test", "holdout", "train")]
     return next((name for name in names if not math.isnan(row.get(name, math.nan))), names[-1])
 
 
 def _auc(row: Row) -> str:
-    """Show the AUC, and how far it may be from the true one where it is of groups of scores."""
+    """Return the AUC as text, with an error bound if it is computed from a histogram of scores."""
     name = _of_split(row, "auc")
     error = row.get(f"{name}_error", math.nan)
     return _percent(row.get(name, math.nan), 2) + (f" ± {_percent(error, 2)}" if error > 0 else "")
 
 
 class Display(Observer):
-    """Shows a run while it goes on.
+    """Progress display of a run.
 
     Parameters
     ----------
     console
-        Where; a live table if it is a terminal, else a line for each round.
+        Console of the output: a live table on a terminal, otherwise a line for each round.
     """
 
     def __init__(self, console: Console, title: str, rounds: int) -> None:
@@ -127,7 +127,7 @@ class Display(Observer):
             self._live.stop()
 
     def say(self, status: str) -> None:
-        """Show a line of status."""
+        """Show a status line."""
         self._status = status
         if self._live is not None:
             self._live.update(self._table())
@@ -135,17 +135,17 @@ class Display(Observer):
             self._console.print(status, highlight=False, markup=False)
 
     def joined(self, present: int, expected: int | None) -> None:
-        """Show how many clients are ready."""
+        """Show the number of clients that are ready."""
         self.say(f"{present} of {expected or '?'} clients ready")
 
     def waiting(self, reason: str) -> None:
-        """Show what the run waits for beyond a deadline. Without a live table the log is enough, which says so too."""
+        """Show in the live table why the run waits beyond a deadline; without a table the log contains the reason."""
         self._status = reason
         if self._live is not None:
             self._live.update(self._table())
 
     def round_ended(self, row: Row) -> None:
-        """Show a round."""
+        """Show the row of a round."""
         self._rows.append(row)
         self._left.round_ended(row)
         self._status = ""

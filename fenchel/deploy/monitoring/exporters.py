@@ -1,4 +1,4 @@
-"""Observers of a run that a command opens: live page, Prometheus, OpenTelemetry and trackers."""
+"""Telemetry exporters opened by commands: live page, Prometheus, OpenTelemetry and experiment trackers."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _WARNING = (
 
 @dataclass(frozen=True)
 class Exporters:
-    """Exporters that the command line asks for.
+    """Telemetry exporters requested on the command line.
 
     Attributes
     ----------
     dashboard
-        Whether the live page is served.
+        True to serve the live page.
     dashboard_at
-        Address of the live page; ``None`` for one that only this machine can reach.
+        Address of the live page; ``None`` for a default address that only this machine can reach.
     metrics_at
-        Address of the metrics for Prometheus; ``None`` for none.
+        Address of the Prometheus metrics; ``None`` for no metrics.
     tracked
-        Names of trackers.
+        Names of the experiment trackers.
     """
 
     dashboard: bool = False
@@ -50,7 +50,7 @@ class Exporters:
     def parse(
         cls, dashboard: bool, dashboard_at: str | None, metrics: str | None, track: Sequence[str] | None = None
     ) -> Exporters:
-        """Read the words of the command line; ``--dashboard-at`` alone is enough."""
+        """Parse the options of the command line; ``--dashboard-at`` implies ``--dashboard``."""
         from fenchel.trackers import TRACKERS
 
         for name in track or ():
@@ -77,7 +77,7 @@ def watching(
     Parameters
     ----------
     say, warn
-        Callbacks for their addresses, and for warnings about their readers.
+        Callbacks for the addresses of the exporters, and for warnings on who can read them.
     """
     shown: list[Exporter] = []
     observers: list[Observer] = []
@@ -113,7 +113,7 @@ def watching(
 
 
 class _Accounted(Observer):
-    """Puts exporters into the disclosure record of a run."""
+    """Observer that adds the exporters to the disclosure record of a run."""
 
     def __init__(self, shown: Sequence[Exporter]) -> None:
         self._shown = shown
@@ -126,7 +126,7 @@ class _Accounted(Observer):
 def watching_clients(
     metrics_at: Address | None, say: Callable[[str], None], warn: Callable[[str], None]
 ) -> Iterator[ClientObserver]:
-    """Open the exporters of a process of clients for the duration of a ``with`` block; as :func:`watching`."""
+    """Open the exporters of a client process for a ``with`` block, with the callbacks of :func:`watching`."""
     from fenchel.client.observer import ClientObserver
 
     observer = ClientObserver()
@@ -148,7 +148,7 @@ def watching_clients(
 def _scraped(
     at: Address, text: Callable[[], bytes], say: Callable[[str], None], warn: Callable[[str], None]
 ) -> Iterator[str]:
-    """Serve metrics; yield where."""
+    """Serve metrics for the duration of a ``with`` block; yield the URL."""
     from fenchel.common.telemetry.exposition import KIND
 
     with WebServer(at, {"/metrics": lambda: HttpResponse(KIND, text())}) as server:

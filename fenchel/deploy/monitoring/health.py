@@ -1,8 +1,8 @@
-"""Ask a server whether it serves, for container engines and service managers.
+"""Health check of a server, for container engines and service managers.
 
-``python -m fenchel.deploy.monitoring.health HOST:PORT --certs DIR`` exits with 0 if the server says so within
-a few seconds, else with 1. It speaks the standard gRPC health protocol, and to a server with TLS as a client
-with a certificate.
+``python -m fenchel.deploy.monitoring.health HOST:PORT --certs DIR`` exits with 0 if the server reports within a few
+seconds that it is serving, otherwise with 1. The check uses the standard gRPC health protocol, and presents a client
+certificate to a server with TLS.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _PATIENCE = 3.0  # seconds
 
 
 def unwell(server: str, credentials: Credentials | None) -> str:
-    """Return why a server does not serve; empty if it does.
+    """Return the reason why a server is not serving; empty if it is serving.
 
     Parameters
     ----------
     credentials
-        A client's; ``None``: no TLS.
+        Credentials of a client or monitor; ``None`` for a connection without TLS.
     """
     if credentials is None:
         channel = grpc.insecure_channel(server)
@@ -50,7 +50,7 @@ def unwell(server: str, credentials: Credentials | None) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    """Ask, say what is wrong, and return the exit code."""
+    """Check a server, print a problem, and return the exit code."""
     parser = argparse.ArgumentParser(
         "python -m fenchel.deploy.monitoring.health", description="Ask a server whether it serves."
     )

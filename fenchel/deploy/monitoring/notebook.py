@@ -1,4 +1,4 @@
-"""Progress of a run below the cell of a notebook that does it."""
+"""Progress display of a run below its notebook cell."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SHOWN = ("objective", "gap", "test_accuracy", "test_auc", "holdout_accuracy")
 
 
 def notebook_display() -> Any:
-    """Return IPython's ``display`` where this is a notebook, else ``None``."""
+    """Return IPython's function ``display`` in a notebook, otherwise ``None``."""
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return ipython.display.display if type(shell).__name__ == "ZMQInteractiveShell" else None
 
 
 class NotebookProgress(Observer):
-    """A bar, the last figures and the time left."""
+    """Progress display with a bar, the latest figures and the remaining time."""
 
     def __init__(self, display: Any, rounds: int) -> None:
         self._rounds = rounds
@@ -37,11 +37,11 @@ class NotebookProgress(Observer):
         self._handle = display(_Bar("starting", 0, rounds), display_id=True)
 
     def joined(self, present: int, expected: int | None) -> None:
-        """Show how many clients are there."""
+        """Show the number of clients that have joined."""
         self._show(f"{present} of {expected or 'any number of'} clients", 0)
 
     def round_ended(self, row: Row) -> None:
-        """Show the round, a few times a second at most."""
+        """Show the latest round, at most a few times a second."""
         self._row = row
         self._left.round_ended(row)
         now = time.monotonic()
@@ -51,7 +51,7 @@ class NotebookProgress(Observer):
             self._show(f"round {t} of {self._rounds}{_figures(row)}{left}", t)
 
     def ended(self, summary: Summary) -> None:
-        """Show the end."""
+        """Show the end of the run."""
         words = f"{summary.rounds} rounds{_figures(self._row)} · {summary.seconds:.1f} s"
         self._show(words if summary.completed else f"stopped after {words}", summary.rounds)
 
@@ -61,7 +61,7 @@ class NotebookProgress(Observer):
 
 @dataclass(frozen=True, repr=False)
 class _Bar:
-    """A bar with words, which a notebook shows."""
+    """Progress bar with text, displayed by a notebook."""
 
     words: str
     done: int

@@ -1,4 +1,4 @@
-"""Progress of a run that a program does: in a notebook, or on a terminal."""
+"""Progress display of a run in a Python program: in a notebook, or on a terminal."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def progress_shown(observer: Observer | None, title: str, rounds: int) -> Iterat
     Parameters
     ----------
     observer
-        Observer of the caller, if any.
+        Observer given by the caller; ``None`` without one.
     title
         Name of the run.
     rounds
-        Rounds that it plans.
+        Number of planned rounds.
 
     Yields
     ------
     Observer or None
-        What the run calls.
+        Observer for the run.
     """
     given = () if observer is None else (observer,)
     console = Console(stderr=True)

@@ -1,8 +1,8 @@
-"""The process that reads a run which goes on, and renders it for the live page, so that the server need not.
+"""Process that renders the live page of a run in progress, to relieve the server.
 
 ``python -m fenchel.deploy.monitoring.rendering RUN`` answers each line on standard input, ``page`` or
-``files``, with a line of JSON on standard output. It ends when its input does: with the server, however that
-ended.
+``files``, with a line of JSON on standard output. The process ends when the server does, even if the server is killed,
+because its standard input then closes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ OWN_FILES = ("dashboard.css", "dashboard.js")
 
 
 class _WatchedRun(Run):
-    """A run as those may see it who can reach the live page: of files outside of its folder, names alone."""
+    """Run for viewers of the live page, who see only the names of files outside the run folder."""
 
     @cached_property
     def settings_text(self) -> str:
-        """The settings as YAML."""
+        """Settings as YAML, with file names in place of paths."""
         values = values_of(super().settings_text, self._folder.settings)
         return yaml.safe_dump(_without_folders(values), sort_keys=False, allow_unicode=True)
 
@@ -45,13 +45,13 @@ def _without_folders(value: Any) -> Any:
 
 
 def page(folder: Path) -> dict[str, str]:
-    """Return the parts of the page of a run, as it lies in its folder now."""
+    """Return the parts of the HTML page from the current contents of a run folder."""
     made = parts([_WatchedRun(folder)])
     return {"title": made.title, "body": made.body, "data": made.data}
 
 
 def files() -> dict[str, str]:
-    """Return what is the same for every run: style and scripts, by the name under which they are served."""
+    """Return the static files of all runs' pages, style and scripts, by their names on the web server."""
     fixed = fixed_parts()
     own = {
         name: resources.files("fenchel.deploy.monitoring").joinpath(name).read_text(encoding="utf-8")
@@ -61,7 +61,7 @@ def files() -> dict[str, str]:
 
 
 def answer(folder: Path, requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until their stream ends."""
     while request := requests.readline():
         try:
             found = page(folder) if request == b"page\n" else files()

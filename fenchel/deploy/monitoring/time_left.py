@@ -1,4 +1,4 @@
-"""An estimate of the time that a run still takes, from its last rounds."""
+"""Estimate of the remaining time of a run, from its latest rounds."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _FEWEST, _MOST = 3, 20  # rounds that an estimate rests on
 
 
 class TimeLeft:
-    """Estimate of the time until the last round, made after each round.
+    """Estimate of the time until the end of the last round, updated after each round.
 
     Parameters
     ----------
     rounds
-        Rounds that the run plans.
+        Number of planned rounds.
     """
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
         self._last: deque[tuple[float, float]] = deque(maxlen=_MOST)  # seconds of a round, and of its evaluation
         self.seconds: float | None = None
-        """Estimated seconds; ``None`` before there are enough rounds, and after the last."""
+        """Estimated remaining seconds; ``None`` without enough rounds, and after the last round."""
 
     def round_ended(self, row: Row) -> None:
-        """Take a round into account."""
+        """Update the estimate by a completed round."""
         evaluation = row.get("evaluation_s", math.nan)
         self._last.append((row["seconds"], 0.0 if math.isnan(evaluation) else evaluation))
         remaining = self._rounds - int(row["round"])

@@ -1,7 +1,7 @@
 """Small read-only web server for the live page and for Prometheus.
 
-It is meant for one machine, or for a network whose people may all read what it says: there is no encryption and no
-password. Who reaches it can read, and nobody can change anything.
+The server has neither encryption nor authentication: every client that reaches it can read its pages, but change
+nothing. It is meant for one machine, or for a network whose users may all read the pages.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _HEADERS = {
 
 
 READERS = 16
-"""Requests that are answered at the same time; further ones are turned away."""
+"""Largest number of concurrent requests, beyond which the server rejects requests."""
 
 
 class NotReadyError(Exception):
-    """A question cannot be answered at the moment; the text says why."""
+    """Error of a request that cannot be answered yet, with the reason as text."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class HttpResponse:
     Attributes
     ----------
     kind
-        Media type.
+        Media type of the body.
     body
-        The bytes.
+        Content in bytes.
     """
 
     kind: str
@@ -66,22 +66,22 @@ class HttpResponse:
 
 
 Route = Callable[[], HttpResponse]
-"""Answers the requests for one path, in a thread of its own; may raise :class:`NotReadyError`."""
+"""Handler of the requests for one path, called in a separate thread; it may raise :class:`NotReadyError`."""
 
 
 class WebServer(ThreadingHTTPServer):
-    """Answers GET and HEAD for some paths, beside whatever else this process does.
+    """Web server for GET and HEAD requests, which runs in threads of this process.
 
-    A request must name this server by an IP address, by a name without a dot, or by the name that it listens
-    on. So no page on the internet can have a browser read it: such a page would have to give its own name an
-    address of this machine (DNS rebinding), and the request would name that.
+    The host in a request must be an IP address, a name without a dot, or the name on which the server listens. This
+    check prevents DNS rebinding: a page on the internet could otherwise map its own name to an address of this
+    machine, and have a browser read this server.
 
     Parameters
     ----------
     address
-        Where to listen.
+        Address on which to listen.
     routes
-        By path.
+        Handler of each path.
     """
 
     daemon_threads = True
@@ -106,7 +106,7 @@ class WebServer(ThreadingHTTPServer):
         )
 
     def server_bind(self) -> None:
-        """Bind without looking up the machine's name, which may take long and serves nothing here."""
+        """Bind the socket without a DNS lookup of the machine's name, which may be slow."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -125,7 +125,7 @@ class WebServer(ThreadingHTTPServer):
         self._thread.join()
 
     def is_meant(self, host: str | None) -> bool:
-        """Return whether a request for this host is for this server."""
+        """Return True if the host of a request denotes this server."""
         found = _HOST.fullmatch(host or "")
         if found is None:
             return False
@@ -137,7 +137,7 @@ class WebServer(ThreadingHTTPServer):
         return True
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, if there is a place."""
+        """Answer a request in a thread, or reject it if too many requests are open."""
         if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -148,19 +148,19 @@ class WebServer(ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and give the place back."""
+        """Answer a request, then free its place among the open requests."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log the error of a reader, which has usually disconnected."""
+        """Log an error while answering, usually caused by a disconnected reader."""
         log.debug("a reader could not be answered", exc_info=True)
 
 
 class _Asked(io.RawIOBase):
-    """Stream of a request, with limits on its time and its size."""
+    """Stream of a request, with limits on its duration and size."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -181,19 +181,19 @@ class _Asked(io.RawIOBase):
 
 
 class _HttpHandler(BaseHTTPRequestHandler):
-    """Answers one request.
+    """Handler of one request.
 
     Attributes
     ----------
     default_request_version
-        So that no answer goes without its headers.
+        HTTP version assumed for requests without one, so that every answer has headers.
     """
 
     server: WebServer
     default_request_version = "HTTP/1.0"
 
     def setup(self) -> None:
-        """Read with a limit to all of the request; the library's own is to a single silence."""
+        """Limit the time of the whole request; the timeout of ``http.server`` covers only single reads."""
         super().setup()
         self.rfile.close()
         self.rfile = io.BufferedReader(_Asked(self.connection))
@@ -234,7 +234,7 @@ class _HttpHandler(BaseHTTPRequestHandler):
             self._send(200, answer, with_body=with_body, ETag=tag)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse what is no request, without its words."""
+        """Reject a malformed request, without quoting its content."""
         self._say(code, HTTPStatus(code).phrase, with_body=True)
 
     def _say(self, code: int, words: str, with_body: bool, **headers: str) -> None:
@@ -254,7 +254,7 @@ class _HttpHandler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def version_string(self) -> str:
-        """Return who answers, without versions."""
+        """Return the server's name without version numbers."""
         return "fenchel"
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -50,7 +50,7 @@ class Clock:
 
     _most: _Bound | None = None
     _least: _Bound | None = None
-    _latest: _Bound | None = None  # from the latest message to the client
+    _latest: _Bound | None = None  # bound from the latest message to the client
 
     def sent(self, by_server: int, by_client: int) -> None:
         """Use the stamps of a message to the client: sent by the server's clock, received by the client's."""
@@ -66,7 +66,7 @@ class Clock:
         bound = _Bound(by_server - by_client, by_server)
         most, least = self._most, self._least
         if least is not None and bound.ns < least.ns - least.slack(by_server):
-            # The latest message to the client was stamped after the clock was set, so its bound is valid.
+            # The server stamped its latest message after the clock was set, so the bound from that message is valid.
             self._most, self._least = bound, self._latest
             if self._latest is not None and self._latest.ns > bound.ns:
                 self._least = None

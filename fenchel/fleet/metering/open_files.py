@@ -23,7 +23,8 @@ def raise_limit() -> None:
     Only Fenchel's own processes call this. A program that imports ``fenchel`` keeps its limit.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # some systems refuse the hard limit that they report
+    # some systems refuse to raise the soft limit to the reported hard limit
+    with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
@@ -69,6 +70,6 @@ def _addresses(host: str) -> int:
     """Return the number of addresses of a host name, because gRPC limits the connections of each separately."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
-    except OSError:  # gRPC reports the error when it listens
+    except OSError:  # ignored, because gRPC reports the error on listening
         return 1
     return len({place[:1] for *_, place in found}) or 1

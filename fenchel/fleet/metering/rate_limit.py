@@ -19,8 +19,8 @@ from fenchel.fleet.metering.limits import Limits
 
 log = logging.getLogger("fenchel.server")
 
-_REMEMBERED = 10_000  # number of clients beyond which those without an open call are dropped
-_FULL_SECONDS = 60.0  # shortest time between two warnings that all calls are open
+_REMEMBERED = 10_000  # number of clients above which the limiter drops those without an open call
+_FULL_SECONDS = 60.0  # shortest time in seconds between two warnings that the limit of open calls is reached
 _REFUSALS_PER_SECOND = 1.0
 _REFUSALS_AT_ONCE = 20
 
@@ -79,7 +79,7 @@ class RateLimiter:
         self._limits = limits
         self._open = 0
         self._waiting = 0
-        self._full_since = -math.inf  # time of the last warning
+        self._full_since = -math.inf  # time of the last warning that the limit of open calls was reached
         self._visitors: dict[str, _Visitor] = {}
         self._forgetting = _REMEMBERED
 

@@ -16,8 +16,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from urllib.parse import unquote
 
 _COUNTERS = struct.Struct("=QQ")
-_ACKNOWLEDGED = 120  # offset of tcpi_bytes_acked in struct tcp_info; tcpi_bytes_received follows it
-_COOKIE = 57  # SO_COOKIE: a number that is unique to each socket
+_ACKNOWLEDGED = 120  # byte offset of tcpi_bytes_acked in struct tcp_info; tcpi_bytes_received follows
+_COOKIE = 57  # socket option SO_COOKIE, a number unique to each socket
 _COUNTED = hasattr(socket, "TCP_INFO")
 _ENOUGH = _ACKNOWLEDGED + _COUNTERS.size
 
@@ -64,7 +64,7 @@ class Sockets:
     """Connections of this process, by the address of the peer."""
 
     _read: dict[Address, _Read] = field(default_factory=dict)
-    _gone: set[Address] = field(default_factory=set)  # peers without a connection, which are not searched for again
+    _gone: set[Address] = field(default_factory=set)  # peers without a connection, which later searches skip
 
     def news(self, peer: str) -> SocketBytes | None:
         """Return the socket bytes of a connection since the last call, or since it was established.
@@ -163,7 +163,7 @@ def _look(descriptor: int) -> _Read | None:
         return None
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ENOUGH)
-        # The cookie is read last: if it still matches, the counters were those of the same connection.
+        # Read the cookie last: an unchanged cookie proves that the counters belong to the same connection.
         cookie = connection.getsockopt(socket.SOL_SOCKET, _COOKIE, 8)
     except OSError:
         return None

@@ -15,7 +15,7 @@ AT_ONCE = 5
 EVERY = 10.0
 """Seconds for each further line about one client."""
 
-_REMEMBERED = 10_000  # number of clients beyond which all records are dropped
+_REMEMBERED = 10_000  # number of clients above which all records are dropped
 
 
 @dataclass

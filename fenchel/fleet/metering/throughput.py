@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_SMALL_BYTES = 4096  # size of a message whose transmission time is negligible
+_SMALL_BYTES = 4096  # size in bytes up to which the transmission time of a message is negligible
 
 
 @dataclass(slots=True)

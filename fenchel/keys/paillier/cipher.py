@@ -26,7 +26,8 @@ class Paillier:
     """
 
     def __init__(self, owner: KeyOwner) -> None:
-        self.meter = CipherMeter()  # counts and times, for reports. The caller may read it and replace it at any time.
+        # counts and times for reports; the caller may read and replace this meter at any time
+        self.meter = CipherMeter()
         self._owner = owner
 
     @property

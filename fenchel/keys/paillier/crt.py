@@ -30,7 +30,7 @@ from fenchel.common.crypto.residues.choice import residues
 from fenchel.common.crypto.residues.interface import Residues
 from fenchel.keys.paillier.key import PrivateKey
 
-_SHARE = 8  # smallest number of values for each thread, which the backend ifma computes in the time of one
+_SHARE = 8  # smallest number of values per thread, which the backend ifma computes in the time of one value
 
 
 class CrtArithmetic(Protocol):
@@ -82,7 +82,7 @@ class CrtOwner:
 
     def _encrypted(self, plaintexts: Sequence[mpz]) -> list[mpz]:
         n, factors = self.public.modulus, self.blinding_factors(len(plaintexts))
-        # (1 + nm) r with r = low + n high is low + n (high + m low) modulo n².
+        # With r = low + n high, (1 + nm) r = low + n (high + m low) modulo n².
         parts = zip(plaintexts, (gmpy2.f_divmod(factor, n) for factor in factors), strict=True)
         return [low + n * ((high + m * low) % n) for m, (high, low) in parts]
 

@@ -74,7 +74,8 @@ class GmpArithmetic:
 
     def powers(self, numbers: list[mpz]) -> list[list[mpz]]:
         """Return x^(p-1) modulo p² and x^(q-1) modulo q²."""
-        with gmpy2.context(gmpy2.get_context(), allow_release_gil=True):  # so that threads share this work
+        # this context releases the GIL, so that threads share the work
+        with gmpy2.context(gmpy2.get_context(), allow_release_gil=True):
             return [
                 [gmpy2.powmod_sec(number % half.square, half.order, half.square) for number in numbers]
                 for half in self._halves

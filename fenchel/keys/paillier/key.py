@@ -29,7 +29,7 @@ from fenchel.common.errors import CredentialError, EncryptionError, SettingsErro
 Factors: TypeAlias = tuple[int, ...]
 """Distinct primes that divide a number."""
 
-_PRIMALITY_ROUNDS = 40  # of Miller and Rabin: a composite number passes with probability below 4^-40
+_PRIMALITY_ROUNDS = 40  # number of Miller-Rabin rounds: a composite number passes with probability below 4^-40
 _FIELDS = frozenset({"kind", "version", "n", "p", "q", "p_factors", "q_factors"})
 
 
@@ -144,7 +144,7 @@ class PrimePower:
     @classmethod
     def of(cls, prime: int, other: int, factors: Factors) -> PrimePower:
         """Compute the constants for a prime."""
-        # (1+n)^(p-1) = 1 + n(p-1) modulo p², so L of it is q(p-1), which is -q modulo p.
+        # (1+n)^(p-1) = 1 + n(p-1) modulo p², and L maps this power to q(p-1) = -q modulo p.
         weight = gmpy2.invert(-other, prime)
         return cls(gmpy2.mpz(prime), gmpy2.mpz(prime) ** 2, gmpy2.mpz(prime - 1), weight, factors)
 
@@ -154,7 +154,7 @@ class PrimePower:
     def plaintexts(self, powers: list[gmpy2.mpz]) -> list[gmpy2.mpz]:
         """Return the plaintexts modulo p of ciphertexts, from their powers c^(p-1) modulo p²."""
         prime, weight = self.prime, self.weight
-        # For a multiple of p the power is 0, and the result would reveal the inverse of the second prime.
+        # The power is 0 for a multiple of p, and the result would reveal the inverse of the other prime.
         if not all(powers):
             raise EncryptionError(no_ciphertext(len(powers)))
         return [(power - 1) // prime * weight % prime for power in powers]
@@ -191,7 +191,7 @@ def generate(bits: int = DEFAULT_BITS, *, for_tests: bool = False) -> PrivateKey
     while True:
         p, p_factors = _prime(bits // 2)
         q, q_factors = _prime(bits // 2)
-        # If |p - q| were small, n could be factored by a search around its square root (FIPS 186-5, A.1.3).
+        # A small |p - q| would allow n to be factored by a search around its square root (FIPS 186-5, A.1.3).
         if abs(p - q).bit_length() > bits // 2 - min(100, bits // 8):
             return PrivateKey(p, q, p_factors, q_factors)
 
@@ -214,7 +214,7 @@ def _prime(bits: int) -> tuple[int, Factors]:
     So p = 3 modulo 4, and p-1 has a factor s almost as long as p. The two highest bits are set, so the
     product of two such primes has exactly twice as many bits.
     """
-    short = max(16, bits // 12)  # 128 bits at 3072, which leaves enough candidates for k
+    short = max(16, bits // 12)  # number of bits of k: 128 for a key of 3072 bits, which leaves enough candidates
     while True:
         s = _random_prime(3 << (bits - short - 3), 1 << (bits - short - 1))
         low, high = (3 << (bits - 2)) // (2 * s) + 1, (1 << bits) // (2 * s)

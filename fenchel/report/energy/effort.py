@@ -31,7 +31,7 @@ _PHASES: Mapping[str, Mapping[str, Work]] = {
     "fedpdm": {"solve": "local steps"},
     "mb-sgd": {"gradient": "local steps"},
     "drdm": {
-        "smoothness": "nothing",  # once, before the first round
+        "smoothness": "nothing",  # sent once, before the first round
         "regularize": "nothing",
         "train": "local steps",
         "loss": "loss",
@@ -133,7 +133,7 @@ def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> E
         round=columns.column(calls, "round").astype(np.int64),
         phase=np.array(phases),
         client=np.array(clients),
-        # Without a reply it is unknown whether the client has computed.
+        # Count no operations for a call without a reply: the client may not have computed.
         macs=np.where(bits_up > 0, macs * done, 0.0),
         bits_up=bits_up,
         bits_down=8 * columns.column(calls, "wire_down"),
@@ -148,7 +148,7 @@ def _forward_passes(algorithm: LocalTrainingSettings, phase: str, samples: int) 
     if work == "local steps":
         passes = BACKWARD * _samples_used(algorithm, samples)
         if isinstance(algorithm, ScaffoldSettings) and algorithm.correction == "option-i":
-            passes += BACKWARD * samples  # the gradient at the global model
+            passes += BACKWARD * samples  # full gradient at the global model
         return passes
     if work == "loss":
         assert isinstance(algorithm, SampledByWeightSettings)
@@ -170,7 +170,7 @@ def expense(effort: Effort, devices: Devices, channel: Channel) -> Expense:
     compute, send, receive, seconds = (np.zeros(effort.macs.size) for _ in range(4))
     for client in np.unique(effort.client):
         mine, own = effort.client == client, devices.of(str(client))
-        # All costs are proportional to operations or bits.
+        # Every cost is proportional to the number of operations or bits, so evaluate the cost of a single one.
         for joules, amount, unit in (
             (compute, effort.macs, computing(own, 1.0)),
             (send, effort.bits_up, sending(own, channel, 1.0)),

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.section import Section, settings_error
 
-_MOST = 1e30  # of any constant: products of a few of them, and of their squares, are still numbers
+_MOST = 1e30  # upper limit of every constant, small enough that products of constants and of their squares stay finite
 _MOST_DB = 300
 _NotNegative = Annotated[float, Field(ge=0, le=_MOST)]
 _Positive = Annotated[float, Field(ge=1 / _MOST, le=_MOST)]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fenchel.report.render.canvas import STYLE, canvas
 
-_FEW, _MANY = "#d8e6f3", "#1f62a8"  # from few local steps (or joules) to many
+_FEW, _MANY = "#d8e6f3", "#1f62a8"  # colours of the smallest and the largest number of local steps, or of joules
 
 
 def draw_map(

@@ -1,4 +1,4 @@
-"""A picture of what a run takes over several links, and where the time goes."""
+"""Bar chart of a run's projected durations over several links, by parts of the time."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _COLORS = {
 
 
 def draw_projections(projections: Sequence[tuple[str, Projection]], path: Path, *, title: str) -> Path:
-    """Draw a bar for each link, stacked of the parts of all rounds and the evaluations.
+    """Draw a bar for each link, stacked from the parts of the rounds' time and the evaluations.
 
     Parameters
     ----------
     projections
-        Names of links, from top to bottom, and what the run takes over them.
+        Name of each link and the run's projection to that link, from top to bottom.
     path
-        Of the PNG file; folders above it are made.
+        Path of the PNG file. Missing parent folders are created.
     """
     with canvas(path, (7.5, 1.5 + 0.38 * len(projections)), {**STYLE, "axes.grid.axis": "x"}) as figure:
         axes = figure.subplots()

@@ -1,10 +1,10 @@
 """Projection of a finished run's duration to other links, from its measurements.
 
-Nothing is computed again: the model is the same bit for bit, whatever the network. What each client and the server
-did, and what waited for what, is the run's own account (:mod:`fenchel.report.timeline`). Only the ways
-between them are replaced: a message waits for those before it on its link, its bytes leave at the bandwidth,
-and then they are under way for half a round trip. So a round is again as long as the slowest of those it
-waited for, who may be others than before.
+The projection repeats no computation, because the network does not affect the model. The run's timeline
+(:mod:`fenchel.report.timeline`) gives the work of the server and of each client, and the dependencies between the
+steps. The projection replaces only the transmission times. A message queues behind earlier messages on its link.
+Its bytes leave at the link's bandwidth, and then propagate for half a round-trip time. The slowest client for which
+the server waits determines the duration of a round. In the projection this may be another client than in the run.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ from fenchel.report.columns import Floats
 from fenchel.report.timeline import Instruction, Step, Stretch, Timeline
 
 WINDOW_BYTES = dict(options(1.0))["grpc.http2.lookahead_bytes"]
-"""Bytes that one side may send before the other acknowledges them."""
+"""Size in bytes of the HTTP/2 flow-control window, the limit on unacknowledged bytes."""
 
-_LONGEST_JITTER = 10.0  # times its mean, as the relay has it
+_LONGEST_JITTER = 10.0  # ratio of the largest jitter to its mean, as in the network emulation proxy
 
 
 @dataclass(frozen=True)
 class Projection:
-    """Duration of a run.
+    """Measured or projected duration of a run.
 
     Attributes
     ----------
     link
-        Of every client; ``None``: those over which it really ran.
-    seconds, evaluation
-        Of each round, and of the evaluation after it, shape (rounds,).
+        Link of every client; ``None`` for the links of the actual run.
+    seconds
+        Duration of each round in seconds, without its evaluation, shape (rounds,).
+    evaluation
+        Duration of the evaluation after each round in seconds, shape (rounds,).
     parts
-        Where the seconds of all rounds go, without the evaluations.
+        Parts of the total time of all rounds, without the evaluations.
     """
 
     link: Link | None
@@ -50,17 +52,20 @@ class Projection:
 
     @property
     def total(self) -> float:
-        """Seconds of all rounds and evaluations."""
+        """Total duration of all rounds and evaluations in seconds."""
         return float(self.seconds.sum() + self.evaluation.sum())
 
     @property
     def median(self) -> float:
-        """Seconds of the median round."""
+        """Median duration of a round in seconds."""
         return float(np.median(self.seconds))
 
 
 def measured(course: Timeline) -> Projection:
-    """Return what the run really took, in the same words; after a resumption, from when its clients were back."""
+    """Return the measured duration of the run.
+
+    After a resumption the measurement starts once the clients have reconnected.
+    """
     metrics = course.run.steady.metrics
     sums = [float(np.nansum(columns.column(metrics, f"{part}_s"))) for part in TIME_PARTS]
     return Projection(
@@ -69,16 +74,17 @@ def measured(course: Timeline) -> Projection:
 
 
 def project(course: Timeline, link: Link, server_bandwidth: float | None = None) -> Projection:
-    """Return what the run takes if every client has a link of its own, like the given one.
+    """Return the projected duration of a run in which every client has its own copy of the link.
 
     Parameters
     ----------
     server_bandwidth
-        Bytes per second in each direction that all clients share at the server; ``None``: any number.
+        Bandwidth of the server's link in each direction, in bytes per second, which all clients share. ``None`` for
+        no limit.
     """
     network = _LinkEstimate(link, server_bandwidth)
     rounds, evaluations, parts = [], [], TimeParts()
-    now, last = 0.0, course.setup.started  # projected, measured
+    now, last = 0.0, course.setup.started  # projected current time, and measured end of the previous stretch
     network.go(course.setup, now)
     for one, evaluation in zip(course.rounds, course.evaluations, strict=True):
         now = max(now + one.started - last, network.over)
@@ -93,7 +99,7 @@ def project(course: Timeline, link: Link, server_bandwidth: float | None = None)
 
 @dataclass
 class _LinkModel:
-    """One direction of a client's link."""
+    """Model of one direction of a client's link."""
 
     link: Link
     rate: float | None
@@ -102,7 +108,7 @@ class _LinkModel:
     latest: float = -math.inf
 
     def pass_on(self, ready: float, size: float, shared: _Shared) -> _ProjectedPassage:
-        """Send a message that is ready; messages neither share the way nor pass each other."""
+        """Send a message of ``size`` bytes that is ready at time ``ready``, in first-in, first-out order."""
         started = max(ready, self.free_at)
         left = max(started + self._leaving(size), shared.pass_on(started, size))
         self.free_at = left
@@ -115,7 +121,7 @@ class _LinkModel:
     def _leaving(self, size: float) -> float:
         """Return the seconds until the last byte has left.
 
-        What is more than the window can only follow when the receiver has said that it has read what was before.
+        A message that exceeds the flow-control window proceeds only after the receiver has acknowledged earlier bytes.
         """
         per_byte = 0.0 if self.rate is None else 1 / self.rate
         windows = max(math.ceil(size / WINDOW_BYTES) - 1, 0)
@@ -124,7 +130,7 @@ class _LinkModel:
 
 @dataclass
 class _Shared:
-    """One direction of the server's own link: the bytes of all clients leave one after the other."""
+    """Model of one direction of the server's link, on which the bytes of all clients queue."""
 
     rate: float | None
     free_at: float = -math.inf
@@ -138,7 +144,7 @@ class _Shared:
 
 @dataclass(frozen=True, slots=True)
 class _ProjectedPassage:
-    """A message on its way: it waited, its bytes left, the last of them arrived."""
+    """Projected transmission of a message: seconds of queueing and serialisation, times of departure and arrival."""
 
     queueing: float
     serialisation: float
@@ -148,7 +154,7 @@ class _ProjectedPassage:
 
 @dataclass
 class _Client:
-    """One client, and its link."""
+    """Projected client with its link."""
 
     down: _LinkModel
     up: _LinkModel
@@ -157,7 +163,7 @@ class _Client:
 
 @dataclass
 class _Answer:
-    """An instruction that was carried out: when its reply was ready, at the server, and taken; where its time went."""
+    """Completed instruction, with the times of its reply (ready, received, taken) and the parts of its duration."""
 
     instruction: Instruction
     replied: float
@@ -168,7 +174,7 @@ class _Answer:
 
 @dataclass(frozen=True)
 class _Done:
-    """A step that is over: when it began to be due, when it was over, and where the time between them went."""
+    """Completed step, with its earliest start, its end, and the parts of the time between them."""
 
     step: Step
     base: float
@@ -178,7 +184,7 @@ class _Done:
 
 @dataclass
 class _LinkEstimate:
-    """The clients of a run, their links, and the one server that takes their replies one after the other."""
+    """Model of a run's clients and links, and of the server, which takes replies sequentially."""
 
     link: Link
     server_bandwidth: float | None
@@ -190,9 +196,9 @@ class _LinkEstimate:
         self._out, self._in = _Shared(self.server_bandwidth), _Shared(self.server_bandwidth)
 
     def go(self, stretch: Stretch, start: float) -> tuple[float, TimeParts]:
-        """Go through a stretch from ``start`` on; return when it is over, and where its time went.
+        """Project a stretch that starts at ``start``; return the time of its end and the parts of its duration.
 
-        Each step begins when all of those are over that it really came after, and the server has done what it did
+        A step begins after the end of all steps that preceded it in the actual run, and after the server's work
         between them.
         """
         done: list[_Done] = []
@@ -208,7 +214,7 @@ class _LinkEstimate:
 
     def _do(self, step: Step, base: float, shift: float) -> _Done:
         done = [self._carry_out(each, max(each.queued + shift, base)) for each in step.instructions]
-        # Who is done first comes first to the server's link.
+        # Replies enter the server's link in the order in which clients finish.
         for answer in sorted(done, key=lambda each: each.replied):
             self._send_back(answer)
         if not step.is_awaited:
@@ -216,7 +222,7 @@ class _LinkEstimate:
         here = sorted((each for each in done if each.instruction.answered), key=lambda each: each.received)
         for answer in here:
             self._take(answer)
-        # If a client did not answer in time, the deadline ended the request, and is kept.
+        # If a client missed the deadline, the deadline ended the request, and the projection keeps this deadline.
         deadline = max(step.ended + shift, base) if step.overdue else base
         if not here:
             return _Done(step, base, deadline, TimeParts(waiting=deadline - base))
@@ -227,7 +233,7 @@ class _LinkEstimate:
         return _Done(step, base, ended, final.parts)
 
     def _carry_out(self, each: Instruction, queued: float) -> _Answer:
-        """Send an instruction, and have it done."""
+        """Project the transmission of an instruction and the client's work on it."""
         client = self._client(each.client)
         down = client.down.pass_on(queued + each.away + each.server_queue, each.down, self._out)
         begun = max(down.arrived, client.free_at) + each.client_queue
@@ -270,12 +276,12 @@ class _LinkEstimate:
 
 
 def _spent(done: Sequence[_Done], started: float, ended: float) -> TimeParts:
-    """Return where the time of a stretch went: the steps that were waited for, and the server's work between them."""
+    """Return the parts of a stretch's duration: those of awaited steps, and the server's work between the steps."""
     spent = TimeParts()
     now = ended
     for each in sorted(done, key=lambda one: one.ended, reverse=True):
         if each.ended > now:
-            continue  # beside the one after it, which was waited for
+            continue  # skip a step that ran in parallel with a later one for which the server waited
         spent.server += now - each.ended
         spent.add(each.parts)
         now = each.base

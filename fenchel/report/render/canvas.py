@@ -1,4 +1,4 @@
-"""A still picture: how it looks, and how it gets into its file."""
+"""Style of static plots, and a context manager that writes them to PNG files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLORS = ("#1f62a8", "#c2501a", "#15806a", "#8447a0", "#9a7000", "#2b92bd", "#b02a62", "#68727e")
-"""Of curves."""
+"""Matplotlib settings for plots of curves."""
 
 INK, SOFT, LINE = "#1c2127", "#5f6873", "#e5e7ea"
 STYLE: Mapping[str, Any] = {
     "font.size": 9,
     "text.color": INK,
-    "text.parse_math": False,  # a "$" in a run's name is a "$"
+    "text.parse_math": False,  # the name of a run may contain a literal "$"
     "axes.edgecolor": LINE,
     "axes.grid": True,
     "axes.grid.axis": "y",
@@ -38,17 +38,17 @@ STYLE: Mapping[str, Any] = {
     "ytick.color": SOFT,
 }
 LOGARITHMIC: Mapping[str, Any] = {**STYLE, "axes.axisbelow": True, "xtick.minor.size": 0, "ytick.minor.size": 0}
-"""For axes with minor ticks, whose grid would cover the curves."""
+"""Matplotlib settings for axes with minor ticks, whose grid lies below the curves."""
 
 
 def missing() -> str | None:
-    """Return why pictures cannot be drawn here, or ``None``."""
+    """Return the reason why plots cannot be drawn on this machine, or ``None``."""
     return None if find_spec("matplotlib") else "matplotlib is not installed here: pip install 'fenchel[plots]'"
 
 
 @contextmanager
 def canvas(path: Path, size: tuple[float, float], style: Mapping[str, Any] = STYLE, dpi: int = 200) -> Iterator[Figure]:
-    """Yield an empty figure, and write what has been drawn on it.
+    """Yield an empty figure, and write the figure to a file at the end of the ``with`` block.
 
     path: of the PNG file; folders above it are made.
     style: settings of matplotlib while it is drawn and written.
@@ -56,7 +56,7 @@ def canvas(path: Path, size: tuple[float, float], style: Mapping[str, Any] = STY
     Raises
     ------
     SettingsError
-        matplotlib is not installed.
+        If matplotlib is not installed.
     """
     if reason := missing():
         raise SettingsError(f"the image cannot be drawn: {reason}", source=path)

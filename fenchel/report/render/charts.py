@@ -1,4 +1,4 @@
-"""The numbers behind the charts of the page, thinned so that long runs stay light to load."""
+"""Data for the charts of the HTML page, thinned so that pages of long runs stay small."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from fenchel.report.summary import SHARES
 from fenchel.report.traffic import LAYERS, carried_by
 from fenchel.report.waiting import names_of, neighbours, thinned, waiting_of
 
-_POINTS = 400  # of one curve; a screen shows no more
+_POINTS = 400  # largest number of points of a curve, the resolution of a screen
 _BARS = 120
-_MAP = (200, 400)  # clients and rounds of the map of waiting
+_MAP = (200, 400)  # largest numbers of clients and rounds in the map of waiting
 
 
 def chart_data(runs: Sequence[Run], names: Sequence[str], optima: Sequence[float | None] = ()) -> dict[str, Any]:
-    """Return what the page's script draws, as values that JSON knows.
+    """Return the data of all charts for the page's script, as JSON-compatible values.
 
     Parameters
     ----------
     optima
-        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds the curves of ``optimality_gap``.
+        Minimum of each run's objective (:mod:`fenchel.report.optimum`), which adds curves of ``optimality_gap``.
     """
     curves = curves_of_all(runs, optima)
     groups = groups_of(runs)
@@ -59,9 +59,9 @@ def chart_data(runs: Sequence[Run], names: Sequence[str], optima: Sequence[float
 
 
 def panels(curves: Sequence[Curves]) -> list[dict[str, Any]]:
-    """Return the charts of curves: title, and the figure of each split (or the one figure) that is drawn in it.
+    """Return the charts of curves: the title and the plotted figures, one for each split of the data.
 
-    Figures that no run knows are left out, and so are those that never change, or are the objective once more.
+    Figures without values in any run are omitted, as are constant figures and figures equal to the objective.
     """
     known = known_figures(curves)
     main = columns.objective(known)
@@ -80,7 +80,7 @@ def panels(curves: Sequence[Curves]) -> list[dict[str, Any]]:
 
 
 def _tells_nothing(name: str, main: str, curves: Sequence[Curves]) -> bool:
-    """Return whether a figure is the same in all rounds of all runs, or the main one wherever both are known."""
+    """Return True if a figure is constant over all rounds and runs, or equals the main one wherever both are known."""
     values = np.concatenate([each.figures[name] for each in curves if name in each.figures])
     if np.isfinite(values).sum() > 1 and np.nanmin(values) == np.nanmax(values):
         return True
@@ -102,12 +102,12 @@ def _panel(title: str, figures: dict[str, str]) -> dict[str, Any]:
 
 
 def _curves(curves: Curves, band: Mapping[str, Mapping[str, Floats]] = MappingProxyType({})) -> dict[str, Any]:
-    """Return each known figure against all that the rounds so far cost.
+    """Return each known figure with the cumulative costs of the rounds.
 
     Parameters
     ----------
     band
-        Ends of the confidence intervals of each figure.
+        Lower and upper ends of the confidence intervals of each figure, shape (rounds,) each.
     """
     drawn = {}
     for name, values in curves.figures.items():
@@ -120,7 +120,7 @@ def _curves(curves: Curves, band: Mapping[str, Mapping[str, Floats]] = MappingPr
 
 
 def _time(run: Run) -> dict[str, Any]:
-    """Return the seconds of each round by what they were spent on, or their means over groups of rounds."""
+    """Return the parts of each round's duration in seconds, or their means over groups of rounds."""
     return _rounds(run, _spent(summary.time_columns(run.steady.metrics)))
 
 
@@ -135,15 +135,15 @@ def _traffic(run: Run) -> dict[str, Any]:
 
 
 def _clients(run: Run) -> dict[str, Any]:
-    """Return the mean seconds of each client's calls by what they were spent on; the slowest clients come first."""
+    """Return the parts of the mean duration of each client's calls in seconds, for the slowest clients first."""
     clients = [one for one in summary.costs_by(summary.own_calls(run.steady.calls), "client") if one.answered]
-    clients.sort(key=lambda one: -one.busy)  # what it does itself
+    clients.sort(key=lambda one: -one.busy)  # order by the time of the client's own work
     means = {part: np.array([one.mean[part] for one in clients], np.float64) for part in SHARES}
     return _bars([one.name for one in clients], _spent(means), " … ")
 
 
 def _carried(run: Run) -> dict[str, Any]:
-    """Return the bytes of each client by layer and direction, evaluation included; the heaviest come first."""
+    """Return the bytes of each client by layer and direction, evaluation included, in descending order."""
     clients = carried_by(run.calls_table, "client")
     clients.sort(key=lambda one: -(one.down["wire"] + one.up["wire"]))
     names = [one.name for one in clients]
@@ -162,7 +162,7 @@ def _counted(ways: dict[str, Floats]) -> bool:
 
 
 def _spent(parts: dict[str, Floats]) -> dict[str, Floats]:
-    """Leave out what no time was spent on."""
+    """Return the parts of the time that are not all 0."""
     return {part: values for part, values in parts.items() if np.nansum(values) > 0}
 
 
@@ -173,7 +173,7 @@ def _rounds(run: Run, parts: dict[str, Floats]) -> dict[str, Any]:
 
 
 def _bars(names: Sequence[str], parts: dict[str, Floats], between: str) -> dict[str, Any]:
-    """Return stacked bars, one for each name, or for as many groups of neighbours as fit."""
+    """Return a stacked bar for each name, or for each group of adjacent names if there are too many."""
     groups = neighbours(len(names), _BARS)
     return {
         "names": names_of(names, groups, between),
@@ -185,7 +185,7 @@ def _bars(names: Sequence[str], parts: dict[str, Floats], between: str) -> dict[
 
 
 def _latency(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """Return the histograms of each phase: number of calls by seconds, of the whole call and of the network."""
+    """Return histograms over the calls of each phase: of their total duration and of their network time."""
     found: dict[str, list[dict[str, Any]]] = {"total": [], "network": []}
     for one in histograms(run.steady.calls):
         found[one.what].append(
@@ -200,7 +200,7 @@ def _latency(run: Run) -> dict[str, list[dict[str, Any]]]:
 
 
 def _waiting(run: Run, runs: int) -> dict[str, Any]:
-    """Return the map of waiting; the more runs there are, the coarser."""
+    """Return the map of waiting times, with a resolution that decreases with the number of runs."""
     clients, rounds = _MAP
     shown = thinned(waiting_of(run.steady.calls), clients, max(rounds // runs, 50))
     row, column = np.nonzero(shown.missed)
@@ -218,5 +218,5 @@ def _waiting(run: Run, runs: int) -> dict[str, Any]:
 
 
 def _numbers(values: Floats, digits: int = 6) -> list[float | None]:
-    """Return numbers with few significant digits, which is still more than a chart shows."""
+    """Return numbers rounded to few significant digits, beyond the resolution of a chart."""
     return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]

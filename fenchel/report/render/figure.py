@@ -1,4 +1,4 @@
-"""A still picture of the main curves, for documents."""
+"""Static plot of the main curves, for documents."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 
 
 def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[float | None] = ()) -> Path:
-    """Draw the objective, the AUC (or accuracy, or loss), the worst client and the gap, as far as they are known.
+    """Plot those of objective, AUC (or accuracy, or loss), worst client and optimality gap that are known.
 
     Parameters
     ----------
     runs
-        One or several; each is a line in every chart. Runs that differ only in their seed are one, with a band.
+        Runs to plot, each as a line in every chart. Runs that differ only in their seed form one line with a band.
     path
-        Of the PNG file; folders above it are made.
+        Path of the PNG file. Missing parent folders are created.
     axis
-        What the curves are drawn against, one of :data:`fenchel.report.curves.AXES`; runs without it are left out.
+        Quantity of the horizontal axis, one of :data:`fenchel.report.curves.AXES`. Runs without it are omitted.
     optima
-        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds how far above it the runs are.
+        Minimum of each run's objective (:mod:`fenchel.report.optimum`), which adds a chart of the optimality gap.
     """
     groups = groups_of(runs)
     bands = bands_of(groups, runs, optima) or [Band(each, {}, {}) for each in curves_of_all(runs, optima)]
@@ -83,7 +83,7 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[
             if columns.is_share(name):
                 axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
         if len(runs) > 1:
-            # A leading underscore would hide a run from an automatic legend, so the lines are named explicitly.
+            # An automatic legend omits labels with a leading underscore, so the legend lists all lines explicitly.
             drawn_names = [str(line.get_label()) for line in drawn]
             figure.legend(drawn, drawn_names, loc="outside lower left", ncols=4, frameon=False)
     return path

@@ -1,6 +1,6 @@
-"""The pieces of the page: tiles, tables and bars of plain HTML.
+"""Components of the HTML page: tiles, tables and bars in plain HTML.
 
-Everything that comes from a run is escaped here, where it enters the page; functions return finished HTML.
+All functions return HTML, in which they have escaped every text from a run.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from fenchel.report.summary import CallCosts, Shares
 from fenchel.report.traffic import LAYERS, TrafficRow
 from fenchel.report.wall_time import wall_of
 
-_CLIENTS = 20  # rows of the table of clients
-_BESIDE = 3  # differing settings that fit beside the results
+_CLIENTS = 20  # largest number of rows in the table of clients
+_BESIDE = 3  # largest number of differing settings in a table with results
 _TILES = (
     "test_auc",
     "test_accuracy",
@@ -34,17 +34,17 @@ _STATES = {"completed": "Completed", "stopped": "Stopped early", "unfinished": "
 
 
 def text(value: object) -> str:
-    """Return foreign text for use in HTML, also inside an attribute."""
+    """Return untrusted text, escaped for HTML elements and attributes."""
     return escape(plain(str(value)))
 
 
 def state(run: Run) -> str:
-    """Return the badge that says how a run ended."""
+    """Return the badge for the outcome of a run."""
     return f'<span class="state {run.state}">{_STATES[run.state]}</span>'
 
 
 def headline(run: Run) -> str:
-    """Return one line about the settings, and one about the end if it came early."""
+    """Return a summary line of the settings, and a line about an early end of the run."""
     about = summary.headline(run)
     done = f"{run.rounds:,} of {about['rounds']} rounds" if not run.completed else count_text(run.rounds, "round")
     words = [about["algorithm"], about["data"], about["objective"], f"{about['clients']} clients", done]
@@ -71,7 +71,7 @@ def warnings(run: Run) -> str:
 
 
 def environment(run: Run) -> str:
-    """Return what the server and the clients computed with; nothing for a run of an older version."""
+    """Return the software and hardware of server and clients; empty for a run of an older version."""
     described = run.environments.described
     if not described:
         return ""
@@ -80,7 +80,7 @@ def environment(run: Run) -> str:
 
 
 def tiles(run: Run) -> str:
-    """Return the few numbers that matter most."""
+    """Return the tiles with the most important figures of a run."""
     traffic = summary.traffic(run.metrics_table)
     shown = [
         *((columns.title(name), bounded_text(name, run.figures)) for name in _main(run.figures)[:3]),
@@ -95,22 +95,22 @@ def tiles(run: Run) -> str:
 
 
 def _main(known: Collection[str]) -> list[str]:
-    """Return the figures that matter most, of those that are known."""
+    """Return the names of the most important figures among the known ones."""
     return [name for name in (columns.objective(known), *_TILES) if name in known]
 
 
 def swatch(index: int) -> str:
-    """Return the coloured mark of a run."""
+    """Return the coloured marker of a run."""
     return f'<span class="swatch" data-run="{index}"></span>'
 
 
 def comparison(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> str:
-    """Return the table with a row for each run: what came out, and the settings if only few of them differ.
+    """Return the table with the results of each run, and with the differing settings if they are few.
 
     Parameters
     ----------
     marks
-        Number of each run's colour.
+        Index of each run's colour.
     """
     differing = summary.differing_settings(runs)
     if len(differing) > _BESIDE:
@@ -142,7 +142,7 @@ def comparison(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) 
 
 
 def grouped(groups: Sequence[SeedGroup]) -> str:
-    """Return the table with a row for each figure, and its mean over the seeds of each group in a column."""
+    """Return the table of means over seeds, with a row for each figure and a column for each group."""
     known = {name: None for group in groups for run in group.counted for name in run.figures}
     heads = "<th>Final figure</th>" + _heads("run n", _marked(group.name for group in groups))
     rows = ["<td>Seeds</td>" + _cells("n", (group.seeds_text for group in groups))]
@@ -157,7 +157,7 @@ def grouped(groups: Sequence[SeedGroup]) -> str:
 
 
 def differences(runs: Sequence[Run], names: Sequence[str]) -> str:
-    """Return the table with a row for each setting that is not the same in all runs, and a column for each run."""
+    """Return the table of differing settings, with a row for each setting and a column for each run."""
     differing = summary.differing_settings(runs)
     if not differing:
         return "<p class='note'>All settings are the same.</p>"
@@ -167,13 +167,13 @@ def differences(runs: Sequence[Run], names: Sequence[str]) -> str:
 
 
 def _key(key: str) -> str:
-    """Return a setting's dotted key, the section above the last word."""
+    """Return a setting's dotted key as HTML, with its section in small print."""
     section, _, word = key.rpartition(".")
     return f"<small>{text(section)}</small>{text(word)}"
 
 
 def bar(split: Shares, scale: float) -> str:
-    """Return a stacked bar; ``scale`` is the number of seconds that fills it. Empty if nothing is known."""
+    """Return a stacked bar whose full width is ``scale`` seconds; empty if no part is known."""
     if not math.isfinite(summary.total_of(split)) or not scale > 0:
         return ""
     pieces = "".join(
@@ -184,7 +184,7 @@ def bar(split: Shares, scale: float) -> str:
 
 
 def time_share(run: Run) -> str:
-    """Return the bar of a whole run, with its parts named and counted: the legend of the chart below it."""
+    """Return the bar of a whole run with named parts, which serves as the legend of the chart below."""
     split = summary.time_split(run.steady.metrics)
     total = summary.total_of(split)
     if not total:
@@ -202,7 +202,7 @@ def time_share(run: Run) -> str:
 
 
 def wall(run: Run) -> str:
-    """Return the equation of the whole wall-clock time, and how long clients waited for the slowest one."""
+    """Return the equation of the wall-clock time, and the time for which clients waited for the slowest client."""
     whole = wall_of(run)
     if not whole.total:
         return ""
@@ -218,7 +218,7 @@ def wall(run: Run) -> str:
 
 
 def walls(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> str:
-    """Return the table that compares the equations of several runs' wall-clock times; as :func:`comparison`."""
+    """Return the table of several runs' wall-clock times, with the parameters of :func:`comparison`."""
     found = [wall_of(run) for run in runs]
     parts = list(dict.fromkeys(part for one in found for part in one.parts()))
     heads = "<th>Run</th>" + _heads("n", ("Wall time", *map(str.capitalize, parts), "Waiting for the slowest"))
@@ -231,7 +231,7 @@ def walls(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> st
 
 
 def times(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> str:
-    """Return the table that compares where the time of several runs went, on one scale; as :func:`comparison`."""
+    """Return the bars of several runs' time on a common scale, with the parameters of :func:`comparison`."""
     splits = [summary.time_split(run.steady.metrics) for run in runs]
     longest = max(summary.total_of(split) for split in splits)
     parts = [part for part in summary.SHARES if any(part in summary.shown(split) for split in splits)]
@@ -247,7 +247,7 @@ def times(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) -> st
 
 
 def phases(costs: Sequence[CallCosts]) -> str:
-    """Return the table of phases: what an average call was spent on, and how long calls took."""
+    """Return the table of phases, with the durations of calls and of their parts."""
     note = (
         "<p class='note'>Median and p90 are of whole calls, from when an instruction is queued to when its reply is "
         "decoded. The parts beside them are medians, too. Bars are means, on one scale.</p>"
@@ -256,7 +256,7 @@ def phases(costs: Sequence[CallCosts]) -> str:
 
 
 def clients(costs: Sequence[CallCosts]) -> str:
-    """Return the table of clients, the slowest of them if there are many."""
+    """Return the table of clients, limited to the slowest clients."""
     note = f"<p class='note'>The slowest {_CLIENTS} of {len(costs):,} clients.</p>" if len(costs) > _CLIENTS else ""
     return _costs("Client", [(text(one.name), one) for one in costs[:_CLIENTS]]) + note
 
@@ -300,7 +300,7 @@ def _misses(count: int) -> str:
 
 
 def _marked(names: Iterable[str]) -> list[str]:
-    """Return names in the order of the runs' colours, each with its mark."""
+    """Return names in the order of the runs' colours, each with its coloured marker."""
     return [f"{swatch(index)}{text(name)}" for index, name in enumerate(names)]
 
 

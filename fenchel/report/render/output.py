@@ -1,4 +1,4 @@
-"""Files that a report is written to, where the person who asks for it wants them."""
+"""Creation of a report's output files at paths given by the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fenchel.common.errors import SettingsError
 
 @contextmanager
 def output_at(path: Path) -> Iterator[None]:
-    """Make the folders above a file; in the ``with`` block it is written, and what it reports is put in words."""
+    """Create missing parent folders of a file, and turn errors of writing the file into errors for the user."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield

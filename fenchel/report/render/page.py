@@ -1,4 +1,4 @@
-"""A page about one run or several: one HTML file that needs nothing else, not even a network."""
+"""Self-contained HTML page about one or more runs, which needs no network access."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from fenchel.report.traffic import carried_by
 
 
 def write_report(runs: Sequence[Run], path: Path, optima: Sequence[float | None] = ()) -> Path:
-    """Write the page.
+    """Write the HTML page.
 
     Parameters
     ----------
     runs
-        One, shown in detail, or several, compared first and then shown one by one.
+        Runs to show in detail. A page of several runs begins with their comparison.
     path
-        Of the HTML file; folders above it are made.
+        Path of the HTML file. Missing parent folders are created.
     optima
-        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds a chart of how far above it the runs are.
+        Minimum of each run's objective (:mod:`fenchel.report.optimum`), which adds a chart of the optimality gap.
     """
     page = render(runs, optima)
     with output_at(path):
@@ -42,7 +42,7 @@ def write_report(runs: Sequence[Run], path: Path, optima: Sequence[float | None]
 
 
 def render(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> str:
-    """Return the page; the parameters are those of :func:`write_report`."""
+    """Return the HTML page, with the parameters of :func:`write_report`."""
     made, fixed = parts(runs, optima), fixed_parts()
     return Template(_part("page.html")).substitute(
         title=made.title,
@@ -56,14 +56,14 @@ def render(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> str:
 
 @dataclass(frozen=True)
 class Fixed:
-    """Parts that are the same on every page.
+    """Parts common to all pages.
 
     Attributes
     ----------
     style
-        CSS.
+        CSS style sheet.
     scripts
-        By name, in the order in which they run: ``plotly``, ``script``.
+        JavaScript sources by name, in the order of execution: ``plotly``, ``script``.
     """
 
     style: str
@@ -72,14 +72,14 @@ class Fixed:
 
 @dataclass(frozen=True)
 class PageParts:
-    """Content of a page on some runs.
+    """Content of a page on particular runs.
 
     Attributes
     ----------
     title, body
-        HTML, in which everything foreign is escaped.
+        HTML of the title and the body, with all untrusted text escaped.
     data
-        JSON that the scripts draw; safe inside an element of HTML.
+        JSON data of the charts, escaped for use in an HTML element.
     """
 
     title: str
@@ -88,12 +88,12 @@ class PageParts:
 
 
 def fixed_parts() -> Fixed:
-    """Return the parts that are the same on every page, for servers that send them separately."""
+    """Return the parts common to all pages, for servers that send them separately."""
     return Fixed(_part("page.css"), {"plotly": _part("plotly.min.js"), "script": _part("page.js")})
 
 
 def parts(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> PageParts:
-    """Return what is shown of some runs; the parameters are those of :func:`write_report`."""
+    """Return the content of a page on some runs, with the parameters of :func:`write_report`."""
     groups = groups_of(runs)
     names = run_names(groups, runs) if groups else summary.labels(runs)
     numbers = charts.chart_data(runs, names, optima)
@@ -104,7 +104,7 @@ def parts(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> PageParts
     return PageParts(
         title=text(f"{len(runs)} runs" if several else names[0]),
         body=_several(runs, names, groups, curves) if several else _single(runs[0], names[0], curves),
-        # "<" cannot end the element that holds the data, whatever a run is called.
+        # escape "<", so that no name of a run closes the element with the data
         data=data.replace("<", "\\u003c"),
     )
 
@@ -114,7 +114,7 @@ def _part(name: str) -> str:
 
 
 def _policy(scripts: Iterable[str]) -> str:
-    """Return a content security policy: these scripts run, no others, and nothing is fetched from anywhere."""
+    """Return a content security policy that allows only the given scripts and no network access."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{value}'" for value in hashes)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
@@ -230,7 +230,7 @@ def _clients(clients: Sequence[CallCosts], index: int) -> str:
 
 
 def text_block(foreign: str) -> str:
-    """Return foreign text of several lines for use in HTML."""
+    """Return untrusted text of several lines, escaped for HTML."""
     return "\n".join(text(line) for line in foreign.splitlines())
 
 

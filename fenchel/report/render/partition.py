@@ -1,4 +1,4 @@
-"""A picture of a partition: how many samples of each class each client holds."""
+"""Heat map of a partition: the number of samples of each class at each client."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fenchel.report.render.canvas import canvas
 
 _INK = "#1b2a3a"
 _MOST_NUMBERS = 30
-"""With more clients than this the cells are too narrow for numbers."""
+"""Largest number of clients for which cells are wide enough for numbers."""
 _MOST_NAMES = 40
-"""With more classes than this their names would overlap."""
+"""Largest number of classes whose names do not overlap."""
 
 
 def draw(table: PartitionTable, path: Path) -> None:
-    """Draw a table as a PNG: a heat map of the counts under a bar for the size of each client."""
+    """Draw a heat map of the counts as a PNG file, below a bar chart of the clients' sizes."""
     classes, clients = table.counts.shape
     total, places = table.counts.sum(axis=0), np.arange(clients)
     rows = 0.36 * min(classes, _MOST_NAMES) + 0.2
@@ -41,7 +41,7 @@ def draw(table: PartitionTable, path: Path) -> None:
         sizes.grid(axis="y", color="#e4e8ed", linewidth=0.8)
         sizes.set_axisbelow(True)
 
-        # A power below one keeps a few samples of a class visible beside many.
+        # An exponent below 1 keeps a class with few samples visible.
         norm = PowerNorm(0.5, vmin=0, vmax=max(int(table.counts.max()), 1))
         image = cells.imshow(table.counts, aspect="auto", cmap="Blues", norm=norm, interpolation="nearest")
         names = [name if len(name) <= 16 else name[:15] + "…" for name in table.marked_names]
@@ -70,5 +70,5 @@ def _heading(table: PartitionTable) -> str:
     least, most = int(total.min()), int(total.max())
     sizes = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     clients = "1 client" if len(total) == 1 else f"{len(total):,} clients"
-    space = "\n" if len(table.title) > 24 else " "  # beside a longer title there is no room for the sizes
+    space = "\n" if len(table.title) > 24 else " "  # a longer title leaves no space for the sizes on its line
     return f"{table.title}:{space}{clients} of {sizes} samples"

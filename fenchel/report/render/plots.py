@@ -1,4 +1,4 @@
-"""The charts of the page as PNG files, for documents and slides."""
+"""Charts of the HTML page as PNG files, for documents and slides."""
 
 from __future__ import annotations
 
@@ -36,27 +36,28 @@ _COLORS = {
     "to clients": "#264e80",
     "from clients": "#7fabd9",
 }
-_CLIENTS = 40  # bars with a name each; beyond them the slowest are drawn
-_ENTRY = 24  # letters of a legend's entry of which four fit beside each other
-_PHASES = 6  # with two lines each
+_CLIENTS = 40  # largest number of named bars; of more clients, only the slowest are drawn
+_ENTRY = 24  # largest number of characters of legend entries that fit in four columns
+_PHASES = 6  # largest number of phases in a plot, with two lines each
 _MAP = (200, 400)
 
 
 def write_pictures(runs: Sequence[Run], folder: Path, optima: Sequence[float | None] = ()) -> list[Path]:
-    """Draw the curves against each cost that is known, and for each run where its time and bytes went.
+    """Plot the curves over each known cost, and the time and bytes of each run.
 
     Parameters
     ----------
     folder
-        Made if there is none; files of the same names are replaced.
+        Folder of the PNG files, created if missing. Existing files are overwritten.
     optima
-        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds how far above it the runs are.
+        Minimum of each run's objective (:mod:`fenchel.report.optimum`), which adds a chart of the optimality gap.
 
     Returns
     -------
     list[Path]
-        The files: ``curves-round.png`` and so on, ``time-by-round.png``, ``time-by-client.png``, ``latency.png``,
-        ``waiting.png`` and ``bytes-by-client.png``; of several runs with their number and name in front.
+        Paths of the written files: ``curves-AXIS.png`` for each axis (such as ``curves-round.png``),
+        ``time-by-round.png``, ``time-by-client.png``, ``latency.png``, ``waiting.png`` and ``bytes-by-client.png``. If
+        there are several runs, names of files on a single run begin with the run's number and name.
     """
     axes = axes_of(curves_of_all(runs, optima)) or {"round": ""}
     found = [figure.draw(runs, folder / f"curves-{axis}.png", axis, optima) for axis in axes]
@@ -76,7 +77,7 @@ def _draw(run: Run, name: str, drawing: Callable[[Run, Axes], str], path: Path) 
         axes.set_title(f"{drawing(run, axes)}, {name}")
         handles, labels = axes.get_legend_handles_labels()
         if handles:
-            # What does not fit into the picture's width would be cut.
+            # A legend wider than the picture would be clipped.
             columns = 4 if max(map(len, labels)) <= _ENTRY else 2
             picture.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False)
     return path
@@ -131,9 +132,9 @@ def _waiting(run: Run, axes: Axes) -> str:
     from matplotlib.ticker import EngFormatter
 
     shown = thinned(waiting_of(run.steady.calls), *_MAP)
-    told = bool(np.isfinite(shown.waited).any())  # older tables do not say who waited
+    told = bool(np.isfinite(shown.waited).any())  # tables of older versions lack the waiting times
     seconds = shown.waited if told else shown.took
-    # What is done once before the first round (round 0) takes longer than any round, and would bleach them all.
+    # Exclude setup (round 0) from the colour scale: setup takes longer than any round and would wash out all rounds.
     rounds = [place for place, name in enumerate(shown.rounds) if int(name.split("–")[0]) >= 1]
     scaled = seconds[:, rounds] if rounds else seconds
     known = scaled[np.isfinite(scaled)]

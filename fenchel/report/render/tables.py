@@ -1,4 +1,4 @@
-"""The numbers behind the charts of the page, all of them, as CSV files for other programs."""
+"""Complete data of the page's charts as CSV files, for other programs."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ _DIRECTIONS = tuple(f"{layer}_{way}_bytes" for layer in LAYERS for way in ("down
 
 
 def write_tables(runs: Sequence[Run], folder: Path, optima: Sequence[float | None] = ()) -> list[Path]:
-    """Write the tables, each with a row of headers and a column that names the run.
+    """Write the tables, each with a header row and a column with the name of the run.
 
-    Units are part of the headers: ``_s`` are seconds, ``_bytes`` are bytes, shares lie between 0 and 1. What
-    is not known is an empty cell.
+    The headers contain the units: ``_s`` for seconds and ``_bytes`` for bytes. Shares lie between 0 and 1. A cell of
+    an unknown value is empty.
 
     Parameters
     ----------
     folder
-        Made if there is none; files of the same names are replaced.
+        Folder of the CSV files, created if missing. Existing files are overwritten.
     optima
-        Of each run's objective (:mod:`fenchel.report.optimum`), or none: adds the column ``optimality_gap`` to
+        Minimum of each run's objective (:mod:`fenchel.report.optimum`), which adds the column ``optimality_gap`` to
         ``curves.csv``.
 
     Returns
     -------
     list[Path]
-        The files. ``settings.csv`` is there for several runs only, ``seeds.csv`` where some of them differ only in
-        their seed.
+        Paths of the written files. Only several runs have ``settings.csv``; only runs that differ in nothing but
+        their seed have ``seeds.csv``.
     """
     groups = groups_of(runs)
     names = run_names(groups, runs) if groups else summary.labels(runs)
@@ -153,7 +153,7 @@ _OF_A_RUN: dict[str, tuple[Sequence[str], Callable[[Run], Iterator[Row]]]] = {
     "bytes-by-phase": (("phase", "calls", *_DIRECTIONS), partial(_carried, "phase")),
     "bytes-by-client": (("client", "calls", *_DIRECTIONS), partial(_carried, "client")),
 }
-"""Headers and rows of the tables that are of each run by itself."""
+"""Headers and rows of the tables on single runs."""
 
 
 def _write(path: Path, heads: Sequence[str], rows: Iterable[Row]) -> Path:

@@ -1,4 +1,4 @@
-"""A run, or several side by side, in the terminal; and the same as JSON for scripts."""
+"""Report on one run, or comparison of several, in the terminal or as JSON for scripts."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from fenchel.report.run import Run
 from fenchel.report.summary import CallCosts
 from fenchel.report.wall_time import WallTime, wall_of
 
-_SLOWEST = 5  # clients shown for one run
-_DIFFERING = 3  # settings shown of several runs; the page shows all
-_SHORT = 14  # letters of a setting that is shown
-_NAME = 32  # letters of a run's name that stay in one line
-_ANY_WIDTH = 1000  # columns: wider than any table, to measure what it would take
+_SLOWEST = 5  # largest number of clients displayed for a single run
+_DIFFERING = 3  # largest number of settings displayed in a comparison; the HTML page lists all
+_SHORT = 14  # largest number of characters displayed of a setting's value
+_NAME = 32  # largest number of characters of a run's name that stay on one line
+_ANY_WIDTH = 1000  # width in columns beyond that of any table, for measuring a table's natural width
 _STYLES = {"completed": "green", "stopped": "red", "unfinished": "yellow"}
 
 
 def show(runs: Sequence[Run], console: Console) -> None:
-    """Print one run in detail, or several as a table; runs that differ only in their seed are one row."""
+    """Print a single run in detail, or several runs as a table with one row for runs that differ only in their seed."""
     if groups := groups_of(runs):
         console.print(_first_that_fits(_grouped(groups, len(runs)), console))
     else:
@@ -36,7 +36,7 @@ def show(runs: Sequence[Run], console: Console) -> None:
 
 
 def as_json(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return what :func:`show` shows, and more, as values that JSON knows; what is not known is ``None``."""
+    """Return the content of :func:`show` with further details as JSON-compatible values, ``None`` if unknown."""
     described = {
         "runs": [_described(run) for run in runs],
         "differences": summary.differing_settings(runs),
@@ -130,7 +130,7 @@ def _one(run: Run) -> RenderableType:
 
 
 def equation_text(wall: WallTime) -> str:
-    """Return the wall-clock time of a run and what it is the sum of; lines break only between the summands."""
+    """Return a run's wall-clock time as an equation, in which lines break only between summands."""
     summands = [f"{name} {seconds_text(seconds)}" for name, seconds in wall.parts().items()]
     unbroken = [words.replace(" ", "\N{NO-BREAK SPACE}") for words in (seconds_text(wall.total), *summands)]
     return f"{unbroken[0]} = {' + '.join(unbroken[1:])}"
@@ -167,7 +167,7 @@ def _costs(heading: str, rows: Sequence[CallCosts]) -> Table:
 
 
 def _first_that_fits(tables: Iterable[Table], console: Console) -> Table:
-    """Return the first of some tables that the terminal has room for, or else the last."""
+    """Return the first table that fits the terminal, or the last table if none fits."""
     for table in tables:
         if console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum <= console.width:
             break
@@ -175,7 +175,7 @@ def _first_that_fits(tables: Iterable[Table], console: Console) -> Table:
 
 
 def _several(runs: Sequence[Run]) -> Iterator[Table]:
-    """Yield tables with fewer and fewer settings, figures and costs."""
+    """Yield tables with a decreasing number of settings, figures and costs."""
     differing = summary.differing_settings(runs)
     settings = _telling(differing)
     shown = _wanted({name for run in runs for name in run.figures})
@@ -193,7 +193,7 @@ def _several(runs: Sequence[Run]) -> Iterator[Table]:
         yield _compared(runs, {key: differing[key] for key in settings}, shown, costs, hidden)
         if not settings and not shown:
             return
-        # The last to go are the first setting and the first figure: they tell most.
+        # Remove the first setting and the first figure last, as they are the most informative.
         if len(settings) <= 1 and len(costs) > 1:
             costs.popitem()
         else:
@@ -201,7 +201,7 @@ def _several(runs: Sequence[Run]) -> Iterator[Table]:
 
 
 def _grouped(groups: Sequence[SeedGroup], runs: int) -> Iterator[Table]:
-    """Yield tables of means over seeds, with fewer and fewer figures."""
+    """Yield tables of means over seeds, with a decreasing number of figures."""
     known = {name for group in groups for run in group.counted for name in run.figures}
     wanted = _wanted(known)
     for hidden in range(max(len(wanted), 1)):
@@ -218,13 +218,13 @@ def _grouped(groups: Sequence[SeedGroup], runs: int) -> Iterator[Table]:
 
 
 def _on_the_page(hidden: Mapping[str, int]) -> str:
-    """Return words on what a table has no room for: nouns, and how many of each."""
+    """Return a note on the numbers of settings, figures and costs omitted from a table."""
     words = ", ".join(count_text(number, noun) for noun, number in hidden.items() if number)
     return f"; +{words}, on the page" if words else ""
 
 
 def _wanted(known: Collection[str]) -> list[str]:
-    """Return the figures that several runs are compared by: all losses and accuracies do not fit beside each other."""
+    """Return the few most important of the known figures for a comparison of several runs."""
     worst = "client_accuracy_worst"
     other = worst if worst in known else "train_accuracy"
     wanted = (columns.objective(known), "gap", "test_accuracy", "test_auc", other)
@@ -232,7 +232,7 @@ def _wanted(known: Collection[str]) -> list[str]:
 
 
 def _telling(differing: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return the keys of a few settings that tell the runs apart: short, and known of as many runs as possible."""
+    """Return the keys of a few settings that distinguish the runs: short ones that most runs have."""
     short = [key for key, values in differing.items() if all(len(setting_text(v)) <= _SHORT for v in values)]
     short.sort(key=lambda key: (key != "algorithm.name", differing[key].count(None)))
     return short[:_DIFFERING]
@@ -245,12 +245,12 @@ def _compared(
     costs: Mapping[str, Sequence[str]],
     hidden: Mapping[str, int],
 ) -> Table:
-    """Return a table with a row a run, of some of the settings that differ, some of the figures and costs."""
+    """Return a table with a row for each run, and columns for some differing settings, figures and costs."""
     completed = all(run.completed for run in runs)
     caption = f"{count_text(len(runs), 'run')}{', all completed' if completed else ''}{_on_the_page(hidden)}"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
     labels = [plain(label) for label in summary.labels(runs)]
-    # A narrow terminal must not squeeze away what tells the rows apart.
+    # Narrow terminals must not truncate the names that distinguish the rows.
     table.add_column("run", overflow="fold", min_width=min(max(map(len, labels)), _NAME), max_width=_NAME)
     if not completed:
         table.add_column("state", no_wrap=True)
@@ -271,7 +271,7 @@ def _compared(
 
 
 def setting_text(value: Any) -> str:
-    """Return the value of one setting in a table's cell."""
+    """Return the text of a setting's value for a cell of a table."""
     return UNKNOWN if value is None else str(value)
 
 

@@ -1,8 +1,8 @@
-"""A run as a time line of the server and all clients, on the server's clock: Chrome's trace events, for Perfetto.
+"""Timeline of the server and all clients on the server's clock, as Chrome trace events for Perfetto.
 
-The format is Google's "Trace Event Format"; https://ui.perfetto.dev opens it, and so does chrome://tracing. Each
-participant is a process. The tracks of the server show rounds, checkpoints, and what it sends to each client and
-receives from it; that of a client shows how it handles each instruction. Arrows lead from the one to the other.
+The format is Google's "Trace Event Format", which https://ui.perfetto.dev and chrome://tracing open. Each participant
+is a process. The server has tracks for rounds, for checkpoints, and for the messages to and from each client. A
+client has a track with the stages of each instruction. Arrows connect the two ends of each message.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from fenchel.report.render.output import output_at
 from fenchel.report.run import Run
 
 Event: TypeAlias = dict[str, Any]
-"""One trace event; ``ts`` and ``dur`` in microseconds."""
+"""Trace event, with ``ts`` and ``dur`` in microseconds."""
 
 _Row: TypeAlias = Mapping[str, Any]
 
 _SERVER = 1
-_ROUNDS, _CHECKPOINTS, _FIRST_CLIENT = 1, 2, 3  # tracks of the server
-_HANDLING = 1  # the track of a client
+# numbers of the server's tracks for rounds, for checkpoints and for its first client
+_ROUNDS, _CHECKPOINTS, _FIRST_CLIENT = 1, 2, 3
+_HANDLING = 1  # number of a client's only track
 _STAGES = tuple(stage for stage in CLIENT_STAGES if stage.column != "client_queue_s")
 
 
 def events(run: Run) -> Iterator[Event]:
     """Yield the events of a run.
 
-    What a client did to one instruction is drawn in one order, decode, decrypt, compute, encrypt, encode, journal,
-    although an algorithm may go back and forth between the three in the middle: only their sums are measured.
+    The stages of an instruction appear in a fixed order: decode, decrypt, compute, encrypt, encode, journal. An
+    algorithm may alternate between decrypting, computing and encrypting, but only the total of each is measured.
     """
     calls, metrics = run.calls_table, run.metrics_table
     if not calls.num_rows:
@@ -46,7 +47,7 @@ def events(run: Run) -> Iterator[Event]:
             "of clients; repeat the run with this version"
         )
     clients = sorted(set(calls["client"].to_pylist()))
-    # Processes are numbered from the server on, in the order of client ids.
+    # Process numbers start with the server and continue in the order of client ids.
     line = _Line(_first_moment(run), {client: index for index, client in enumerate(clients, _SERVER + 1)})
     yield from line.names()
     for batch in metrics.to_batches():
@@ -58,9 +59,9 @@ def events(run: Run) -> Iterator[Event]:
 
 
 def write_trace(run: Run, path: Path) -> int:
-    """Write the events of a run as JSON, compressed if the file's name ends in ``.gz``; return how many there are."""
+    """Write the events of a run as JSON, compressed if the path ends in ``.gz``; return the number of events."""
     found = events(run)
-    first = next(found)  # raises before anything is written
+    first = next(found)  # evaluated first, so that errors occur before the file is created
     with output_at(path), gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w") as file:
         return _write(file, first, found)
 
@@ -84,14 +85,14 @@ def _first_moment(run: Run) -> float:
 
 @dataclass
 class _Line:
-    """Turns rows into events.
+    """Converter of table rows into trace events.
 
     Attributes
     ----------
     zero
-        Seconds since 1970 that the trace begins with.
+        Unix time of the start of the trace, in seconds.
     clients
-        Number of each client's process.
+        Process number of each client, by client id.
     """
 
     zero: float
@@ -123,7 +124,7 @@ class _Line:
         there = queued + _known(row["away_s"])
         sent = there + row["queue_s"]
         if not math.isfinite(sent):
-            return  # it waits for a client that is away
+            return  # the call still waits for a disconnected client
         to, back = self._tracks(row["client"])
         about = {name: row[name] for name in ("round", "sequence", "kind", "outcome")}
         if there > queued:
@@ -147,7 +148,7 @@ class _Line:
             begun, replied = _handling(row, queued)
             process = self.clients[row["client"]]
             yield from self._arrow("instruction", (_SERVER, to, sent), (process, _HANDLING, begun))
-            # An arrow begins within a slice, not where it ends.
+            # The trace format requires an arrow to start within a slice, not at its end.
             leaving = max(begun, replied - 1e-6)
             yield from self._arrow("reply", (process, _HANDLING, leaving), (_SERVER, back, first))
 
@@ -161,14 +162,14 @@ class _Line:
         yield from _stages(process, _HANDLING, begun, replied, durations)
 
     def _waiting(self, process: int, track: int, name: str, begun: float, ended: float) -> Iterator[Event]:
-        """Yield what is no work, and so may overlap: it gets a track of its own."""
+        """Yield a waiting period as an asynchronous event with its own track, because such periods may overlap."""
         self._flows += 1
         place = {"cat": "queue", "name": name, "pid": process, "tid": track, "id": self._flows}
         yield place | {"ph": "b", "ts": _microseconds(begun)}
         yield place | {"ph": "e", "ts": _microseconds(max(ended, begun))}
 
     def _arrow(self, name: str, start: tuple[int, int, float], stop: tuple[int, int, float]) -> Iterator[Event]:
-        """Yield an arrow between two slices, given as process, track and a moment that lies in the slice."""
+        """Yield an arrow between two slices, each given as its process, its track and a time within the slice."""
         self._flows += 1
         for phase, (process, track, moment) in (("s", start), ("f", stop)):
             place = {"cat": "message", "name": name, "pid": process, "tid": track, "id": self._flows}
@@ -178,20 +179,20 @@ class _Line:
         return unix - self.zero
 
     def _tracks(self, client: str) -> tuple[int, int]:
-        """Return the server's tracks towards a client and from it."""
+        """Return the numbers of the server's tracks for messages to and from a client."""
         place = _FIRST_CLIENT + 2 * (self.clients[client] - _SERVER - 1)
         return place, place + 1
 
 
 def _handling(row: _Row, queued: float) -> tuple[float, float]:
-    """Return when a client began with an instruction, and when it began to reply."""
+    """Return the times at which a client began to handle an instruction and to send its reply."""
     replied = queued + row["replied_s"]
-    # An answer that is sent again is older than the instruction that asks for it again.
+    # A stored reply is older than the repeated instruction that requests it.
     return min(queued + row["arrived_s"] + row["client_queue_s"], replied), replied
 
 
 def _stages(process: int, track: int, begun: float, ended: float, durations: Mapping[str, float]) -> Iterator[Event]:
-    """Yield stages that follow one another within a slice, those that took any time."""
+    """Yield the consecutive stages of positive duration within a slice."""
     for name, seconds in durations.items():
         stop = min(begun + seconds, ended)
         if seconds > 0 and stop > begun:
@@ -204,7 +205,7 @@ def _slice(
 ) -> Event:
     start = _microseconds(begun)
     event = {"ph": "X", "pid": process, "tid": track, "name": name, "ts": start}
-    # Of rounded ends, so that a slice within another does not stick out by the rounding.
+    # Compute the duration from rounded ends, so that rounding cannot extend a slice beyond its parent.
     event["dur"] = round(max(_microseconds(ended) - start, 0.0), 3)
     known = {key: value for key, value in (about or {}).items() if not _is_unknown(value)}
     return event | ({"args": known} if known else {})

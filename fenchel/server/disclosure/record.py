@@ -39,8 +39,8 @@ UNASKED = "(unasked)"
 UNDECLARED = "(undeclared)"
 """Name for values outside the schema, so that invented names cannot make the record grow."""
 _SEALED = frozenset(name for name, spec in BOX.items() if getattr(spec, "form", "") == "sealed")
-_KEPT_BYTES = 4096  # largest descriptors of a reply that are kept for comparison with the next reply
-_KEYS = 8  # number of key ids listed for each name; a run has one, and a faulty client could send any number
+_KEPT_BYTES = 4096  # largest size in bytes of a reply's descriptors that are kept for comparison with the next reply
+_KEYS = 8  # largest number of key ids listed for each name: a faulty client could send arbitrarily many
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class DisclosureRecord:
         unseen = self._unseen.get(name)
         if unseen is None:
             unseen = self._unseen[name] = dict(presence(cast("Descriptor", message.DESCRIPTOR)))
-        # A field that was set once is recorded, and need not be tested again.
+        # A field already in the record need not be tested again.
         news = [each for each, of in unseen.items() if of(message)]
         for each in news:
             del unseen[each]
@@ -160,7 +160,7 @@ class DisclosureRecord:
         """
         self.head("up", reply)
         if reply.resume:
-            return  # it resumes where it broke off, and was recorded then
+            return  # the first part of the interrupted reply was recorded on its arrival
         forms = {} if call is None or call.request is None else call.request.forms
         known = call or Call(
             client=client, sequence=reply.sequence, base=0, phase=UNASKED, round=0, kind=pb.KIND_UNSPECIFIED, body=None
@@ -193,7 +193,8 @@ class DisclosureRecord:
         form = "ciphertext" if found.content == "ciphertexts" else declared
         name = found.name
         if call.phase in EXCHANGE and "/" in name:
-            name = f"*/{name.partition('/')[2]}"  # there is one such value for each client
+            # the record replaces the client's id by "*", as each client has such a value
+            name = f"*/{name.partition('/')[2]}"
         keys = self._keys.setdefault((call.phase, direction, name), set())
         if len(keys) < _KEYS:
             keys.add(found.key)
@@ -209,7 +210,7 @@ class DisclosureRecord:
         kind.widen(found)
         return kind
 
-    # The file
+    # File of the record
 
     def save_news(self) -> None:
         """Write the file if it lacks a kind of value or a field."""
@@ -262,7 +263,7 @@ class DisclosureRecord:
             The file cannot be read.
         """
         if not self.path.exists():
-            return  # the run was begun by a version without disclosure records
+            return  # the run began with a version without disclosure records
         try:
             told = json.loads(self.path.read_text())
             self._clients = {*told["clients"], *members}

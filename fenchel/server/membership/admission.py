@@ -30,11 +30,11 @@ from fenchel.server.stream.client_stream import ClientStream
 
 log = logging.getLogger("fenchel.server")
 
-_REMINDER_SECONDS = 15.0  # period of the warnings that name the clients that are not ready
+_REMINDER_SECONDS = 15.0  # period in seconds of the warnings that name clients that are not ready
 _NAMES = 20  # largest number of clients named in a warning
-_DIGEST = 32  # bytes
-_CLASS_NAMES = 10_000  # largest number of class names of a client
-_CLASS_NAME = 200  # largest number of characters of each
+_DIGEST = 32  # length in bytes of the digest of the column names
+_CLASS_NAMES = 10_000  # largest number of class names that a client may send
+_CLASS_NAME = 200  # largest number of characters of a class name
 
 
 class Admission:
@@ -100,12 +100,14 @@ class Admission:
         expected = None if settings.clients == "auto" else settings.clients
         names = () if resume is None else tuple(resume.members)
         late_joiners = settings.participation.late_joiners
-        self.enrolment = Registration(expected, settings.network.settle, names, late_joiners)  # takes the joins
+        # component that handles requests to join
+        self.enrolment = Registration(expected, settings.network.settle, names, late_joiners)
         self._newcomers = LateJoiners(epoch)
         self.members: dict[str, ClientRecord] = {} if resume is None else resume.restore()
         if settings.participation.on_lost_state == "stop":
             for member in self.members.values():
-                member.lost = None  # this stopped the run; the client's hello shows if its journal is back
+                # lost state stopped the run; the client's next hello shows whether the journal is available again
+                member.lost = None
         shards = [each.shard for each in self.members.values() if each.shard is not None]
         self.column_names = next((tuple(shard.column_names) for shard in shards if shard.column_names), ())
         """Column names of the clients' own files, without label and identifiers; empty: not known."""
@@ -190,7 +192,7 @@ class Admission:
             try:
                 self._newcomers.check_welcome(client, instance)
             except JoinRefusedError:
-                # A cancelled task must not end as cancelled here, or gRPC would leave the stream open.
+                # End the cancelled task normally: gRPC would leave the stream open if it ended as cancelled.
                 task = asyncio.current_task()
                 assert task is not None
                 task.uncancel()
@@ -219,7 +221,7 @@ class Admission:
         if member.shard is None:
             self._describe(member, hello.shard)
         self._environments.joined(member.name, hello)
-        # For an algorithm without client state the hello is ignored: a false one could mark the client as lost.
+        # Ignore the hello if the algorithm has no client state: a false hello could mark the client as lost.
         if member.lost is None and not (self._stateless or member.can_restore(hello)):
             member.mark_lost(
                 "its journal of this run is missing or damaged, so its part of the run cannot be restored. "
@@ -281,7 +283,8 @@ class Admission:
                 f"client {member.name} has {shard.samples} samples of {shard.features_held} features, but needs at "
                 "least one of each; check its data file"
             )
-        if self._source is not None:  # the server knows the data, and compares with it rather than with other clients
+        # a server with the data set compares shapes with it rather than with other clients
+        if self._source is not None:
             problem = self._source.problem
             for name, mine, ours in (
                 ("features", shard.features, problem.features),
@@ -295,7 +298,7 @@ class Admission:
             return
         remedy = "all clients need the same; list the classes in data.classes, and give every file the same columns"
         others = (other for other in self.members.values() if other.shard is not None and other is not member)
-        other = next(others, None)  # one is enough, as all were compared when they joined
+        other = next(others, None)  # comparing with one client suffices, as all were compared on joining
         if other is not None and other.shard is not None:
             for name in ("features", "classes"):
                 mine, theirs = getattr(shard, name), getattr(other.shard, name)
@@ -402,7 +405,7 @@ class Admission:
         """Send a farewell to every client, now or when it connects."""
         self._over = farewell
         self.enrolment.end(f"run {self._run} is over: {farewell.reason or 'all rounds are done'}")
-        self._described.set()  # releases clients that wait for the others, so that they receive the farewell
+        self._described.set()  # release clients that wait for the fleet, so that they receive the farewell
         self._newcomers.end()
         for member in self.members.values():
             if member.connected:

@@ -28,7 +28,7 @@ class Environments:
     folder: RunFolder
     throttled_log: ThrottledLog
     _record: EnvironmentRecord = field(default_factory=EnvironmentRecord)
-    _round: int = 1  # first round for which a change that is recorded next is valid
+    _round: int = 1  # round from which the next recorded change is valid
     _compared: bool = False
     _news: bool = False
 
@@ -70,7 +70,8 @@ class Environments:
             self._news = False
 
     def _save_soon(self) -> None:
-        with contextlib.suppress(TooManyFilesError):  # retried before the next round, or at the end of the run
+        # a failed write is retried before the next round or at the end of the run
+        with contextlib.suppress(TooManyFilesError):
             self.save_news()
 
     def _update(self, participant: str, environment: Environment) -> None:

@@ -16,7 +16,7 @@ from fenchel.common.errors import JoinRefusedError, SettingsError
 from fenchel.common.settings.run import RunSettings
 from fenchel.fleet.client_record import EPOCH_BITS, ClientRecord
 
-_SHARE = 0.05  # largest share of the time for attempts to admit one client
+_SHARE = 0.05  # largest fraction of the run time spent on attempts to admit one client
 
 
 @dataclass
@@ -59,7 +59,7 @@ class LateJoiners:
         """Return the record of a client that is not in the fleet yet."""
         late_joiner = self._waiting.get(name)
         if late_joiner is None:
-            # Above the sequence numbers of an earlier attempt, whose replies the client's journal may hold.
+            # Start above the sequence numbers of an earlier attempt, because the client's journal may hold its replies.
             first = self._next_sequences.get(name, self._first_sequence)
             late_joiner = self._waiting[name] = _LateJoiner(ClientRecord(name, 0, next_sequence=first))
         return late_joiner.member
@@ -151,7 +151,7 @@ def check_late_joiners(settings: RunSettings, half: type[Algorithm]) -> None:
             "refuse, or secrets.source: file",
             key=key,
         )
-    keeps = [entry.name for entry in fields(half.State)][1:]  # besides the model
+    keeps = [entry.name for entry in fields(half.State)][1:]  # state entries other than the model
     own = "has a start()" if half.start is not Algorithm.start else f"keeps {', '.join(keeps)}" if keeps else ""
     if own and half.admit is Algorithm.admit:
         raise SettingsError(

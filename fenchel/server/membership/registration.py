@@ -11,8 +11,9 @@ from fenchel.common.untrusted_text import plain
 from fenchel.common.version import PROTOCOL
 from fenchel.proto import fenchel_pb2 as pb
 
-_SOFTWARE = 80  # largest number of characters of a client's software name in an error
-_POLL_SECONDS = 10.0  # longest delay of a reply while the fleet is incomplete; the client then repeats its call
+_SOFTWARE = 80  # largest number of characters shown of a client's software name in an error
+# longest delay in seconds of the reply that asks a client to call again, while the fleet is incomplete
+_POLL_SECONDS = 10.0
 
 
 class Registration:
@@ -107,7 +108,7 @@ class Registration:
             return None
         if self._refusal:
             raise JoinRefusedError(self._refusal)
-        if self.is_late(name):  # it brings its own data, so its position does not determine a shard
+        if self.is_late(name):  # a late joiner has its own data, so no shard is assigned by position
             return pb.Assignment(index=sorted(self.instances).index(name), clients=len(self.instances))
         return pb.Assignment(index=self._indices[name], clients=len(self._indices))
 

@@ -68,7 +68,7 @@ class ClientStream:
         self._budgets = budgets
         self._metered = stream if isinstance(stream, Metered) else None
         self._looked_at = False
-        self._framed_down = self._framed_up = 0  # bytes of frames since the connection was looked at
+        self._framed_down = self._framed_up = 0  # bytes of frames since the last reading of the connection's counters
         self._welcomed_ns = 0
         self._unsolicited = member.limit_unsolicited(limits)
 
@@ -139,7 +139,8 @@ class ClientStream:
             await asyncio.wait([older])
 
     async def _write(self, queue: asyncio.Queue[int | pb.Farewell], partial: pb.Partial) -> None:
-        # No local variable may refer to a sent message: its arrays may be large, and the next message may come late.
+        # Keep no local variable that refers to a sent message: its arrays may be large, and the next message may come
+        # late.
         while await self._send(await queue.get(), partial):
             pass
 
@@ -151,7 +152,7 @@ class ClientStream:
             return False
         item = self._member.outstanding.get(what)
         if item is None or item.body is None:
-            return True  # it was settled before it could be sent, for example at its deadline
+            return True  # the call ended before its instruction was sent, for example at its deadline
         resume = partial.received if partial.sequence == item.sequence else 0
         item.mark_sending(resume)
         head = item.head(self._member.low_water_mark)
@@ -186,7 +187,7 @@ class ClientStream:
                 self._late(reply.head.sequence)
             self._arriving = None
             member.mark_reply_complete(reply.head.sequence)
-            del reply, call  # releases the body, as the next message may come late
+            del reply, call  # release the body of the reply, because the next message may come late
 
     async def _count(self, reply: IncomingMessage[pb.Reply], call: Call | None, frame_bytes: int) -> None:
         """Count a frame for its call, or for the rate limit of unsolicited replies."""
@@ -314,9 +315,10 @@ class ClientStream:
         self._framed_down = self._framed_up = 0
         total = self._member.carried + news
         if call.recorded:
-            self._member.carry(total)  # the row of the call is written, so its bytes go to the next call
+            # the row of this call is already written, so its bytes are charged to the next call
+            self._member.carry(total)
             return None
-        # Bytes of later instructions that are already being sent are left for their own calls.
+        # Charge bytes of later instructions that are already being sent to their own calls.
         others = sum(other.wire_down for other in self._member.outstanding.values() if other is not call)
         theirs = min(others, max(total.down - call.wire_down, 0))
         self._member.carry(SocketBytes(theirs, 0))

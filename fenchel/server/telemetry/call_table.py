@@ -13,7 +13,7 @@ from fenchel.fleet.calls import Call
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.telemetry.time_breakdown import NO_TIMING, CallBreakdown, between
 
-_MOST = (1 << 63) - 1  # upper limit of counts that clients report, which may be any number
+_MOST = (1 << 63) - 1  # largest count stored in the table: clients may report any number
 
 
 class Column(NamedTuple):

@@ -24,7 +24,8 @@ class DeferredNote:
             self.settle()
         finally:
             self._write = write
-        asyncio.get_running_loop().call_later(_NOTED_AFTER, self._now)  # in case the next round sends no request before
+        # time limit in case the next round sends no request earlier
+        asyncio.get_running_loop().call_later(_NOTED_AFTER, self._now)
 
     def soon(self) -> None:
         """Schedule the deferred call for the next iteration of the event loop."""
@@ -42,9 +43,9 @@ class DeferredNote:
         try:
             self._do()
         except (KeyboardInterrupt, SystemExit):
-            raise  # other exceptions are kept, as the event loop would only log them
+            raise  # settle() raises other exceptions, which the event loop would only log
         except BaseException as error:
-            # Logged at once, as the current round may wait for long before the error can end the run.
+            # Log the error immediately: the current round may last long before the error ends the run.
             log.error("the run ends after the next round: %s", error)
             self._error = error
 

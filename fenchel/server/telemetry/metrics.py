@@ -79,7 +79,7 @@ class ServerMetrics(Observer):
         """Count the clients of a run by their status, whenever the metrics are read."""
 
         def standing(state: State) -> int:
-            # Prometheus requests are served in another thread, so the values are copied in one atomic step.
+            # Copy the values in one atomic step, as another thread serves Prometheus requests.
             return sum(state_of(member) == state for member in list(run.admission.members.values()))
 
         for state in STATES:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 log = logging.getLogger("fenchel.server")
 
-_FACTOR = 1e3  # growth over the first objective that no convergent run reaches
+_FACTOR = 1e3  # ratio to the first objective that only divergent runs reach
 _SMALL = 1.0
 """Objective up to which no warning is given, about that of the zero model in classification.
 

@@ -205,7 +205,7 @@ class Observers(Observer):
 
     def begun(self, run: OngoingRun) -> None:
         """Forward :meth:`fenchel.Observer.begun`."""
-        self._stopped = ""  # clears the reason of an earlier run
+        self._stopped = ""  # clear the reason of an earlier run
         self._call("begun", run)
 
     def joined(self, present: int, expected: int | None) -> None:

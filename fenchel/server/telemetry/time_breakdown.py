@@ -68,10 +68,10 @@ class CallBreakdown:
         stages["queue_s"] = between(call.queued_ns + call.away_ns, call.first_sent_ns)
         if call.timing is None or not call.last_received_ns:
             return cls(stages, math.nan)
-        # If a stored reply was sent again, the client's work took longer than its answer.
+        # If the client sent a stored reply again, its work took longer than the last answer.
         work_ns = max(call.timing.answer_ns, sum(client_ns))
         way_ns = max(call.last_received_ns - call.first_sent_ns - call.held_ns - work_ns, 0)
-        # A client without a stream may have worked meanwhile, so only the rest counts as broken.
+        # A client may work while disconnected, so only the remaining time counts as broken.
         broken_ns = min(call.broken_ns, way_ns)
         network = (way_ns - broken_ns) / 1e9
         stages["broken_s"] = broken_ns / 1e9
@@ -106,7 +106,7 @@ class RoundBreakdown:
             return
         last = max(counted, key=lambda call: call.taken_ns)
         parts.add(CallBreakdown.of(last).parts)
-        # Time while other instructions were still being encoded belongs to ``coding``, and must not count twice.
+        # Encoding of further instructions of the request belongs to ``coding`` and must not count twice.
         encoding = between(last.queued_ns, request.posted_ns)
         absent = min(encoding, last.away_ns / 1e9)
         parts.spend("away", -absent)
@@ -132,7 +132,7 @@ def split(started_ns: int, ended_ns: int, calls: Iterable[Call]) -> RoundBreakdo
     now = ended_ns
     for request in sorted(by_exchange, key=lambda request: request.ended_ns, reverse=True):
         if request.ended_ns > now:
-            continue  # ran in parallel with a later request, for which the round waited
+            continue  # skip a request that ran in parallel with a later one for which the round waited
         found.add(request, by_exchange[request])
         found.parts.spend("server", between(request.ended_ns, now))
         now = request.started_ns

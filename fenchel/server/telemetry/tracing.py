@@ -33,10 +33,8 @@ class ServerTraces(Observer):
         self._tracing = tracing
         self._name = run
         self._run: Span | None = None
-        self._round: tuple[int, Span | None] = (
-            0,
-            None,
-        )  # number and span of the latest round; its row, which ends the span, comes a little later
+        # number and span of the latest round; the span ends when the row of the round is written
+        self._round: tuple[int, Span | None] = (0, None)
         self._open: dict[int, Span] = {}
         self._phases: dict[str, Span] = {}
 
@@ -47,9 +45,8 @@ class ServerTraces(Observer):
         for span in (*self._phases.values(), *self._open.values(), self._run):
             if span is not None and span.is_recording():
                 if kind is not None:
-                    self._tracing.fail(
-                        span, kind.__name__
-                    )  # the text of the error may come from a client, and is only logged
+                    # Traces omit the text of the error, which may come from a client.
+                    self._tracing.fail(span, kind.__name__)
                 span.end()
         self._tracing.close()
 

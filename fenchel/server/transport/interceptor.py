@@ -24,7 +24,7 @@ from fenchel.server.disclosure.entries import Direction
 from fenchel.server.transport.revocation_check import RevocationCheck, RevokedError, certificate_of
 
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # no generic at run time
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # grpc.RpcMethodHandler is generic only in type stubs
 Note: TypeAlias = Callable[[Direction, Message], None]
 
 
@@ -145,7 +145,8 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
     async def _passed(self, context: _Context, is_probe: bool) -> AsyncIterator[None]:
         client = who_calls(context)
         revoked = self._guard.refusal(context)
-        # Counted separately, as the client of this name may have a new certificate and must not lose calls.
+        # Count calls with a revoked certificate separately: they must not use up the rate limit of a client with this
+        # name and a new certificate.
         counted = f"{client} (revoked)" if revoked else counted_as(context)
         try:
             async with self._gate.passed(counted, probe=is_probe):

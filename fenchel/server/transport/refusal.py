@@ -13,8 +13,8 @@ from fenchel.common.wire.channel import options
 
 log = logging.getLogger("fenchel.server")
 
-_KEEPALIVE = 20.0  # seconds
-_CALLS = 1024  # largest number of concurrent calls; each is answered immediately
+_KEEPALIVE = 20.0  # keepalive interval in seconds
+_CALLS = 1024  # largest number of concurrent calls, each of which the server answers immediately
 
 
 async def refuse(address: str, credentials: Credentials | None, reason: str, seconds: float) -> None:

@@ -57,7 +57,7 @@ class RevocationCheck:
         except asyncio.CancelledError:
             if task not in self._ended:
                 raise
-            # A cancelled task must not end as cancelled here, or gRPC would leave the stream open.
+            # End the cancelled task normally: gRPC would leave the stream open if it ended as cancelled.
             task.uncancel()
             raise RevokedError(self._ended[task]) from None
         finally:

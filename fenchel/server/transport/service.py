@@ -237,7 +237,7 @@ async def listening(
         else:
             port = server.add_secure_port(address, credentials.for_server())
     except RuntimeError as error:
-        log.debug("%s", error)  # gRPC's own text, for debugging gRPC
+        log.debug("%s", error)  # text of gRPC, for debugging gRPC
         raise UnreachableError(
             f"cannot listen on {address} (expected HOST:PORT), because another program uses the port, or this "
             "machine has no such address; choose another with --listen, or end that program"
@@ -270,12 +270,13 @@ async def serve(
     on_listening
         Function that is called with the port when clients can connect.
     """
-    from threadpoolctl import threadpool_limits  # its import changes the environment of the process
+    # imported late, because the import changes environment variables of the process
+    from threadpoolctl import threadpool_limits
 
     keepalive = coordinator.settings.network.keepalive
     folder = None if credentials is None else credentials.folder
-    keep_freed_memory(2 * KEPT_BYTES)  # besides the buffers of replies: memory for models and frames of a round
-    # One thread for linear algebra: sums must not depend on the machine's cores.
+    keep_freed_memory(2 * KEPT_BYTES)  # memory for models and frames of a round, in addition to the buffers of replies
+    # A single thread for linear algebra keeps sums independent of the machine's number of cores.
     with threadpool_limits(1):
         async with listening(coordinator, address, credentials, keepalive) as port:
             on_listening(port)
