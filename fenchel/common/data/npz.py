@@ -236,7 +236,7 @@ def read_idx(path: Path, limits: DataLimits = UNLIMITED) -> NDArray[Any]:
     limits.require_bytes(math.prod(shape) * _VALUE_BYTES, path)
     try:
         array = np.frombuffer(content, dtype, offset=offset).reshape(shape)
-    except ValueError:  # an array without entries whose other sides have a product beyond the limit of NumPy
+    except ValueError:  # NumPy rejects shapes of empty arrays if the other dimensions multiply to more than its limit
         raise DataError(f"its header announces shape {shape}, which no array can have", source=path) from None
     return array.astype(array.dtype.newbyteorder("="))
 

@@ -182,7 +182,7 @@ class BinaryObjective(Objective):
             h: Vector = expit(raw)
             return h, lambda slopes: slopes * h * (1 - h)
         norm = float(np.linalg.norm(raw))
-        if norm == 0:  # no direction to normalise: nothing to learn from such a batch
+        if norm == 0:  # a zero vector has no direction, so the batch contributes no gradient
             return raw, np.zeros_like
         unit: Vector = raw / raw.dtype.type(norm)
         return unit, lambda slopes: ((slopes - unit * (unit @ slopes)) / norm).astype(raw.dtype)
@@ -228,7 +228,7 @@ class BinaryObjective(Objective):
         return float(np.mean(f.value(h, positive, auxiliary), dtype=np.float64)), g
 
     def _take(self, rows: Indices) -> tuple[Matrix, Positive]:
-        if rows is self.all_rows:  # no copy of the whole data set
+        if rows is self.all_rows:  # avoid a copy of the whole data set
             return self.features, self.positive
         return self.features[rows], self.positive[rows]
 

@@ -75,7 +75,7 @@ def dual_step(loss: MarginLoss, dual: Vector, scores: Vector, targets: Targets, 
         best = targets * _logistic_root(targets * dual, targets * scores, curvature)
     else:
         slope = targets - scores - s * dual
-        # The division meets 0 where s = q = 0; an infinite step then ends at the domain's edge.
+        # If s = q = 0, the division by zero gives an infinite step, which is clipped to the edge of the domain.
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             step = np.where(slope == 0, slope, slope / (s + curvature))
         best = feasible(loss, dual + step, targets)
@@ -94,11 +94,11 @@ def _logistic_root(b: Vector, margins: Vector, curvature: Vector | float) -> Vec
     mirrored = margins + q * (0.5 - b) < 0
     m = np.where(mirrored, -margins, margins)
     c = np.where(mirrored, 1 - b, b)
-    t = np.minimum(q * c - m, 0)  # F(q c - m) = q p >= 0: not past the root either
+    t = np.minimum(q * c - m, 0)  # F(q c - m) = q p >= 0, so this start does not lie below the root
     for _ in range(NEWTON_LIMIT):
         p = expit(t)
         nearer = t - (t + m + q * (p - c)) / (1 + q * p * (1 - p))
-        if not np.any(nearer < t):  # what is left is rounding
+        if not np.any(nearer < t):  # Newton's iterates have converged up to rounding
             break
         t = np.minimum(nearer, t)
     p = expit(t)

@@ -136,7 +136,7 @@ class LinearObjective(Objective):
         return features, self.score_loss.derivative(self.scores(features, w), targets)
 
     def _take(self, rows: Indices) -> tuple[Matrix, Targets]:
-        if rows is self.all_rows:  # no copy of the whole data set
+        if rows is self.all_rows:  # avoid a copy of the whole data set
             return self.features, self.targets
         return self.features[rows], self.targets[rows]
 

@@ -97,7 +97,7 @@ def score_groups(scores: Vector, bins: int, least: int, places: Places = NO_PLAC
     places
         Further places that divide the line. The ranges of groups then count all bins of :func:`edges_of`.
     """
-    # Scores are compared with the edges: mapped to (0, 1) themselves, they could change order by rounding.
+    # Edges are mapped to the scale of scores, because rounding could reorder scores mapped to (0, 1).
     edges = logit(np.arange(1, bins) / bins)
     before = _before(scores, edges)
     ranges = _divided([(0, bins)], lambda start, stop: _cut(before, start, stop, least))
@@ -136,7 +136,7 @@ def _coarse_cut(before: Sequence[int], edges: Iterable[int], least: int, start: 
     """Return the edge nearest to the middle of a range that leaves ``least`` samples or none on either side."""
     if before[stop] == before[start]:
         return None
-    # Fixed places in a fixed order: no cut is fitted to the samples.
+    # Candidate edges and their order are fixed, so that no cut depends on individual samples.
     inside = sorted((edge for edge in edges if start < edge < stop), key=lambda edge: abs(2 * edge - start - stop))
     return next(
         (
@@ -205,7 +205,7 @@ def check_groups(name: str, groups: Groups, bins: int, least: int, **place: Unpa
 
 def samples_in(groups: Groups) -> int:
     """Return how many samples the groups hold."""
-    return sum(groups[:, 2].tolist())  # Python's integers do not overflow, whatever a client sent
+    return sum(groups[:, 2].tolist())  # Python integers cannot overflow, even for malicious counts
 
 
 def grouped_auc(positives: Iterable[Groups], negatives: Iterable[Groups], bins: int) -> tuple[float, float]:
@@ -228,7 +228,7 @@ def grouped_auc(positives: Iterable[Groups], negatives: Iterable[Groups], bins: 
     lowest, highest = _pairs_in_order(low, high) / pairs, 1 - _pairs_in_order(high, low) / pairs
     above, below = _shares(high, bins), _shares(low, bins)
     even = float(above @ (np.cumsum(below) - below / 2))
-    auc = min(max(even, lowest), highest)  # as it is, but for rounding
+    auc = min(max(even, lowest), highest)  # the bounds can be violated by rounding only
     return auc, max(highest - auc, auc - lowest)
 
 
@@ -276,6 +276,6 @@ def further_places(positives: Iterable[Groups], negatives: Iterable[Groups], edg
     coarse = np.interp(logit(parts), ends, reached)
     if np.diff(coarse, prepend=0.0, append=1.0).max() <= CROWDED / PARTS:
         return None
-    # Beyond the outermost edges places grow geometrically; asinh is a logarithm there, and a line about 0.
+    # Beyond the outermost edges, bin edges grow geometrically: asinh is logarithmic there, and linear near 0.
     places: Vector = np.unique(np.sinh(np.interp(parts, reached, np.arcsinh(ends))))
     return np.concatenate([places, np.full(PARTS - 1 - places.size, places[-1])])

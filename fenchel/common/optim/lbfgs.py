@@ -17,7 +17,7 @@ from fenchel.common.settings.solver import LbfgsSolver
 LINE_SEARCH = 40
 """Largest number of points in a line search."""
 
-_PAIRS = 10  # of steps and gradient changes that are kept
+_PAIRS = 10  # number of stored pairs of steps and gradient changes
 
 
 def lbfgs(problem: Tilted, start: Vector, settings: LbfgsSolver) -> Solved:
@@ -35,7 +35,7 @@ def lbfgs(problem: Tilted, start: Vector, settings: LbfgsSolver) -> Solved:
         before = point
         point, steps = _search(before, _height_above(before), goal, goal.limit - done)
         done += steps
-        if point.norm > before.norm / 2:  # rounding rules the gradients too
+        if point.norm > before.norm / 2:  # rounding errors dominate the gradient as well
             point = min(point, before, key=lambda each: each.norm)
             break
     return goal.solved(point, done)

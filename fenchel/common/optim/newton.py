@@ -25,7 +25,7 @@ ARMIJO = 1e-4
 HALVINGS = 60
 """Largest number of halvings of a step."""
 
-_PRODUCTS = 1000  # Hessian-vector products in one step of newton-cg at most
+_PRODUCTS = 1000  # limit on the Hessian-vector products in one step of newton-cg
 
 
 def newton(problem: Tilted, start: Vector, settings: NewtonSolver) -> Solved:
@@ -40,7 +40,7 @@ def newton_cg(problem: Tilted, start: Vector, settings: NewtonCgSolver) -> Solve
     goal = goal_of(settings.stop, settings.kind, first)
 
     def step(point: Point) -> Vector:
-        # Superlinear convergence, but never more exact than the goal makes use of.
+        # The forcing term gives superlinear convergence. Accuracy beyond the stopping criterion would be wasted.
         forcing = min(0.25, math.sqrt(point.norm / first.norm)) * point.norm
         tolerance = max(forcing, goal.threshold(point.w) / 2)
         return conjugate_gradients(point.hessian_vector, -point.gradient, tolerance=tolerance, limit=_PRODUCTS)
@@ -84,7 +84,7 @@ def _cholesky_step(point: Point) -> Vector:
     """Return ``-H^{-1} g``, shape (d,); of H plus a multiple of the identity, where H is not definite."""
     matrix = _hessian(point)
     identity = np.eye(*matrix.shape, dtype=matrix.dtype)
-    largest = float(np.abs(matrix).max()) or 1.0  # 0 where a squared hinge is flat
+    largest = float(np.abs(matrix).max()) or 1.0  # the Hessian is zero where a squared hinge is flat
     shift = 0.0
     while True:
         try:

@@ -35,7 +35,7 @@ def onto_simplex(x: NDArray[np.float64]) -> NDArray[np.float64]:
             "only finite numbers can be projected onto the simplex, but the clients' weights were moved by "
             f"{x[~np.isfinite(x)][0]}: the losses that they follow, or the step size of the weights, are too large"
         )
-    shifted = x - x.max()  # for large entries the set below would be empty by rounding
+    shifted = x - x.max()  # without the shift, rounding of large entries could make the index set below empty
     descending = np.sort(shifted)[::-1]
     excess = np.cumsum(descending) - 1
     count = np.arange(1, x.size + 1)

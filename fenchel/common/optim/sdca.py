@@ -159,7 +159,7 @@ def solve(
     dual: Vector = np.zeros(problem.samples)
     curvature, passes = problem.curvature, 0
     while True:
-        w = problem.primal(dual)  # anew, so that rounding does not pile up
+        w = problem.primal(dual)  # recomputed in each pass to limit the accumulation of rounding errors
         found = Solution(dual, w, problem.primal_objective(w), problem.dual_objective(dual, w), passes)
         if found.gap <= tolerance or passes == max_passes:
             return found
@@ -194,7 +194,7 @@ def ascend(problem: DualProblem, dual: Vector, w: Vector, order: Indices, curvat
             delta = step(alpha[i], float(x @ w[held]), y[i], q[i])
             if delta:
                 alpha[i] += delta
-                w[held] += (delta * scale[i]) * x  # a row names a column once
+                w[held] += (delta * scale[i]) * x  # no duplicate columns in a row, so += with an index array is safe
     else:
         for i in order.tolist():
             x = features[i]
@@ -231,7 +231,7 @@ def settle(problem: DualProblem, dual: Vector) -> Vector:
     slope = y - x @ w - s * start
     if problem.weights is None:
         change = _solve(x, s, problem.l2 * problem.samples, slope)
-    else:  # with root(c_i) times each variable the matrix is symmetric
+    else:  # Scaling variable i by sqrt(c_i) makes the matrix symmetric.
         root = np.sqrt(problem.weights[free])
         scaled = sp.csr_array(x.multiply(root[:, None])) if isinstance(x, sp.csr_array) else root[:, None] * x
         change = _solve(scaled, s, problem.l2 * problem.samples, root * slope) / root

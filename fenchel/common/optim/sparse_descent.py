@@ -90,7 +90,7 @@ class _Iterate:
         self.s, self.r = 1.0, 0.0
         self.u, self.c = u, c
         tiny = float(np.finfo(u.dtype).tiny)
-        self._smallest, self._largest = tiny**0.25, tiny**-0.25  # far from under- and overflow of u
+        self._smallest, self._largest = tiny**0.25, tiny**-0.25  # range of |s| that keeps u from underflow and overflow
 
     def scores(self, batch: _Batch) -> Vector:
         scores = self.s * batch.scores(self.u)
@@ -99,7 +99,7 @@ class _Iterate:
     def contract(self, factor: float, shift: float) -> None:
         """``v <- factor v + shift c``."""
         self.s, self.r = factor * self.s, factor * self.r + shift
-        if not self._smallest < abs(self.s) < self._largest:  # 0 too: a factor may be 0
+        if not self._smallest < abs(self.s) < self._largest:  # also rescale at s = 0, as a factor may be 0
             self.u, self.s, self.r = self.value(), 1.0, 0.0
 
     def subtract(self, batch: _Batch, weights: Vector) -> None:
@@ -139,7 +139,7 @@ class _SparseBatch:
         return self.x @ v
 
     def subtract_from(self, v: Vector, weights: Vector) -> None:
-        # Two samples may have a feature in common, so v[columns] -= ... would lose one of them.
+        # Samples may share a feature, and v[columns] -= ... would apply only one of their updates.
         np.subtract.at(v, self.x.indices, np.repeat(weights, np.diff(self.x.indptr)) * self.x.data)
 
 

@@ -12,9 +12,10 @@ from fenchel.common.optim.problem import Solved, Tilted
 from fenchel.common.optim.stopping import diverged, too_long
 from fenchel.common.settings.solver import AdamSolver, SgdSolver
 
-_LOOK = 64  # steps between two looks at whether the iterate is finite: a look costs as much as a small batch
+# number of steps between checks that the iterate is finite, as a check costs as much as a small batch
+_LOOK = 64
 
-_EPSILON = 1e-8  # added to the root of the mean of squared gradients, as Kingma and Ba have it
+_EPSILON = 1e-8  # epsilon of Kingma and Ba, added to the root of the second moment
 
 
 def sgd(problem: Tilted, start: Vector, settings: SgdSolver, random: np.random.Generator) -> Solved:

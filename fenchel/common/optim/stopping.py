@@ -103,7 +103,7 @@ def goal_of(stop: Stopping, kind: str, first: Point, *, cure: str = NOT_OURS) ->
         limit,
         tolerance=math.sqrt(stop.accuracy) * alpha / beta * first.norm,
         floor=FLOOR * epsilon * (first.contributions + float(np.linalg.norm(first.problem.tilt))),
-        floor_per_norm=epsilon * beta,  # the rounding error of the model
+        floor_per_norm=epsilon * beta,  # gradient error due to rounding of the model, per unit of the model's norm
         kind=kind,
         cure=cure,
     )
