@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from fenchel.common.errors import CredentialError
 from fenchel.common.tls.credentials import Credentials
 
-_LONGEST = 64 << 20  # bytes of a bundle that are read at most
+_LONGEST = 64 << 20  # size limit of a bundle, in bytes
 _PARTS = ("authority", "certificate", "key")
 
 
@@ -42,10 +42,10 @@ class Bundle:
         A reader that has ended already is no error here: its exit code says why.
         """
         try:
-            # A thread that goes on when this is cancelled must not write to a descriptor that then means another file.
+            # A duplicate, because the thread survives a cancellation and must not write to a reused file descriptor.
             await asyncio.to_thread(_write, os.dup(descriptor), self._line())
             if self.secrets is not None:
-                # By a process of its own, as this one is the server's.
+                # A separate process copies the secrets, because the server's process must not read them.
                 copying = await asyncio.create_subprocess_exec("cat", str(self.secrets), stdout=descriptor)
                 await copying.wait()
         except BrokenPipeError:
@@ -107,7 +107,8 @@ def read_whole(stream: BinaryIO) -> bytes:
         What wrote them has ended before.
     """
     line = stream.readline(_LONGEST)
-    size = int(json.loads(line)["secrets"]) if line.endswith(b"\n") else 1  # of which there will be none
+    # After a truncated line, the stream has ended, so that the check below fails for any size above 0.
+    size = int(json.loads(line)["secrets"]) if line.endswith(b"\n") else 1
     secrets = stream.read(size)
     if len(secrets) < size:
         raise CredentialError("the bundle is not whole, as where fenchel up has ended meanwhile")

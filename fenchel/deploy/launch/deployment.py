@@ -40,9 +40,9 @@ from fenchel.server.transport.service import serve
 MAX_PROCESSES = 16
 """Client processes that are started by default; more clients share them."""
 
-_PAUSES = (0.0, 0.0, 2.0, 10.0)  # seconds before a client process is started the first time, the second, ...
+_PAUSES = (0.0, 0.0, 2.0, 10.0)  # delays before the successive starts of a client process, in seconds
 
-_GRACE = 10.0  # seconds that a client process has to end
+_GRACE = 10.0  # grace period for a client process to exit, in seconds
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Deployment:
             raise
         finally:
             if completed or not self.folder.checkpoint.exists():
-                shutil.rmtree(self._keys, ignore_errors=True)  # no run can go on with them
+                shutil.rmtree(self._keys, ignore_errors=True)  # without a run to resume, the keys are useless
         return summary
 
     def plan(self) -> Iterator[str]:
@@ -141,7 +141,7 @@ class Deployment:
         finally:
             try:
                 await launcher.close(remove_journals=completed and not self._is_private)
-            except FenchelError as error:  # what came of the run matters more
+            except FenchelError as error:  # only report a failed clean-up, so as not to hide the run's outcome
                 self.say(f"something of the run may be left where its clients were: {error}")
 
     def _requirements(self) -> Requirements:
@@ -163,7 +163,8 @@ class Deployment:
 
     async def _conduct(self, coordinator: Coordinator, launcher: Launcher, site: Site) -> Summary:
         """Make keys and certificates, serve, and run the clients."""
-        public_key = await self._public_key()  # made in a process of its own
+        # A separate process generates the keys, so that the server never holds the private key.
+        public_key = await self._public_key()
         if public_key is not None:
             coordinator.require_key(public_key)
         identities: dict[str, Credentials | None] = dict.fromkeys(client_names(self.clients))
@@ -236,7 +237,7 @@ class Deployment:
                 while not serving.done():
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
-                        # Who was killed at the end comes back to a run that is over, and is refused: no error of it.
+                        # A client restarted at the end of the run is refused, which is not an error of the run.
                         if coordinator.admission.is_over or task is serving:
                             continue
                         if (error := task.exception()) is not None:
@@ -262,7 +263,7 @@ class Deployment:
                 try:
                     async with asyncio.timeout(_GRACE):
                         await handle.ended()
-                except TimeoutError:  # it hangs, or was stopped: it would never end
+                except TimeoutError:  # a hanging or suspended process does not react to SIGTERM
                     handle.stop(now=True)
                     await handle.ended()
                 raise
@@ -293,7 +294,7 @@ class Deployment:
         self.say(f"putting links between the server and {len(links)} of {self.clients} clients")
         async with relaying(
             links,
-            str(Address(site.listen, server.port)),  # what clients dial need not be known here
+            str(Address(site.listen, server.port)),  # the relays run on this machine and use the server's local address
             listen=site.listen,
             seed=self.settings.seed,
             log=self._logs / "links.log",

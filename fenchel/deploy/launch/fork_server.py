@@ -39,7 +39,7 @@ class Forked:
     """
 
     pid: int
-    _status: int  # descriptor from which the exit code can be read when there is one
+    _status: int  # file descriptor of the pipe that delivers the exit code
     returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -47,7 +47,7 @@ class Forked:
         if self.returncode is None and self._is_told(0):
             told = os.read(self._status, LENGTH)
             os.close(self._status)
-            # Without the fork server the state is unknown, as its children have lost their parent.
+            # If the fork server has exited, nothing reports the exit code, so the process counts as killed.
             self.returncode = int.from_bytes(told, signed=True) if told else -signal.SIGKILL
         return self.returncode
 
@@ -61,7 +61,8 @@ class Forked:
 
     def _is_told(self, timeout: float | None) -> bool:
         """Return whether the exit code can be read, at the latest after some seconds."""
-        poll = select.poll()  # select knows no descriptors above 1,023, which a server has that holds many clients
+        # Unlike select, poll accepts file descriptors above 1,023, which a server with many clients has.
+        poll = select.poll()
         poll.register(self._status, select.POLLIN)
         return bool(poll.poll(None if timeout is None else timeout * 1000))
 
@@ -80,7 +81,7 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
         if self.poll() is None:
-            with suppress(ProcessLookupError):  # it has just ended
+            with suppress(ProcessLookupError):  # the process may have exited since poll()
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:

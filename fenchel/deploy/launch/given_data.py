@@ -65,7 +65,7 @@ class OwnFiles:
         """Return the files that patterns such as ``hospitals/*.csv`` match, each pattern's in alphabetical order."""
         paths = []
         for pattern in patterns:
-            # Those of Path cannot begin at the root.
+            # Path.glob does not support absolute patterns.
             found = [Path(name) for name in sorted(glob(str(Path(pattern).expanduser())))]  # noqa: PTH207
             if not found:
                 raise SettingsError("no file is called so; name a file for each client", key=f"--data {pattern}")
@@ -175,7 +175,7 @@ def _written(content: _Content, stem: Path) -> Path:
     path = stem.with_suffix(content.suffix).absolute()
     try:
         path.parent.mkdir(exist_ok=True)
-        path.touch(mode=0o600)  # before anything is in it
+        path.touch(mode=0o600)  # set the permissions before any data is written
         content.write(path)
     except OSError as error:
         raise StorageError(f"the data cannot be written there ({error.strerror})", source=path) from None

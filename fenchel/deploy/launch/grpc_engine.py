@@ -11,7 +11,7 @@ VARIABLE = "GRPC_EXPERIMENTS"
 POLLED = "-event_engine_listener"
 """Setting with which a server thread that waits for messages reads sockets itself."""
 
-# Versions that have the name; others would complain of it on standard error.
+# Versions of gRPC with this experiment; other versions would log a warning about an unknown name.
 _KNOWING = ("1.85.",)
 
 

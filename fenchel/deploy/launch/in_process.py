@@ -31,7 +31,7 @@ from fenchel.server.coordinator import Coordinator
 from fenchel.server.telemetry.observer import Observer
 from fenchel.server.telemetry.summary import Summary
 
-_QUEUE_FRAMES = 4  # frames between the two sides, like the window of a connection
+_QUEUE_FRAMES = 4  # capacity of each queue in frames, which provides back-pressure like a flow-control window
 
 
 @dataclass
@@ -79,7 +79,8 @@ async def run_in_process(
         run is complete.
     """
     _require_one_process(settings)
-    from threadpoolctl import threadpool_limits  # its import changes the environment of the process
+    # Late import, because importing threadpoolctl changes the environment of the process.
+    from threadpoolctl import threadpool_limits
 
     number = settings.clients if isinstance(settings.clients, int) else clients or 1
     write_text(folder.settings, settings.to_yaml(), sync=settings.checkpoint.sync)
@@ -100,7 +101,7 @@ async def run_in_process(
         for name, local_data in zip(client_names(number), providers(settings, number, own), strict=True)
     ]
     try:
-        # One thread for linear algebra, as in every client process: sums must not depend on the machine's cores.
+        # As in client processes, one thread for linear algebra makes sums independent of the number of cores.
         with threadpool_limits(1):
             async with asyncio.TaskGroup() as tasks:
                 for participant in participants:
@@ -108,7 +109,7 @@ async def run_in_process(
                 conducting = tasks.create_task(coordinator.conduct())
     except BaseExceptionGroup as group:
         raise _first(group) from None
-    shutil.rmtree(keys, ignore_errors=True)  # the run is complete, so they are not needed
+    shutil.rmtree(keys, ignore_errors=True)  # a complete run needs no keys
     return conducting.result()
 
 
@@ -198,7 +199,7 @@ def providers(settings: RunSettings, clients: int, own: OwnFiles | Sequence[Shar
         What each client brings; ``None``: what the settings say.
     """
     if own is None:
-        return [LocalData()] * clients  # one, which loads a data set once
+        return [LocalData()] * clients  # one shared provider, which loads each data set only once
     if isinstance(own, OwnFiles):
         own.require(settings, clients)
         return [OwnFile(path, own.label, own.identifier) for path in own.paths]

@@ -82,7 +82,7 @@ def log_to_terminal(level: int) -> None:
     handler.setLevel(level)
     handler.setFormatter(Lines(_FORMAT))
     logger = logging.getLogger("fenchel")
-    logger.setLevel(min(level, logging.INFO))  # a file has all records from INFO on
+    logger.setLevel(min(level, logging.INFO))  # a log file contains all records from INFO upwards
     logger.handlers = [handler]
     logger.propagate = False
 
@@ -101,13 +101,13 @@ class _Passed(logging.Handler):
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__()
         self._logger, self._own_level, self._least = logger, logger.level, logger.getEffectiveLevel()
-        logger.setLevel(min(self._least, logging.INFO))  # a file has all records from INFO on
+        logger.setLevel(min(self._least, logging.INFO))  # a log file contains all records from INFO upwards
         logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Give a record to the handlers above, or to standard error where there are none."""
         above = self._logger.parent
-        chosen = logging.getLogger(record.name).level  # by the program, for a part of Fenchel
+        chosen = logging.getLogger(record.name).level  # level that the program set for a part of Fenchel
         if above is not None and (record.levelno >= self._least or (chosen and record.name != self._logger.name)):
             above.callHandlers(record)
 

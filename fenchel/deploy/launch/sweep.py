@@ -189,7 +189,7 @@ def completed_runs(parent: Path) -> dict[str, Path]:
 
     found = {}
     for folder in run_folders(parent) if parent.is_dir() else ():
-        with suppress(FenchelError):  # a damaged one stands for none
+        with suppress(FenchelError):  # skip damaged run folders
             run = Run(folder.path)
             if run.completed:
                 found[run.settings_text] = folder.path
@@ -223,12 +223,12 @@ def do_sweep(
                 try:
                     do(number, point.settings)
                 except StorageError:
-                    raise  # the disk is as full for the others
+                    raise  # a full disk would fail all further runs as well
                 except FenchelError as failure:
                     error = failure
                 yield SweepResult(point, next(iter(set(folder.iterdir()) - before), None), error)
     finally:
-        with suppress(OSError):  # only an empty folder can be removed so
+        with suppress(OSError):  # rmdir fails, as intended, unless the folder is empty
             folder.rmdir()
 
 

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
-_STUDY = "fenchel"  # name of the only study in a file
-_REPEATED = "fenchel"  # attribute of the study: settings that a search keeps when it goes on
+_STUDY = "fenchel"  # name of the single Optuna study in a file
+_REPEATED = "fenchel"  # study attribute with the settings that must not change when a search is resumed
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class _Pruner(Observer):
     def __init__(self, trial: Trial, objective: str) -> None:
         self._trial = trial
         self._objective = objective
-        # A trial that begins again has reported its first rounds.
+        # A restarted trial has already reported the first rounds.
         self._reported = trial.study.trials[trial.number].intermediate_values
         self._last = 0
 
@@ -145,7 +145,7 @@ class _Pruner(Observer):
             if t not in self._reported:
                 self._trial.report(value, t)
             if t < self._last and self._trial.should_prune():
-                self._last = 0  # the run ends, perhaps after another round
+                self._last = 0  # report the pruning only once, because the run may finish another round
                 raise _PrunedError(f"{name} is {value:.4g} after round {t}, worse than the median")
 
 
@@ -179,7 +179,7 @@ class Search:
         search = cls(tuning, base, TuningFolder.create(runs, tuning, base))
         with search._study() as study:
             study.set_user_attr(_REPEATED, search._repeated)
-            with warnings.catch_warnings(action="ignore"):  # experimental since Optuna 3.2
+            with warnings.catch_warnings(action="ignore"):  # Optuna warns that set_metric_names is experimental
                 study.set_metric_names(list(tuning.objectives))
             if tuning.sampler == "grid":
                 spaces = {key: each.categories for key, each in tuning.parameters.items() if isinstance(each, Choice)}
@@ -220,7 +220,7 @@ class Search:
     @property
     def _repeated(self) -> str:
         keys = {"parameters", "objectives", "sampler", "seed", "pruning", "worst_loss"}
-        return self.tuning.model_dump_json(include=keys)  # with the order of the objectives
+        return self.tuning.model_dump_json(include=keys)  # JSON text, which preserves the order of the objectives
 
     def go(
         self,
@@ -253,7 +253,7 @@ class Search:
         if not front:
             reasons = "\n  ".join(f"trial {each.number}: {each.user_attrs.get('reason')}" for each in trials)
             raise RunStoppedError(f"no trial was completed\n  {reasons}", source=self.folder.path)
-        if missing() is None:  # without matplotlib the table says it alone
+        if missing() is None:  # without matplotlib there is only the table
             report.draw(result, self.folder.figure)
         self.folder.best.write_text(self._settings_of(trials[result.chosen]))
         if several:
@@ -287,7 +287,7 @@ class Search:
                 progress=False,
             )
         except (DataError, MissingDependencyError):
-            raise  # it would be the same for every trial
+            raise  # the error would be the same for every trial
         except FenchelError as error:
             state, failure = TrialState.PRUNED if isinstance(error, _PrunedError) else TrialState.FAIL, error
         else:
@@ -342,7 +342,7 @@ class Search:
 
         pruning, pruner = self.tuning.pruning, optuna.pruners.NopPruner()
         if pruning is not None:
-            # Rounds are counted from 1, and warm-up steps from 0.
+            # Fenchel counts rounds from 1, whereas Optuna counts steps from 0.
             pruner = optuna.pruners.MedianPruner(n_startup_trials=pruning.trials, n_warmup_steps=pruning.rounds + 1)
         directions = list(self.tuning.objectives.values())
         storage = None
@@ -414,7 +414,7 @@ def _check(tuning: TuningSettings, base: RunSettings, source: Path) -> None:
     sources: dict[str, DataSource | None] = {}
     for corner in corners:
         trial = trial_settings(base, corner, 0)
-        # As a rule trials differ in other things than their data, which may be large.
+        # Consecutive trials usually use the same data, so the latest data source is cached.
         same = f"{trial.seed} {trial.positive} {trial.data.model_dump_json()}"
         if same not in sources:
             ensure(trial.data, Console(stderr=True))
@@ -422,7 +422,7 @@ def _check(tuning: TuningSettings, base: RunSettings, source: Path) -> None:
         try:
             check_run(trial, sources[same], base.clients)
         except MissingDependencyError:
-            raise  # it would be the same for every trial
+            raise  # the error would be the same for every trial
         except SettingsError as error:
             raise SettingsError(f"{error.problem} (a trial with {corner})", key=error.key) from None
 

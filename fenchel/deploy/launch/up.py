@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fenchel.report.run import Run
     from fenchel.server.checkpoint import Checkpoint
 
-_LOOK = 0.1  # seconds between two looks at whether a caller's task is cancelled
+_LOOK = 0.1  # polling interval for the cancellation of the caller's task, in seconds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -164,7 +164,8 @@ async def up_async(
         )
     if in_process and on != "local":
         raise SettingsError("in_process=True starts no client processes; leave on out", key="on")
-    resumed = resume is not None and data is None  # label and identifier are those of data in its folder then
+    # A resumed run without new data applies label and identifier to the data in its folder.
+    resumed = resume is not None and data is None
     given = None if resumed else given_data(data, label, identifier, in_process=in_process)
     engine_launcher = launcher(on, engine=engine, hosts=hosts, cpus=cpus, gpus=gpus)
     if resume is None:
@@ -181,12 +182,12 @@ async def up_async(
         with folder.kept_if_begun(), log_to_file(folder.log), shown as watching:
             chosen, own = _with_data(work)
             if in_process:
-                # Only here: in any other case this process is a server, and must not have what decrypts.
+                # Late import, because a process that is only a server must not load the code that decrypts.
                 from fenchel.deploy.launch.in_process import run_in_process
 
                 await run_in_process(chosen, folder, resume=work.checkpoint, observer=watching, own=own)
             else:
-                assert own is None or isinstance(own, OwnFiles)  # shards were refused
+                assert own is None or isinstance(own, OwnFiles)  # given_data accepts shards only with in_process
                 await Deployment(
                     chosen,
                     folder,
@@ -308,12 +309,12 @@ def _wait_for(work: Coroutine[Any, Any, T]) -> T:
     try:
         while thread.is_alive():
             thread.join(_LOOK)
-            if outer is not None and outer.cancelling():  # as asyncio.run does at Ctrl-C
+            if outer is not None and outer.cancelling():  # asyncio.run cancels the task on Ctrl-C
                 raise asyncio.CancelledError
     except (KeyboardInterrupt, asyncio.CancelledError) as interruption:
         for loop, task in begun:
             loop.call_soon_threadsafe(task.cancel)
-        thread.join()  # until it is saved
+        thread.join()  # wait until the run has saved its state
         raise _noted(interruption, *failure) from None
     if failure:
         raise failure[0]

@@ -30,7 +30,7 @@ _CONFINED = (
     *("--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--log-driver=none"),
     *("--env=OPENBLAS_CORETYPE", "--env=HOME=/tmp"),
 )
-_ABANDONED = "1h"  # age of a network without containers that a killed command has left
+_ABANDONED = "1h"  # age from which unused networks count as left behind by a killed command
 
 
 class DockerSettings(piped.AddressSettings):
@@ -82,9 +82,9 @@ class DockerLauncher:
         self._run = required.run
         self._mounts = _mounts(required)
         await self._check_image()
-        await self._remove()  # of a run that goes on, what a killed command has left
+        await self._remove()  # remove containers that a killed command of this run left behind
         await _docker("network", "prune", "--force", f"--filter=label={LABEL}", f"--filter=until={_ABANDONED}")
-        # Containers of an internal network reach this machine by the network's gateway, and nothing else.
+        # From an internal network, containers reach only this machine, at the network's gateway.
         internal = [] if self.settings.dial else ["--internal"]
         await _docker("network", "create", f"--label={LABEL}={self._run}", *internal, self._network)
         try:
@@ -111,7 +111,8 @@ class DockerLauncher:
     async def _remove(self) -> None:
         mine = f"--filter=label={LABEL}={self._run}"
         if containers := (await _docker("ps", "--all", "--quiet", mine)).split():
-            await piped.said(["docker", "rm", "--force", *containers])  # some may be about to go by themselves
+            # Errors are ignored, because containers may be exiting already.
+            await piped.said(["docker", "rm", "--force", *containers])
         if networks := (await _docker("network", "ls", "--quiet", mine)).split():
             await _docker("network", "rm", *networks)
 

@@ -13,7 +13,8 @@ STREAMS = 3
 
 def main() -> None:
     """Hand over (``SOCKET WORDS...``); return when the other process has closed the connection or has ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # standard input says when to end
+    # Ignore Ctrl-C in the terminal: this process ends when standard input closes.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as control:
         try:
             control.connect(sys.argv[1])

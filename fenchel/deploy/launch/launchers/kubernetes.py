@@ -36,10 +36,10 @@ LABEL = "org.fenchel/run"
 _DRIVER = "fenchel.deploy.launch.launchers.pod"
 _STATE = "/state"
 _BUNDLE = Path("/bundle/bundle")
-_SILENCE = 120  # seconds after which a client ends whose server does not answer
-_ROOM = 15.0  # seconds for the first pod to find a node
-_PULLING = 900.0  # seconds for the first pod, whose image may have to be pulled
-_USER = 1000  # of the image
+_SILENCE = 120  # time without an answer of the server after which a client exits, in seconds
+_ROOM = 15.0  # timeout for scheduling the first pod, in seconds
+_PULLING = 900.0  # timeout for the first pod, including the pull of its image, in seconds
+_USER = 1000  # user id in the image
 
 
 class KubernetesSettings(piped.AddressSettings):
@@ -107,7 +107,7 @@ class KubernetesLauncher:
             with piped.listening(listen, self.settings.port) as port:
                 await self._look(dial, port)
         except BaseException:
-            with suppress(FenchelError):  # the reason is the first error
+            with suppress(FenchelError):  # a failed clean-up must not hide the original error
                 await self._do({"clean": self._selector})
             raise
         return Site(listen=listen, port=self.settings.port, dial=dial, state=self._state)
@@ -230,7 +230,7 @@ class KubernetesLauncher:
                         "name": CONTAINER,
                         "image": settings.image,
                         "imagePullPolicy": settings.pull_policy,
-                        # The report is the message that the container leaves, apart from its log.
+                        # The container reports the exit code as its termination message, separate from its log.
                         "command": ["sh", "-c", f'exec python -P -m {piped.REMOTE} "$@" >/dev/termination-log', "sh"],
                         "args": words,
                         "env": [{"name": "OPENBLAS_CORETYPE", "value": kernel}] if kernel else [],
@@ -239,7 +239,7 @@ class KubernetesLauncher:
                             "readOnlyRootFilesystem": True,
                             "capabilities": {"drop": ["ALL"]},
                         },
-                        # No limit of processors: a pod may use what its neighbours leave.
+                        # Without a CPU limit, a pod may use processors that other pods leave idle.
                         "resources": {"requests": limits | {"cpu": f"{settings.cpus:g}"}, "limits": limits},
                         "volumeMounts": mounts,
                     }

@@ -29,7 +29,7 @@ class LocalProcess:
     async def ended(self) -> int:
         """Wait for the process to end; return its exit code, below 0: the signal that killed it."""
         code = await self.forked.ended()
-        if self.lifeline is not None:  # without the fork server, no more is known of a process that goes on
+        if self.lifeline is not None:  # closing the lifeline also ends a process whose fork server has exited
             os.close(self.lifeline)
             self.lifeline = None
         return code

@@ -23,9 +23,9 @@ from fenchel.deploy.launch.launchers.interface import ClientProcess
 REMOTE = "fenchel.deploy.cli.remote"
 """Module that runs a client process elsewhere and reports its exit code."""
 
-_PATIENCE = 30.0  # seconds for what a command says of another machine
+_PATIENCE = 30.0  # timeout for a command that inspects another machine, in seconds
 
-# A login shell may print lines of its own before.
+# Skip lines that a login shell prints before the exit code.
 _REPORT = re.compile(rb"(?:.*\n)?(\d{1,3})\n", re.DOTALL)
 
 

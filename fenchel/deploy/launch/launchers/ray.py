@@ -34,10 +34,10 @@ from fenchel.deploy.launch.launchers.survey import Survey, marker, temporary_sta
 _HANDOVER = "fenchel.deploy.launch.launchers.handover"
 _DRIVER = "fenchel.deploy.launch.launchers.ray_driver"
 
-_CONNECTION = 5.0  # seconds for a connection to the cluster
-_PATIENCE = 30.0 + LOOKING  # seconds for all that comes before client processes
-_END = 25.0  # seconds for the driver to end
-_LONGEST = 16 << 20  # bytes of what the driver says of all nodes
+_CONNECTION = 5.0  # timeout for the connection to the cluster, in seconds
+_PATIENCE = 30.0 + LOOKING  # timeout for the driver's start and the survey of nodes, in seconds
+_END = 25.0  # timeout for the driver to exit, in seconds
+_LONGEST = 16 << 20  # size limit of the driver's report on all nodes, in bytes
 
 
 class RaySettings(piped.AddressSettings):
@@ -84,7 +84,7 @@ class RayLauncher:
     on_this_machine: ClassVar[bool] = False
 
     settings: RaySettings
-    _socket: str = field(init=False)  # path at which the driver takes processes
+    _socket: str = field(init=False)  # path of the Unix socket on which the driver accepts client processes
     _driver: asyncio.subprocess.Process | None = None
 
     @staticmethod
@@ -201,7 +201,7 @@ class RayLauncher:
         assert self._driver is not None
         assert self._driver.stdin is not None
         self._driver.stdin.write(line.encode())
-        with suppress(BrokenPipeError, ConnectionResetError):  # starting a client process says so
+        with suppress(BrokenPipeError, ConnectionResetError):  # start() reports a lost driver
             await self._driver.stdin.drain()
 
     def _check_room(self, found: Mapping[str, Any], processes: int) -> None:

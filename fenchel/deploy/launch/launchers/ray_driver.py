@@ -28,13 +28,13 @@ from fenchel.deploy.launch.launchers.handover import STREAMS
 DIAL = "DIAL"
 """Word in place of the address of this machine."""
 
-_CHUNK = 65_536  # bytes at a time, few enough for Ray to keep them out of its object store
-_ROOM = 10.0  # seconds after which a process that waits for room says so
-_GRACE = 5.0  # seconds for client processes to end
+_CHUNK = 65_536  # chunk size in bytes, small enough for Ray to bypass its object store
+_ROOM = 10.0  # time after which a process reports that it is waiting for resources, in seconds
+_GRACE = 5.0  # grace period for client processes to exit, in seconds
 LOOKING = 60.0
 """Seconds for a survey of all nodes; the first task on a node starts a Python process there."""
 
-_CLEANING = 15.0  # seconds to remove a folder of all nodes
+_CLEANING = 15.0  # timeout for removing the temporary folder on all nodes, in seconds
 
 
 class RemoteProcess:
@@ -46,7 +46,7 @@ class RemoteProcess:
 
     def __init__(self, words: Sequence[str]) -> None:
         pipe = subprocess.PIPE
-        # Its standard input ends with this actor, however that ends, and the process with it.
+        # However this actor ends, the standard input of the process closes, and the process exits.
         self._process = subprocess.Popen([sys.executable, *words], bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe)
 
     def write(self, given: bytes) -> None:
@@ -130,7 +130,7 @@ class Relay:
         poll = select.poll()
         for each in (self.connection.fileno(), self.given):
             poll.register(each, select.POLLIN)
-        with suppress(self.ray.exceptions.RayError):  # then all output has ended, and is an error as well
+        with suppress(self.ray.exceptions.RayError):  # if the actor is lost, run() reports the same error
             while self.connection.fileno() not in (ready := dict(poll.poll())):
                 assert self.given in ready
                 chunk = os.read(self.given, _CHUNK)
@@ -254,15 +254,16 @@ def main() -> None:
     """
     import ray
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; standard input says when to end
+    # Ignore Ctrl-C in the terminal: the driver ends when standard input closes.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     order = json.loads(sys.argv[1])
     driver = Driver(ray, order["options"])
     try:
         ray.init(order["address"] or "auto", log_to_driver=False, logging_level="error")
         found = driver.survey(order["look"], order["dial"], order["processes"])
-    except Exception as error:  # of many kinds: no cluster, another version of Ray or Python, a node without room
+    except Exception as error:  # for example, no cluster, another version of Ray or Python, or a full node
         found = {"problem": f"{type(error).__name__}: {error}"}
-    # Only now, as a driver that no cluster answers is killed.
+    # The temporary folder is created late, as a driver killed for want of a cluster could not remove it.
     with tempfile.TemporaryDirectory(prefix="fenchel-") as folder, socket.socket(socket.AF_UNIX) as server:
         server.bind(path := f"{folder}/ray")
         server.listen(128)
@@ -271,7 +272,7 @@ def main() -> None:
         temporary = sys.stdin.readline().strip()
         sys.stdin.read()
         driver.end(temporary)
-    os._exit(0)  # threads may still wait for what ends no more
+    os._exit(0)  # exit at once, because threads may be blocked in calls that never return
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ from fenchel.deploy.launch.launchers import piped
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
 from fenchel.deploy.launch.launchers.survey import Survey, marker, temporary_state
 
-# What describes the shape of the job would describe that of each step, against the options given here.
+# Prefixes of variables that describe the job's resources. srun would apply these to each step, in conflict with
+# the options given here.
 _SHAPE = ("SLURM_MEM_PER_", "SLURM_CPUS_PER_", "SLURM_TRES_PER_", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_GPUS")
 
 
@@ -52,7 +53,7 @@ class SlurmLauncher:
 
     settings: SlurmSettings
     _started: set[int] = field(default_factory=set)
-    _temporary: str | None = None  # folder of each node for journals that no client needs again
+    _temporary: str | None = None  # folder on each node for temporary journals
 
     @staticmethod
     def missing() -> list[str]:
@@ -120,7 +121,7 @@ class SlurmLauncher:
         resources = ["--exact", "--nodes=1", "--ntasks=1", f"--cpus-per-task={self.settings.cpus}", "--mem=0"]
         if self.settings.gpus:
             resources.append(f"--gpus={self.settings.gpus}")
-        if process.number in self._started:  # its node may be lost, and its processors with it
+        if process.number in self._started:  # processors of a lost node stay occupied
             resources.append("--overlap")
         name = f"--job-name={next(iter(process.bundle.identities))}"
         return ["srun", "--quiet", name, *resources, *self._fenchel(*process.words)]

@@ -26,8 +26,8 @@ _HOPELESS = frozenset(
 )
 """Reasons for which a job would wait for ever."""
 
-_POLLING = 2.0  # seconds between questions to the controller of Slurm
-_READING = 0.2  # seconds between looks into the log
+_POLLING = 2.0  # polling interval for the job's state, in seconds
+_READING = 0.2  # polling interval for the job's log, in seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,7 @@ class _Log:
 
     path: Path
     say: Callable[[str], None]
-    _read: int = 0  # bytes
+    _read: int = 0  # number of bytes read so far
 
     async def follow(self) -> None:
         """Pass lines on as they come, until this is cancelled."""

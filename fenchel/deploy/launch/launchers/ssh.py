@@ -22,7 +22,7 @@ from fenchel.deploy.launch.launchers import piped
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
 from fenchel.deploy.launch.launchers.survey import Survey
 
-# A network may be away for a minute; clients connect again by themselves before ssh gives up.
+# ssh tolerates a network outage of one minute, within which clients reconnect on their own.
 _OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=12")
 
 
@@ -56,7 +56,7 @@ class SshLauncher:
     on_this_machine: ClassVar[bool] = False
 
     settings: SshSettings
-    _state: str = field(init=False)  # folder of the run's journals on each host
+    _state: str = field(init=False)  # folder on each host for the run's journals
 
     @staticmethod
     def missing() -> list[str]:
@@ -80,7 +80,8 @@ class SshLauncher:
         listen = everywhere(self.settings.dial)
         with piped.listening(listen, self.settings.port) as port:
             looking = [self._look(host, port) for host in dict.fromkeys(self.settings.hosts)]
-            found = await asyncio.gather(*looking, return_exceptions=True)  # so that none outlives this
+            # Wait for all hosts, so that no task outlives this method.
+            found = await asyncio.gather(*looking, return_exceptions=True)
         addresses = set()
         for each in found:
             if isinstance(each, BaseException):
@@ -113,7 +114,7 @@ class SshLauncher:
         return self._command(host, *process.words)
 
     def _ssh(self, host: str, *words: str) -> list[str]:
-        # Of an option that is given twice, ssh takes the first.
+        # The user's options come first, because ssh uses the first value of a repeated option.
         given = (word for option in (*self.settings.options, *_OPTIONS) for word in ("-o", option))
         return ["ssh", "-T", *given, "--", host, *map(shlex.quote, words)]
 

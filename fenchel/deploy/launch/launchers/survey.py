@@ -18,7 +18,7 @@ from fenchel.common.version import software
 if TYPE_CHECKING:
     from fenchel.deploy.launch.launchers.interface import Requirements
 
-_PATIENCE = 5.0  # seconds for a connection
+_PATIENCE = 5.0  # timeout for the connection to the server, in seconds
 
 
 @dataclass(frozen=True, kw_only=True)
