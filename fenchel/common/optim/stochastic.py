@@ -1,4 +1,4 @@
-"""Stochastic gradient descent and Adam, for every objective: networks, and losses with corners."""
+"""Stochastic gradient descent and Adam for all objectives, including networks and non-smooth losses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EPSILON = 1e-8  # epsilon of Kingma and Ba, added to the root of the second mom
 
 
 def sgd(problem: Tilted, start: Vector, settings: SgdSolver, random: np.random.Generator) -> Solved:
-    """Do steps ``w <- w - step_size g`` from ``start``, shape (d,), with g the gradient on a mini-batch."""
+    """Iterate ``w <- w - step_size g`` from ``start``, shape (d,), with the gradient g on a mini-batch."""
     w, done = start.copy(), 0
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in _batches(problem, settings, random):
@@ -32,9 +32,9 @@ def sgd(problem: Tilted, start: Vector, settings: SgdSolver, random: np.random.G
 
 
 def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random.Generator) -> Solved:
-    """Do steps of Adam from ``start``, shape (d,).
+    """Run Adam from ``start``, shape (d,).
 
-    Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, Algorithm 1.
+    The method is Algorithm 1 of Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015.
     """
     w, t = start.copy(), 0
     m, v = np.zeros_like(w), np.zeros_like(w)
@@ -54,7 +54,7 @@ def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random
 
 
 def _check(w: Vector, settings: SgdSolver | AdamSolver) -> None:
-    """Refuse an iterate that is not finite."""
+    """Raise an error if the iterate is not finite."""
     if not np.isfinite(w).all():
         raise diverged(settings.kind, too_long("solver.step_size", settings.step_size, "give a smaller one"))
 
