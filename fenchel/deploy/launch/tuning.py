@@ -1,4 +1,4 @@
-"""Search for good parameters with Optuna: each trial is a run, and an interrupted search goes on from its study."""
+"""Hyperparameter search with Optuna, in which each trial is a run, and an interrupted search can be resumed."""
 
 from __future__ import annotations
 
@@ -62,30 +62,30 @@ class TuningFolder:
     Attributes
     ----------
     path
-        The folder.
+        Folder of the search.
     settings
-        Settings of the search, defaults included.
+        Settings of the search, including defaults.
     base
-        Settings that all trials begin from, overrides included.
+        Settings that all trials share, including overrides.
     trials
         Run folders of the trials.
     study
-        Study of Optuna (SQLite).
+        Optuna study (SQLite).
     figure
         Plot of the objectives.
     best
-        Settings of the best trial, or of the one that is chosen on the Pareto front.
+        Settings of the best trial, or of the selected trial on the Pareto front.
     front
         Settings of the trials on the Pareto front, if there are several objectives.
     log
-        Log of all trials, a JSON object a line.
+        Log of all trials, with one JSON object per line.
     """
 
     path: Path
 
     @classmethod
     def create(cls, parent: Path, tuning: TuningSettings, base: RunSettings) -> TuningFolder:
-        """Create the folder of a new search below ``parent``, with all that repeats the search."""
+        """Create the folder of a new search below ``parent``, with all files needed to repeat the search."""
         stamp = time.strftime("%Y%m%d-%H%M%S")
         folder = cls(parent / f"{stamp}-{tuning.name}-{secrets.token_hex(2)}")
         try:
@@ -101,7 +101,7 @@ class TuningFolder:
         return folder
 
     def write_settings(self, tuning: TuningSettings) -> None:
-        """Write the settings of the search, which then rest on the copy of the run's settings in this folder."""
+        """Write the settings of the search, which refer to the copy of the run's settings in this folder."""
         kept = tuning.model_copy(update={"settings": Path(self.base.name), "overrides": {}})
         self.settings.write_text(kept.to_yaml())
 
@@ -116,11 +116,11 @@ class TuningFolder:
 
 
 class _PrunedError(RunStoppedError):
-    """Stop of a run whose figure is worse than the median of the trials before it."""
+    """Error that stops a run whose objective is worse than the median of the earlier trials."""
 
 
 class _Pruner(Observer):
-    """Reports the objective of each round, and stops the run if Optuna prunes the trial."""
+    """Observer that reports the objective of each round, and stops the run if Optuna prunes the trial."""
 
     def __init__(self, trial: Trial, objective: str) -> None:
         self._trial = trial
@@ -130,11 +130,11 @@ class _Pruner(Observer):
         self._last = 0
 
     def begun(self, run: OngoingRun) -> None:
-        """Note the last round, after which no time can be saved."""
+        """Record the number of rounds, because pruning after the last round saves no time."""
         self._last = run.settings.rounds
 
     def round_ended(self, row: Row) -> None:
-        """Report the objective; raise an error if the trial is pruned."""
+        """Report the objective, and raise an error if Optuna prunes the trial."""
         name = (
             report.loss_column([each for each, value in row.items() if math.isfinite(value)])
             if self._objective == "objective"
@@ -151,12 +151,12 @@ class _Pruner(Observer):
 
 @dataclass
 class Search:
-    """A search, new or to go on with.
+    """New or resumed hyperparameter search.
 
     Attributes
     ----------
     base
-        Settings that all trials begin from.
+        Settings that all trials share.
     """
 
     tuning: TuningSettings
@@ -165,7 +165,7 @@ class Search:
 
     @classmethod
     def begin(cls, tuning: TuningSettings, runs: Path, overrides: tuple[str, ...] = ()) -> Search:
-        """Return a new search, whose folder is made below ``runs``.
+        """Return a new search, and create its folder below ``runs``.
 
         Parameters
         ----------
@@ -191,12 +191,12 @@ class Search:
 
     @classmethod
     def reopen(cls, path: Path, trials: int | None = None) -> Search:
-        """Return the search of a folder.
+        """Return the search in a folder, to be resumed.
 
         Parameters
         ----------
         trials
-            How many there are to be, in place of the settings'.
+            Total number of trials, in place of the number in the settings.
         """
         _optuna()
         folder = TuningFolder(path)
@@ -230,14 +230,14 @@ class Search:
         beginning: Callable[[int, Mapping[str, Any]], Observer] = lambda number, drawn: Observer(),
         ended: Callable[[FrozenTrial], None] = lambda trial: None,
     ) -> SearchResult:
-        """Do the trials that are left and write the results.
+        """Execute the remaining trials, and write the results.
 
-        A trial whose run fails or diverges is recorded with the reason, and the search goes on.
+        The study records a trial whose run fails or diverges with the reason, and the search continues.
 
         Parameters
         ----------
         beginning
-            Called with each trial's number and parameters; returns the observer of its run.
+            Function that maps the number and the parameters of a trial to the observer of the trial's run.
         """
         with self._study() as study:
             while (number := sum(each.state.is_finished() for each in study.trials)) < self.tuning.total:
@@ -266,7 +266,7 @@ class Search:
     def _do(
         self, trial: Trial, drawn: Mapping[str, Any], observer: Observer, in_process: bool, processes: int | None
     ) -> None:
-        """Do the run of a trial, and tell the study its values or the reason why it has none."""
+        """Execute the run of a trial, and record its objectives or the reason of a failure in the study."""
         from optuna.trial import TrialState
 
         name = f"trial-{trial.number:03d}"
@@ -313,7 +313,7 @@ class Search:
         return _named(run.settings, self.base.name, self.base.participation.on_shortage).to_yaml()
 
     def _sampler(self, number: int) -> BaseSampler:
-        """Return the sampler of one trial, whose draws depend on the seed, the number and the trials before."""
+        """Return the sampler of one trial, whose draws depend on the seed, the trial's number and earlier trials."""
         samplers = _optuna().samplers
         kinds = {"random": samplers.RandomSampler, "nsga2": samplers.NSGAIISampler}
         seed = int(generator(self.tuning.seed, "trial", number).integers(1 << 32))
@@ -321,7 +321,7 @@ class Search:
         return sampler
 
     def _check_study(self) -> None:
-        """Refuse a damaged file before Optuna opens it, which would leave the connection open."""
+        """Raise an error for a damaged study file, on which Optuna would leave a connection open."""
         try:
             with closing(sqlite3.connect(self.folder.study)) as connection:
                 connection.execute("PRAGMA schema_version")
@@ -335,7 +335,7 @@ class Search:
 
     @contextmanager
     def _study(self) -> Iterator[Study]:
-        """Open the study; trials that were interrupted wait to be done again."""
+        """Open the study, and enqueue interrupted trials for another execution."""
         optuna = _optuna()
         from optuna.trial import TrialState
         from sqlalchemy.exc import SQLAlchemyError
@@ -371,7 +371,7 @@ class Search:
 
 
 def _is_no_pruning(record: logging.LogRecord) -> bool:
-    """Return whether a log record is of something else than a trial that is pruned, which is no error."""
+    """Return False for log records about the pruning of a trial, which is not an error."""
     return not any(isinstance(each, _PrunedError) for each in (record.args or ()))
 
 
@@ -386,13 +386,13 @@ def _optuna() -> ModuleType:
 
 
 def _named(settings: RunSettings, name: str, on_shortage: OnShortage) -> RunSettings:
-    """Return settings under another name; a trial stops for want of replies, since waiting would hold up the search."""
+    """Return settings with the name of a trial, and with another reaction to too few replies."""
     participation = settings.participation.model_copy(update={"on_shortage": on_shortage})
     return settings.model_copy(update={"name": name, "participation": participation})
 
 
 def trial_settings(base: RunSettings, drawn: Mapping[str, Any], number: int) -> RunSettings:
-    """Return the settings of a trial."""
+    """Return the settings of a trial with the drawn parameters."""
     values = base.model_dump(mode="json")
     for key, value in drawn.items():
         *path, last = key.split(".")
@@ -406,7 +406,7 @@ def trial_settings(base: RunSettings, drawn: Mapping[str, Any], number: int) -> 
 
 
 def _check(tuning: TuningSettings, base: RunSettings, source: Path) -> None:
-    """Refuse a search before it starts if a run could not start at one bound, or one value, of a parameter."""
+    """Raise an error before a search if a run is impossible at one bound, or one value, of a parameter."""
     if not isinstance(base.clients, int):
         raise SettingsError("auto leaves the number open; a search needs a number", source=source, key="clients")
     first = {key: each.extremes[0] for key, each in tuning.parameters.items()}

@@ -1,4 +1,4 @@
-"""Bringing a federation up from Python."""
+"""Start of a federation from Python."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 GivenSettings: TypeAlias = str | Path | Mapping[str, Any] | RunSettings
-"""Settings as programs give them: a file, a mapping of the same form, or validated settings."""
+"""Settings that programs pass: a file, a mapping of the same form, or validated settings."""
 
 
 @dataclass(frozen=True)
 class _Work:
-    """A run that is to be done.
+    """Run to execute, new or resumed.
 
     Attributes
     ----------
     given
-        Not written yet.
+        Data passed by the caller, not yet written to the run folder.
     own
-        Written before the run was interrupted.
+        Data files of clients that were written before the run was interrupted.
     """
 
     settings: RunSettings
@@ -139,11 +139,12 @@ async def up_async(
     Raises
     ------
     SettingsError
-        The settings or arguments are not valid, or a required package is not installed.
+        If the settings or arguments are not valid, or a required package is not installed.
     DataError
-        The data cannot be read or used.
+        If the data cannot be read or used.
     FenchelError
-        The run stopped early, for instance because too few clients replied. A note of the error says how to resume it.
+        If the run stopped early, for instance because too few clients replied. A note of the error explains how to
+        resume the run.
 
     Examples
     --------
@@ -207,7 +208,7 @@ async def up_async(
 
 
 def _blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Return a function that waits for a coroutine function, with its arguments."""
+    """Return a blocking function with the arguments of a coroutine function."""
     signature = inspect.signature(work)
 
     @functools.wraps(work)
@@ -232,7 +233,7 @@ def _begin(
     given: PooledData | OwnData | None,
     runs: Path,
 ) -> _Work:
-    """Return a new run, whose folder is made."""
+    """Create the run folder, and return a new run."""
     if settings is None:
         raise SettingsError("which settings? Give a file, a name such as quickstart, a mapping, or resume")
     changes = {} if given is None else given.settings
@@ -250,7 +251,7 @@ def _begin(
 
 
 def _resume(path: Path, given: PooledData | OwnData | None, label: str | None, identifier: str | None) -> _Work:
-    """Return a run that goes on."""
+    """Return a run that is resumed from its folder."""
     from fenchel.server.coordinator import open_resumed
 
     folder = RunFolder.existing(path)
@@ -263,14 +264,14 @@ def _resume(path: Path, given: PooledData | OwnData | None, label: str | None, i
 
 
 def _with_data(work: _Work) -> tuple[RunSettings, OwnFiles | Sequence[Shard] | None]:
-    """Return the settings, and what clients bring, once data that were given are in the run's folder."""
+    """Write the caller's data to the run folder, and return the settings and the clients' own data."""
     if isinstance(work.given, PooledData):
         return work.given.named(work.settings, work.folder), None
     return work.settings, work.own if work.given is None else work.given.write(work.folder)
 
 
 def values_and_source(settings: GivenSettings, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Return settings as a mapping of its own, not validated, and their origin for errors."""
+    """Return settings as a new mapping before validation, and their origin for errors."""
     if isinstance(settings, str | Path):
         path = shipped_or_own(Path(settings))
         return read(path, overrides), str(path)
@@ -280,7 +281,7 @@ def values_and_source(settings: GivenSettings, overrides: Sequence[str]) -> tupl
 
 
 def _wait_for(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, also where an event loop runs already (a notebook)."""
+    """Run a coroutine to completion, even inside a running event loop, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -322,7 +323,7 @@ def _wait_for(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _noted(error: BaseException, *others: BaseException | None) -> BaseException:
-    """Return an error with the notes of others, from which it was made."""
+    """Return an error with the notes of the errors that caused it."""
     for note in (note for other in others for note in getattr(other, "__notes__", ())):
         error.add_note(note)
     return error
