@@ -1,7 +1,7 @@
-"""Client processes as pods of Kubernetes, each with a Secret of its own.
+"""Client processes as Kubernetes pods, each with a separate Secret.
 
-What talks to the cluster is a process for each pod, :mod:`fenchel.deploy.launch.launchers.pod`: what goes into a Secret
-would pass through the server's process otherwise.
+A separate process for each pod, :mod:`fenchel.deploy.launch.launchers.pod`, communicates with the cluster. So the
+contents of Secrets never enter the server's process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fenchel.deploy.launch.launchers.pod import CONTAINER
 from fenchel.deploy.launch.launchers.survey import Survey
 
 LABEL = "org.fenchel/run"
-"""Label of all that belongs to a run; its value is the end of the run's id."""
+"""Label of all pods and Secrets of a run, with the end of the run's id as its value."""
 
 _DRIVER = "fenchel.deploy.launch.launchers.pod"
 _STATE = "/state"
@@ -60,7 +60,7 @@ class KubernetesSettings(piped.AddressSettings):
 
 @dataclass
 class KubernetesLauncher:
-    """Starts a pod for each client process, from outside of a cluster or from a pod of it.
+    """Launcher that starts a pod for each client process, from outside the cluster or from a pod in the cluster.
 
     Parameters
     ----------
@@ -77,25 +77,25 @@ class KubernetesLauncher:
 
     @staticmethod
     def missing() -> list[str]:
-        """Look for the Python client of Kubernetes."""
+        """Check that the Python client of Kubernetes is installed, and return instructions if not."""
         return [] if find_spec("kubernetes") else ["kubernetes is not installed: pip install 'fenchel[kubernetes]'"]
 
     def plan(self, process: ClientProcess) -> str:
-        """Return the manifest of the pod; its Secret has the same name."""
+        """Return the manifest of the pod, whose Secret has the same name."""
         from yaml import safe_dump
 
         return f"---\n{safe_dump(self._pod(_words(process), process.number), sort_keys=False)}"
 
     async def open(self, required: Requirements) -> Site:
-        """Remove what a killed command has left of the run, and look around from a pod.
+        """Remove resources that a killed command of the run left behind, and survey the surroundings from a pod.
 
         Raises
         ------
         SettingsError
-            Clients need journals or files that no claim has; there is no such namespace, claim or image, or no right
-            to make pods; or the image has another version of Fenchel.
+            If clients need journals or files without a claim, if a namespace, claim, image or permission is missing, or
+            if the image has another version of Fenchel.
         UnreachableError
-            The cluster does not answer, or a pod cannot reach this machine.
+            If the cluster does not answer, or a pod cannot reach this machine.
         """
         self._check(required)
         self._run = re.sub(r"[^\w.-]", "-", required.run)[-63:].strip("._-")
@@ -119,7 +119,7 @@ class KubernetesLauncher:
         )
 
     async def close(self, *, remove_journals: bool) -> None:
-        """Remove the pods and Secrets of the run, and journals from the claim if no run needs them."""
+        """Remove the pods and Secrets of the run, and with ``remove_journals`` also the journals on the claim."""
         await self._do({"clean": self._selector})
         if remove_journals and self._claim:
             script = 'rm -rf -- "$1" && echo removed >/dev/termination-log'
@@ -141,7 +141,7 @@ class KubernetesLauncher:
         return "" if self._stateless else self.settings.claim
 
     def _check(self, required: Requirements) -> None:
-        """Refuse what no pod could have."""
+        """Raise a SettingsError for requirements that no pod can fulfil."""
         if not (required.stateless or self.settings.claim):
             raise SettingsError(
                 "clients keep journals, and those of a pod are lost with it; make a claim that pods on all nodes can "
@@ -157,7 +157,7 @@ class KubernetesLauncher:
             )
 
     async def _look(self, dial: str, port: int) -> None:
-        """Look around from a pod of the same kind as those of clients."""
+        """Survey the surroundings from a pod with the configuration of client pods."""
         told = await self._do({"pod": self._pod(["look", dial, str(port), ""], "look"), "room": _ROOM})
         found = Survey.read(told)
         if not found:
@@ -172,7 +172,7 @@ class KubernetesLauncher:
         return [sys.executable, "-P", "-m", _DRIVER, json.dumps(where | order)]
 
     async def _do(self, order: dict[str, Any]) -> str:
-        """Return the outcome of an order to the cluster."""
+        """Execute a request to the cluster in a separate process, and return the process's output."""
         code, told, errors = await piped.said(self._driver(order), patience=_PULLING)
         if code == 0:
             return told
@@ -250,14 +250,14 @@ class KubernetesLauncher:
 
 
 def _words(process: ClientProcess) -> list[str]:
-    """Return the words of a client that reads its bundle from a file, and so must notice the end of its server."""
+    """Return the arguments of a client that reads its bundle from a file, and detects the end of its server itself."""
     words = list(process.words)
     words[words.index("--bundle") + 1] = str(_BUNDLE)
     return [*words, "--retry-for", str(_SILENCE)]
 
 
 def _own_address(host: str, port: int) -> str:
-    """Return the address of this machine on the way to another."""
+    """Return the local address of this machine on the route to a host."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

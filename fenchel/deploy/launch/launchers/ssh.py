@@ -1,6 +1,6 @@
-"""Client processes on machines that ssh reaches, each of which has the same Fenchel.
+"""Client processes on hosts that ssh reaches, each with the same version of Fenchel.
 
-Everything that ssh needs is in the user's own configuration: keys, agents, jump hosts, known hosts.
+The user's own ssh configuration provides keys, agents, jump hosts and known hosts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "Serv
 
 
 class SshSettings(piped.PipedSettings):
-    """Hosts of client processes, and how they are reached."""
+    """Hosts of client processes, and options of the connections."""
 
     hosts: tuple[str, ...] = Field(min_length=1, description="hosts as ssh names them; they take turns")
     state: str = Field(".local/state/fenchel", description="folder on the hosts for journals, from the home folder")
@@ -44,12 +44,12 @@ class SshSettings(piped.PipedSettings):
 
 @dataclass
 class SshLauncher:
-    """Starts client processes by OpenSSH's own command.
+    """Launcher that starts client processes with the command ``ssh`` of OpenSSH.
 
     Parameters
     ----------
     settings
-        Hosts, and how they are reached.
+        Hosts of client processes, and options of the connections.
     """
 
     Settings: ClassVar[type[Section]] = SshSettings
@@ -60,22 +60,22 @@ class SshLauncher:
 
     @staticmethod
     def missing() -> list[str]:
-        """Look for the command ``ssh``."""
+        """Check that the command ``ssh`` is installed, and return instructions if not."""
         return [] if shutil.which("ssh") else ["ssh was not found: apt install openssh-client"]
 
     def plan(self, process: ClientProcess) -> str:
-        """Return the command of this machine."""
+        """Return the local ``ssh`` command."""
         return piped.plan(self._start(process))
 
     async def open(self, required: Requirements) -> Site:
-        """Look at every host.
+        """Survey every host.
 
         Raises
         ------
         SettingsError
-            A host has no Fenchel, or another version; or hosts see this machine at different addresses.
+            If a host has no or another version of Fenchel, or hosts reach this machine at different addresses.
         UnreachableError
-            A host cannot be reached, or cannot reach this machine.
+            If a host cannot be reached, or cannot reach this machine.
         """
         listen = everywhere(self.settings.dial)
         with piped.listening(listen, self.settings.port) as port:
@@ -97,11 +97,11 @@ class SshLauncher:
         return Site(listen=listen, port=self.settings.port, dial=addresses.pop(), state=self._state)
 
     async def start(self, process: ClientProcess) -> piped.PipedProcess:
-        """Start a process on the host whose turn it is; one that is started again finds its journals there."""
+        """Start a process on its host, chosen in turn by the process's number, so that a restart finds its journals."""
         return await piped.start(self._start(process), process)
 
     async def close(self, *, remove_journals: bool) -> None:
-        """Remove journals from the hosts if no run needs them."""
+        """Remove the journals from the hosts if ``remove_journals`` is true."""
         if remove_journals:
             hosts = list(dict.fromkeys(self.settings.hosts))
             removing = [piped.said(self._ssh(host, "exec", "rm", "-rf", "--", self._state)) for host in hosts]
