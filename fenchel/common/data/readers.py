@@ -51,7 +51,8 @@ def _read_cifar(files: Files, *, classes: int) -> DataSet:
     parts: list[Samples] = []
     try:
         with opened(path) as stream:
-            content = io.BytesIO(stream.read())  # allocates by content, not by the size that the archive claims
+            # Memory is allocated for the content, not for the size claimed by the archive.
+            content = io.BytesIO(stream.read())
         with tarfile.open(fileobj=content) as archive:
             for part in names:
                 found = [archive.extractfile(f"{folder}/{name}.bin") for name in part]
