@@ -19,7 +19,7 @@ from fenchel.proto import fenchel_pb2 as pb
 SERVER = ""
 """Id of the server among the participants, which differs from all client ids."""
 
-_LONGEST = 80  # characters of a value
+_LONGEST = 80  # largest number of characters displayed of a value
 _VALUES = 5  # largest number of values shown for one attribute
 _NAMED = 5  # largest number of clients named for one value; the rest are counted
 
@@ -69,7 +69,8 @@ class Environment:
     @classmethod
     def current(cls) -> Environment:
         """Return the environment of this process, with the currently loaded libraries."""
-        from threadpoolctl import threadpool_info  # its import changes the environment of the process
+        # Late import, because importing threadpoolctl changes the environment of the process.
+        from threadpoolctl import threadpool_info
 
         pools = threadpool_info()
         algebra = [pool for pool in pools if pool["user_api"] == "blas"]

@@ -124,7 +124,7 @@ class Accountant:
             found = min(self._renyi(made, delta), _without_sampling(made, delta))
         else:
             found = self._renyi(made, delta)
-        # Rounding can give nan for tiny losses. It must not pass as a small epsilon: no comparison with nan is true.
+        # Rounding can give nan for tiny losses. Comparisons with nan are false, so nan could pass as a small epsilon.
         return math.inf if math.isnan(found) else found
 
     def _composed(self, releases: Mapping[Release, int]) -> PrivacyLossDistribution:
@@ -161,7 +161,7 @@ def epsilon(releases: Mapping[Release, int], delta: float, method: Method = "pld
     return Accountant(method).epsilon(releases, delta)
 
 
-@functools.cache  # equal clients have equal arguments, and a call takes a second
+@functools.cache  # A call takes a second, and clients with equal settings have equal arguments.
 def calibrate(sampling_rate: float, uploads: int, delta: float, budget: float, method: Method = "pld-wor") -> float:
     """Return the smallest noise multiplier, up to 0.01 %, for which ``uploads`` uploads stay within a budget."""
     accountant = Accountant(method)
@@ -245,7 +245,7 @@ def _without_replacement(release: Release, gap: float) -> PrivacyLossDistributio
     above = release.sampling_rate * profile(release.noise_multiplier, _unsampled(losses, release.sampling_rate))
     below = -np.expm1(-losses) + np.exp(-losses) * above
     deltas = np.clip(np.concatenate([below[:0:-1], above]), 0.0, 1.0)
-    deltas = np.maximum.accumulate(deltas[::-1])[::-1]  # rounding must not make the profile increase
+    deltas = np.maximum.accumulate(deltas[::-1])[::-1]  # restore monotonicity, which rounding can violate
     return PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -points, points, deltas))
 
 

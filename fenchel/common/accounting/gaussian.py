@@ -39,7 +39,7 @@ def exact_gaussian(z: float, delta: float) -> float:
 
     ``R`` releases with multiplier ``z`` together are equivalent to one with ``z / sqrt(R)``.
     """
-    from scipy.optimize import brentq  # takes long to import, and few processes need it
+    from scipy.optimize import brentq  # late import, because the import is slow and few processes need it
 
     def excess(epsilon: float) -> float:
         return float(profile(z, np.array([epsilon]))[0]) - delta

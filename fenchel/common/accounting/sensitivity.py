@@ -152,7 +152,7 @@ class DualDifference:
         penalty
             Weight ``rho`` in the dual step ``lambda <- lambda - rho (x - x0)`` and in ``y``.
         """
-        # x - x0 contains travel * lambda, and y is twice that minus lambda / rho.
+        # The dual variable lambda enters x - x0 as travel * lambda, and enters y as twice this term minus lambda / rho.
         taken = 1 / penalty if local.gain == 2 else 0.0
         carried = abs(local.gain * local.travel - taken) * self.value
         fresh = 2 * clip * local.reach

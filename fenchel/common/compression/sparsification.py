@@ -54,11 +54,11 @@ def top_k(vector: Vector, k: int) -> Indices:
         return np.arange(k)
     magnitudes = np.abs(vector)
     largest = np.partition(magnitudes, len(vector) - k)[len(vector) - k :]
-    if not np.isfinite(largest).all():  # nan counts as the largest of all, so it is found here
+    if not np.isfinite(largest).all():  # np.partition places nan last, so every nan is found here
         _check_finite(vector)
     smallest = largest[0]
     chosen = np.flatnonzero(magnitudes >= smallest)
-    if len(chosen) > k:  # there are too many entries of the smallest chosen magnitude
+    if len(chosen) > k:  # several entries tie for the smallest chosen magnitude
         ties = np.flatnonzero(magnitudes[chosen] == smallest)
         chosen = np.delete(chosen, ties[len(ties) - (len(chosen) - k) :])
     return chosen

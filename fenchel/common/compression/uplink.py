@@ -183,7 +183,7 @@ class ClientUplink:
         difference = np.subtract(values, around, dtype=np.float64)
         norm = float(np.linalg.norm(difference))
         if not np.isfinite(norm):
-            return around.copy()  # the bound must hold whatever the data are
+            return around.copy()  # the norm bound must also hold for non-finite data
         if norm <= bound:
             return values
         difference *= bound / norm

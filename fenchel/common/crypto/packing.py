@@ -26,7 +26,7 @@ from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.errors import EncryptionError
 
 _WORD = 64
-_WIDEST = 1000  # largest number of bits of a slot or a fraction, so that a float64 can hold the scale
+_WIDEST = 1000  # limit on the bits of a slot or a fraction, so that the scale does not overflow a float64
 
 _Words = NDArray[np.uint64]
 
@@ -147,7 +147,7 @@ class Layout:
         with np.errstate(over="ignore"):
             scaled = exact * 2.0**self.fraction_bits
         np.rint(scaled, out=scaled)
-        # Integers below 2^value_bits are at most 2^value_bits - 1. The comparison with nan is false.
+        # nan is out of range, too, because a comparison with nan is false.
         fits = np.abs(scaled) < 2.0**self.value_bits
         if not fits.all():
             at = int(np.flatnonzero(~fits)[0])
@@ -177,7 +177,7 @@ class Layout:
             slots = (numbers[start : start + self.slots] for start in range(0, len(numbers), self.slots))
             return [sum((mpz(v) << (self.slot_bits * i) for i, v in enumerate(row)), mpz(0)) for row in slots]
         fields = np.zeros(rows * self.slots, np.int64)
-        fields[: len(whole)] = whole  # exact: integers below 2^63
+        fields[: len(whole)] = whole  # exact, as all values are integers below 2^63
         lifted = fields.view(np.uint64) + np.uint64(1 << (self.slot_bits - 1))
         words = _joined(lifted.reshape(rows, self.slots), self.slot_bits)
         width = words.shape[1] * 8
@@ -266,7 +266,8 @@ def _cut(words: _Words, width: int, slots: int) -> _Words:
     """Undo :func:`_joined`: return the fields, shape (rows, slots), uint64."""
     starts = np.arange(slots) * width
     word, shift = starts // _WORD, (starts % _WORD).astype(np.uint64)
-    beyond = np.minimum(word + 1, words.shape[1] - 1)  # the last word has none after it; the mask removes excess bits
+    # The last word has no successor. The mask removes the excess bits.
+    beyond = np.minimum(word + 1, words.shape[1] - 1)
     low = words[:, word] >> shift
     high = words[:, beyond] << (np.uint64(_WORD) - shift)
     return (low | high) & np.uint64((1 << width) - 1)

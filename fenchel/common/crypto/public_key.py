@@ -43,7 +43,7 @@ BackendChoice: TypeAlias = Literal["auto", "gmp", "ifma"]
 _ID_BYTES = 16
 _ID_PREFIX = b"fenchel paillier public key\x00"
 _LONGEST_TEXT = 1 << 16
-_SMALL_PRIMES = gmpy2.primorial(1000)  # the product of all primes up to 1000
+_SMALL_PRIMES = gmpy2.primorial(1000)  # product of all primes up to 1000
 
 
 @dataclass(frozen=True)

@@ -197,7 +197,7 @@ UNPUBLISHED: Mapping[str, Entry] = MappingProxyType({
     "rcv1-subset": Entry(
         "rcv1-subset", "Reuters news, two classes: other documents than those of rcv1", "research use, none stated",
         20_242, 3_507, 47_236, 2, (_RCV1_SUBSET,),
-        # 23,749 documents, of which the first are training samples
+        # The first 20,242 of the documents are the training samples.
         lambda files: read_divided_npz(_only(files), features=readers.RCV1_FEATURES, train=20_242), folder="rcv1",
     ),
 })  # fmt: skip

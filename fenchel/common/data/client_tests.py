@@ -67,7 +67,7 @@ def own_distribution(held: Sequence[NDArray[Any]], labels: NDArray[Any], seed: i
 def _taken(size: int, counts: NDArray[np.int64], left: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return how many samples of each class to take, shape (classes,): ``size`` in all, at most ``left`` of each."""
     taken = np.zeros_like(left)
-    # Terminates, as each pass but the last uses up a class.
+    # The loop terminates, because each pass except the last exhausts a class.
     while (missing := size - int(taken.sum())) > 0:
         weights = np.where(taken < left, counts, 0)
         if not weights.any():

@@ -85,7 +85,7 @@ def read_csv(
                 # Empty fields of text columns are missing values, too.
                 convert_options=pyarrow.csv.ConvertOptions(
                     strings_can_be_null=True,
-                    # As numbers, identifiers 007 and 7 would be equal.
+                    # Identifiers are read as text: as numbers, 007 and 7 would be equal.
                     column_types={} if identifier is None else {identifier: pa.string()},
                 ),
             )
@@ -138,14 +138,14 @@ def read_parquet(
     if not path.is_file():
         raise missing(path)
     try:
-        # Not read_table, which would take a path such as year=2024/x.parquet for a partitioned data set.
+        # read_table would interpret a path such as year=2024/x.parquet as a partitioned data set.
         file = pyarrow.parquet.ParquetFile(path)
         words = [field.name for field in file.schema_arrow if _is_word(field.type)]
         _require_modest(file, path, limits)
-        # Dictionary columns keep repeated values once.
+        # Dictionary encoding stores each repeated value once.
         table = pyarrow.parquet.ParquetFile(path, read_dictionary=words).read(use_threads=False)
-        table.validate(full=True)  # reading values of a damaged table may raise anything, or nothing
-    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError for a column name that is not UTF-8
+        table.validate(full=True)  # unchecked values of a damaged table could be wrong or raise arbitrary errors
+    except (pa.ArrowException, OSError, ValueError) as error:  # a column name that is not UTF-8 raises ValueError
         raise DataError(f"the file cannot be read as Parquet: {error}", source=path) from error
     _refuse_repeated(table.column_names, path)
     return from_table(table, label, path, identifier, holder, limits)

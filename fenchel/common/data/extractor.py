@@ -180,7 +180,7 @@ class Extracted:
         for start in range(0, missing.size, BATCH):
             batch = missing[start : start + BATCH]
             kept[batch] = self.extractor.compute(self._dense(batch), threads)
-            done[batch] = 1  # after the features are written, as another process may read them from now on
+            done[batch] = 1  # set after the features are written, as other processes read every batch marked as done
         return np.array(kept[rows])
 
     def _dense(self, rows: Indices) -> NDArray[np.generic]:

@@ -74,7 +74,7 @@ def _download(file: PublicFile, target: Path, name: str, progress: Progress | No
     digest = hashlib.sha256()
     done = 0
     try:
-        # The scheme was checked above.
+        # S310 does not apply: only http and https pass the check above.
         with urllib.request.urlopen(file.url, timeout=timeout) as reply, target.open("wb") as stream:  # noqa: S310
             length = reply.headers.get("Content-Length", "")
             total = int(length) if length.isdigit() else None

@@ -72,7 +72,7 @@ def _owners(per_client: int, clients: int, holders: NDArray[np.int64], rng: np.r
     owners: list[list[int]] = [[] for _ in holders]
     left = holders.copy()
     for client in rng.permutation(clients):
-        # Taking the classes with the most places left, with random ties, leaves enough classes for every client.
+        # Choosing classes with the most places left, with random tie-breaking, leaves enough classes for every client.
         for position in np.lexsort((rng.random(len(holders)), -left))[:per_client]:
             owners[position].append(int(client))
             left[position] -= 1
@@ -125,7 +125,7 @@ def label_shards(labels: NDArray[Any], clients: int, seed: int, settings: LabelS
             key="data.partition.per_client",
         )
     rng = generator(seed, "partition", "label-shards")
-    # Shuffled before a stable sort, so that each shard is a random part of its class.
+    # The shuffle before a stable sort makes each shard a random part of its class.
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     pieces = np.array_split(order, shards)

@@ -32,7 +32,7 @@ def positive_classes(classes: int, chosen: Sequence[int] | None, key: str) -> tu
         Class numbers, increasing; ``None`` if they are not chosen, not needed, and there are not two classes.
     """
     if classes == 0:
-        return None  # objectives check by themselves whether they accept numbers as labels
+        return None  # each objective itself checks whether it accepts numeric labels
     if chosen is None:
         if classes == 2:
             return (1,)

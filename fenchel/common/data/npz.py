@@ -241,7 +241,7 @@ def read_idx(path: Path, limits: DataLimits = UNLIMITED) -> NDArray[Any]:
     limits.require_bytes(math.prod(shape) * _VALUE_BYTES, path)
     try:
         array = np.frombuffer(content, dtype, offset=offset).reshape(shape)
-    except ValueError:  # an array without entries whose other sides have a product beyond the limit of NumPy
+    except ValueError:  # the other dimensions of an empty array multiply to more than NumPy's limit
         raise DataError(
             f"the shape {shape} of the file's header exceeds the limits of NumPy, so the file is damaged; download it "
             "again",

@@ -82,7 +82,7 @@ def in_memory(data: Any, label: str | None = None) -> Table | Arrays:
     if hasattr(data, "__arrow_c_stream__"):
         return Table(_table(data))
     if _is_torch(data, "DataLoader"):
-        data = data.dataset  # the batches of the loader are not used
+        data = data.dataset  # the loader's data set, as samples are read one by one and not in batches
     if _is_torch(data, "Dataset"):
         return Arrays(_stacked(data))
     raise DataError(f"{_kind(data)} given; expected {ACCEPTED}", source="data")
@@ -208,14 +208,14 @@ def _array(value: Any, name: str) -> NDArray[Any]:
 
 
 def _is_torch(data: Any, kind: str) -> bool:
-    torch = sys.modules.get("torch")  # if it was never imported, the data cannot be of its types
+    torch = sys.modules.get("torch")  # data can only be of torch's types if torch has been imported
     return torch is not None and isinstance(data, getattr(torch.utils.data, kind))
 
 
 def _stacked(data: Iterable[Any]) -> dict[str, NDArray[Any]]:
     """Return the samples of a torch ``Dataset``, which are pairs of features and label, as arrays."""
     features, labels = [], []
-    # Iterating over a map-style Dataset ends only by an IndexError, which some classes do not raise.
+    # Iteration over a map-style Dataset ends only with an IndexError, which some classes never raise.
     each = (data[row] for row in range(len(data))) if hasattr(data, "__len__") else iter(data)  # type: ignore[index, arg-type]
     for sample in each:
         if not isinstance(sample, tuple | list) or len(sample) != 2:

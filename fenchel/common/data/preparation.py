@@ -77,7 +77,7 @@ class Preparation:
         else:
             steps = scaling.fit(self.settings.scalings, features, peak, self._normalise)
         if isinstance(features, sp.csr_array) and any(isinstance(step, Columns) and step.shift.any() for step in steps):
-            features = features.toarray()  # the shift applies to zeros, too
+            features = features.toarray()  # the shift makes zeros non-zero, so the matrix becomes dense
         return scaling.apply(steps, features, dtype, self.settings.bias)
 
     def fixed_steps(self) -> tuple[Step, ...]:
@@ -109,7 +109,7 @@ class Preparation:
             "classes": np.array(self.class_names, str),
             "fitted": np.array(self.steps is not None),
         }
-        # One text, as an array of texts takes the length of the longest for each.
+        # Column names are one JSON text, because a NumPy array pads every text to the longest.
         columns = None if self.columns is None else json.dumps(self.columns)
         optional = {"columns": columns, "image": self.image, "peak": self.peak}
         found |= {name: np.array(value) for name, value in optional.items() if value is not None}

@@ -51,7 +51,8 @@ def _read_cifar(files: Files, *, classes: int) -> DataSet:
     parts: list[Samples] = []
     try:
         with opened(path) as stream:
-            content = io.BytesIO(stream.read())  # allocates by content, not by the size that the archive claims
+            # Memory is allocated for the content, not for the size claimed by the archive.
+            content = io.BytesIO(stream.read())
         with tarfile.open(fileobj=content) as archive:
             for part in names:
                 found = [archive.extractfile(f"{folder}/{name}.bin") for name in part]
@@ -131,7 +132,7 @@ def read_adult(files: Files) -> DataSet:
             raise DataError(f"a numeric column has another value: {error}", source=path) from error
         flags = [rows[:, [column]] == known for column, known in categories.items()]
         features = np.hstack([numbers, *(flag.astype(np.int32) for flag in flags)])
-        # The test file ends its labels with a full stop.
+        # Labels in the test file end with a full stop.
         parts.append(samples(features, np.char.rstrip(rows[:, -1], "."), str(path)))
     return DataSet(parts[0], parts[1])
 
@@ -141,7 +142,7 @@ def _adult_rows(path: Path) -> NDArray[np.str_]:
     with opened(path) as stream:
         for number, line in enumerate(stream, start=1):
             text = line.decode("utf-8", errors="replace").strip()
-            if not text or text.startswith("|"):  # the test file opens with a comment
+            if not text or text.startswith("|"):  # skip the comment at the start of the test file
                 continue
             row = [field.strip() for field in text.split(",")]
             if len(row) != _ADULT_COLUMNS:

@@ -40,7 +40,7 @@ def read_weights(path: Path) -> Weights:
     import torch
 
     try:
-        content = io.BytesIO(path.read_bytes())  # allocates by content, not by the size that the file claims
+        content = io.BytesIO(path.read_bytes())  # memory for the content, not for the size claimed by the file
         found = torch.load(content, map_location="cpu", weights_only=True)
     except (  # errors of torch's unpickler for damaged files
         *(OSError, RuntimeError, ValueError, EOFError, LookupError, AttributeError, TypeError, AssertionError),

@@ -124,7 +124,7 @@ def fit(
                 )
             steps.append(_standard(steps, features))
         elif peak is not None and not steps:
-            # All pixels share one scale, unless an earlier step has changed them.
+            # All pixels share one scale, unless an earlier preparation step has changed their values.
             steps.append(Columns(np.zeros(columns), np.full(columns, peak)))
         else:
             steps.append(_unit_interval(steps, features))
@@ -173,7 +173,7 @@ def _standard(steps: Sequence[Step], features: NDArray[Any]) -> Columns:
     mean = sum(chunk.sum(axis=0) for _, chunk in _chunks(steps, features)) / samples
     variance = sum(((chunk - mean) ** 2).sum(axis=0) for _, chunk in _chunks(steps, features)) / samples
     deviation = np.sqrt(variance)
-    # The mean of a constant column may be inexact, so that its deviation is a rounding error.
+    # The mean of a constant column may be inexact, and the column's deviation is then a mere rounding error.
     constant = deviation <= 1e-12 * np.abs(mean)
     return Columns(np.asarray(mean), np.where(constant, 1.0, deviation))
 

@@ -59,7 +59,8 @@ def _counts(settings: SitesPartition, total: int) -> tuple[NDArray[np.int64], ND
 
 def _most(settings: SitesPartition, positives: int, negatives: int) -> int:
     """Return the largest number of samples for which both classes suffice."""
-    # Rounding makes the required numbers only nearly proportional to the total, so the last few are tried.
+    # Because of rounding, the required numbers are not exactly proportional to the total, so the loop also tries
+    # smaller totals.
     total = positives + negatives
     while total >= len(settings.sites):
         needed = [int(counts.sum()) for counts in _counts(settings, total)]

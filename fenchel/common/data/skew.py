@@ -80,7 +80,7 @@ def _draw_labels(
     """Draw how many samples of each class to take, at most ``left`` of each; shape (classes,)."""
     taken = np.zeros_like(left)
     while (missing := size - int(taken.sum())) > 0:
-        # Labels drawn of an exhausted class are drawn again from the others: the same as one at a time.
+        # Redrawing labels of an exhausted class from the other classes is equivalent to drawing labels one by one.
         open_classes = taken < left
         weights = np.where(open_classes, proportions, 0.0)
         if weights.sum() <= 0:

@@ -96,7 +96,7 @@ class DataSource:
     _train: Samples
     _test: Samples | None
     preparation: Preparation
-    _extractor: Extractor | None  # frozen network for features of images
+    _extractor: Extractor | None  # frozen network that maps images to features
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
     _parts: dict[int, list[ClientBlock]] = field(default_factory=dict, repr=False, compare=False)
     _tests: dict[int, list[Indices]] = field(default_factory=dict, repr=False, compare=False)

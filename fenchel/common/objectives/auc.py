@@ -1,12 +1,12 @@
-"""The min-max function whose minimum over scorers maximises a surrogate of the area under the ROC curve.
+"""Min-max function whose minimum over scorers maximises a surrogate of the area under the ROC curve (AUC).
 
     F(a, b, alpha; h, y) = (1-p) (h-a)^2 I[y=1] + p (h-b)^2 I[y=-1]
                            + 2 (1+alpha) (p h I[y=-1] - (1-p) h I[y=1]) - p (1-p) alpha^2
 
-with the score h of a sample and its class y (docs/specifications/codasca.md, sections 1.2 to 1.5). The area is a mean
-over pairs of a positive and a negative sample; F is a mean over samples, so that no pair of samples ever has to
-meet. It is minimised over the scorer, a and b and maximised over alpha. If p is the share of positive
-samples,
+with the score h of a sample and its class y (docs/specifications/codasca.md, sections 1.2 to 1.5). The AUC is a mean
+over pairs of a positive and a negative sample. In contrast, the objective is a mean of F over single samples, so no
+client needs pairs. The objective is minimised over the scorer, a and b, and maximised over alpha. If p is the fraction
+of positive samples,
 
     mean over pairs of (1 - h(x) + h(x'))^2 = 1 + min_{a,b} max_alpha mean F / (p (1-p)).
 """
@@ -24,7 +24,7 @@ from fenchel.common.arrays import Vector
 from fenchel.common.errors import DataError
 
 Positive: TypeAlias = NDArray[np.bool_]
-"""True for samples of the positive class, shape (n,)."""
+"""Booleans, shape (n,), true for samples of the positive class."""
 
 AUXILIARY = 3
 """Number of the auxiliary variables a, b and alpha."""
@@ -32,27 +32,27 @@ AUXILIARY = 3
 
 @dataclass(frozen=True)
 class MinMax:
-    """F for one class prior.
+    """Function F for one class prior.
 
     Attributes
     ----------
     prior
-        p, with 0 < p < 1: one number for all clients (section 1.5).
+        Class prior p, 0 < p < 1, equal for all clients (docs/specifications/codasca.md, section 1.5).
     """
 
     prior: float
 
     def value(self, scores: Vector, positive: Positive, auxiliary: Vector) -> Vector:
-        """Return F of each sample, shape (n,).
+        """Return the value of F for each sample, shape (n,).
 
         Parameters
         ----------
         scores
-            h, shape (n,).
+            Scores h, shape (n,).
         positive
-            I[y=1], shape (n,).
+            Indicators I[y=1] of the positive class, shape (n,).
         auxiliary
-            (a, b, alpha), shape (3,).
+            Auxiliary variables (a, b, alpha), shape (3,).
         """
         p, (a, b, alpha) = self.prior, auxiliary
         of_positive = (1 - p) * ((scores - a) ** 2 - 2 * (1 + alpha) * scores)
@@ -60,14 +60,14 @@ class MinMax:
         return np.where(positive, of_positive, of_negative) - p * (1 - p) * alpha**2
 
     def slopes(self, scores: Vector, positive: Positive, auxiliary: Vector) -> Vector:
-        """Return dF/dh of each sample, shape (n,); arguments as for :meth:`value`."""
+        """Return the derivative dF/dh for each sample, shape (n,), given arguments as for :meth:`value`."""
         p, (a, b, alpha) = self.prior, auxiliary
         of_positive = 2 * (1 - p) * (scores - a - 1 - alpha)
         of_negative = 2 * p * (scores - b + 1 + alpha)
         return np.where(positive, of_positive, of_negative)
 
     def gradient(self, scores: Vector, positive: Positive, auxiliary: Vector) -> Vector:
-        """Return the gradient of the mean of F in (a, b, alpha), shape (3,), float64; nothing divides by a class."""
+        """Return the gradient of the mean of F in (a, b, alpha), shape (3,), float64, even if a class is missing."""
         p, (a, b, alpha) = self.prior, auxiliary
         n = scores.size
         above = float(np.sum(scores, where=positive, dtype=np.float64)) / n
@@ -84,12 +84,12 @@ class MinMax:
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean scores of a set of samples, or of a mixture of several: means over all samples, not over a class.
+    """Mean scores of a sample set or a mixture of sample sets, as means over all samples rather than over a class.
 
     Attributes
     ----------
     positives
-        Share of the positive samples; those of a mixture add up to 1 as far as its weights do.
+        Fraction of positive samples; for a mixture, the weighted sum of the sets' fractions.
     positive_sum
         Mean of ``h I[y=1]``.
     negative_sum
@@ -110,14 +110,14 @@ class Moments:
         return cls(*total.tolist())
 
     def in_shares(self, positives: float) -> Moments:
-        """Return the moments of the same classes where this share of the samples is positive."""
+        """Return the moments for another fraction of positive samples, with unchanged class means."""
         up, down = self.means
         negatives = 1 - positives
         return Moments(positives, negatives, up * positives, down * negatives)
 
     @property
     def has_both_classes(self) -> bool:
-        """True if there are samples of both classes, so that class means exist."""
+        """True if both classes have samples, so that both class means exist."""
         return self.positives > 0 and self.negatives > 0
 
     @property
@@ -131,5 +131,5 @@ class Moments:
         return self.positive_sum / self.positives, self.negative_sum / self.negatives
 
     def alpha(self, prior: float) -> float:
-        """Return the maximiser alpha* for a prior p; with p equal to the share of positives it is m_- - m_+."""
+        """Return the maximiser alpha* for a prior p, which is m_- - m_+ if p is the fraction of positive samples."""
         return (prior * self.negative_sum - (1 - prior) * self.positive_sum) / (prior * (1 - prior))

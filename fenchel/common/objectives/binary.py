@@ -1,10 +1,9 @@
-"""One score for each sample, for telling two classes apart: by cross-entropy, or by the area under the ROC curve.
+"""Objective for binary classification by one score per sample, with the cross-entropy or the AUC as the goal.
 
-A scorer maps the features of a sample to one number. For algorithms that know nothing but objectives (FedAvg,
-SCAFFOLD) the objective is the mean cross-entropy of the scores; the algorithms for the area (CODASCA and its
-relatives) ask for the min-max function of :mod:`fenchel.common.objectives.auc` instead, in the same weights.
-So both kinds train the very same scorer, one after the other if that is wanted (docs/specifications/codasca.md,
-sections 1.2 and 2.5).
+A scorer maps the features of a sample to one number. For general algorithms such as FedAvg and SCAFFOLD, the objective
+is the mean cross-entropy of the scores. Algorithms that maximise the area under the ROC curve (AUC), such as CODASCA,
+use the min-max function of :mod:`fenchel.common.objectives.auc` with the same weights. So both kinds of algorithms
+train the same scorer, and can follow one another (docs/specifications/codasca.md, sections 1.2 and 2.5).
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from fenchel.common.objectives.objective import Objective
 from fenchel.common.objectives.ranking import Ranking
 
 PullBack: TypeAlias = Callable[[Vector], Vector]
-"""Maps slopes, shape (n,), to the sum over samples of a sample's slope times the gradient of its score, shape (d,)."""
+"""Vector-Jacobian product: maps slopes, shape (n,), to the slope-weighted sum of the scores' gradients, shape (d,)."""
 
 Output: TypeAlias = Literal["none", "sigmoid", "l2"]
 
 
 class Scorer(Protocol):
-    """A function of a flat vector of weights and a sample's features, with its derivative."""
+    """Differentiable function of a flat weight vector and the features of samples, with one score per sample."""
 
     @property
     def dimension(self) -> int:
@@ -41,20 +40,24 @@ class Scorer(Protocol):
 
     @property
     def head(self) -> int:
-        """Number of the last weights that belong to the last layer, 0 without layers."""
+        """Number of trailing weights that form the last layer, 0 without layers."""
 
     def initial(self, seed: int) -> Vector:
-        """Return the weights that a run starts from, shape (d,)."""
+        """Return the initial weights of a run, shape (d,)."""
 
     def scores(self, w: Vector, features: Matrix) -> Vector:
         """Return the scores, shape (n,), of features of shape (n, m)."""
 
     def differentiated(self, w: Vector, features: Matrix) -> tuple[Vector, PullBack]:
-        """Return the scores and what turns slopes in them into a gradient in ``w``."""
+        """Return the scores, shape (n,), and the function that maps slopes in the scores to a gradient in ``w``."""
 
 
 class LinearScorer:
-    """``h(w; x) = w^T x``, without an intercept: with the right prior it would change nothing (section 1.4)."""
+    """Linear scorer ``h(w; x) = w^T x`` without an intercept.
+
+    With the correct prior, an intercept would not change the AUC objective (docs/specifications/codasca.md, section
+    1.4).
+    """
 
     head = 0
 
@@ -67,11 +70,11 @@ class LinearScorer:
         return np.zeros(self.dimension, self._dtype)
 
     def scores(self, w: Vector, features: Matrix) -> Vector:
-        """Return ``X w``, shape (n,), for dense or sparse features."""
+        """Return the scores ``X w``, shape (n,), for dense or sparse features."""
         return features @ w
 
     def differentiated(self, w: Vector, features: Matrix) -> tuple[Vector, PullBack]:
-        """Return ``X w``, and ``X^T s`` as a function of s."""
+        """Return the scores ``X w``, and the function that maps slopes s to ``X^T s``."""
 
         def pull_back(slopes: Vector) -> Vector:
             return slopes @ features
@@ -80,24 +83,23 @@ class LinearScorer:
 
 
 class BinaryObjective(Objective):
-    """Scores of one shard.
+    """Objective for binary classification on one shard.
 
-    As an :class:`Objective`: the mean cross-entropy of the scorer's own output, ``ln(1 + exp(-y s))``, plus
-    ``(l2/2) ||w||^2``. :meth:`saddle_gradient` is the other objective.
-
-    features: shape (n, m), of the objective's dtype.
+    As an :class:`Objective`, its value is the mean cross-entropy ``ln(1 + exp(-y s))`` of the scorer's raw output s
+    plus ``(l2/2) ||w||^2``. :meth:`saddle_gradient` provides the min-max objective for the AUC. The features have the
+    shape (n, m) and the objective's dtype.
 
     Attributes
     ----------
     least_loss
         Lower bound 0 of the cross-entropy.
     shard
-        Samples, possibly none.
+        Shard of samples, possibly empty.
     output
         Map from the scorer's output s to the score h of the min-max function. ``none``: h = s; ``sigmoid``: h = 1 / (1
         + exp(-s)); ``l2``: h = s / ||s||, with the norm over the batch.
     positive
-        True for positive samples, shape (n,).
+        Booleans, shape (n,), true for positive samples.
     l2
         Weight of the ridge, at least 0.
     """
@@ -131,87 +133,87 @@ class BinaryObjective(Objective):
 
     @property
     def positive_classes(self) -> tuple[int, ...]:
-        """The classes that count as positive, by number."""
+        """Numbers of the classes that count as positive."""
         return self._positive_classes
 
     @property
     def positives(self) -> int:
-        """Number of positive samples, n_+."""
+        """Number n_+ of positive samples."""
         return int(np.count_nonzero(self.positive))
 
     @property
     def head(self) -> int:
-        """Number of the last weights that belong to the scorer's last layer."""
+        """Number of trailing weights that form the scorer's last layer."""
         return self.scorer.head
 
     def initial(self, seed: int) -> Vector:
-        """Return the weights that the scorer starts from, shape (d,)."""
+        """Return the initial weights of the scorer, shape (d,)."""
         return self.scorer.initial(seed)
 
     # Scores
 
     def scores(self, w: Vector, shard: Shard | None = None) -> tuple[Vector, Positive]:
-        """Return the scores h of samples, after the output, and which are positive: what a ROC curve is made of.
+        """Return the scores h of samples after the output map, and indicators of the positive samples.
 
         Parameters
         ----------
         w
-            Shape (d,).
+            Weights of the scorer, shape (d,).
         shard
-            The samples; ``None``: the objective's own.
+            Shard of samples; ``None`` for the objective's own samples.
 
         Returns
         -------
         tuple[Vector, Positive]
-            Scores of the objective's dtype, shape (n,), and booleans, shape (n,). With the output ``l2`` the samples of
-            the shard are one batch.
+            Scores of the objective's dtype, shape (n,), and booleans, shape (n,). With the output ``l2``, all samples
+            of the shard form one batch.
         """
         features, positive = (self.features, self.positive) if shard is None else self._prepare(shard)
         return self._activated(self.scorer.scores(w, features))[0], positive
 
     def scores_of(self, w: Vector, rows: Indices) -> tuple[Vector, Positive]:
-        """Return :meth:`scores` of some of the objective's own samples, which are one batch."""
+        """Return :meth:`scores` for some of the objective's own samples, which form one batch."""
         features, positive = self._take(rows)
         return self._activated(self.scorer.scores(w, features))[0], positive
 
     def _activated(self, raw: Vector) -> tuple[Vector, PullBack]:
-        """Return h of the scorer's output s, and what turns dF/dh into dF/ds."""
+        """Return the scores h for the raw output s, and the function that maps dF/dh to dF/ds."""
         if self.output == "none":
             return raw, lambda slopes: slopes
         if self.output == "sigmoid":
             h: Vector = expit(raw)
             return h, lambda slopes: slopes * h * (1 - h)
         norm = float(np.linalg.norm(raw))
-        if norm == 0:  # no direction to normalise: nothing to learn from such a batch
+        if norm == 0:  # a zero vector has no direction, so the batch contributes no gradient
             return raw, np.zeros_like
         unit: Vector = raw / raw.dtype.type(norm)
         return unit, lambda slopes: ((slopes - unit * (unit @ slopes)) / norm).astype(raw.dtype)
 
     def decision_function(self, w: Vector, features: Matrix) -> Vector:
-        """Return the scorer's own output, shape (n,), for prepared features; above 0 for positive samples."""
+        """Return the scorer's raw output for prepared features, shape (n,), above 0 for predicted positive samples."""
         return self.scorer.scores(w, features.astype(self.dtype, copy=False))
 
     def probabilities(self, w: Vector, features: Matrix) -> Dense:
-        """Return the probability of either class by the cross-entropy, shape (n, 2): negative, positive."""
+        """Return the probabilities of the negative and the positive class in the logistic model, shape (n, 2)."""
         return self._loss.probabilities(self.decision_function(w, features))
 
     # The min-max function
 
     def saddle_gradient(self, point: Vector, rows: Indices, prior: float) -> tuple[float, Vector]:
-        """Return the mean of F over some samples, and the direction that leads away from its saddle.
+        """Return the mean of F over some samples, and the saddle-point operator G for descent-ascent steps.
 
         Parameters
         ----------
         point
-            u = (w, a, b, alpha), shape (d + 3,).
+            Point u = (w, a, b, alpha), shape (d + 3,).
         rows
-            Positions of the samples, shape (n,); one may occur more than once.
+            Positions of the samples, shape (n,), possibly repeated.
 
         Returns
         -------
         tuple[float, Vector]
-            The mean of F, without the ridge, and G = (grad_w F, dF/da, dF/db, -dF/dalpha), shape (d + 3,): the ridge is
-            in grad_w, and the sign of the last is such that ``u - eta G`` descends in (w, a, b) and ascends in alpha.
+            Mean of F without the ridge, and the operator G = (grad_w F, dF/da, dF/db, -dF/dalpha), shape (d + 3,),
+            where grad_w includes the ridge. So ``u - eta G`` descends in (w, a, b) and ascends in alpha.
         """
         self.require(rows.size)
         w, auxiliary = point[:-AUXILIARY], point[-AUXILIARY:].astype(np.float64)
@@ -228,18 +230,18 @@ class BinaryObjective(Objective):
         return float(np.mean(f.value(h, positive, auxiliary), dtype=np.float64)), g
 
     def _take(self, rows: Indices) -> tuple[Matrix, Positive]:
-        if rows is self.all_rows:  # no copy of the whole data set
+        if rows is self.all_rows:  # avoid a copy of the whole data set
             return self.features, self.positive
         return self.features[rows], self.positive[rows]
 
     # Cross-entropy
 
     def loss(self, w: Vector) -> float:
-        """Return the mean cross-entropy of the samples at ``w``, shape (d,); DataError if there are none."""
+        """Return the mean cross-entropy of all samples at ``w``, shape (d,), or raise a DataError without samples."""
         return self.batch_loss(w, self.all_rows)
 
     def batch_loss(self, w: Vector, rows: Indices) -> float:
-        """Return the mean cross-entropy of some samples at ``w``, shape (d,); DataError if there are none."""
+        """Return the mean cross-entropy of some samples at ``w``, shape (d,), or raise a DataError without samples."""
         self.require(rows.size)
         features, positive = self._take(rows)
         losses = self._loss.value(self.scorer.scores(w, features), _signs(positive, self.dtype))
@@ -250,7 +252,7 @@ class BinaryObjective(Objective):
         return 0.5 * self.l2 * float(w @ w)
 
     def batch_gradient(self, w: Vector, rows: Indices) -> Vector:
-        """Return the gradient of the mean cross-entropy of some samples, plus that of the ridge, shape (d,)."""
+        """Return the gradient of the mean cross-entropy of some samples plus the gradient of the ridge, shape (d,)."""
         self.require(rows.size)
         features, positive = self._take(rows)
         raw, pull_back = self.scorer.differentiated(w, features)
@@ -260,18 +262,18 @@ class BinaryObjective(Objective):
         return result
 
     def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
-        """Return cross-entropy and right answers of ``w`` on ``shard``, or on the objective's own samples.
+        """Return cross-entropy and number of correct predictions on ``shard``, or on the objective's own samples.
 
-        The cross-entropy is the yardstick whatever was minimised, since it adds up over clients; a sample
-        counts as positive if the scorer's own output is above 0.
+        The loss is the cross-entropy even for algorithms that maximise the AUC, because the cross-entropy is additive
+        over clients. The predicted class is positive if the scorer's raw output is above 0.
         """
         return self.judge(w, shard)[0]
 
     def judge(self, w: Vector, shard: Shard | None = None) -> tuple[Metrics, Ranking]:
-        """Return :meth:`evaluate`, and the samples with the scorer's own output as their scores.
+        """Return the result of :meth:`evaluate`, and a ranking of the samples by the scorer's raw output.
 
-        Not with h: a sigmoid has the same order, until it rounds high scores to 1, and ``l2`` has another
-        scale in each batch.
+        The ranking does not use the scores h. A sigmoid preserves the order only until high scores round to 1, and
+        ``l2`` scales each batch differently.
         """
         features, positive = (self.features, self.positive) if shard is None else self._prepare(shard)
         raw, targets = self.scorer.scores(w, features), _signs(positive, self.dtype)
@@ -300,7 +302,7 @@ def _positive_classes(classes: int, chosen: Sequence[int] | None) -> tuple[int, 
 
 
 def require_scores(objective: Objective, algorithm: str) -> None:
-    """Raise a ``SettingsError`` unless an objective tells two classes apart by scores."""
+    """Raise a ``SettingsError`` unless an objective separates two classes by scores."""
     if not isinstance(objective, BinaryObjective):
         raise SettingsError(
             f"{algorithm} maximises the area under the ROC curve, which needs one score a sample; use "

@@ -1,4 +1,4 @@
-"""The step along one dual coordinate, of many samples at once (docs/specifications/hyfdca.md, section 1.5).
+"""Exact steps along single dual coordinates, vectorised over samples (docs/specifications/hyfdca.md, section 1.5).
 
 For the regularised problem
 
@@ -8,9 +8,9 @@ the dual variable of sample i, ``alpha``, moves by the ``Delta`` that maximises
 
     -l*(-(alpha + Delta)) - Delta z - (q/2) Delta^2
 
-where ``z`` is the sample's score and ``q`` the curvature, ``sigma ||x_i||^2 / (l2 N)``. Four of the five
-losses have the same conjugate, ``l*(-alpha) = -alpha y + s alpha^2 / 2`` on an interval, and differ in ``s``
-and in the interval only: for them one formula serves. The logistic loss needs a root.
+where ``z`` is the sample's score and ``q = sigma ||x_i||^2 / (l2 N)`` the curvature. Four of the five losses have a
+quadratic conjugate on an interval, ``l*(-alpha) = -alpha y + s alpha^2 / 2``. These losses differ only in ``s`` and in
+the interval, so they share one formula. For the logistic loss, the step is the root of an equation.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from fenchel.common.arrays import Vector
 from fenchel.common.objectives.losses import MarginLoss, Targets
 
 ScalarStep: TypeAlias = Callable[[float, float, float, float], float]
-"""The step of one sample, from its dual variable, score, target and curvature."""
+"""Function that maps the dual variable, score, target and curvature of a sample to the sample's step."""
 
 NEWTON_LIMIT = 200
-"""Steps are about ln(q) + 5, so 26 for a curvature of 1e9; more would mean values that are not numbers."""
+"""Limit on Newton's iterations. About ln(q) + 5 suffice, or 26 for a curvature of 1e9; only nan would need more."""
 
 
 def conjugate_curvature(loss: MarginLoss) -> float | None:
@@ -41,8 +41,8 @@ def conjugate_curvature(loss: MarginLoss) -> float | None:
 def feasible(loss: MarginLoss, dual: Vector, targets: Targets) -> Vector:
     """Return the nearest dual variables with a finite conjugate, shape (n,).
 
-    Fixed-point numbers push a dual variable out of the domain by as much as they round. What is returned
-    is for evaluating the dual objective only, never to be sent back (specification, 5.1-E16).
+    Rounding to fixed-point numbers can move dual variables slightly out of the domain. The returned values serve only
+    to evaluate the dual objective. Clients must not send them to the server (docs/specifications/hyfdca.md, 5.1-E16).
     """
     low, high = loss.domain
     if math.isinf(low):
@@ -51,31 +51,33 @@ def feasible(loss: MarginLoss, dual: Vector, targets: Targets) -> Vector:
 
 
 def dual_step(loss: MarginLoss, dual: Vector, scores: Vector, targets: Targets, curvature: Vector | float) -> Vector:
-    """Return the step that maximises the dual objective of each sample by itself (specification, 1.5).
+    """Return the steps that maximise the dual objective along each sample's coordinate separately.
+
+    The formulas are those of docs/specifications/hyfdca.md, section 1.5.
 
     Parameters
     ----------
     dual
-        ``alpha``, shape (n,).
+        Dual variables ``alpha``, shape (n,).
     scores
-        ``z = x_i^T w``, shape (n,).
+        Scores ``z = x_i^T w``, shape (n,).
     targets
-        ``y``, shape (n,).
+        Targets ``y``, shape (n,).
     curvature
-        ``q >= 0``, shape (n,) or one for all. 0 stands for an empty row: then the hinge goes to the end of its interval
-        that the score asks for, and stays where it is at a margin of exactly 1.
+        Curvatures ``q >= 0``, shape (n,), or one number for all samples. For ``q = 0``, an empty row, the hinge's dual
+        variable moves to the maximising end of its interval. It does not move at a margin of exactly 1.
 
     Returns
     -------
     Vector
-        ``Delta``, shape (n,); ``alpha + Delta`` lies in the domain, in floating point too.
+        Steps ``Delta``, shape (n,), such that ``alpha + Delta`` lies in the domain even after rounding.
     """
     s = loss.conjugate_curvature
     if s is None:
         best = targets * _logistic_root(targets * dual, targets * scores, curvature)
     else:
         slope = targets - scores - s * dual
-        # The division meets 0 where s = q = 0; an infinite step then ends at the domain's edge.
+        # If s = q = 0, the division by zero gives an infinite step, which is clipped to the edge of the domain.
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             step = np.where(slope == 0, slope, slope / (s + curvature))
         best = feasible(loss, dual + step, targets)
@@ -83,22 +85,22 @@ def dual_step(loss: MarginLoss, dual: Vector, scores: Vector, targets: Targets, 
 
 
 def _logistic_root(b: Vector, margins: Vector, curvature: Vector | float) -> Vector:
-    """Return the ``p`` in [0, 1] where ``ln((1 - p)/p) - m - q (p - b) = 0``, shape (n,).
+    """Return the roots ``p`` in [0, 1] of ``ln((1 - p)/p) - m - q (p - b) = 0``, shape (n,).
 
-    With ``t = ln(p/(1 - p))`` the equation is ``t + m + q (p(t) - b) = 0``, whose left side F rises. It is
-    convex for t < 0 and concave for t > 0, so Newton's method that starts at 0 goes straight to the root
-    and never past it. Roots t > 0 are reflected (t, m, b -> -t, -m, 1 - b): a probability near 0 has
-    all its digits, one near 1 has not.
+    With ``t = ln(p/(1 - p))`` the equation is ``F(t) = t + m + q (p(t) - b) = 0``. The function F is increasing, convex
+    for t < 0 and concave for t > 0. So Newton's method from t = 0 converges monotonically to the root. Roots t > 0 are
+    reflected by (t, m, b) -> (-t, -m, 1 - b), because floating point is more accurate for probabilities near 0 than
+    near 1.
     """
     q = np.asarray(curvature)
     mirrored = margins + q * (0.5 - b) < 0
     m = np.where(mirrored, -margins, margins)
     c = np.where(mirrored, 1 - b, b)
-    t = np.minimum(q * c - m, 0)  # F(q c - m) = q p >= 0: not past the root either
+    t = np.minimum(q * c - m, 0)  # F(q c - m) = q p >= 0, so this start does not lie below the root
     for _ in range(NEWTON_LIMIT):
         p = expit(t)
         nearer = t - (t + m + q * (p - c)) / (1 + q * p * (1 - p))
-        if not np.any(nearer < t):  # what is left is rounding
+        if not np.any(nearer < t):  # Newton's iterates have converged up to rounding
             break
         t = np.minimum(nearer, t)
     p = expit(t)
@@ -106,9 +108,10 @@ def _logistic_root(b: Vector, margins: Vector, curvature: Vector | float) -> Vec
 
 
 def scalar_step(loss: MarginLoss) -> ScalarStep:
-    """Return :func:`dual_step` for one sample in plain numbers, as sequential methods need it.
+    """Return a scalar version of :func:`dual_step` for sequential methods.
 
-    The step takes (dual, score, target, curvature). It is some thirty times faster than arrays of length 1.
+    The returned function takes (dual, score, target, curvature) of one sample. It is about thirty times faster than
+    :func:`dual_step` on arrays of length 1.
     """
     s = loss.conjugate_curvature
     if s is None:
@@ -131,7 +134,7 @@ def scalar_step(loss: MarginLoss) -> ScalarStep:
 
 
 def _logistic_scalar_step(dual: float, score: float, target: float, curvature: float) -> float:
-    """See :func:`_logistic_root`."""
+    """Return the scalar version of the step that :func:`_logistic_root` gives."""
     q, m, c = curvature, target * score, target * dual
     mirrored = m + q * (0.5 - c) < 0
     if mirrored:
@@ -147,7 +150,7 @@ def _logistic_scalar_step(dual: float, score: float, target: float, curvature: f
 
 
 def _logistic_function(t: float) -> float:
-    """``1 / (1 + exp(-t))`` for t <= 0, without overflow."""
+    """Return ``1 / (1 + exp(-t))`` for t <= 0, without overflow."""
     grown = math.exp(t)
     return grown / (1 + grown)
 
@@ -155,28 +158,28 @@ def _logistic_function(t: float) -> float:
 def theory_step(
     loss: MarginLoss, dual: Vector, scores: Vector, targets: Targets, gamma: float, trust: float, l2: float
 ) -> Vector:
-    """Return the step of HyFDCA's Algorithm 3 (specification, 2.6, with the sign of 5.1-E3).
+    """Return the steps of HyFDCA's Algorithm 3.
 
-    The step stays on the segment from 0 to ``e = trust (u - alpha)``, where ``-u`` is a subgradient of the
-    loss at the score. The dual objective is concave along it, so its best point there is the free
-    maximiser, cut off at the ends. For the hinge this is
-    ``y clip(l2 (1 - m) / gamma, -trust b, trust (1 - b))``.
+    The algorithm is that of docs/specifications/hyfdca.md, section 2.6, with the sign of 5.1-E3. The step lies on the
+    segment from 0 to ``e = trust (u - alpha)``, where ``-u`` is a subgradient of the loss at the score. The dual
+    objective is concave along the segment, so the step is the unconstrained maximiser, clipped to the segment. For the
+    hinge this is ``y clip(l2 (1 - m) / gamma, -trust b, trust (1 - b))``.
 
     Parameters
     ----------
     loss, dual, scores, targets
-        As for :func:`dual_step`.
+        Arguments as for :func:`dual_step`.
     gamma
-        Outer step size, in (0, 1]; the server will multiply the step by it.
+        Outer step size in (0, 1], by which the server multiplies the step.
     trust
-        ``c_k`` in (0, 1], how far a client may go.
+        Trust parameter ``c_k`` of a client, in (0, 1], which bounds the length of the step.
     l2
-        ``lambda > 0``, weight of the ridge.
+        Weight of the ridge, ``lambda > 0``.
 
     Returns
     -------
     Vector
-        ``Delta``, shape (n,), not multiplied by gamma.
+        Steps ``Delta``, shape (n,), not yet multiplied by gamma.
     """
     u = -loss.derivative(scores, targets)
     end = trust * (u - dual)
@@ -185,18 +188,21 @@ def theory_step(
 
 
 def line_terms(loss: MarginLoss, dual: Vector, change: Vector, targets: Targets) -> tuple[Vector, Vector] | None:
-    """Return the parabola that the conjugates follow along a line, for the outer line search (3.3).
+    """Return the quadratic coefficients of the conjugates along a line, for the outer line search.
+
+    The line search is that of docs/specifications/hyfdca.md, section 3.3.
 
     Parameters
     ----------
     dual, change, targets
-        ``alpha``, ``delta`` and ``y``, shape (n,); ``alpha`` and ``alpha + delta`` are in the domain.
+        Dual variables ``alpha``, changes ``delta`` and targets ``y``, each of shape (n,), with ``alpha`` and ``alpha +
+        delta`` in the domain.
 
     Returns
     -------
     tuple[Vector, Vector] | None
-        ``a`` and ``c``, each of shape (n,), such that ``-l*(-(alpha + g delta)) = -l*(-alpha) + g a - g^2 c / 2`` for g
-        in [0, 1]; ``None`` for the logistic loss, whose conjugate is no parabola (see :func:`dual_values`).
+        Coefficients ``a`` and ``c``, each of shape (n,), with ``-l*(-(alpha + g delta)) = -l*(-alpha) + g a - g^2 c /
+        2`` for g in [0, 1]. ``None`` for the logistic loss, whose conjugate is not quadratic (see :func:`dual_values`).
     """
     s = loss.conjugate_curvature
     if s is None:
@@ -207,14 +213,15 @@ def line_terms(loss: MarginLoss, dual: Vector, change: Vector, targets: Targets)
 
 
 def dual_values(loss: MarginLoss, dual: Vector, change: Vector, targets: Targets, steps: Vector) -> NDArray[np.float64]:
-    """Return ``sum_i -l_i*(-(alpha_i + g delta_i))`` for each g of ``steps``, shape (J,).
+    """Return ``sum_i -l_i*(-(alpha_i + g delta_i))`` for each step size g, shape (J,).
 
-    For a line search with any loss. What rounding pushed out of the domain is put back first.
+    The line search uses these values for any loss. Dual variables that rounding moved out of the domain are projected
+    onto the domain first.
 
     Parameters
     ----------
     loss, dual, change, targets
-        As for :func:`line_terms`.
+        Arguments as for :func:`line_terms`.
     steps
         Step sizes g in [0, 1], shape (J,).
     """

@@ -1,4 +1,4 @@
-"""From settings to an objective."""
+"""Construction of objectives from settings."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ _CLASS_LOSSES: dict[str, ScoreLoss] = {loss.kind: loss for loss in (Softmax(), O
 
 
 def build_objective(settings: ObjectiveSettings, shard: Shard) -> Objective:
-    """Return the objective that the settings describe, on the data of one shard.
+    """Return the objective that the settings describe, for the data of one shard.
 
     Parameters
     ----------
     shard
-        A client's training data, or the server's test data; may be empty.
+        Training data of a client or test data of the server, possibly without samples.
     """
     objective = _smooth_part(settings, shard)
     shape = (objective.outputs, shard.features.shape[1]) if isinstance(objective, LinearObjective) else None
@@ -84,12 +84,12 @@ def _scorer(settings: BinarySettings, features: int) -> Scorer:
 
 
 def networks_module(name: str, wanted: str) -> ModuleType:
-    """Return a module of ``fenchel.common.objectives.networks``, which are imported when they are needed.
+    """Return a module of ``fenchel.common.objectives.networks``, imported on first use because it needs torch.
 
     Parameters
     ----------
     wanted
-        What needs it, for the error where torch is not installed.
+        Feature that requires torch, named in the error if torch is not installed.
     """
     try:
         return importlib.import_module(f"fenchel.common.objectives.networks.{name}")
@@ -103,7 +103,7 @@ def networks_module(name: str, wanted: str) -> ModuleType:
 
 
 def _own(name: str) -> Callable[..., Objective]:
-    """Return what makes an objective from outside the project."""
+    """Return the factory of a user's own objective."""
     module, _, attribute = name.partition(":")
     try:
         found: Any = getattr(importlib.import_module(module), attribute, None)
@@ -129,7 +129,7 @@ def _own(name: str) -> Callable[..., Objective]:
 
 
 def margin_loss(settings: ObjectiveSettings) -> MarginLoss:
-    """Return the loss of one score that the settings name, for algorithms that work with its conjugate."""
+    """Return the loss of one score that the settings name, for algorithms that use the loss's conjugate."""
     loss = _margin_loss(settings)
     if isinstance(settings, LinearSettings | SmoothedHingeSettings) and settings.nonconvex:
         raise SettingsError(
@@ -158,19 +158,19 @@ def _margin_loss(settings: ObjectiveSettings) -> MarginLoss:
 
 
 def dimension_of(settings: ObjectiveSettings, features: int, classes: int) -> int:
-    """Return the length of a model for data of this form, without data; errors as `build_objective`."""
+    """Return the dimension of a model for given numbers of features and classes, with errors as `build_objective`."""
     return build_objective(settings, _no_samples(features, classes)).dimension
 
 
 def initial_model(settings: ObjectiveSettings, features: int, classes: int, seed: int) -> Vector:
-    """Return the model that every process starts from, shape (dimension,); errors as `build_objective`.
+    """Return the common initial model of all processes, shape (dimension,), with errors as `build_objective`.
 
     Parameters
     ----------
     features, classes
-        Of the whole problem; 0 classes means regression.
+        Numbers of features and classes of the whole problem; 0 classes for regression.
     seed
-        ``settings.seed``.
+        Seed of the run, ``settings.seed``.
     """
     objective = build_objective(settings, _no_samples(features, classes))
     fresh = objective.initial(seed)
@@ -180,7 +180,7 @@ def initial_model(settings: ObjectiveSettings, features: int, classes: int, seed
 
 
 def _continued(settings: InitialModel, fresh: Vector, head: int) -> Vector:
-    """Return the model in a file, in place of a fresh one, of which the last ``head`` numbers may be kept."""
+    """Return the initial model from a file, optionally with the last ``head`` weights of the fresh model."""
     key = f"objective.initial.file: {settings.file}"
     try:
         model = read_arrays(Path(settings.file))["model"]

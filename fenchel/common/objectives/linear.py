@@ -2,10 +2,9 @@
 
     f(w) = (1/n) sum_j l(x_j^T w; t_j) + (l2/2) ||w||^2 + beta sum_k w_k^2 / (1 + w_k^2)
 
-(docs/specifications/hyfdca.md, section 1.1; docs/specifications/feddcd.md, section 1.6 for several outputs;
-docs/specifications/fedpdm.md,
-section 1.4 for the last term, which is not convex). There is no intercept; a constant feature serves as one,
-and is then regularised like the others.
+The objective is that of docs/specifications/hyfdca.md, section 1.1. Several outputs are those of
+docs/specifications/feddcd.md, section 1.6. The last term is non-convex (docs/specifications/fedpdm.md, section 1.4).
+There is no intercept. A constant feature can replace the intercept, and is then regularised like every feature.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ from fenchel.common.objectives.spectrum import largest_eigenvalue
 
 
 class LinearObjective(Objective):
-    """A loss of linear scores on one shard; the same code for dense features and sparse rows.
+    """Loss of linear scores on one shard with dense or sparse features.
 
-    With K > 1 outputs the model is the matrix of shape (K, m), flattened class by class.
+    With K > 1 outputs, the model is a matrix of shape (K, m), flattened class by class.
 
     Attributes
     ----------
     least_loss
         Lower bound 0 of the losses.
     score_loss
-        Loss of a sample as a function of its scores.
+        Loss of a sample as a function of the sample's scores.
     shard
-        Samples, possibly none. Features of another dtype are converted.
+        Shard of samples, possibly empty. Features are converted to the objective's dtype.
     l2
         Weight of the ridge, at least 0.
     nonconvex
-        Beta >= 0, weight of ``sum_k w_k^2 / (1 + w_k^2)``.
+        Weight beta >= 0 of the term ``sum_k w_k^2 / (1 + w_k^2)``.
     """
 
     least_loss = 0.0
@@ -65,13 +64,13 @@ class LinearObjective(Objective):
 
     @property
     def features_held(self) -> Indices:
-        """Global positions of the shard's features, shape (m,), increasing; all where they are not split."""
+        """Global positions of the shard's features, shape (m,), increasing; all positions if features are not split."""
         if self._features_held is None:
             return np.arange(self.features.shape[1], dtype=np.int64)
         return self._features_held
 
     def scores(self, features: Matrix, w: Vector) -> Dense:
-        """Return scores of shape (n,), or (n, K), for features of shape (n, m) and a model."""
+        """Return the scores, shape (n,) or (n, K), of a model for features of shape (n, m)."""
         if self.outputs == 1:
             return features @ w
         weights = w.reshape(self.outputs, -1)
@@ -81,7 +80,7 @@ class LinearObjective(Objective):
         return result
 
     def decision_function(self, w: Vector, features: Matrix) -> Dense:
-        """Return scores of prepared features; see :meth:`Objective.decision_function`."""
+        """Return the scores for prepared features; see :meth:`Objective.decision_function`."""
         return self.scores(features.astype(self.dtype, copy=False), w)
 
     def probabilities(self, w: Vector, features: Matrix) -> Dense:
@@ -89,11 +88,11 @@ class LinearObjective(Objective):
         return self.score_loss.probabilities(self.decision_function(w, features))
 
     def loss(self, w: Vector) -> float:
-        """Return the mean loss of the samples at ``w``, shape (d,); DataError if there are none."""
+        """Return the mean loss of all samples at ``w``, shape (d,), or raise a DataError without samples."""
         return self.batch_loss(w, self.all_rows)
 
     def batch_loss(self, w: Vector, rows: Indices) -> float:
-        """Return the mean loss of some samples at ``w``, shape (d,); DataError if there are none."""
+        """Return the mean loss of some samples at ``w``, shape (d,), or raise a DataError without samples."""
         self.require(rows.size)
         features, targets = self._take(rows)
         losses = self.score_loss.value(self.scores(features, w), targets)
@@ -113,10 +112,10 @@ class LinearObjective(Objective):
         return self.combine(features, slopes, w)
 
     def clipped_gradient(self, w: Vector, rows: Indices, bound: float) -> Vector:
-        """Return the gradient with every sample's part clipped, shape (d,); see :meth:`Objective.clipped_gradient`.
+        """Return the gradient with clipped sample gradients, shape (d,); see :meth:`Objective.clipped_gradient`.
 
-        A sample's gradient is its features times its slopes, so that its norm is the product of theirs. One
-        that is not finite counts as zero: the bound holds whatever the model is.
+        A sample's gradient is the outer product of its slopes and features, so its norm is the product of both norms. A
+        non-finite gradient counts as zero, so that the clipping bound holds for every model.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             features, slopes = self._slopes(w, rows)
@@ -130,18 +129,18 @@ class LinearObjective(Objective):
         return self.combine(features, slopes, w)
 
     def _slopes(self, w: Vector, rows: Indices) -> tuple[Matrix, Dense]:
-        """Return some samples' features, and the derivatives of their losses in their scores."""
+        """Return the features of some samples, and the derivatives of the samples' losses in the scores."""
         self.require(rows.size)
         features, targets = self._take(rows)
         return features, self.score_loss.derivative(self.scores(features, w), targets)
 
     def _take(self, rows: Indices) -> tuple[Matrix, Targets]:
-        if rows is self.all_rows:  # no copy of the whole data set
+        if rows is self.all_rows:  # avoid a copy of the whole data set
             return self.features, self.targets
         return self.features[rows], self.targets[rows]
 
     def hessian_vector(self, w: Vector, v: Vector) -> Vector:
-        """Return the Hessian at ``w`` times ``v``, both of shape (d,); where it exists, for hinges."""
+        """Return the Hessian at ``w`` times ``v``, all of shape (d,), with one-sided values at corners of hinges."""
         self.require(self.samples)
         direction = self.scores(self.features, v)
         curved = self.score_loss.curve(self.scores(self.features, w), self.targets, direction)
@@ -154,7 +153,7 @@ class LinearObjective(Objective):
         return result
 
     def combine(self, features: Matrix, slopes: Dense, w: Vector) -> Vector:
-        """Return ``slopes^T X / n`` plus the gradient of the penalty at ``w``, shape (d,); changes ``slopes``."""
+        """Return ``slopes^T X / n`` plus the gradient of the penalty at ``w``, shape (d,), and overwrite ``slopes``."""
         result = _mean_outer(features, slopes)
         if self.l2:
             result += self.l2 * w
@@ -163,18 +162,18 @@ class LinearObjective(Objective):
         return result
 
     def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
-        """Return how well ``w`` does on ``shard``, or on the objective's own samples."""
+        """Return the metrics of ``w``, shape (d,), on ``shard`` or on the objective's own samples."""
         return self.judge(w, shard)[0]
 
     @property
     def ranks(self) -> bool:
-        """True if there are two classes."""
+        """True if the data have two classes."""
         return self._classes == 2
 
     def judge(self, w: Vector, shard: Shard | None = None) -> tuple[Metrics, Ranking | None]:
-        """Return :meth:`evaluate`, and where there are two classes the samples with the scores of the second one.
+        """Return the result of :meth:`evaluate`, and for two classes a ranking by the score of the second class.
 
-        Where either class has a score of its own, it is their difference.
+        With two outputs, the ranking uses the difference of the two scores.
         """
         features, targets = (self.features, self.targets) if shard is None else self._prepare(shard)
         scores = self.scores(features, w)
@@ -193,15 +192,15 @@ class LinearObjective(Objective):
 
     @property
     def smoothness(self) -> float:
-        """``l2 + 2 beta + s lambda_max(X^T X / n)`` with the loss's smoothness s; infinity for the hinge."""
+        """Smoothness ``l2 + 2 beta + s lambda_max(X^T X / n)`` for a loss of smoothness s, infinity for the hinge."""
         of_loss, steepest_penalty = self.score_loss.smoothness, self.l2 + 2 * self.nonconvex
         return steepest_penalty + of_loss * self._curvature if math.isfinite(of_loss) else math.inf
 
     @property
     def strong_convexity(self) -> float:
-        """``l2 - beta/2``: no loss here is strongly convex in directions that the features do not span.
+        """Strong convexity ``l2 - beta/2``, as no loss is strongly convex in directions outside the features' span.
 
-        Below 0 it says how far from convex the objective may be.
+        A negative value bounds the non-convexity of the objective (weak convexity).
         """
         return self.l2 - self.nonconvex / 2
 
@@ -217,7 +216,7 @@ class LinearObjective(Objective):
 
 
 def require_one_score(objective: Objective, algorithm: str) -> None:
-    """Raise a ``SettingsError`` unless an objective is a linear model with one score a sample."""
+    """Raise a ``SettingsError`` unless an objective is a linear model with one score per sample."""
     if not isinstance(objective, LinearObjective) or objective.outputs != 1:
         raise SettingsError(
             f"{algorithm} splits a model by features, which needs a linear model with one score a sample; use "
@@ -227,7 +226,7 @@ def require_one_score(objective: Objective, algorithm: str) -> None:
 
 
 def _mean_outer(features: Matrix, slopes: Dense) -> Vector:
-    """Return ``slopes^T X / n``, shape (d,); changes ``slopes``."""
+    """Return ``slopes^T X / n``, shape (d,), and overwrite ``slopes``."""
     slopes /= slopes.shape[0]
     if slopes.ndim == 2 and _is_hollow(features):
         result: Vector = np.concatenate([of_class @ features for of_class in slopes.T.copy()])
@@ -237,5 +236,5 @@ def _mean_outer(features: Matrix, slopes: Dense) -> Vector:
 
 
 def _is_hollow(features: Matrix) -> bool:
-    """Return whether most columns are empty, so that transposing a (K, m) matrix costs more than K thin products."""
+    """Return whether most columns are empty, so that the transposition of a (K, m) matrix dominates the cost."""
     return isinstance(features, sp.csr_array) and features.nnz < features.shape[1]

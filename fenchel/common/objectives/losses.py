@@ -1,10 +1,10 @@
 """Losses of linear scores, with derivatives, constants and conjugates.
 
-Five losses of one score (docs/specifications/hyfdca.md, section 1.4; Shalev-Shwartz and Zhang 2013 for the
-conjugates), and two of several: softmax (docs/specifications/feddcd.md, section 1.6) and the one-sided logistic loss
-(docs/specifications/fedpdm.md, section 1.4). All are vectorised over samples and keep the dtype of the scores. For the
-losses of one score ``z``, with target ``y``, the text uses the margin ``m = y z`` and the scaled dual variable
-``b = y alpha``.
+Five losses have one score (docs/specifications/hyfdca.md, section 1.4; Shalev-Shwartz and Zhang 2013 for the
+conjugates). Two losses have several scores: softmax (docs/specifications/feddcd.md, section 1.6) and the one-sided
+logistic loss (docs/specifications/fedpdm.md, section 1.4). All losses are vectorised over samples and preserve the
+dtype of the scores. For the losses of one score ``z`` with target ``y``, the margin is ``m = y z`` and the scaled dual
+variable is ``b = y alpha``.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ Targets = NDArray[Any]
 
 
 class ScoreLoss(ABC):
-    """Loss of a linear model as a function of scores, shape (n,), or (n, outputs) if a sample has several."""
+    """Loss of a linear model as a function of the scores, shape (n,), or (n, outputs) for several scores per sample."""
 
     kind: ClassVar[str]
 
     @property
     @abstractmethod
     def smoothness(self) -> float:
-        """Largest eigenvalue of the second derivative in the scores; infinity for a loss with a corner."""
+        """Largest eigenvalue of the Hessian in the scores, infinity for a loss with a corner."""
 
     @abstractmethod
     def outputs(self, classes: int) -> int:
-        """Return the number of scores of a sample."""
+        """Return the number of scores per sample."""
 
     @abstractmethod
     def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
-        """Return targets for a shard's labels, or raise SettingsError if this loss cannot use them."""
+        """Return targets for a shard's labels, or raise a SettingsError if the loss does not support the labels."""
 
     @abstractmethod
     def value(self, scores: Dense, targets: Targets) -> Vector:
@@ -49,15 +49,15 @@ class ScoreLoss(ABC):
 
     @abstractmethod
     def derivative(self, scores: Dense, targets: Targets) -> Dense:
-        """Return each sample's derivative in its scores; at a corner the right-hand one in the margin."""
+        """Return each sample's derivative in its scores, at a corner the right-hand derivative in the margin."""
 
     @abstractmethod
     def curve(self, scores: Dense, targets: Targets, direction: Dense) -> Dense:
-        """Return each sample's second derivative times its direction, of the scores' shape."""
+        """Return each sample's Hessian in its scores times a direction, in the shape of the scores."""
 
     @abstractmethod
     def correct(self, scores: Dense, targets: Targets) -> int:
-        """Return how many samples the largest score, or the sign of the only one, classifies rightly."""
+        """Return the number of samples that the largest score, or the sign of a single score, classifies correctly."""
 
     def probabilities(self, scores: Dense) -> Dense:
         """Return the probability of each class, shape (n, classes), if the loss is the likelihood of a model."""
@@ -65,12 +65,12 @@ class ScoreLoss(ABC):
 
 
 class MarginLoss(ScoreLoss):
-    """A convex loss ``l(z)`` of one score, for targets -1 and +1.
+    """Convex loss ``l(z)`` of one score, for targets -1 and +1.
 
     Attributes
     ----------
     domain
-        The interval of ``b = y alpha`` where ``l*(-alpha)`` is finite.
+        Interval of ``b = y alpha`` on which ``l*(-alpha)`` is finite.
     """
 
     domain: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -78,23 +78,23 @@ class MarginLoss(ScoreLoss):
     @property
     @abstractmethod
     def conjugate_curvature(self) -> float | None:
-        """s, where ``l*(-alpha) = -alpha y + s alpha^2 / 2`` in the domain; ``None`` for another conjugate."""
+        """Curvature s of ``l*(-alpha) = -alpha y + s alpha^2 / 2`` in the domain, ``None`` for any other conjugate."""
 
     @abstractmethod
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
-        """Return ``l''(z)``, shape (n,), where it exists; at a corner a value from one side."""
+        """Return ``l''(z)``, shape (n,), at a corner of the derivative a one-sided value."""
 
     def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
-        """Return ``l*(-alpha) = sup_z [-alpha z - l(z)]``, shape (n,); infinity outside the domain.
+        """Return ``l*(-alpha) = sup_z [-alpha z - l(z)]``, shape (n,), infinity outside the domain.
 
-        Note the minus sign: it is the form in which the dual problem uses the conjugate (1.2).
+        The dual problem uses the conjugate with this minus sign (docs/specifications/hyfdca.md, section 1.2).
         """
         assert self.conjugate_curvature is not None
         b, (low, high) = targets * alpha, self.domain
         return np.where((b >= low) & (b <= high), self.conjugate_curvature * alpha**2 / 2 - b, np.inf)
 
     def outputs(self, classes: int) -> int:
-        """Return 1: the sign of the one score tells two classes apart."""
+        """Return 1, because the sign of one score separates two classes."""
         return 1
 
     def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
@@ -107,7 +107,7 @@ class MarginLoss(ScoreLoss):
         return signs(labels, dtype)
 
     def curve(self, scores: Vector, targets: Targets, direction: Vector) -> Vector:
-        """Return ``l''(z)`` times ``direction``, shape (n,)."""
+        """Return the product of ``l''(z)`` and ``direction``, shape (n,)."""
         return self.second_derivative(scores, targets) * direction
 
     def correct(self, scores: Vector, targets: Targets) -> int:
@@ -125,12 +125,12 @@ def signs(labels: NDArray[np.generic], dtype: DTypeLike) -> Vector:
 
 @dataclass(frozen=True)
 class Hinge(MarginLoss):
-    """``max(0, 1 - m)``, the loss of support vector machines.
+    """Hinge loss ``max(0, 1 - m)`` of support vector machines.
 
     Attributes
     ----------
     smoothness
-        The corner at m = 1.
+        Infinity, because of the corner at m = 1.
     """
 
     kind: ClassVar[str] = "hinge"
@@ -142,7 +142,7 @@ class Hinge(MarginLoss):
         return np.maximum(1 - targets * scores, 0)
 
     def derivative(self, scores: Vector, targets: Targets) -> Vector:
-        """Return ``-y`` below the corner and 0 from it on."""
+        """Return ``-y`` for m < 1, else 0."""
         return -targets * (targets * scores < 1)
 
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
@@ -152,12 +152,12 @@ class Hinge(MarginLoss):
 
 @dataclass(frozen=True)
 class SmoothedHinge(MarginLoss):
-    """The hinge with its corner rounded: ``(1 - m)^2 / (2 s)`` for m in [1 - s, 1].
+    """Smoothed hinge loss, whose corner is replaced by ``(1 - m)^2 / (2 s)`` for m in [1 - s, 1].
 
     Attributes
     ----------
     smoothing
-        The width s > 0.
+        Width s > 0 of the smoothed interval.
     """
 
     smoothing: float = 1.0
@@ -165,16 +165,16 @@ class SmoothedHinge(MarginLoss):
 
     @property
     def smoothness(self) -> float:
-        """``1/s``."""
+        """Smoothness ``1/s``."""
         return 1 / self.smoothing
 
     @property
     def conjugate_curvature(self) -> float:
-        """``s``."""
+        """Curvature ``s`` of the conjugate."""
         return self.smoothing
 
     def value(self, scores: Vector, targets: Targets) -> Vector:
-        """Return 0, the parabola, or ``1 - m - s/2``."""
+        """Return 0 for m > 1, ``(1 - m)^2 / (2 s)`` for m in [1 - s, 1], else ``1 - m - s/2``."""
         shortfall = 1 - targets * scores
         rounded = np.clip(shortfall, 0, self.smoothing)
         return rounded**2 / (2 * self.smoothing) + np.maximum(shortfall - self.smoothing, 0)
@@ -184,14 +184,14 @@ class SmoothedHinge(MarginLoss):
         return -targets * np.clip((1 - targets * scores) / self.smoothing, 0, 1)
 
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
-        """Return ``1/s`` on the parabola, 0 elsewhere."""
+        """Return ``1/s`` for m in [1 - s, 1], else 0."""
         shortfall = 1 - targets * scores
         return ((shortfall > 0) & (shortfall < self.smoothing)).astype(scores.dtype) / self.smoothing
 
 
 @dataclass(frozen=True)
 class SquaredHinge(MarginLoss):
-    """``max(0, 1 - m)^2 / 2``."""
+    """Squared hinge loss ``max(0, 1 - m)^2 / 2``."""
 
     kind: ClassVar[str] = "squared-hinge"
     domain: ClassVar[tuple[float, float]] = (0.0, math.inf)
@@ -207,13 +207,13 @@ class SquaredHinge(MarginLoss):
         return -targets * np.maximum(1 - targets * scores, 0)
 
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
-        """Return 1 below the margin of 1, 0 from it on."""
+        """Return 1 for m < 1, else 0."""
         return (targets * scores < 1).astype(scores.dtype)
 
 
 @dataclass(frozen=True)
 class Logistic(MarginLoss):
-    """``ln(1 + exp(-m))``."""
+    """Logistic loss ``ln(1 + exp(-m))``."""
 
     kind: ClassVar[str] = "logistic"
     conjugate_curvature = None
@@ -245,7 +245,7 @@ class Logistic(MarginLoss):
 
 @dataclass(frozen=True)
 class Squared(MarginLoss):
-    """``(z - y)^2 / 2``, for real targets, or for two classes as -1 and +1."""
+    """Squared loss ``(z - y)^2 / 2``, for real targets, or for two classes as -1 and +1."""
 
     kind: ClassVar[str] = "squared"
     domain: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
@@ -253,7 +253,7 @@ class Squared(MarginLoss):
     smoothness = 1.0
 
     def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
-        """Return real labels as they are and two classes as -1 and +1, shape (n,)."""
+        """Return real labels unchanged, and two classes as -1 and +1, shape (n,)."""
         return super().targets(labels, classes, dtype) if classes else labels.astype(dtype)
 
     def value(self, scores: Vector, targets: Targets) -> Vector:
@@ -270,7 +270,7 @@ class Squared(MarginLoss):
 
 
 class _ClassLoss(ScoreLoss):
-    """A loss with one score for each class."""
+    """Base class of losses with one score for each class."""
 
     def outputs(self, classes: int) -> int:
         """Return the number of classes."""
@@ -281,18 +281,18 @@ class _ClassLoss(ScoreLoss):
         return class_indices(labels, classes, self.kind)
 
     def correct(self, scores: Dense, targets: Targets) -> int:
-        """Return the number of samples whose class has the largest score (the first one at a tie)."""
+        """Return the number of samples whose class has the largest score; among equal scores, the first class wins."""
         return int(np.count_nonzero(scores.argmax(axis=1) == targets))
 
 
 @dataclass(frozen=True)
 class Softmax(_ClassLoss):
-    """``-ln softmax(z)_t``, cross-entropy: one score for each class (docs/specifications/feddcd.md, section 1.6).
+    """Cross-entropy ``-ln softmax(z)_t`` with one score for each class (docs/specifications/feddcd.md, section 1.6).
 
     Attributes
     ----------
     smoothness
-        The Hessian ``diag(p) - p p^T`` has no larger eigenvalue.
+        Upper bound on the eigenvalues of the Hessian ``diag(p) - p p^T``.
     """
 
     kind: ClassVar[str] = "softmax"
@@ -325,10 +325,10 @@ class Softmax(_ClassLoss):
 
 @dataclass(frozen=True)
 class OneSidedLogistic(_ClassLoss):
-    """``ln(1 + exp(-z_t))``: one score for each class, of which only that of the true class counts.
+    """One-sided logistic loss ``ln(1 + exp(-z_t))``, which depends only on the score of the true class.
 
-    It is the loss of FedPDM (docs/specifications/fedpdm.md, section 1.4). It raises the score of the true class and
-    does not change the others. Two classes have two scores, unlike with :class:`Logistic`.
+    FedPDM uses this loss (docs/specifications/fedpdm.md, section 1.4). Minimisation raises the score of the true class
+    and ignores all other scores. Unlike for :class:`Logistic`, two classes have two scores.
     """
 
     kind: ClassVar[str] = "one-sided-logistic"
@@ -339,14 +339,14 @@ class OneSidedLogistic(_ClassLoss):
         return np.logaddexp(0, -scores[np.arange(targets.size), targets])
 
     def derivative(self, scores: Dense, targets: Targets) -> Dense:
-        """Return ``-1 / (1 + exp(z_t))`` for the true class and 0 for the others, shape (n, classes)."""
+        """Return ``-1 / (1 + exp(z_t))`` for the true class, and 0 for the other classes, shape (n, classes)."""
         true = np.arange(targets.size), targets
         result: Dense = np.zeros_like(scores)
         result[true] = -expit(-scores[true])
         return result
 
     def curve(self, scores: Dense, targets: Targets, direction: Dense) -> Dense:
-        """Return ``p (1 - p) u_t`` with ``p = 1 / (1 + exp(-z_t))``, and 0 for the others."""
+        """Return ``p (1 - p) u_t`` with ``p = 1 / (1 + exp(-z_t))`` for the true class, and 0 for the other classes."""
         true = np.arange(targets.size), targets
         result: Dense = np.zeros_like(scores)
         result[true] = expit(scores[true]) * expit(-scores[true]) * direction[true]
@@ -354,7 +354,7 @@ class OneSidedLogistic(_ClassLoss):
 
 
 def require_classes(classes: int, kind: str) -> None:
-    """Check that the data set is one for classification."""
+    """Raise a ``SettingsError`` unless the data set is for classification."""
     if classes < 2:
         raise SettingsError(
             f"{kind} needs classes, but the labels of this data set are real numbers; use squared", key="objective.kind"

@@ -1,4 +1,4 @@
-"""Metrics of a model on samples, as sums that add up over clients."""
+"""Metrics of a model on samples, represented as sums that are additive over clients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FIGURES = (
 class Metrics:
     """Loss and number of correct predictions of a model, summed over samples.
 
-    Sums add up over clients: the sum of two ``Metrics`` is that of both sets of samples together.
+    The sums are additive over clients: two ``Metrics`` add up to the ``Metrics`` of the union of their samples.
     :meth:`fenchel.Objective.evaluate` returns one.
 
     Attributes
@@ -61,7 +61,7 @@ class Metrics:
 
     @property
     def loss(self) -> float:
-        """Mean loss of a sample, not-a-number if there are no samples."""
+        """Mean loss over the samples, not-a-number if there are no samples."""
         return self.loss_sum / self.samples if self.samples else math.nan
 
     @property

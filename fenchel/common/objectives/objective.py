@@ -29,15 +29,15 @@ BatchDraw: TypeAlias = Literal["passes", "epoch", "independent"]
 
 
 LocalStep: TypeAlias = Callable[[Vector, Vector], Vector]
-"""Function from a model and a gradient, shape (d,) each, to the next model. It may overwrite the gradient."""
+"""Function that maps a model and a gradient, shape (d,) each, to the next model, and may overwrite the gradient."""
 
 
 class ObjectiveFactory(ABC):
-    """Factory of objectives, for objectives that are not classes of their own."""
+    """Factory of objectives, as an alternative to a subclass of :class:`Objective`."""
 
     @abstractmethod
     def __call__(self, shard: Shard, l2: float, dtype: DTypeLike) -> Objective:
-        """Return the objective on one shard, which may be empty."""
+        """Return the objective for one shard, possibly an empty shard."""
 
 
 class Objective(ABC):
@@ -62,7 +62,7 @@ class Objective(ABC):
     all_rows : numpy.ndarray of int64, shape (n,)
         Positions of all samples, read-only.
     regularizer : Regularizer
-        Term h of the global problem, which may be non-smooth. It is no part of the value and the gradient.
+        Term h of the global problem, possibly non-smooth. Neither the value nor the gradient includes this term.
 
     Examples
     --------
@@ -98,11 +98,11 @@ class Objective(ABC):
 
     @property
     def trained(self) -> slice:
-        """Slice of a model that is trained. The rest are statistics of batches."""
+        """Slice of the trained weights of a model. The other entries are batch statistics."""
         return slice(None)
 
     def initial(self, seed: int) -> Vector:
-        """Return the model that a run starts from: zeros unless a subclass overrides this.
+        """Return the initial model of a run, which is zero unless a subclass overrides this method.
 
         Parameters
         ----------
@@ -133,11 +133,11 @@ class Objective(ABC):
         Raises
         ------
         DataError
-            There are no samples.
+            If there are no samples.
         """
 
     def penalty(self, w: Vector) -> float:
-        """Return the penalty: 0 unless a subclass overrides this.
+        """Return the penalty, which is 0 unless a subclass overrides this method.
 
         Parameters
         ----------
@@ -185,7 +185,7 @@ class Objective(ABC):
         Raises
         ------
         DataError
-            ``rows`` is empty.
+            If ``rows`` is empty.
         """
 
     def batch_loss(self, w: Vector, rows: Indices) -> float:
@@ -206,7 +206,7 @@ class Objective(ABC):
         Raises
         ------
         NotImplementedError
-            The subclass does not offer it.
+            If the subclass does not implement this method.
         """
         raise NotImplementedError(f"{type(self).__name__} offers no loss of single batches")
 
@@ -248,7 +248,7 @@ class Objective(ABC):
         Raises
         ------
         NotImplementedError
-            The subclass does not offer gradients of single samples.
+            If the subclass does not provide gradients of single samples.
         """
         raise NotImplementedError(
             f"{type(self).__name__} offers no gradients of single samples, which clipping needs: define "
@@ -275,7 +275,8 @@ class Objective(ABC):
         Returns
         -------
         callable
-            Maps a model and a gradient, both of shape (d,), to the next model. It may overwrite the gradient.
+            Function that maps a model and a gradient, both of shape (d,), to the next model. The function may overwrite
+            the gradient.
         """
 
         def descend(w: Vector, g: Vector) -> Vector:
@@ -302,7 +303,7 @@ class Objective(ABC):
         Raises
         ------
         NotImplementedError
-            The subclass does not offer second derivatives.
+            If the subclass does not provide second derivatives.
         """
         raise NotImplementedError(f"{type(self).__name__} offers no second derivatives")
 
@@ -341,7 +342,7 @@ class Objective(ABC):
         Raises
         ------
         NotImplementedError
-            The subclass does not offer scores.
+            If the subclass does not provide scores.
         """
         raise NotImplementedError(
             f"{type(self).__name__} cannot be applied to new samples: define decision_function(w, features)"
@@ -365,7 +366,7 @@ class Objective(ABC):
         Raises
         ------
         NotImplementedError
-            The loss is no likelihood, or the subclass does not offer probabilities.
+            If the loss is not a likelihood, or the subclass does not provide probabilities.
         """
         raise NotImplementedError(f"{type(self).__name__} gives no probabilities")
 
@@ -422,17 +423,17 @@ class Objective(ABC):
         Parameters
         ----------
         generator : numpy.random.Generator
-            Source of random orders. Not used for full batches.
+            Source of random orders, unused for full batches.
         epochs : int, optional
             Number of passes over the samples. Exactly one of ``epochs`` and ``steps`` is required.
         steps : int, optional
             Number of batches.
         batch_size : int, optional
-            Samples in a batch. By default all, in order.
+            Number of samples in a batch. By default all samples in order.
         draw : {"passes", "epoch", "independent"}, default "passes"
-            ``passes``: each pass is a new random order, cut into batches, the last of which may be smaller. ``epoch``:
-            batches of one random order, each sample at most once. ``independent``: a new random subset for each batch
-            (docs/specifications/fedpdm.md, section 2.2).
+            Sampling of batches. ``passes`` cuts a new random order into batches in each pass, and the last batch may be
+            smaller. ``epoch`` takes batches from one random order, with each sample at most once. ``independent`` draws
+            a new random subset for each batch (docs/specifications/fedpdm.md, section 2.2).
 
         Returns
         -------
@@ -442,9 +443,9 @@ class Objective(ABC):
         Raises
         ------
         ValueError
-            Neither or both of ``epochs`` and ``steps`` are given, or ``batch_size`` is below 1.
+            If neither or both of ``epochs`` and ``steps`` are given, or if ``batch_size`` is below 1.
         DataError
-            There are no samples, or fewer than ``epoch`` needs.
+            If there are no samples, or too few for the draw ``epoch``.
         """
         if (epochs is None) == (steps is None):
             raise ValueError("give either epochs or steps")
@@ -486,7 +487,7 @@ class Objective(ABC):
         Raises
         ------
         DataError
-            ``samples`` is 0.
+            If ``samples`` is 0.
         """
         if not samples:
             raise DataError(

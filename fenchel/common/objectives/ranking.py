@@ -1,8 +1,9 @@
-"""Ranking metrics of scores of two classes: AUC, partial AUC, average precision.
+"""Ranking metrics for two classes: AUC, partial AUC and average precision.
 
-These are figures of all samples together. They do not add up over clients, and a mean over clients is another quantity
-(docs/specifications/codasca.md, section 9.2, item 13). :mod:`fenchel.common.objectives.score_groups` estimates the AUC
-of scores on several clients. Names and values are those of scikit-learn.
+Ranking metrics belong to all samples jointly. They are not additive over clients, and their mean over clients differs
+from the metric of all samples (docs/specifications/codasca.md, section 9.2, item 13).
+:mod:`fenchel.common.objectives.score_groups` estimates the AUC of samples on several clients. Names and values of the
+metrics are those of scikit-learn.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ Counts = NDArray[np.int64]
 class Ranking:
     """Scores of the samples of two classes, and the quality of the order in which they put the samples.
 
-    Positive samples should have high scores. All figures are not-a-number if a class is missing or a score is
-    not-a-number. They belong to all samples together: a mean of the figures of clients is another quantity
-    (docs/specifications/codasca.md, section 9.2, item 13).
+    Positive samples should have high scores. All metrics are not-a-number if a class is missing or a score is
+    not-a-number. The metrics belong to all samples jointly. A mean of the metrics of several clients is another
+    quantity (docs/specifications/codasca.md, section 9.2, item 13).
 
     Attributes
     ----------
     scores : numpy.ndarray of float, shape (n,)
-        Score of each sample. Only their order counts.
+        Score of each sample. The metrics depend only on the order of the scores.
     positive : numpy.ndarray of bool, shape (n,)
         True for the samples of the positive class.
 
@@ -51,7 +52,7 @@ class Ranking:
     def _found(self) -> tuple[Counts, Counts]:
         """Numbers of positive and of negative samples with one of the k highest scores, for k = 0, 1, ...
 
-        Equal scores count as one. Each is of shape (different scores + 1,).
+        Equal scores count as one score. Each array has the shape (distinct scores + 1,).
         """
         order = np.argsort(-self.scores, kind="stable")
         ordered = self.scores[order]
@@ -68,8 +69,8 @@ class Ranking:
     def auc(self) -> float:
         """Area under the ROC curve.
 
-        It is the fraction of pairs of a positive and a negative sample in which the positive one has the higher score.
-        Equal scores count half (Mann and Whitney 1947).
+        The area is the fraction of pairs of a positive and a negative sample in which the positive sample has the
+        higher score. Pairs with equal scores count half (Mann and Whitney 1947).
         """
         if not self._exists:
             return math.nan
@@ -80,8 +81,8 @@ class Ranking:
     def partial_auc(self, max_fpr: float) -> float:
         """Return the standardised area under the ROC curve up to a false-positive rate.
 
-        The value 1 is the best, and random scores get 1/2 (McClish 1989), as with ``max_fpr`` of scikit-learn's
-        ``roc_auc_score``.
+        The best value is 1, and random scores have the value 1/2 (McClish 1989). The definition is that of ``max_fpr``
+        in scikit-learn's ``roc_auc_score``.
 
         Parameters
         ----------
@@ -96,7 +97,7 @@ class Ranking:
         Raises
         ------
         ValueError
-            ``max_fpr`` is not above 0 and at most 1.
+            If ``max_fpr`` is not above 0 and at most 1.
         """
         if not 0 < max_fpr <= 1:
             raise ValueError(f"max_fpr must be above 0 and at most 1, not {max_fpr}")
@@ -114,7 +115,8 @@ class Ranking:
     def average_precision(self) -> float:
         """Area under the steps of the precision-recall curve, without interpolation.
 
-        It is the mean over the positive samples of the precision among all samples that score at least as high.
+        The average precision is a mean over the positive samples. Each contributes the precision among all samples with
+        at least its score.
         """
         if not self._exists:
             return math.nan

@@ -1,9 +1,9 @@
-"""The non-smooth term h of ``F(x) = (1/N) sum_i f_i(x) + h(x)``, and its proximal operator.
+"""Non-smooth term h of ``F(x) = (1/N) sum_i f_i(x) + h(x)``, and its proximal operator.
 
     prox(u) = argmin_x  h(x) + (rho/2) ||x - u||^2
 
-(docs/specifications/fedpdm.md, sections 1.1 and 1.3). The penalty is rho, and not rho N, because the losses carry
-1/N. All operators keep the dtype of their argument, and change none.
+(docs/specifications/fedpdm.md, sections 1.1 and 1.3). The penalty is rho and not rho N, because the losses carry the
+factor 1/N. All operators preserve the dtype of their argument and leave the argument unchanged.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from fenchel.common.settings.regularizer import (
 
 
 class Regularizer(ABC):
-    """A function of the model alone, which may have corners."""
+    """Possibly non-smooth function h of the model alone."""
 
     @abstractmethod
     def value(self, x: Vector) -> float:
-        """Return ``h(x)`` for a model of shape (d,); may be infinity."""
+        """Return ``h(x)``, possibly infinity, for a model of shape (d,)."""
 
     @abstractmethod
     def prox(self, u: Vector, penalty: float) -> Vector:
-        """Return ``argmin_x h(x) + (penalty/2) ||x - u||^2``, shape (d,), a new array, for rho > 0.
+        """Return ``argmin_x h(x) + (penalty/2) ||x - u||^2`` for a penalty > 0 as a new array, shape (d,).
 
-        Raise SettingsError if the penalty is too small for an h that is not convex.
+        Raise a SettingsError if the penalty is too small for a non-convex h.
         """
 
     @abstractmethod
     def subgradient(self, x: Vector) -> Vector:
-        """Return one subgradient at ``x``, shape (d,), a new array; 0 at corners that lie at 0.
+        """Return one subgradient at ``x`` as a new array, shape (d,), which is 0 at corners at the origin.
 
-        Raise SettingsError if h is a bound or a count, of which steps along subgradients know nothing.
+        Raise a SettingsError if h is an indicator function or a count, for which subgradient steps are useless.
         """
 
 
 class Zero(Regularizer):
-    """No such term: ``h = 0``."""
+    """Zero function ``h = 0``."""
 
     def value(self, x: Vector) -> float:
         """Return 0."""
@@ -69,14 +69,14 @@ class Zero(Regularizer):
 
 @dataclass(frozen=True)
 class ElasticNet(Regularizer):
-    """``gamma sum_j |x_j| + (mu/2) ||x||^2``; the l1 norm for mu = 0, a ridge for gamma = 0.
+    """Elastic net ``gamma sum_j |x_j| + (mu/2) ||x||^2``, the l1 norm for mu = 0 and a ridge for gamma = 0.
 
     Attributes
     ----------
     weight
-        Gamma >= 0.
+        Weight gamma of the l1 norm, at least 0.
     ridge
-        Mu >= 0.
+        Weight mu of the ridge, at least 0.
     """
 
     weight: float
@@ -97,16 +97,16 @@ class ElasticNet(Regularizer):
 
 @dataclass(frozen=True)
 class GroupLasso(Regularizer):
-    """``gamma sum_g ||x_g||``.
+    """Group lasso ``gamma sum_g ||x_g||``.
 
     Attributes
     ----------
     weight
-        Gamma >= 0.
+        Weight gamma, at least 0.
     shape
-        Of the model as a matrix: K outputs and m features.
+        Shape (K, m) of the model as a matrix for K outputs and m features.
     axis
-        Along which a group lies: 0 for the K weights of a feature, 1 for the m weights of a class.
+        Axis along which a group extends: 0 for the K weights of a feature, 1 for the m weights of a class.
     """
 
     weight: float
@@ -118,12 +118,12 @@ class GroupLasso(Regularizer):
         return self.weight * float(self._norms(x).sum())
 
     def prox(self, u: Vector, penalty: float) -> Vector:
-        """Return ``u_g max(1 - gamma/(rho ||u_g||), 0)`` for each group; 0 where ``u_g = 0``."""
+        """Return ``u_g max(1 - gamma/(rho ||u_g||), 0)`` for each group, and 0 if ``u_g = 0``."""
         norms = self._norms(u)
         return self._scaled(u, np.maximum(norms - self.weight / penalty, 0), norms)
 
     def subgradient(self, x: Vector) -> Vector:
-        """Return ``gamma x_g / ||x_g||`` for each group; 0 where ``x_g = 0``."""
+        """Return ``gamma x_g / ||x_g||`` for each group, and 0 if ``x_g = 0``."""
         return self._scaled(x, self.weight, self._norms(x))
 
     def _scaled(self, x: Vector, wanted: Dense | float, norms: Dense) -> Vector:
@@ -136,19 +136,19 @@ class GroupLasso(Regularizer):
 
 @dataclass(frozen=True)
 class Box(Regularizer):
-    """0 where every weight lies in [lower, upper], else infinity."""
+    """Indicator function of the box [lower, upper]^d: 0 inside and infinity outside."""
 
     lower: float
     upper: float
 
     def value(self, x: Vector) -> float:
-        """Return 0 or infinity; a mean of models in the box may leave it by rounding, and still has 0."""
+        """Return 0 in the box, up to rounding errors of a mean of feasible models, else infinity."""
         slack = 8 * float(np.finfo(x.dtype).eps) * max(abs(self.lower), abs(self.upper))
         inside = np.all((x >= self.lower - slack) & (x <= self.upper + slack))
         return 0.0 if inside else math.inf
 
     def prox(self, u: Vector, penalty: float) -> Vector:
-        """Return the nearest point of the box, whatever the penalty."""
+        """Return the projection onto the box, which does not depend on the penalty."""
         return np.clip(u, self.lower, self.upper)
 
     def subgradient(self, x: Vector) -> Vector:
@@ -158,23 +158,24 @@ class Box(Regularizer):
 
 @dataclass(frozen=True)
 class Mcp(Regularizer):
-    """The minimax concave penalty (Zhang 2010), a sum over weights.
+    """Minimax concave penalty (Zhang 2010), summed over the weights of the model.
 
-    ``gamma |x| - x^2 / (2 theta)`` up to ``|x| = gamma theta``, then ``gamma^2 theta / 2``.
+    The penalty of a weight x is ``gamma |x| - x^2 / (2 theta)`` up to ``|x| = gamma theta``, then ``gamma^2 theta /
+    2``.
 
     Attributes
     ----------
     weight
-        Gamma >= 0.
+        Weight gamma, at least 0.
     theta
-        > 0; the function is weakly convex with modulus 1/theta.
+        Width parameter theta > 0. The penalty is weakly convex with modulus 1/theta.
     """
 
     weight: float
     theta: float
 
     def value(self, x: Vector) -> float:
-        """Return the sum over weights."""
+        """Return the sum of the penalties of all weights."""
         size = np.minimum(np.abs(x), self.weight * self.theta)
         return float((self.weight * size - size**2 / (2 * self.theta)).sum())
 
@@ -196,12 +197,12 @@ class Mcp(Regularizer):
 
 @dataclass(frozen=True)
 class L0(Regularizer):
-    """``gamma`` times the number of weights that are not 0.
+    """Number of non-zero weights times ``gamma``.
 
     Attributes
     ----------
     weight
-        Gamma >= 0.
+        Weight gamma, at least 0.
     """
 
     weight: float
@@ -220,17 +221,17 @@ class L0(Regularizer):
 
 
 def soft(u: Vector, threshold: float) -> Vector:
-    """Return ``sgn(u) max(|u| - threshold, 0)``, shape (d,): soft thresholding."""
+    """Return the soft thresholding ``sgn(u) max(|u| - threshold, 0)``, shape (d,)."""
     return np.sign(u) * np.maximum(np.abs(u) - threshold, 0)
 
 
 def build_regularizer(settings: RegularizerSettings, shape: tuple[int, int] | None) -> Regularizer:
-    """Return the term that the settings describe.
+    """Return the regularisation term that the settings describe.
 
     Parameters
     ----------
     shape
-        Outputs and features if the model is a matrix (K, m), flattened row by row; else ``None``.
+        Numbers (K, m) of outputs and features if the model is a matrix, flattened row by row; else ``None``.
     """
     match settings:
         case NoneSettings():

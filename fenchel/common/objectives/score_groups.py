@@ -1,19 +1,19 @@
-"""Area under the ROC curve of samples on many clients, which report their scores in groups.
+"""Area under the ROC curve (AUC) of the samples of many clients, estimated from histograms of scores.
 
-Bins divide the line of scores, equally for all clients. A client reports the numbers of its positive and of its
-negative samples with scores in ranges of bins. A reported range has at least ``least`` samples, or all samples. From
-the ranges of all clients follow an estimate of the AUC of all samples, and bounds: the order of a positive and a
-negative sample is known if their ranges are disjoint, and unknown if they overlap.
+All clients use the same bins, which divide the real line of scores. A client reports the numbers of its positive and
+negative samples with scores in ranges of bins, its groups. A reported range contains at least ``least`` samples, or
+all samples of the class. The groups of all clients determine an estimate of the AUC of all samples, and bounds. The
+order of a positive and a negative sample is known if their ranges are disjoint, and unknown if the ranges overlap.
 
-With ``least`` above 1, a reply locates fewer than ``least`` samples no more exactly than to a 32nd part of the line:
-the cuts can show that *some* sample lies in one of these parts. Within a part, groups show that ``least`` or more
-samples are in a range, and never that any of them is in one half of it. If ``least`` or more samples have scores in the
-same bin, their bin may be revealed.
+With ``least`` above 1, a reply locates fewer than ``least`` samples at most to within a 32nd part of the line. The cuts
+can show that *some* sample lies in one of these parts. Within a part, groups reveal that a range contains ``least`` or
+more samples, but never that a given half of the range contains one. If ``least`` or more samples have scores in one
+bin, a group may reveal the bin.
 
-If scores concentrate, a part of the line has many of them. The server then derives further places from the groups of
-all clients, which divide the line: between two places lies about a 32nd of the samples of either class. A client cuts
-its groups at these places, too, as between parts. Its new groups therefore lie in the old ones, and both together
-reveal no more than the new ones.
+If scores concentrate, one part of the line contains many samples. The server then derives further cut points from the
+groups of all clients. Each interval between these cut points contains about a 32nd of the samples of either class. A
+client also cuts its groups at these points, as it does between parts. The new groups are thus subsets of the old
+groups, so both together reveal no more than the new groups alone.
 """
 
 from __future__ import annotations
@@ -31,41 +31,40 @@ from fenchel.common.arrays import Vector
 from fenchel.common.errors import PayloadError, Place
 
 BINS = 1024
-"""Bins of the line before it is divided further: of equal width after a sigmoid."""
+"""Number of bins before any refinement, which have equal width after a sigmoid."""
 
 PARTS = 32
-"""Parts of the line, all of the same width but for whole bins, at whose ends it is cut before anything is halved."""
+"""Number of parts of the line, of equal width up to whole bins. Ranges are cut between parts before they are halved."""
 
 LEVELS = 4
-"""Largest number of times that the line is divided further."""
+"""Largest number of refinements of the bins."""
 
 CROWDED = 4
-"""A part of the line with more than so many times its share of the samples, both classes counting the same, asks for
-further places."""
+"""Ratio of a part's fraction of class-balanced samples to 1 / PARTS, above which the bins are refined."""
 
 Groups: TypeAlias = NDArray[np.int64]
-"""Samples of one client and class by ranges of scores, shape (groups, 3): the first bin of a range, the bin after its
-last, and how many samples have scores there. Ranges are in order and do not overlap; in between there are none."""
+"""Groups of the samples of one client and class, shape (groups, 3), with the columns first bin, bin after the last bin,
+and number of samples. The ranges are ordered and disjoint, and no sample lies between ranges."""
 
 
 Places: TypeAlias = NDArray[np.float64]
-"""Scores at which the line is divided further, shape (levels, PARTS - 1); each level follows the one before."""
+"""Further cut points of the line of scores, shape (levels, PARTS - 1), with one row for each refinement in order."""
 
 NO_PLACES: Places = np.empty((0, PARTS - 1))
 
 
 def edges_of(bins: int, places: Places) -> Vector:
-    """Return the scores that divide the line into bins, in order: those of the logistic curve, and further places."""
+    """Return the edges of the bins, increasing: equal steps of the logistic function, and further cut points."""
     return np.unique(np.concatenate([logit(np.arange(1, bins) / bins), places.ravel()]))
 
 
 def check_places(places: Places, **place: Unpack[Place]) -> None:
-    """Check places that the server sent.
+    """Check the further cut points that the server sent.
 
     Raises
     ------
     PayloadError
-        They are of another shape, or not finite.
+        If the cut points have an unexpected shape or are not finite.
     """
     what = "the bin edges between the ranges of scores"
     if places.ndim != 2 or places.shape[1] != PARTS - 1 or len(places) > LEVELS:
@@ -77,27 +76,27 @@ def check_places(places: Places, **place: Unpack[Place]) -> None:
 def score_groups(scores: Vector, bins: int, least: int, places: Places = NO_PLACES) -> Groups:
     """Divide scores into groups.
 
-    The range of all bins is cut between two of its :data:`PARTS`, nearest to the middle of all places that leave
-    ``least`` samples or none on either side; and so is each range that follows, down to single parts. A part
-    is halved, and each half again, as long as both hold ``least``: were an empty half cut off, a range that
-    is not halved would tell that there is a sample in either half. A range that cannot be cut is a group.
-    With ``least`` 1, where there is nothing to hide, empty halves are cut off and a group is a bin. Where
-    there are fewer samples than ``least``, they are one group in the range of all bins, which tells only
-    their number. What comes out is cut at the further places, level by level, by the rule for places between
-    parts.
+    The range of all bins is first cut recursively between its :data:`PARTS`. Each cut is the one nearest to the middle
+    of the range that leaves either ``least`` samples or none on each side. A single part is then halved recursively
+    while both halves contain ``least`` samples. Empty halves are not cut off within a part, because an uncut range
+    would then reveal a sample in each half. A range without a further cut is a group.
+
+    With ``least`` equal to 1 nothing is hidden, so empty halves are cut off, and each group is a single bin. Fewer
+    samples than ``least`` form one group with the range of all bins, which reveals only their number. Finally, groups
+    are cut at the further cut points, level by level, by the rule for cuts between parts.
 
     Parameters
     ----------
     scores
-        Finite, shape (n,).
+        Scores of the samples, shape (n,), finite.
     bins
-        Number of bins. Bin j has the scores s with ``j <= bins / (1 + exp(-s)) < j + 1``.
+        Number of bins before any refinement. Bin j contains the scores s with ``j <= bins / (1 + exp(-s)) < j + 1``.
     least
         Smallest number of samples in a group.
     places
-        Further places that divide the line. The ranges of groups then count all bins of :func:`edges_of`.
+        Further cut points. The ranges of groups then refer to all bins of :func:`edges_of`.
     """
-    # Scores are compared with the edges: mapped to (0, 1) themselves, they could change order by rounding.
+    # Edges are mapped to the scale of scores, because rounding could reorder scores mapped to (0, 1).
     edges = logit(np.arange(1, bins) / bins)
     before = _before(scores, edges)
     ranges = _divided([(0, bins)], lambda start, stop: _cut(before, start, stop, least))
@@ -114,13 +113,13 @@ def score_groups(scores: Vector, bins: int, least: int, places: Places = NO_PLAC
 
 
 def _before(scores: Vector, edges: Vector) -> list[int]:
-    """Return how many scores lie before each bin, and before the end, shape (bins + 1,)."""
+    """Return the cumulative number of scores before each bin, and before the end, shape (bins + 1,)."""
     counts = np.bincount(np.searchsorted(edges, scores, side="right"), minlength=edges.size + 1)
     return [0, *np.cumsum(counts).tolist()]
 
 
 def _divided(ranges: Iterable[tuple[int, int]], cut: Callable[[int, int], int | None]) -> list[tuple[int, int]]:
-    """Cut ranges, and what comes out, wherever they can be cut; in order."""
+    """Cut ranges recursively with ``cut``, and return the uncut ranges in order."""
     found, pending = [], list(ranges)[::-1]
     while pending:
         start, stop = pending.pop()
@@ -133,10 +132,10 @@ def _divided(ranges: Iterable[tuple[int, int]], cut: Callable[[int, int], int | 
 
 
 def _coarse_cut(before: Sequence[int], edges: Iterable[int], least: int, start: int, stop: int) -> int | None:
-    """Return the edge nearest to the middle of a range that leaves ``least`` samples or none on either side."""
+    """Return the edge nearest to the middle of a range that leaves ``least`` samples or none on each side."""
     if before[stop] == before[start]:
         return None
-    # Fixed places in a fixed order: no cut is fitted to the samples.
+    # Candidate edges and their order are fixed, so that no cut depends on individual samples.
     inside = sorted((edge for edge in edges if start < edge < stop), key=lambda edge: abs(2 * edge - start - stop))
     return next(
         (
@@ -149,12 +148,12 @@ def _coarse_cut(before: Sequence[int], edges: Iterable[int], least: int, start: 
 
 
 def _cut(before: Sequence[int], start: int, stop: int, least: int) -> int | None:
-    """Return where a range is cut, if it can be.
+    """Return the bin at which a range is cut, or ``None`` if no cut is allowed.
 
     Parameters
     ----------
     before
-        How many samples lie before each bin, shape (bins + 1,).
+        Cumulative number of samples before each bin, shape (bins + 1,).
     """
     bins = len(before) - 1
     edges = [k * bins // PARTS for k in range(1, PARTS)]
@@ -179,7 +178,7 @@ def check_groups(name: str, groups: Groups, bins: int, least: int, **place: Unpa
     groups
         Groups, integers of shape (groups, 3).
     bins
-        Number of bins that divide the line.
+        Number of bins.
     least
         Smallest number of samples in a group.
     **place
@@ -188,7 +187,7 @@ def check_groups(name: str, groups: Groups, bins: int, least: int, **place: Unpa
     Raises
     ------
     PayloadError
-        Their ranges are not ordered parts of the bins, or one holds too few samples.
+        If the ranges are not ordered, disjoint ranges of bins, or if a group contains too few samples.
     """
     start, stop, counts = groups.T
     if not groups.size:
@@ -206,22 +205,22 @@ def check_groups(name: str, groups: Groups, bins: int, least: int, **place: Unpa
 
 
 def samples_in(groups: Groups) -> int:
-    """Return how many samples the groups hold."""
-    return sum(groups[:, 2].tolist())  # Python's integers do not overflow, whatever a client sent
+    """Return the total number of samples in the groups."""
+    return sum(groups[:, 2].tolist())  # Python integers cannot overflow, even for malicious counts
 
 
 def grouped_auc(positives: Iterable[Groups], negatives: Iterable[Groups], bins: int) -> tuple[float, float]:
-    """Return the AUC of all samples, as far as their groups tell it, and how far it may be from the true one.
+    """Return an estimate of the AUC of all samples from their groups, and a bound on the estimate's error.
 
-    The true AUC lies within ``auc - error`` and ``auc + error``. The error is a bound: at one end is the AUC
-    that would follow if all pairs whose order is not known were in one order.
+    The true AUC lies between ``auc - error`` and ``auc + error``. The bound corresponds to the extreme case in which
+    all pairs of unknown order have the same order.
 
     Returns
     -------
     tuple[float, float]
-        The AUC if the samples of each group were spread evenly over the bins of its range, where two in the same bin
-        count half; and the error. If every group is a bin, it is half the share of pairs in the same bin. Both are nan
-        where a class is missing.
+        AUC for samples spread uniformly over the bins of each group's range, with pairs in one bin counted half, and
+        the error bound. If every group is one bin, the error is half the fraction of pairs in a common bin. Both
+        numbers are nan if a class is missing.
     """
     high, low = (np.concatenate([np.empty((0, 3), np.int64), *groups]) for groups in (positives, negatives))
     pairs = samples_in(high) * samples_in(low)
@@ -230,12 +229,12 @@ def grouped_auc(positives: Iterable[Groups], negatives: Iterable[Groups], bins: 
     lowest, highest = _pairs_in_order(low, high) / pairs, 1 - _pairs_in_order(high, low) / pairs
     above, below = _shares(high, bins), _shares(low, bins)
     even = float(above @ (np.cumsum(below) - below / 2))
-    auc = min(max(even, lowest), highest)  # as it is, but for rounding
+    auc = min(max(even, lowest), highest)  # the bounds can be violated by rounding only
     return auc, max(highest - auc, auc - lowest)
 
 
 def _shares(groups: Groups, bins: int) -> Vector:
-    """Return the share of the samples in each bin, shape (bins,), if those of a group are spread evenly."""
+    """Return the fraction of samples in each bin, shape (bins,), if each group is spread uniformly over its range."""
     start, stop, counts = groups.T
     steps = np.zeros(bins + 1)
     np.add.at(steps, start, counts / (stop - start))
@@ -245,7 +244,7 @@ def _shares(groups: Groups, bins: int) -> Vector:
 
 
 def _pairs_in_order(lower: Groups, higher: Groups) -> int:
-    """Return the number of pairs in which the whole range of the one lies below the whole range of the other."""
+    """Return the number of pairs of a lower and a higher sample whose ranges are disjoint and in this order."""
     order = np.argsort(lower[:, 1], kind="stable")
     ends = lower[order, 1]
     ended = [0]
@@ -256,16 +255,15 @@ def _pairs_in_order(lower: Groups, higher: Groups) -> int:
 
 
 def further_places(positives: Iterable[Groups], negatives: Iterable[Groups], edges: Vector) -> Vector | None:
-    """Return where else to divide the line, shape (PARTS - 1,), or ``None`` where no part of it holds too much.
+    """Return further cut points, shape (PARTS - 1,), or ``None`` if no part of the line contains too many samples.
 
-    The places are quantiles of all samples, both classes counting the same, as far as the groups tell. A bin
-    without an end is taken to reach 16 times as far from 0 as the edge that it begins at, so that saturated
-    scores come apart.
+    The cut points are quantiles of the class-balanced samples, estimated from the groups. An unbounded bin is assumed
+    to extend to 16 times its finite edge, so that saturated scores are separated.
 
     Parameters
     ----------
     edges
-        What divides the line into the bins of the groups.
+        Edges of the bins of the groups, shape (bins - 1,), increasing.
     """
     bins = edges.size + 1
     classes = [np.concatenate([np.empty((0, 3), np.int64), *groups]) for groups in (positives, negatives)]
@@ -278,6 +276,6 @@ def further_places(positives: Iterable[Groups], negatives: Iterable[Groups], edg
     coarse = np.interp(logit(parts), ends, reached)
     if np.diff(coarse, prepend=0.0, append=1.0).max() <= CROWDED / PARTS:
         return None
-    # Beyond the outermost edges places grow geometrically; asinh is a logarithm there, and a line about 0.
+    # Beyond the outermost edges, bin edges grow geometrically: asinh is logarithmic there, and linear near 0.
     places: Vector = np.unique(np.sinh(np.interp(parts, reached, np.arcsinh(ends))))
     return np.concatenate([places, np.full(PARTS - 1 - places.size, places[-1])])

@@ -1,4 +1,4 @@
-"""The largest eigenvalue of a data matrix, which decides how smooth an objective is."""
+"""Largest eigenvalue of a data matrix, which determines the smoothness of an objective."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fenchel.common.arrays import Matrix
 from fenchel.common.randomness import generator
 
 EXACT_UP_TO = 1000
-"""Side of the largest matrix that is decomposed completely: a fraction of a second."""
+"""Order of the largest matrix that is diagonalised exactly, which takes a fraction of a second."""
 
 
 def largest_eigenvalue(features: Matrix) -> float:
@@ -23,13 +23,13 @@ def largest_eigenvalue(features: Matrix) -> float:
     Parameters
     ----------
     features
-        X, shape (n, m).
+        Data matrix X, shape (n, m).
 
     Returns
     -------
     float
-        At most 1e-12 (relatively) above the eigenvalue if n or m is at most ``EXACT_UP_TO``, otherwise about one per
-        cent, and never more than the mean squared row norm, which bounds it as the trace. 0 if the matrix is empty.
+        Upper bound, never above the mean squared row norm, which is the trace. Its relative error is at most 1e-12 if n
+        or m is at most ``EXACT_UP_TO``, otherwise about one per cent. The bound is 0 for an empty matrix.
     """
     samples: int
     columns: int
@@ -47,7 +47,7 @@ def _entries(features: Matrix) -> NDArray[Any]:
 
 
 def _exact(features: Matrix) -> float:
-    """X^T X and X X^T have the same eigenvalues but for zeros; the smaller one is decomposed."""
+    """Diagonalise the smaller of X^T X and X X^T, whose non-zero eigenvalues are equal."""
     x: Any = features.astype(np.float64)
     gram: Any = x @ x.T if x.shape[0] <= x.shape[1] else x.T @ x
     dense: NDArray[np.float64] = gram if isinstance(gram, np.ndarray) else gram.toarray()
@@ -56,7 +56,7 @@ def _exact(features: Matrix) -> float:
 
 
 def _lanczos(features: Matrix) -> float:
-    """Converges from below, hence the margin of one per cent over a tolerance of a tenth of one."""
+    """Run Lanczos to a tolerance of 0.1 %, and add a margin of 1 %, because the estimate converges from below."""
     columns = features.shape[1]
 
     def apply(v: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Local solvers behind one interface: a client may use the one that suits its machine.
+"""Local solvers behind one interface, so that each client may use the solver that suits its machine.
 
 solved = solve(Tilted(objective, y), w, settings, random)
 """
@@ -25,14 +25,14 @@ __all__ = ["Solved", "Tilted", "chosen", "solve"]
 
 
 def solve(problem: Tilted, start: Vector, settings: Solver, random: np.random.Generator) -> Solved:
-    """Minimise the local problem, approximately, by the solver that the settings name.
+    """Minimise the local problem approximately with the solver that the settings name.
 
     Parameters
     ----------
     start
         Starting point of the solver, shape (d,). A copy in the objective's dtype is used.
     settings
-        Solver and its stopping rule.
+        Solver and its stopping criterion.
     random
         Source of all random numbers. Equal arguments give equal results, bit for bit, in one computing environment
         (:mod:`fenchel.common.environment`); only sgd and adam draw from it.

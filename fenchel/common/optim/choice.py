@@ -1,4 +1,4 @@
-"""Choice of the local solver for an objective, and its checks before any data are seen."""
+"""Choice of the local solver for an objective, and checks of the choice that need no data."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ LARGEST_HESSIAN = 2000
 
 
 def chosen(settings: Solver, objective: Objective) -> DefiniteSolver:
-    """Return the solver and the stopping rule that the settings select for an objective.
+    """Return the solver and the stopping criterion that the settings select for an objective.
 
-    ``auto`` is newton-cg for linear models that are smooth and strongly convex, and sgd for all others. Where no
-    rule is given, sgd and adam do 5 epochs, and the others solve to an accuracy of 1/4, which is what FedDCD
-    asks for (docs/algorithms/feddcd.md).
+    ``auto`` selects newton-cg for smooth and strongly convex linear models, and sgd for all other objectives. Without
+    a stopping criterion in the settings, sgd and adam run for 5 epochs. The other solvers reach an accuracy of 1/4,
+    which FedDCD requires (docs/algorithms/feddcd.md).
     """
     smooth = isinstance(objective, LinearObjective) and math.isfinite(objective.score_loss.smoothness)
     if isinstance(settings, AutoSolver):
@@ -48,7 +48,7 @@ def chosen(settings: Solver, objective: Objective) -> DefiniteSolver:
 
 
 def check_solver(settings: Solver, objective: Objective) -> None:
-    """Raise a ``SettingsError`` for a solver or stopping rule that cannot fit an objective with any data."""
+    """Raise a ``SettingsError`` for a solver or stopping criterion that fits an objective for no data set."""
     solver = chosen(settings, objective)
     check_fit(solver, objective, lambda: strong_convexity(objective), lambda: smoothness(objective))
 
@@ -56,7 +56,7 @@ def check_solver(settings: Solver, objective: Objective) -> None:
 def check_fit(
     solver: DefiniteSolver, objective: Objective, alpha: Callable[[], float | None], beta: Callable[[], float | None]
 ) -> None:
-    """Raise a ``SettingsError`` if a solver cannot solve a problem, or cannot keep its stopping rule.
+    """Raise a ``SettingsError`` if a solver cannot solve a problem, or cannot meet its stopping criterion.
 
     Parameters
     ----------
@@ -111,14 +111,14 @@ def check_fit(
 
 
 def strong_convexity(objective: Objective) -> float | None:
-    """Return the strong convexity that an objective has with any data, or ``None`` if it depends on the data."""
+    """Return the strong convexity of an objective for every data set, or ``None`` if it depends on the data."""
     if isinstance(objective, LinearObjective):
         return objective.strong_convexity
     return None if type(objective).strong_convexity is not Objective.strong_convexity else -math.inf
 
 
 def smoothness(objective: Objective) -> float | None:
-    """Return infinity if no data make an objective smooth, else ``None``."""
+    """Return infinity if an objective is smooth for no data set, else ``None``."""
     if isinstance(objective, LinearObjective):
         return None if math.isfinite(objective.score_loss.smoothness) else math.inf
     return None if type(objective).smoothness is not Objective.smoothness else math.inf

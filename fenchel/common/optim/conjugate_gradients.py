@@ -1,4 +1,4 @@
-"""The method of conjugate gradients (Nocedal and Wright, "Numerical Optimization", 2006, Algorithm 5.2)."""
+"""Method of conjugate gradients (Nocedal and Wright, "Numerical Optimization", 2006, Algorithm 5.2)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fenchel.common.arrays import Vector
 def conjugate_gradients(
     product: Callable[[Vector], Vector], b: Vector, *, tolerance: float, limit: int, flat: float = 0.0
 ) -> Vector:
-    """Return x with ``||A x - b|| <= tolerance``, shape (d,), or the iterate after ``limit`` products.
+    """Return a solution x with ``||A x - b|| <= tolerance``, shape (d,), or the iterate after ``limit`` products.
 
-    In a direction without curvature, the method stops and returns the latest iterate, or b in the first step.
+    The method stops at a direction without curvature. It then returns the latest iterate, or b in the first step.
 
     Parameters
     ----------
     product
-        Function that maps v to ``A v``, both of shape (d,), for a symmetric A.
+        Function that maps a vector v to ``A v``, both of shape (d,), for a symmetric matrix A.
     b
         Right-hand side, shape (d,).
     flat
-        Largest curvature ``v^T A v / ||v||^2`` that counts as none.
+        Largest curvature ``v^T A v / ||v||^2`` that counts as zero.
     """
     x, residual, direction = np.zeros_like(b), b.copy(), b.copy()
     square = float(residual @ residual)

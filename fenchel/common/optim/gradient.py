@@ -1,7 +1,8 @@
-"""Gradient descent on the whole shard, plain and accelerated.
+"""Gradient descent on the whole shard, with and without acceleration.
 
-Nesterov, "Lectures on Convex Optimization", 2018, section 2.2: constant momentum for strongly convex functions;
-the momentum of Beck and Teboulle ("A fast iterative shrinkage-thresholding algorithm", 2009) for others.
+Acceleration uses a constant momentum for strongly convex functions (Nesterov, "Lectures on Convex Optimization",
+2018, section 2.2). For other functions the momentum is that of Beck and Teboulle ("A fast iterative
+shrinkage-thresholding algorithm", 2009).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def _step_size(problem: Tilted, settings: GradientSolver) -> float:
 
 
 def _cure(problem: Tilted, settings: GradientSolver) -> str:
-    """Return advice for divergence. The limits are those of a quadratic function with curvature beta."""
+    """Return advice for errors on divergence, with the step-size limits for a quadratic function of curvature beta."""
     if not isinstance(settings.step_size, float):
         return NOT_OURS
     beta, most = problem.smoothness, 1 if settings.accelerated else 2
@@ -56,7 +57,7 @@ def _plain(point: Point, s: float, goal: StoppingCriterion) -> Solved:
 def _accelerated(point: Point, s: float, goal: StoppingCriterion) -> Solved:
     """Iterate ``w' = v - s grad phi(v);  v <- w' + m (w' - w)``.
 
-    The gradient is known at v, so v is the result if its gradient is small enough, and w otherwise.
+    Only the gradient at v is known. So the result is v if the gradient at v meets the stopping criterion, else w.
     """
     w, v, done = point.w, point, 0
     for m in _momenta(max(point.problem.strong_convexity, 0.0) * s):
@@ -72,7 +73,7 @@ def _accelerated(point: Point, s: float, goal: StoppingCriterion) -> Solved:
 
 
 def _momenta(sigma: float) -> Iterator[float]:
-    """Yield the momentum of each step; ``sigma`` is the strong convexity times the step size."""
+    """Yield the momentum of each step, given the strong convexity times the step size, ``sigma``."""
     while sigma:
         root = math.sqrt(min(sigma, 1.0))
         yield (1 - root) / (1 + root)

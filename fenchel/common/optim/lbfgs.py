@@ -1,4 +1,4 @@
-"""Limited-memory BFGS, by scipy's L-BFGS-B (Byrd, Lu, Nocedal, Zhu 1995)."""
+"""Limited-memory BFGS, based on L-BFGS-B of SciPy (Byrd, Lu, Nocedal, Zhu 1995)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fenchel.common.settings.solver import LbfgsSolver
 LINE_SEARCH = 40
 """Largest number of points in a line search."""
 
-_PAIRS = 10  # of steps and gradient changes that are kept
+_PAIRS = 10  # number of stored pairs of steps and gradient changes
 
 
 def lbfgs(problem: Tilted, start: Vector, settings: LbfgsSolver) -> Solved:
     """Minimise from ``start``, shape (d,).
 
-    Close to the minimiser the rounding errors of values end a line search, when the gradient is still about
-    the square root of what it can be. From there on the search goes by the height above the point where it
-    ended, as the trapezoidal rule gives it from the gradients: exact for a quadratic function, and free of
-    that error.
+    Close to the minimiser, rounding errors in function values stop the line search early. The relative accuracy of the
+    gradient is then only about the square root of the machine precision. The search therefore continues with
+    differences of function values that the trapezoidal rule computes from gradients. These differences are exact for a
+    quadratic function and free of that rounding error.
     """
     first = Point.of(problem, start)
     goal = goal_of(settings.stop, settings.kind, first)
@@ -35,7 +35,7 @@ def lbfgs(problem: Tilted, start: Vector, settings: LbfgsSolver) -> Solved:
         before = point
         point, steps = _search(before, _height_above(before), goal, goal.limit - done)
         done += steps
-        if point.norm > before.norm / 2:  # rounding rules the gradients too
+        if point.norm > before.norm / 2:  # rounding errors dominate the gradient as well
             point = min(point, before, key=lambda each: each.norm)
             break
     return goal.solved(point, done)
@@ -51,10 +51,10 @@ def _height_above(reference: Point) -> Callable[[Point], float]:
 
 
 def _search(first: Point, value: Callable[[Point], float], goal: StoppingCriterion, limit: int) -> tuple[Point, int]:
-    """Return where the search ends, and its number of iterations.
+    """Return the last point of the search, and the number of iterations.
 
-    scipy sees ``x = (w - first) / length`` and a function whose gradient starts with norm 1: its first step has
-    the length 1 in x, which is a gradient step ``1/beta`` in w, whatever the scale of the data.
+    SciPy minimises over ``x = (w - first) / length``, scaled so that the first gradient has norm 1. SciPy's first step
+    has length 1 in x. It is therefore a gradient step of size ``1/beta`` in w, independently of the scale of the data.
     """
     if limit < 1 or goal.reached(first):
         return first, 0
@@ -63,7 +63,7 @@ def _search(first: Point, value: Callable[[Point], float], goal: StoppingCriteri
     last = first
 
     def at(x: NDArray[np.float64]) -> Point:
-        """The end of a line search is mostly the point that it looked at last."""
+        """Return the point at ``x``, cached because a line search usually ends at the latest point."""
         w = (first.w + length * x).astype(first.w.dtype)
         for known in (last, first):
             if np.array_equal(w, known.w):

@@ -1,7 +1,7 @@
-"""Newton's method with backtracking: with the Hessian, or with products of it alone.
+"""Newton's method with backtracking, based on the Hessian or on Hessian-vector products.
 
-Nocedal and Wright, "Numerical Optimization", 2006, sections 3.1 and 7.1. The losses with a piecewise linear
-derivative have no Hessian at the corners of it; any one-sided value serves.
+The methods are those of Nocedal and Wright, "Numerical Optimization", 2006, sections 3.1 and 7.1. Losses with a
+piecewise linear derivative have no second derivative at its corners. Either one-sided value is valid there.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fenchel.common.optim.stopping import StoppingCriterion, goal_of
 from fenchel.common.settings.solver import NewtonCgSolver, NewtonSolver
 
 ARMIJO = 1e-4
-"""Share of the decrease predicted by the gradient that a step must achieve."""
+"""Fraction of the decrease predicted by the gradient that a step must achieve (Armijo's condition)."""
 
 HALVINGS = 60
 """Largest number of halvings of a step."""
 
-_PRODUCTS = 1000  # Hessian-vector products in one step of newton-cg at most
+_PRODUCTS = 1000  # limit on the Hessian-vector products in one step of newton-cg
 
 
 def newton(problem: Tilted, start: Vector, settings: NewtonSolver) -> Solved:
@@ -35,12 +35,12 @@ def newton(problem: Tilted, start: Vector, settings: NewtonSolver) -> Solved:
 
 
 def newton_cg(problem: Tilted, start: Vector, settings: NewtonCgSolver) -> Solved:
-    """Minimise from ``start``, shape (d,), solving ``H p = -g`` more exactly the smaller the gradient g is."""
+    """Minimise from ``start``, shape (d,), by solving ``H p = -g`` with a tolerance that shrinks with the norm of g."""
     first = Point.of(problem, start)
     goal = goal_of(settings.stop, settings.kind, first)
 
     def step(point: Point) -> Vector:
-        # Superlinear convergence, but never more exact than the goal makes use of.
+        # The forcing term gives superlinear convergence. Accuracy beyond the stopping criterion would be wasted.
         forcing = min(0.25, math.sqrt(point.norm / first.norm)) * point.norm
         tolerance = max(forcing, goal.threshold(point.w) / 2)
         return conjugate_gradients(point.hessian_vector, -point.gradient, tolerance=tolerance, limit=_PRODUCTS)
@@ -60,10 +60,10 @@ def _descend(point: Point, step: Callable[[Point], Vector], goal: StoppingCriter
 
 
 def _backtrack(point: Point, p: Vector) -> Point | None:
-    """Return the first of ``w + p, w + p/2, w + p/4, ...`` that is low enough; none where rounding forbids it.
+    """Return the first of the points ``w + p, w + p/2, w + p/4, ...`` with a sufficient decrease, or ``None``.
 
-    Close to the minimiser values no longer differ by more than their rounding errors, long before gradients do:
-    there a step has to make the gradient smaller.
+    Close to the minimiser, differences of function values vanish in rounding errors long before the gradient does. A
+    step must then decrease the norm of the gradient instead.
     """
     slope = float(point.gradient @ p)
     if not slope < 0:
@@ -81,10 +81,10 @@ def _backtrack(point: Point, p: Vector) -> Point | None:
 
 
 def _cholesky_step(point: Point) -> Vector:
-    """Return ``-H^{-1} g``, shape (d,); of H plus a multiple of the identity, where H is not definite."""
+    """Return ``-H^{-1} g``, shape (d,), with a multiple of the identity added to an H that is not positive definite."""
     matrix = _hessian(point)
     identity = np.eye(*matrix.shape, dtype=matrix.dtype)
-    largest = float(np.abs(matrix).max()) or 1.0  # 0 where a squared hinge is flat
+    largest = float(np.abs(matrix).max()) or 1.0  # the Hessian is zero where a squared hinge is flat
     shift = 0.0
     while True:
         try:
@@ -104,7 +104,7 @@ def _hessian(point: Point) -> Dense:
 
 
 def _hessian_of_linear(point: LinearPoint) -> Dense:
-    """Return block (k, l) for outputs k and l: ``X^T diag(second derivatives) X / n``, shape (K m, K m)."""
+    """Return the Hessian, shape (K m, K m), with blocks ``X^T diag(second derivatives) X / n`` for pairs of outputs."""
     objective, outputs = point.objective, point.objective.outputs
     features = objective.features
     samples, width = features.shape

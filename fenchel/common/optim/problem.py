@@ -20,12 +20,12 @@ from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.objectives.objective import Objective
 
 ROUNDING = 64
-"""Bound on the rounding error of a sum, in units in the last place."""
+"""Bound on the rounding error of a sum, in units in the last place (ulp)."""
 
 
 @dataclass(frozen=True)
 class Tilted:
-    """A client's objective with a linear term, and a quadratic one that ties the model to an anchor.
+    """Objective of a client plus a linear term and a quadratic penalty on the distance to an anchor.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Tilted:
 
     @property
     def dimension(self) -> int:
-        """Length d of a model."""
+        """Dimension d of a model."""
         return self.objective.dimension
 
     @property
@@ -88,7 +88,7 @@ class Tilted:
         return curved + self.proximal * v if self.proximal else curved
 
     def terms(self, w: Vector) -> tuple[float, float]:
-        """Return the values at ``w`` of the two terms that were added to the objective."""
+        """Return the values of the linear and the quadratic term at ``w``, shape (d,)."""
         tie = 0.0
         if self.anchor is not None:
             apart = w - self.anchor
@@ -96,7 +96,7 @@ class Tilted:
         return -float(w @ self.tilt), tie
 
     def slant(self, w: Vector) -> Vector:
-        """Return the gradient at ``w`` of the terms that were added to the objective, shape (d,)."""
+        """Return the gradient of the linear and the quadratic term at ``w``, both of shape (d,)."""
         if self.anchor is None:
             return -self.tilt
         return self.proximal * (w - self.anchor) - self.tilt
@@ -122,21 +122,21 @@ class Solved:
 
 
 class Point:
-    """Values of phi at one point, which are computed on first use and cached."""
+    """Value and derivatives of phi at one point, computed on first use and cached."""
 
     def __init__(self, problem: Tilted, w: Vector) -> None:
         self.problem, self.w = problem, w
 
     @staticmethod
     def of(problem: Tilted, w: Vector) -> Point:
-        """Return phi at the point ``w``, shape (d,), which the caller must not change afterwards."""
+        """Return the point at ``w``, shape (d,), an array that the caller must not change afterwards."""
         if isinstance(problem.objective, LinearObjective):
             return LinearPoint(problem, w, problem.objective)
         return Point(problem, w)
 
     @cached_property
     def own_value(self) -> float:
-        """Objective f(w), without the added terms."""
+        """Objective f(w), without the linear and the quadratic term."""
         return self.problem.objective.value(self.w)
 
     @cached_property
@@ -146,7 +146,7 @@ class Point:
 
     @cached_property
     def blur(self) -> float:
-        """Bound on the rounding error of differences of values."""
+        """Bound on the rounding error of differences of function values."""
         size = abs(self.own_value) + sum(map(abs, self.problem.terms(self.w)))
         return ROUNDING * float(np.finfo(self.w.dtype).eps) * size
 
@@ -162,7 +162,7 @@ class Point:
 
     @property
     def contributions(self) -> float:
-        """Magnitude of the samples' contributions to the gradient, which may cancel in their sum."""
+        """Magnitude of the samples' contributions to the gradient, before any cancellation in their sum."""
         return self.norm
 
     def hessian_vector(self, v: Vector) -> Vector:
@@ -171,7 +171,7 @@ class Point:
 
 
 class LinearPoint(Point):
-    """Point of a linear model. It caches the scores, so that a Hessian-vector product takes two passes."""
+    """Point of a linear model with cached scores, so that a Hessian-vector product takes two passes over the data."""
 
     def __init__(self, problem: Tilted, w: Vector, objective: LinearObjective) -> None:
         super().__init__(problem, w)
@@ -185,13 +185,13 @@ class LinearPoint(Point):
 
     @cached_property
     def own_value(self) -> float:
-        """f(w)."""
+        """Objective f(w), without the linear and the quadratic term."""
         losses = self.objective.score_loss.value(self.scores, self.objective.targets)
         return float(losses.sum(dtype=np.float64)) / self.objective.samples + self.objective.penalty(self.w)
 
     @cached_property
     def slopes(self) -> Dense:
-        """Derivative of each sample's loss in its scores, shape (n,) or (n, K)."""
+        """Derivative of each sample's loss with respect to its scores, shape (n,) or (n, K)."""
         return self.objective.score_loss.derivative(self.scores, self.objective.targets)
 
     @cached_property
@@ -202,7 +202,7 @@ class LinearPoint(Point):
 
     @property
     def contributions(self) -> float:
-        """Root mean square of the slopes times that of the samples' norms: bounds the mean of the products."""
+        """Root mean square of the slopes times that of the feature norms, a bound on the mean of their products."""
         features = self.objective.features
         entries = features.data if isinstance(features, sp.csr_array) else features
         squares = float(np.vdot(entries, entries)) * float(np.vdot(self.slopes, self.slopes))

@@ -1,19 +1,20 @@
-"""Stochastic dual coordinate ascent for the solution of a whole problem on one machine.
+"""Stochastic dual coordinate ascent for the centralised solution of a problem on one machine.
 
-Shalev-Shwartz and Zhang 2013; in the notation of docs/specifications/hyfdca.md, sections 1.1 to 1.5:
+The method is that of Shalev-Shwartz and Zhang 2013, in the notation of docs/specifications/hyfdca.md, sections 1.1 to
+1.5:
 
     P(w) = (l2/2) ||w||^2 + (1/N) sum_i c_i l_i(x_i^T w)
     D(alpha) = -(l2/2) ||w(alpha)||^2 - (1/N) sum_i c_i l_i*(-alpha_i)
     w(alpha) = (1/(l2 N)) sum_i c_i alpha_i x_i
 
-The weights c_i have mean 1. They are 1 where each sample counts alike, and n/(K n_k) where each of K clients does.
-``D(alpha) <= P(w)`` for every pair, so the gap between them bounds how far both are from the optimum. It
-is what the federated algorithms are measured against.
+The weights c_i have mean 1. They are all 1 if samples have equal weights, and n/(K n_k) if K clients have equal
+weights. Every pair satisfies ``D(alpha) <= P(w)``, so the duality gap bounds the distance of both values from the
+optimum. The federated algorithms are measured against this optimum.
 
-Coordinate ascent soon knows which dual variables end at an edge of their interval, but for the hinge it is
-slow to settle the others. There the dual objective is quadratic, and conjugate gradients settle all of
-them at once: every few passes they are run on the free variables alone (as in Moré and Toraldo 1991, with
-coordinate ascent in the place of projected gradients).
+Coordinate ascent quickly identifies the dual variables at an edge of their interval. For the hinge, the other, free
+variables converge slowly. The dual objective is quadratic in the free variables. So conjugate gradients optimise all
+free variables jointly every few passes (as in Moré and Toraldo 1991, with coordinate ascent in place of projected
+gradients).
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ class Solution:
     Attributes
     ----------
     dual
-        Dual variables ``alpha``, one for each sample, shape (N,), in the domain.
+        Dual variables ``alpha``, one for each sample, shape (N,), in the domain of the conjugate.
     primal
-        Model ``w(alpha)``, shape (m,).
+        Primal model ``w(alpha)``, shape (m,).
     primal_objective, dual_objective
-        Values ``P(w)`` and ``D(alpha)``, between which the optimum lies.
+        Primal and dual objectives ``P(w)`` and ``D(alpha)``, between which the optimum lies.
     passes
-        Number of visits to each sample.
+        Number of passes over the samples.
     """
 
     dual: Vector
@@ -62,26 +63,26 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """``P(w) - D(alpha)``."""
+        """Duality gap ``P(w) - D(alpha)``."""
         return self.primal_objective - self.dual_objective
 
 
 @dataclass(frozen=True)
 class DualProblem:
-    """The dual of a linear model's problem.
+    """Dual of the regularised problem of a linear model.
 
     Attributes
     ----------
     loss
-        Any of the five losses of one score.
+        Loss of a sample, one of the five losses of one score.
     features
-        All samples, shape (N, m), dense or CSR, float64.
+        Features of all samples, shape (N, m), dense or CSR, float64.
     targets
-        ``y``, shape (N,).
+        Targets ``y``, shape (N,).
     l2
-        ``lambda > 0``.
+        Weight ``l2 > 0`` of the ridge.
     weights
-        ``c``, shape (N,), positive, of mean 1; ``None``: all are 1.
+        Weights ``c`` of the samples, shape (N,), positive, of mean 1; ``None`` for equal weights.
     """
 
     loss: MarginLoss
@@ -92,7 +93,7 @@ class DualProblem:
 
     @classmethod
     def of(cls, loss: MarginLoss, shard: Shard, l2: float, weights: Vector | None = None) -> DualProblem:
-        """Return the problem that a shard of whole samples poses."""
+        """Return the problem of a shard, whose samples must have all features."""
         if not l2 > 0:
             raise SettingsError(
                 f"objective.l2: {l2:g} given, but SDCA solves the dual, which exists only for l2 > 0; raise l2, or "
@@ -105,30 +106,30 @@ class DualProblem:
 
     @property
     def samples(self) -> int:
-        """N."""
+        """Number N of samples."""
         return int(self.targets.shape[0])
 
     @property
     def curvature(self) -> Vector:
-        """``q_i = c_i ||x_i||^2 / (l2 N)``, shape (N,)."""
+        """Curvatures ``q_i = c_i ||x_i||^2 / (l2 N)``, shape (N,)."""
         squares = self.features * self.features
         return self.weighted(np.asarray(squares.sum(axis=1)) / (self.l2 * self.samples))
 
     def primal(self, dual: Vector) -> Vector:
-        """Return ``w(alpha)``, shape (m,)."""
+        """Return the primal model ``w(alpha)``, shape (m,)."""
         return (self.weighted(dual) @ self.features) / (self.l2 * self.samples)
 
     def weighted(self, values: Vector) -> Vector:
-        """Return ``c_i`` times the value of each sample, shape (N,)."""
+        """Return the values of the samples times their weights ``c_i``, shape (N,)."""
         return values if self.weights is None else self.weights * values
 
     def dual_objective(self, dual: Vector, w: Vector) -> float:
-        """Return ``D(alpha)``, with ``w`` that of ``alpha``."""
+        """Return the dual objective ``D(alpha)``, given ``w = w(alpha)``, shape (m,)."""
         conjugates = self.loss.conjugate(dual, self.targets)
         return float(-self.l2 / 2 * (w @ w) - self.weighted(conjugates).mean())
 
     def primal_objective(self, w: Vector) -> float:
-        """Return ``P(w)``."""
+        """Return the primal objective ``P(w)``."""
         losses = self.loss.value(self.features @ w, self.targets)
         return float(self.l2 / 2 * (w @ w) + self.weighted(losses).mean())
 
@@ -143,24 +144,24 @@ def solve(
     seed: int = 0,
     weights: Vector | None = None,
 ) -> Solution:
-    """Solve the problem of a whole data set.
+    """Solve the regularised problem of a linear model on a whole data set.
 
     Parameters
     ----------
     l2
         Weight of the ridge, above 0.
     max_passes
-        Stop after so many passes in any case; the gap of the solution tells.
+        Largest number of passes; the gap of the solution may then exceed the tolerance.
     seed
-        Decides the order of the samples in each pass.
+        Seed of the order of the samples in each pass.
     weights
-        How much each sample counts, shape (N,), positive, of mean 1; ``None``: all alike.
+        Weights of the samples, shape (N,), positive, of mean 1; ``None`` for equal weights.
     """
     problem = DualProblem.of(loss, shard, l2, weights)
     dual: Vector = np.zeros(problem.samples)
     curvature, passes = problem.curvature, 0
     while True:
-        w = problem.primal(dual)  # anew, so that rounding does not pile up
+        w = problem.primal(dual)  # recomputed in each pass to limit the accumulation of rounding errors
         found = Solution(dual, w, problem.primal_objective(w), problem.dual_objective(dual, w), passes)
         if found.gap <= tolerance or passes == max_passes:
             return found
@@ -172,16 +173,16 @@ def solve(
 
 
 def ascend(problem: DualProblem, dual: Vector, w: Vector, order: Indices, curvature: Vector) -> tuple[Vector, Vector]:
-    """Visit samples one after the other, and take the best step along each one's dual variable.
+    """Maximise the dual objective exactly along one dual variable after another.
 
     Parameters
     ----------
     dual, w
-        ``alpha``, shape (N,), and ``w(alpha)``, shape (m,); they are not changed.
+        Dual variables ``alpha``, shape (N,), and the model ``w(alpha)``, shape (m,). Both arrays stay unchanged.
     order
-        Positions of the samples to visit, any number of them.
+        Positions of the samples to visit, shape (n,), of any length.
     curvature
-        ``problem.curvature``, shape (N,).
+        Curvatures :attr:`DualProblem.curvature`, shape (N,).
     """
     step, w = scalar_step(problem.loss), w.copy()
     alpha, y, q = dual.tolist(), problem.targets.tolist(), curvature.tolist()
@@ -195,7 +196,7 @@ def ascend(problem: DualProblem, dual: Vector, w: Vector, order: Indices, curvat
             delta = step(alpha[i], float(x @ w[held]), y[i], q[i])
             if delta:
                 alpha[i] += delta
-                w[held] += (delta * scale[i]) * x  # a row names a column once
+                w[held] += (delta * scale[i]) * x  # no duplicate columns in a row, so += with an index array is safe
     else:
         for i in order.tolist():
             x = features[i]
@@ -207,19 +208,19 @@ def ascend(problem: DualProblem, dual: Vector, w: Vector, order: Indices, curvat
 
 
 def settle(problem: DualProblem, dual: Vector) -> Vector:
-    """Maximise over the dual variables inside their intervals, as far as the others' edges allow.
+    """Maximise jointly over the free dual variables, which lie inside their intervals, and clip the result.
 
-    Nothing is done for the logistic loss, whose dual objective is not quadratic.
+    For the logistic loss, whose dual objective is not quadratic, the dual variables are returned unchanged.
 
     Parameters
     ----------
     dual
-        ``alpha``, shape (N,), in the domain.
+        Dual variables ``alpha``, shape (N,), in the domain of the conjugate.
 
     Returns
     -------
     Vector
-        Shape (N,), in the domain, with a dual objective that is not lower.
+        Dual variables, shape (N,), in the domain, whose dual objective is at least that of ``dual``.
     """
     s = problem.loss.conjugate_curvature
     low, high = problem.loss.domain
@@ -232,7 +233,7 @@ def settle(problem: DualProblem, dual: Vector) -> Vector:
     slope = y - x @ w - s * start
     if problem.weights is None:
         change = _solve(x, s, problem.l2 * problem.samples, slope)
-    else:  # with root(c_i) times each variable the matrix is symmetric
+    else:  # Scaling variable i by sqrt(c_i) makes the matrix symmetric.
         root = np.sqrt(problem.weights[free])
         scaled = sp.csr_array(x.multiply(root[:, None])) if isinstance(x, sp.csr_array) else root[:, None] * x
         change = _solve(scaled, s, problem.l2 * problem.samples, root * slope) / root
@@ -246,7 +247,7 @@ def settle(problem: DualProblem, dual: Vector) -> Vector:
 
 
 def _solve(x: Matrix, s: float, scale: float, slope: Vector) -> Vector:
-    """Solve ``(s I + x x^T / scale) v = slope`` nearly, or go up where the matrix has no curvature."""
+    """Solve ``(s I + x x^T / scale) v = slope`` approximately, or return an ascent direction without curvature."""
     return conjugate_gradients(
         lambda v: s * v + x @ (v @ x) / scale,
         slope,

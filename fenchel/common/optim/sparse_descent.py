@@ -1,14 +1,14 @@
-"""Stochastic (sub)gradient descent on a linear model, at the cost of the samples that it touches.
+"""Stochastic (sub)gradient descent on a linear model, in time proportional to the non-zeros of the visited samples.
 
-A step shrinks every weight, by the ridge, and pulls it towards an anchor, if there is one; the loss itself
-moves only the weights of the features that the sample has. For a sparse sample of a hundred values among a
-million features, the first two would cost all the time. So the iterate is kept as
+In each step, the ridge shrinks every weight, and an optional anchor attracts every weight. The loss changes only the
+weights of the sample's non-zero features. For a sample with a hundred non-zeros among a million features, shrinking
+and attraction would dominate the cost. So the iterate is represented as
 
     v = s u + r c        (c: the anchor; s, r: numbers)
 
-where shrinking and pulling change ``s`` and ``r`` alone. This is the lazy scaling of Pegasos (Shalev-Shwartz,
-Singer, Srebro, Cotter, "Pegasos: primal estimated sub-gradient solver for SVM", 2011, section 2.4), with an
-anchor. It is exact: only the rounding differs from steps on ``v`` itself.
+where shrinking and attraction change only ``s`` and ``r``. This is the lazy scaling of Pegasos (Shalev-Shwartz,
+Singer, Srebro, Cotter, "Pegasos: primal estimated sub-gradient solver for SVM", 2011, section 2.4), extended by an
+anchor. The representation is exact: the result differs from that of steps on ``v`` only by rounding.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ def descend(
     pull: float = 0.0,
     anchor: Vector | None = None,
 ) -> Vector:
-    """Return where steps on ``loss + (l2/2) ||v||^2 + (pull/2) ||v - anchor||^2`` lead.
+    """Return the model after (sub)gradient steps on ``loss + (l2/2) ||v||^2 + (pull/2) ||v - anchor||^2``.
 
     A step on the batch B, with the scores ``z_i = x_i^T v``, is
 
         v <- v - step_size ( (1/|B|) sum_{i in B} l'(z_i) x_i  +  l2 v  +  pull (v - anchor) )
 
-    It costs the non-zero values of the batch, whatever the number of features m; beginning and end cost
-    O(m). Steps that are too long diverge, without a warning here: the result then has values that are not
-    finite, which the server refuses.
+    The cost of a step is proportional to the number of non-zero values in the batch. Only the initialisation and the
+    final conversion cost O(m) for m features. With a too large step size, the iterate diverges without an error. The
+    result then has non-finite values, which the server rejects.
 
     Parameters
     ----------
     objective
-        With one score a sample; its ``features`` may be dense or sparse.
+        Linear objective with one score per sample and dense or sparse features.
     start
-        Shape (m,); not changed.
+        Initial model, shape (m,). The array stays unchanged.
     batches
-        Rows of each step, as :meth:`LinearObjective.batches` draws them.
+        Positions of the samples of each step, as from :meth:`LinearObjective.batches`.
     step_size
-        At least 0.
+        Step size, at least 0.
     pull
         Weight of the anchor, at least 0.
     anchor
-        Shape (m,); needed only if ``pull`` is not 0.
+        Anchor, shape (m,), required only if ``pull`` is not 0.
 
     Returns
     -------
     Vector
-        Shape (m,), dtype of ``start``; the caller owns it.
+        Final model, shape (m,), of the dtype of ``start``, in a new array.
     """
     iterate = _Iterate(start.copy(), anchor if pull else None)
     shrink, shift = 1 - step_size * (objective.l2 + pull), step_size * pull
@@ -77,33 +77,33 @@ def descend(
 
 class _Batch(Protocol):
     def scores(self, v: Vector) -> Vector:
-        """Return ``X_B v``, shape (b,)."""
+        """Return the scores ``X_B v``, shape (b,)."""
 
     def subtract_from(self, v: Vector, weights: Vector) -> None:
-        """Do ``v -= X_B^T weights``, weights of shape (b,)."""
+        """Subtract ``X_B^T weights`` from ``v`` in place, given weights of shape (b,)."""
 
 
 class _Iterate:
-    """``v = s u + r c``; without an anchor ``v = s u``."""
+    """Iterate in the representation ``v = s u + r c``, or ``v = s u`` without an anchor c."""
 
     def __init__(self, u: Vector, c: Vector | None) -> None:
         self.s, self.r = 1.0, 0.0
         self.u, self.c = u, c
         tiny = float(np.finfo(u.dtype).tiny)
-        self._smallest, self._largest = tiny**0.25, tiny**-0.25  # far from under- and overflow of u
+        self._smallest, self._largest = tiny**0.25, tiny**-0.25  # range of |s| that keeps u from underflow and overflow
 
     def scores(self, batch: _Batch) -> Vector:
         scores = self.s * batch.scores(self.u)
         return scores if self.c is None else scores + self.r * batch.scores(self.c)
 
     def contract(self, factor: float, shift: float) -> None:
-        """``v <- factor v + shift c``."""
+        """Replace ``v`` by ``factor v + shift c``."""
         self.s, self.r = factor * self.s, factor * self.r + shift
-        if not self._smallest < abs(self.s) < self._largest:  # 0 too: a factor may be 0
+        if not self._smallest < abs(self.s) < self._largest:  # also rescale at s = 0, as a factor may be 0
             self.u, self.s, self.r = self.value(), 1.0, 0.0
 
     def subtract(self, batch: _Batch, weights: Vector) -> None:
-        """``v <- v - X_B^T weights``."""
+        """Replace ``v`` by ``v - X_B^T weights``."""
         batch.subtract_from(self.u, weights / self.s)
 
     def value(self) -> Vector:
@@ -139,13 +139,13 @@ class _SparseBatch:
         return self.x @ v
 
     def subtract_from(self, v: Vector, weights: Vector) -> None:
-        # Two samples may have a feature in common, so v[columns] -= ... would lose one of them.
+        # Samples may share a feature, and v[columns] -= ... would apply only one of their updates.
         np.subtract.at(v, self.x.indices, np.repeat(weights, np.diff(self.x.indptr)) * self.x.data)
 
 
 @dataclass(frozen=True)
 class _SparseSample:
-    """One row of a matrix, without the cost of cutting a matrix out of a matrix."""
+    """One row of a sparse matrix, accessed directly because SciPy's row slicing is slow."""
 
     columns: NDArray[np.signedinteger[Any]]
     values: Vector

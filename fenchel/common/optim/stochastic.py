@@ -1,4 +1,4 @@
-"""Stochastic gradient descent and Adam, for every objective: networks, and losses with corners."""
+"""Stochastic gradient descent and Adam for all objectives, including networks and non-smooth losses."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from fenchel.common.optim.problem import Solved, Tilted
 from fenchel.common.optim.stopping import diverged, too_long
 from fenchel.common.settings.solver import AdamSolver, SgdSolver
 
-_LOOK = 64  # steps between two looks at whether the iterate is finite: a look costs as much as a small batch
+# number of steps between checks that the iterate is finite, as a check costs as much as a small batch
+_LOOK = 64
 
-_EPSILON = 1e-8  # added to the root of the mean of squared gradients, as Kingma and Ba have it
+_EPSILON = 1e-8  # epsilon of Kingma and Ba, added to the root of the second moment
 
 
 def sgd(problem: Tilted, start: Vector, settings: SgdSolver, random: np.random.Generator) -> Solved:
-    """Do steps ``w <- w - step_size g`` from ``start``, shape (d,), with g the gradient on a mini-batch."""
+    """Iterate ``w <- w - step_size g`` from ``start``, shape (d,), with the gradient g on a mini-batch."""
     w, done = start.copy(), 0
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in _batches(problem, settings, random):
@@ -31,9 +32,9 @@ def sgd(problem: Tilted, start: Vector, settings: SgdSolver, random: np.random.G
 
 
 def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random.Generator) -> Solved:
-    """Do steps of Adam from ``start``, shape (d,).
+    """Run Adam from ``start``, shape (d,).
 
-    Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, Algorithm 1.
+    The method is Algorithm 1 of Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015.
     """
     w, t = start.copy(), 0
     m, v = np.zeros_like(w), np.zeros_like(w)
@@ -53,7 +54,7 @@ def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random
 
 
 def _check(w: Vector, settings: SgdSolver | AdamSolver) -> None:
-    """Refuse an iterate that is not finite."""
+    """Raise an error if the iterate is not finite."""
     if not np.isfinite(w).all():
         raise diverged(settings.kind, too_long("solver.step_size", settings.step_size, "give a smaller one"))
 

@@ -16,13 +16,13 @@ NOT_OURS = (
     "no step size of the solver's can be the cause, so the algorithm's own steps have diverged, or the features "
     "are too large (data.scale)"
 )
-"""Advice for divergence of a solver that chooses the length of its steps itself."""
+"""Advice on divergence for solvers that choose their own step sizes."""
 
 LIMIT = 10_000
 """Default limit on the number of iterations."""
 
 FLOOR = 32
-"""Units in the last place: a gradient this small, relative to what it is the sum of, is a rounding error."""
+"""Norm of a gradient, in ulps of the magnitude of its summands, below which rounding errors dominate."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class StoppingCriterion:
     limit
         Largest number of iterations.
     tolerance
-        Norm of the gradient that ends the solve, 0 for a fixed number of iterations.
+        Gradient norm at which the solver stops; 0 for a fixed number of iterations.
     floor, floor_per_norm
-        Coefficients of the smallest attainable norm, ``floor + floor_per_norm ||w||``, below which rounding dominates.
+        Coefficients of the smallest attainable gradient norm, ``floor + floor_per_norm ||w||``, due to rounding.
     kind
         Name of the solver, for errors.
     cure
@@ -51,40 +51,40 @@ class StoppingCriterion:
     cure: str = NOT_OURS
 
     def threshold(self, w: Vector) -> float:
-        """Return the norm of the gradient that ends the solve at ``w``, shape (d,)."""
+        """Return the gradient norm at which the solver stops at ``w``, shape (d,)."""
         if not self.floor:
             return self.tolerance
         return max(self.tolerance, self.floor + self.floor_per_norm * float(np.linalg.norm(w)))
 
     def reached(self, point: Point) -> bool:
-        """Return whether the gradient is small enough; 0 always is."""
+        """Return whether the gradient norm is at most the threshold, and raise an error for non-finite norms."""
         threshold = self.threshold(point.w)
         if not (math.isfinite(point.norm) and math.isfinite(threshold)):
             raise diverged(self.kind, self.cure)
         return point.norm <= threshold
 
     def solved(self, point: Point, iterations: int) -> Solved:
-        """Return the point as a solver's result; SettingsError as for :meth:`reached`."""
+        """Return the point as a solver's result, and raise an error as :meth:`reached` does."""
         self.reached(point)
         return Solved(point.w, iterations, point.norm)
 
 
 def diverged(kind: str, cure: str) -> DivergedError:
-    """Return the error of a solver whose iterates have left the range of numbers."""
+    """Return the error of a solver whose iterates have diverged to non-finite values."""
     return DivergedError(
         f"{kind} diverged, because its model or gradient is no longer finite; {cure}", key="solver.kind"
     )
 
 
 def too_long(key: str, step: float, limit: str) -> str:
-    """Return advice about a step size in the settings that made a solver diverge."""
+    """Return advice for a setting whose step size made a solver diverge."""
     return f"{key}: {step:g} is too long a step for this client's samples; {limit}"
 
 
 def goal_of(stop: Stopping, kind: str, first: Point, *, cure: str = NOT_OURS) -> StoppingCriterion:
     """Return the stopping criterion of a solver that starts at ``first``.
 
-    The accuracy delta is ensured by ``||grad phi(w)|| <= sqrt(delta) (alpha/beta) ||grad phi(w0)||``, because
+    The criterion ``||grad phi(w)|| <= sqrt(delta) (alpha/beta) ||grad phi(w0)||`` ensures the accuracy delta, because
     ``||w - w*|| <= ||grad phi(w)|| / alpha`` and ``||w0 - w*|| >= ||grad phi(w0)|| / beta``.
 
     Parameters
@@ -105,7 +105,7 @@ def goal_of(stop: Stopping, kind: str, first: Point, *, cure: str = NOT_OURS) ->
         limit,
         tolerance=math.sqrt(stop.accuracy) * alpha / beta * first.norm,
         floor=FLOOR * epsilon * (first.contributions + float(np.linalg.norm(first.problem.tilt))),
-        floor_per_norm=epsilon * beta,  # the rounding error of the model
+        floor_per_norm=epsilon * beta,  # gradient error due to rounding of the model, per unit of the model's norm
         kind=kind,
         cure=cure,
     )

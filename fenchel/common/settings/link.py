@@ -40,7 +40,8 @@ PRESETS: Final[Mapping[PresetName, Mapping[str, str]]] = MappingProxyType(
 
 _SECONDS: Final = MappingProxyType({"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "": 1.0})
 _PREFIXES: Final = MappingProxyType({"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9})
-_NUMBER: Final = r"\s*+((?:[0-9]++(?:\.[0-9]++)?|\.[0-9]++)(?:e[+-]?[0-9]++)?)\s*+"  # in one pass, however long
+# Possessive quantifiers avoid backtracking on long texts.
+_NUMBER: Final = r"\s*+((?:[0-9]++(?:\.[0-9]++)?|\.[0-9]++)(?:e[+-]?[0-9]++)?)\s*+"
 
 
 def _seconds(value: Any) -> Any:
@@ -59,7 +60,7 @@ def _bytes_per_second(value: Any) -> Any:
         return value
     found = re.fullmatch(_NUMBER + r"(?:([kMG]?)(bit|B)(?:/s)?|)\s*", value)
     if found is None:
-        # "20Mb" and "20mb" mean bits to some and bytes to others.
+        # "20Mb" and "20mb" are rejected, because they are ambiguous between bits and bytes.
         raise ValueError(f"expected bytes per second, or a rate with a unit such as 20Mbit or 1.5MB/s, given {value!r}")
     return float(found[1]) * _PREFIXES[found[2] or ""] / (8 if found[3] == "bit" else 1)
 

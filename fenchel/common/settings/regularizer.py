@@ -12,7 +12,7 @@ from fenchel.common.settings.section import Section
 class _Regularizer(Section):
     """Properties of h that algorithms check before a run."""
 
-    present: ClassVar[bool] = True  # whether there is a term at all
+    present: ClassVar[bool] = True  # False only without a regularisation term
     has_slope: ClassVar[bool] = True
     """True if subgradient steps on h are useful, which they are not for bounds and counts."""
 

@@ -23,7 +23,7 @@ from fenchel.common.settings.registry import algorithm_settings, asked_phases, b
 from fenchel.common.settings.section import RUN_NAME, Section, yaml_value
 from fenchel.common.settings.uplink import Downlink, Uplink
 
-_USUAL_GROUP = 5  # samples that share a range of scores at least
+_USUAL_GROUP = 5  # default for the smallest number of samples in a range of scores
 
 
 class Evaluation(Section):
@@ -53,7 +53,7 @@ class Evaluation(Section):
 
     @model_validator(mode="after")
     def _histograms_are_made(self) -> Self:
-        # Settings files contain all defaults, so only another value shows that it was chosen.
+        # Saved settings contain all defaults, so only a non-default value shows that the user set the key.
         if self.clients is False and self.histograms not in (None, _USUAL_GROUP):
             raise ValueError(
                 "evaluation.histograms is about what clients count when they evaluate, and with evaluation.clients: "
@@ -223,7 +223,7 @@ class RunSettings(Section):
     @field_validator("evaluation")
     @classmethod
     def _histograms_for_the_auc(cls, value: Evaluation, info: ValidationInfo) -> Evaluation:
-        # Maximising the AUC implies interest in it. In other runs clients disclose no more than the settings ask for.
+        # Only runs that maximise the AUC count by default, as counts disclose more of the clients' data.
         kind = getattr(info.data.get("objective"), "kind", None)
         if kind != "binary" or "histograms" in value.model_fields_set:
             return value
@@ -442,7 +442,7 @@ def read(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     path = shipped_or_own(path)
     values = read_mapping(path)
     data = values.get("data")
-    # A data file is looked for beside the settings first, wherever the command is given.
+    # A data file beside the settings file has priority over one in the working directory.
     if isinstance(data, dict) and isinstance(data.get("file"), str) and (path.parent / data["file"]).exists():
         data["file"] = str(path.parent / data["file"])
     for override in overrides:
@@ -490,7 +490,7 @@ def _override(values: dict[str, Any], override: str) -> None:
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of the settings, for editors; the built-in algorithms are spelled out."""
     schema = RunSettings.model_json_schema()
-    schema["description"] = schema["description"].partition("\n")[0]  # the rest is about Python
+    schema["description"] = schema["description"].partition("\n")[0]  # further paragraphs are for Python programmers
     variants = []
     for name, section in builtin_settings().items():
         variant = section.model_json_schema(ref_template="#/$defs/{model}")

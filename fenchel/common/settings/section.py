@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from fenchel.common.errors import SettingsError
 
-# The name of a run or a search, which its folder is called after; the schema shows it, too.
+# Pattern of the name of a run or a search, which is part of the folder's name and of the JSON Schema.
 RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
@@ -47,7 +47,7 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._values = 0
-        self._within: dict[yaml.Node | None, int] = {}  # how many values each node stands for
+        self._within: dict[yaml.Node | None, int] = {}  # number of values that each node expands to
 
     def fetch_flow_collection_start(self, TokenClass: Any) -> None:
         """Open a list or section in brackets; refuse one too deep, as each token costs time for each level above it."""
@@ -89,7 +89,7 @@ def _place(location: tuple[int | str, ...], values: Any, *, missing: bool) -> st
     return ".".join(key)
 
 
-_FORMS = {  # what a pattern asks for
+_FORMS = {  # descriptions of patterns for users
     RUN_NAME: "1 to 64 letters, digits, dots, dashes or underscores, the first a letter or digit"
 }
 _YAML_WORDS = {None: "null", True: "true", False: "false"}
@@ -105,7 +105,7 @@ def _brief() -> reprlib.Repr:
     brief = reprlib.Repr()
     brief.maxlevel = 4
     brief.maxlist = brief.maxtuple = brief.maxdict = 20
-    # Of a long text reprlib leaves out the middle, and here its end is to go.
+    # reprlib would omit the middle of a long text, whereas _given cuts the end. Hence the generous limits.
     brief.maxstring = brief.maxlong = brief.maxother = 400
     return brief
 
@@ -173,7 +173,7 @@ def _deeper(whole: str, path: Sequence[int | str], wrong: str) -> str:
     keys = []
     for part in path:
         fields = [field for each in found for name, field in each.model_fields.items() if name == part]
-        if fields:  # else it names a kind of section
+        if fields:  # parts without a field are tags of a union, not keys
             found = {section for field in fields for section in _sections(field.annotation)}
             keys.append(str(part))
     for each in sorted(found, key=lambda section: section.__name__):
@@ -197,7 +197,7 @@ def _meant(whole: str, place: tuple[int | str, ...], values: Mapping[str, Any]) 
     section: Any = values
     for part in path:
         if isinstance(section, Mapping):
-            section = section.get(part, section)  # parts that name a kind of section are no keys
+            section = section.get(part, section)  # tags of a union are not keys
     sections, known = [Section], set[str]()
     while sections:
         each = sections.pop()
@@ -206,7 +206,7 @@ def _meant(whole: str, place: tuple[int | str, ...], values: Mapping[str, Any]) 
         if isinstance(section, Mapping) and all(section.get(key) in kind for key, kind in kinds.items() if kind):
             known |= each.model_fields.keys()
     if wrong in known:
-        return ""  # it is spelt as it should be, but stands in the wrong place
+        return ""  # the key is spelt correctly, but stands in the wrong section
     alike = get_close_matches(str(wrong)[:64], known, n=1, cutoff=0.7)
     return f"did you mean {alike[0]}?" if alike else ""
 
@@ -224,8 +224,8 @@ def settings_error(error: ValidationError, values: Mapping[str, Any], source: st
     SettingsError
         One line for each key: the key, what was given, what is allowed.
     """
-    lines: list[tuple[str, str]] = []  # the key, and what is wrong with it
-    # By key and what was given: a value may be of several kinds.
+    lines: list[tuple[str, str]] = []  # pairs of a key and a description of the error
+    # Expected kinds by key and given value; pydantic reports one error for each alternative of a union.
     alternatives: dict[tuple[str, str], list[str]] = {}
     for problem in error.errors():
         key, given = _place(problem["loc"], values, missing=problem["type"] == "missing"), problem["input"]
@@ -237,7 +237,7 @@ def settings_error(error: ValidationError, values: Mapping[str, Any], source: st
         elif problem["type"] == "missing":
             lines.append((key, "required, but not given"))
         elif problem["type"] == "value_error":
-            lines.append((key, str(details["error"])))  # a check of our own: its words say what was given
+            lines.append((key, str(details["error"])))  # Fenchel's own validators already name the given value
         elif problem["type"] == "union_tag_not_found":
             chosen = details["discriminator"].strip("'")
             lines.append((f"{key}.{chosen}".removeprefix("."), "required, but not given"))
@@ -250,7 +250,7 @@ def settings_error(error: ValidationError, values: Mapping[str, Any], source: st
     places = {key for key, _ in (*lines, *alternatives)}
     for (key, shown), kinds in alternatives.items():
         if any(place.startswith(f"{key}.") for place in places):
-            continue  # it is of the kind that has a mistake within it
+            continue  # errors inside the value matter more than errors of other alternatives of the union
         lines.append((key, f"expected {', or '.join(dict.fromkeys(kinds))} (given {shown})"))
     if len(lines) == 1:
         key, wrong = lines[0]

@@ -100,7 +100,7 @@ def _form(value: Any) -> str | None:
     return f"form {found[0]}" if len(found) == 1 else None
 
 
-# The tags are no keys of a distribution: an error's place is worded from keys.
+# A tag contains a space, so that no tag equals a key when an error's location is translated into dotted keys.
 Distribution = Annotated[
     Annotated[Uniform, Tag("form uniform")]
     | Annotated[LogUniform, Tag("form log_uniform")]

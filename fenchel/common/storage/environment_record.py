@@ -11,7 +11,7 @@ from fenchel.common.environment import INDIFFERENT, SERVER, Environment, differe
 from fenchel.common.errors import CheckpointError
 from fenchel.common.storage.store import write_text
 
-_CHANGES = 10  # kept for each participant, so that no client can fill the record with changes
+_CHANGES = 10  # limit on the recorded changes of each participant, so that no client can flood the record
 
 
 @dataclass(frozen=True)

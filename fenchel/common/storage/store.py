@@ -109,7 +109,7 @@ def write_content(
         checksum = zlib.crc32(segment, checksum)
     with writing(path, owner):
         if sync and previous is not None and not path.exists():
-            settle(path.parent)  # the folder of a new file may be new, too
+            settle(path.parent)  # sync the parent folder as well, whose entry may be new
         with replacing(path, private=True, sync=sync, previous=previous) as file:
             length = len(content.descriptor).to_bytes(4, "little")
             file.write(_MAGIC + checksum.to_bytes(4, "little") + length)
@@ -154,7 +154,7 @@ def replacing(
     """
     temporary = path.with_name(path.name + ".new")
     try:
-        temporary.unlink(missing_ok=True)  # a remainder of a crash would keep its permissions
+        temporary.unlink(missing_ok=True)  # a file left behind by a crash would keep its old permissions
         with open(temporary, "xb", opener=owner_only if private else None) as file:
             yield file
             if sync:
@@ -164,14 +164,14 @@ def replacing(
             _keep(path, previous)
         temporary.replace(path)
     except BaseException:
-        with contextlib.suppress(OSError):  # on a full disk, an incomplete file would take space
+        with contextlib.suppress(OSError):  # remove the incomplete file, which would take space on a full disk
             temporary.unlink()
         raise
 
 
 def owner_only(path: str, flags: int) -> int:
     """Open a file that only its owner can read; an ``opener`` of :func:`open`."""
-    # The file gets its mode when it is created, so a key is at no moment readable by others.
+    # The mode is set at creation, so that a key is never readable by other users, not even briefly.
     return os.open(path, flags, 0o600)
 
 
@@ -203,7 +203,7 @@ def settle(folder: Path) -> None:
     if folder.is_mount():
         return
     for each in folder.absolute().parents:
-        with contextlib.suppress(PermissionError):  # an unreadable folder has nothing that this process made
+        with contextlib.suppress(PermissionError):  # skip unreadable folders, which contain no files of this process
             _sync_folder(each)
             if each.is_mount():
                 return

@@ -61,9 +61,11 @@ class TableLog:
     def __init__(self, path: Path, schema: pa.Schema, kept_rounds: int = 0) -> None:
         self._path = path
         self._schema = schema
-        pa.array([], pa.null())  # the first array makes Arrow import pandas where it is installed: not within a round
+        # The first array makes Arrow import pandas, if installed. A dummy array moves this import out of the rounds.
+        pa.array([], pa.null())
         earlier = read(path) if kept_rounds and exists(path) else None
-        fresh = path.with_suffix(".arrows.new")  # replaces the growing file once it holds the kept rows
+        # This temporary file replaces the growing file once the kept rows are written.
+        fresh = path.with_suffix(".arrows.new")
         with writing(_growing(path)), ExitStack() as stack:
             self._file = fresh.open("wb")
             stack.callback(_close_after_failure, self._file)
@@ -127,9 +129,9 @@ def read(path: Path) -> pa.Table:
         try:
             table = _read_growing(_growing(path))
         except FileNotFoundError:
-            # The run has ended, perhaps just now. Arrow's threads could prevent the process from ending.
+            # Arrow's threads could prevent the process from exiting.
             table = pq.ParquetFile(path).read(use_threads=False)
-        table.validate(full=True)  # reading values of a damaged table would give arbitrary errors, or none
+        table.validate(full=True)  # unchecked values of a damaged table could be wrong or raise arbitrary errors
         return table
     except _DAMAGE as error:
         if too_many_files(error):
@@ -149,5 +151,5 @@ def _read_growing(path: Path) -> pa.Table:
             try:
                 batches.append(reader.read_next_batch())
             except (StopIteration, *_DAMAGE):
-                break  # the end of the file, or a batch that a crash cut off
+                break  # end of the file, or a batch truncated by a crash
         return pa.Table.from_batches(batches, reader.schema)

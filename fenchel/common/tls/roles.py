@@ -14,7 +14,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 CLIENT_SCHEME = "fenchel"
 MONITOR_SCHEME = "fenchel-monitor"
 
-_REMEMBERED = 4096  # number of cached certificates
+_REMEMBERED = 4096  # largest number of cached certificates
 
 
 def is_monitor(certificate: x509.Certificate) -> bool:

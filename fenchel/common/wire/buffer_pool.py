@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-_BLOCK_BYTES = 32 << 20  # the largest threshold that glibc accepts
+_BLOCK_BYTES = 32 << 20  # largest mmap threshold that glibc accepts, in bytes
 KEPT_BYTES = 128 << 20
 
 
@@ -44,12 +44,12 @@ class BufferPool:
         self._kept_bytes = kept_bytes
         self._buffers: deque[NDArray[np.uint8]] = deque()
         self._total = 0
-        # The reference count of an idle buffer differs between versions of Python.
+        # Measure the reference count of an idle buffer, which differs between versions of Python.
         lent = [np.empty(1, np.uint8)]
         (self._idle,) = _references(lent)
         view = lent[0].data
         if _references(lent) <= [self._idle]:
-            self._kept_bytes = 0  # reference counts do not show views here, so no buffer is used again
+            self._kept_bytes = 0  # disable reuse, because reference counts do not reflect views in this interpreter
         del view
 
     def take(self, size: int) -> memoryview:

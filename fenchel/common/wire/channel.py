@@ -31,8 +31,8 @@ def options(keepalive: float) -> Options:
     return (
         ("grpc.keepalive_time_ms", milliseconds),
         ("grpc.keepalive_timeout_ms", milliseconds),
-        # The kernel enforces the timeout above, and gRPC itself this one. It is longer because an answer queues behind
-        # data in transit, which takes seconds on a slow link.
+        # The kernel enforces the timeout above, and gRPC the ping timeout. The ping timeout is longer, because a ping's
+        # acknowledgement queues behind data in transit for seconds on a slow link.
         ("grpc.http2.ping_timeout_ms", 3 * milliseconds),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
@@ -44,8 +44,8 @@ def options(keepalive: float) -> Options:
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 5000),
         ("grpc.max_reconnect_backoff_ms", 5000),
-        # A fixed flow-control window: enough for 100 Mbit/s around the world, and a bound on the memory of each
-        # connection. gRPC's own estimate would grow with the speed of the network.
+        # A fixed flow-control window suffices for 100 Mbit/s around the world and bounds the memory of each connection.
+        # The bandwidth probe of gRPC would enlarge the window on fast networks.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", 4 << 20),
         # A chunk travels in one HTTP/2 frame instead of 64, which saves up to 4 % of a round.

@@ -177,7 +177,7 @@ class _Dense(ArrayCodec):
         if len(shape) > _MAX_DIMENSIONS:
             raise PayloadError(f"the array has {len(shape)} dimensions; expected at most {_MAX_DIMENSIONS}")
         length = math.prod(shape) * dtype.itemsize
-        # NumPy refuses a shape whose non-zero lengths multiply to more than it can address, even without entries.
+        # NumPy rejects a shape whose non-zero dimensions multiply to more than its limit, even if the array is empty.
         if (length or math.prod(side or 1 for side in shape) * dtype.itemsize) > LARGEST:
             raise PayloadError(f"the array has the shape {shape}, which is impossible")
         return OutlinePart(item, self, dtype, shape, (length,))
@@ -259,7 +259,7 @@ class _Sparse(ArrayCodec):
         return Entries(value.values, (value.size,), value.indices)
 
     def bounds(self, least: int, most: int, itemsize: int, given: int | None) -> tuple[int, int]:
-        # A sender chooses the smallest encoding of the indices, which takes at most one bit for each entry.
+        # The smallest encoding of the indices, which every sender uses, takes at most one bit for each entry.
         indices = aligned(-(-most // 8))
         return (given or 0) * itemsize, indices + aligned((most if given is None else given) * itemsize)
 
@@ -364,7 +364,7 @@ _UNKNOWN = "it has no value of a kind that this version knows"
 
 def codec_of(kind: type) -> Codec | None:
     """Return the codec of values of a type, or ``None`` if they cannot be sent."""
-    found = _BY_TYPE.get(kind)  # finds all types but subclasses
+    found = _BY_TYPE.get(kind)  # subclasses are not found here
     return found or next((codec for codec in CODECS.values() if issubclass(kind, codec.types)), None)
 
 
@@ -424,7 +424,7 @@ def _named(code: pb.DType.ValueType) -> str:
 
 def _bytes_of(array: Array) -> Buffer:
     """Return the array's little-endian bytes in C order, without a copy where it has them already."""
-    array = np.asarray(array)  # drops the types of matrices and masked arrays
+    array = np.asarray(array)  # convert subclasses such as matrices and masked arrays to plain arrays
     as_it_is = array.flags.c_contiguous and array.dtype in _CODES
     contiguous = array if as_it_is else np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return contiguous.reshape(-1).view(np.uint8).data

@@ -29,9 +29,10 @@ from fenchel.proto import fenchel_pb2 as pb
 FRAME_BYTES = 1 << 20
 _OVERHEAD = 16  # bytes of the tags and lengths of a frame's two fields
 _HEAD_LIMIT = FRAME_BYTES - _OVERHEAD
-CHUNK_BYTES = FRAME_BYTES - 4096  # leaves room for the head of most messages
-_JOINED_BYTES = 512 << 10  # largest chunk in the head's frame: copying it takes less time than another frame
-_KEPT_BYTES = 64 << 20  # largest body of a broadcast whose frames are made once and kept
+CHUNK_BYTES = FRAME_BYTES - 4096  # size of a chunk in bytes, which leaves room for the head of most messages
+# Size limit in bytes of a chunk in the head's frame: copying a larger chunk takes longer than sending another frame.
+_JOINED_BYTES = 512 << 10
+_KEPT_BYTES = 64 << 20  # largest body of a broadcast whose frames are cached, in bytes
 
 Head: TypeAlias = pb.Hello | pb.Welcome | pb.Instruction | pb.Reply | pb.Farewell
 _HEADS: dict[int, type[Head]] = {1: pb.Hello, 2: pb.Welcome, 3: pb.Instruction, 4: pb.Reply, 5: pb.Farewell}
@@ -39,7 +40,7 @@ _WITH_BODY = (pb.Instruction, pb.Reply)
 _NUMBERS = {head: number for number, head in _HEADS.items()}
 _CHUNK = 15
 _PADDING = 15  # number of the padding field of Instruction and Reply
-_REMEMBERED = 1024  # cached lengths: most occurred in the previous round
+_REMEMBERED = 1024  # number of cached lengths, most of which recur every round
 
 
 def _varint(number: int) -> bytes:
@@ -63,7 +64,7 @@ def _padding(head: int, chunk: int) -> bytes:
     """
     tags = 2
     rest = tags + _varint_bytes(chunk)
-    # These sizes include every remainder, even if a longer head needs one more byte for its length.
+    # One of these sizes always completes the alignment, even if a longer head takes one more byte for its length.
     sizes = (0, *range(2, 18))
     size = next(size for size in sizes if (rest + _varint_bytes(head + size) + head + size) % ALIGNMENT == 0)
     return _field(_PADDING, size - tags) + bytes(size - tags) if size else b""
@@ -95,7 +96,7 @@ class Body:
         self._segments = encoded.segments
         self._starts = [0, *accumulate(len(segment) for segment in encoded.segments)]
         self._kept: dict[int, Buffer] | None = {} if shared and encoded.size <= _KEPT_BYTES else None
-        self._joined: tuple[bytes, bytes] = (b"", b"")  # the latest head, and the frame that begins with it
+        self._joined: tuple[bytes, bytes] = (b"", b"")  # latest head, and the frame that begins with this head
 
     def detach(self) -> None:
         """Make all frames if they are kept. The caller may change the arrays afterwards."""

@@ -28,7 +28,7 @@ SEED_BITS = 64
 MAX_SEEDED_SIZE = 1 << 27
 """Longest vector whose index set may be sent as a seed, because the receiver hashes each of its positions."""
 
-_LONGEST_VARINT = 9  # bytes of a number of 63 bits
+_LONGEST_VARINT = 9  # bytes of a varint of 63 bits
 _BLOCK = 1 << 13  # indices processed at a time; a multiple of 8, so that each block fills whole bytes
 _HASH_BLOCK = 1 << 15  # positions whose hashes fit the processor's cache
 _WORD = 1 << 64
@@ -51,7 +51,7 @@ def check_seed(seed: int, indices: Indices, size: int) -> None:
         own = _start(seed) + indices.astype(np.uint64)
         _mix(own, np.empty_like(own))
         largest = _finished(own).max()
-        # If as many hashes are as small as the largest of these as there are indices, these are the smallest.
+        # The set holds the smallest hashes if the number of hashes up to its largest equals its size.
         small = sum(np.count_nonzero(_finished(h) <= largest) for _, h in _mixed(seed, size))
         right = small == len(indices)
     if not right:
@@ -88,7 +88,7 @@ def smallest(indices: Indices, size: int, *, seeded: bool = False) -> Encoding:
     costs = {pb.BITMAP: size, pb.INDEX_LIST: len(indices) * _width(size)}
     if seeded and size <= MAX_SEEDED_SIZE:
         costs[pb.SEEDED] = SEED_BITS
-    if 8 * len(indices) <= min(costs.values()):  # each difference takes at least a byte
+    if 8 * len(indices) <= min(costs.values()):  # cannot be smaller: each difference takes at least a byte
         costs = {pb.DELTA_VARINT: bits(pb.DELTA_VARINT, indices, size), **costs}
     return min(costs, key=costs.__getitem__)
 
@@ -224,7 +224,7 @@ def _hashed_below(bound: int, seed: int, size: int) -> tuple[Indices, NDArray[np
     found = 0
     last = np.uint64(bound - 1)
     for start, h in _mixed(seed, size):
-        # The last step of the hash does not change the upper 31 bits, and only these decide.
+        # The upper 31 bits suffice for this comparison, and the last step of the hash does not change them.
         here = np.flatnonzero(h <= last)
         if found + len(here) > len(indices):
             room = len(indices) + _HASH_BLOCK

@@ -18,7 +18,7 @@ from fenchel.common.wire.values import Value, aligned
 from fenchel.proto import fenchel_pb2 as pb
 
 MAX_ARRAYS = 10_000
-_KEPT_BYTES = 4096  # largest descriptor that is cached: its sender is not trusted
+_KEPT_BYTES = 4096  # size limit of cached descriptors in bytes, because senders are untrusted
 
 
 class FloatSpan(NamedTuple):
@@ -49,7 +49,7 @@ class Outline(NamedTuple):
         offset = 0
         for part in self.parts:
             for place, length in enumerate(part.lengths, 1):
-                # The values of a sparse vector come last. Ciphertexts consist of integers.
+                # The values of a sparse vector are the last part. Ciphertexts contain no floating-point parts.
                 if part.dtype is not None and part.dtype.kind == "f" and place == len(part.lengths):
                     spans.append(FloatSpan(offset, offset + length, part.dtype))
                 offset += aligned(length)

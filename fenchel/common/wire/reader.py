@@ -23,7 +23,7 @@ from fenchel.common.wire.outline import FloatSpan, Outline, Outlines, Received
 from fenchel.common.wire.stream import Stream
 from fenchel.proto import fenchel_pb2 as pb
 
-SMALLEST_PIECE = 64 << 10  # smaller chunks in the middle of a message would cost more than they carry
+SMALLEST_PIECE = 64 << 10  # smallest chunk within a message, in bytes, to bound the overhead of frames
 
 _NOTHING = Outline((), 0)
 
@@ -92,13 +92,13 @@ class Assembly:
             if low >= high or self._suspicious:
                 continue
             if (low - span.start) % span.dtype.itemsize or (high - low) % span.dtype.itemsize:
-                self._suspicious = True  # a chunk ends within a number, which no correct sender does
+                self._suspicious = True  # correct senders never split a number between chunks
             else:
                 self._suspicious = not is_finite(np.frombuffer(self._buffer[low:high], span.dtype))
                 self._looked_at += high - low
 
     def _memory(self) -> memoryview:
-        # The operating system provides pages as bytes arrive, so a wrong announcement costs address space only.
+        # The kernel allocates pages on the first write, so an exaggerated announced size costs only address space.
         try:
             return (self._buffer_pool or BufferPool()).take(self.size)
         except MemoryError:
@@ -247,7 +247,7 @@ class MessageReader(Generic[HeadT]):
             begun = self._resumed(message.head)
             message.assembly, message.first_ns = begun.assembly, begun.first_ns
             return
-        # A body that came with its head is checked as a whole.
+        # A body in the same frame as its head is checked at once, and needs no spans.
         spans = () if message.is_whole else message.outline.float_spans()
         message.assembly = Assembly(message.outline.size, buffer_pool=self._buffer_pool, spans=spans)
 
@@ -308,7 +308,7 @@ class MessageReader(Generic[HeadT]):
         if begun is None or begun.head.sequence != head.sequence:
             raise self._error("resumed a message of which nothing is here")
         if begun.head.payload.SerializeToString() != head.payload.SerializeToString():
-            # The received bytes were checked and recorded as the arrays of the first descriptor.
+            # Bytes received before the interruption were checked against the first descriptor, so both must agree.
             raise self._error("resumed a message with other values than it had begun with")
         begun.assembly.rewind(head.resume)
         return begun

@@ -31,7 +31,7 @@ Form: TypeAlias = Literal["clear", "noisy", "pseudonyms", "sealed"]
 ABSURD = 1e30
 """Bound beyond which a model's loss or score is meaningless. Products of such numbers are still finite."""
 
-_NAME, _NAMES = 80, 400  # characters of one name, and of all names, in an error
+_NAME, _NAMES = 80, 400  # limits on the characters of one name, and of all names, in an error
 
 
 class Spec(Protocol):
@@ -197,7 +197,7 @@ class CipherSpec:
         """Raise a ``PayloadError`` for a value that is not encrypted, or differs in key, layout, count or additions."""
         if not isinstance(value, Ciphertexts):
             raise PayloadError(f"is {noun_of(value)}, expected an encrypted vector")
-        if value.key_id == self.key.id:  # of several differences, that of the key is to be reported
+        if value.key_id == self.key.id:  # a wrong key is reported below, before any other difference
             if value.layout != self.layout:
                 raise PayloadError(f"has {value.layout}; expected {self.layout}")
             if value.count != self.count:
@@ -295,7 +295,7 @@ class TypeSpec:
 
     def check(self, value: Value, finite: bool) -> None:
         """Raise a ``PayloadError`` for another type, and a ``NotFiniteError`` for numbers that are not finite."""
-        # A bool is an int in Python and must be refused as such, whereas an int is accepted as a float.
+        # In Python, bool is a subclass of int and must be rejected, whereas an int is accepted as a float.
         if type(value) is not self.kind and not (self.kind is float and type(value) is int):
             codec = codec_of(self.kind)
             noun = f"a {self.kind.__name__}" if codec is None or codec.is_scalar else codec.noun

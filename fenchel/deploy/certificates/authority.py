@@ -129,7 +129,7 @@ class Authority:
         for extension in extensions:
             builder = builder.add_extension(extension, critical=False)
         certificate = builder.sign(self.key, hashes.SHA256())
-        note(self.folder, certificate)  # at once, as only listed certificates can be revoked by name
+        note(self.folder, certificate)  # only recorded certificates can be revoked by name
         return certificate
 
 

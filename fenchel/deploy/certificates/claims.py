@@ -35,7 +35,7 @@ def claim(pool: Path, holder: str) -> str:
         for name in names:
             if (claims / name).exists() and (claims / name).read_text() == holder:
                 return name
-        # Creating a link is atomic, so that no claim is incomplete.
+        # A hard link is created atomically, so no reader sees an incomplete claim.
         draft = claims / f".{secrets.token_hex(8)}"
         draft.write_text(holder)
         try:

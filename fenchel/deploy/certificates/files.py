@@ -23,7 +23,7 @@ def write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
     return, so that a power failure does not bring back an old file, such as an old revocation list.
     """
     with explained(folder, "cannot be written"):
-        # Parent folders contain only names. They stay accessible for users who own a folder in them.
+        # Parent folders keep their permissions: they contain no secrets, and other users may own folders in them.
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         for name in files:

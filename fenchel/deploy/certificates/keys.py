@@ -25,7 +25,7 @@ PUBLIC_KEY_VARIABLE = "FENCHEL_PUBLIC_KEY"
 MOUNTED_SECRETS = Path("/run/secrets")
 """Folder of mounted secrets in containers."""
 
-_LONGEST = 1 << 20  # bytes of a file that are inspected, more than any key has
+_LONGEST = 1 << 20  # largest part of a file that is inspected, in bytes; every key is smaller
 
 
 def make_keys(
@@ -44,7 +44,7 @@ def make_keys(
     force
         Whether to replace existing keys. Values encrypted with them can no longer be decrypted.
     """
-    # Imported here, as server processes must not contain this code.
+    # Late import, because server processes must not load the code that decrypts.
     from fenchel.keys.shared import Secrets
 
     paths = folder / CLIENTS, folder / SERVER

@@ -23,7 +23,8 @@ from fenchel.deploy.certificates.pem import certificate_pem, certificates, key_p
 LEAF_DAYS = 397
 
 _ALWAYS = ("localhost", "127.0.0.1", "::1")
-_CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # X.509 allows 64; it is also a folder's name
+# X.509 allows at most 64 characters, and each name must be valid as a folder's name.
+_CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HOST_NAME = re.compile(r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_-]{1,63}")
 
 
@@ -160,7 +161,7 @@ def _make_participant(authority_folder: Path, folder: Path, name: str, scheme: s
 
 def _of_participant(name: str, scheme: str) -> list[x509.ExtensionType]:
     return [
-        # Strict verifiers require an alternative name. Clients have no host, so it is a URI.
+        # Strict verifiers require a subject alternative name. Clients have no host name, so they get a URI.
         x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"{scheme}:{name}")]),
         x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]),
     ]
@@ -185,7 +186,7 @@ def _make_leaf(
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    with contextlib.suppress(ValueError):  # not an address, so a host name
+    with contextlib.suppress(ValueError):  # a host name is not an IP address
         return x509.IPAddress(ip_address(host))
     try:
         ascii_name = host.encode("idna").decode()

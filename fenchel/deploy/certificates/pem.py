@@ -17,7 +17,7 @@ def certificates(pem: bytes, where: Path | str) -> list[x509.Certificate]:
     """Return the certificates in a file's bytes, at least one."""
     try:
         found = x509.load_pem_x509_certificates(pem)
-        for certificate in found:  # the library parses these parts only on access
+        for certificate in found:  # access every lazily parsed part, so that a malformed certificate fails here
             void = certificate.subject, certificate.extensions, public_key(certificate)
             del void
         return found

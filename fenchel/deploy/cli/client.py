@@ -194,7 +194,8 @@ def client(
             f"{len(data)} files given for {len(identities)} clients; give a file for each", key="--data"
         )
     local_data: list[DataProvider] = [OwnFile(path, label, identifier, limits) for path in data or ()]
-    local_data = local_data or [LocalData()] * len(identities)  # one, which loads a data set once
+    # One shared provider, which loads each data set only once.
+    local_data = local_data or [LocalData()] * len(identities)
     trust_limits = TrustLimits(
         frozenset(allow or ()),
         frozenset(allow_file or ()),
@@ -204,9 +205,10 @@ def client(
         max_journal_bytes,
         plaintext=allow_plaintext,
         any_run=any_run,
-        error_texts=bundle is not None or sys.stderr.isatty(),  # never into files between organisations
+        # Texts of errors in outside code may contain data, so they never enter log files between organisations.
+        error_texts=bundle is not None or sys.stderr.isatty(),
     )
-    dialled = relays or [server] * len(identities)  # fenchel up gives each of its clients a relay of its own
+    dialled = relays or [server] * len(identities)  # with emulated links, fenchel up starts one relay per client
     participants = [
         Participant(
             name=each,
@@ -228,7 +230,7 @@ def client(
     last: list[str] = []
 
     def report(event: str) -> None:
-        if event not in last:  # a client that waits would say the same again and again
+        if event not in last:  # a waiting client repeats the same event
             last[:] = [*last[-50:], event]
             say(plain(event), console)
 

@@ -18,7 +18,7 @@ app = typer.Typer(
     help="Data sets: list, fetch, import, and show how a run divides one; features of images.", no_args_is_help=True
 )
 
-_COLUMN_WIDTH = 6  # of a client in the terminal; the picture has room for all clients
+_COLUMN_WIDTH = 6  # width of a client's column in the terminal, in characters
 
 
 @app.command("list")

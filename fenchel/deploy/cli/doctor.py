@@ -20,7 +20,7 @@ from fenchel.deploy.cli.options import DEFAULT_LISTEN, JsonOption
 from fenchel.deploy.cli.printing import print_json
 from fenchel.deploy.launch.launchers.choice import LAUNCHERS
 
-_PATIENCE = 10.0  # seconds for an answer of a program
+_PATIENCE = 10.0  # timeout for an external program, in seconds
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class Order:
             os.environ.clear()
             os.environ.update(self.environment)
         os.chdir(self.folder)
-        if sys.platform == "darwin":  # its linear algebra survives no fork
+        if sys.platform == "darwin":  # Apple's linear algebra library does not work after a fork
             os.execv(sys.executable, [sys.executable, "-P", "-m", "fenchel", *self.words])  # noqa: S606
         sys.argv = ["fenchel", *self.words]
         command_line()
@@ -73,12 +73,13 @@ class Order:
 
 def _serve(control: socket.socket) -> Order | None:
     """Fork a child for each order; return the order in the child, and ``None`` in the parent after the last order."""
-    running: dict[int, int] = {}  # where to write the exit code, by process
+    running: dict[int, int] = {}  # file descriptor for the exit code, by process id
     wake, woken = socket.socketpair()
     wake.setblocking(False)
     signal.set_wakeup_fd(wake.fileno())
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; those that it forked hear it, too
+    # Ignore Ctrl-C in the terminal, which also reaches the forked processes.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with wake, woken, selectors.DefaultSelector() as selector:
         selector.register(control, selectors.EVENT_READ)
         selector.register(woken, selectors.EVENT_READ)
@@ -114,7 +115,7 @@ def _reap(running: dict[int, int]) -> None:
         status = running.pop(pid)
         try:
             os.write(status, os.waitstatus_to_exitcode(state).to_bytes(LENGTH, signed=True))
-        except BrokenPipeError:  # the reader is gone
+        except BrokenPipeError:  # the client that requested the process has exited
             continue
         finally:
             os.close(status)
@@ -122,7 +123,7 @@ def _reap(running: dict[int, int]) -> None:
 
 def main() -> None:
     """Import the modules that processes need, then fork for each order."""
-    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))  # linear algebra must have no threads that a fork would lose
+    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))  # one thread for linear algebra, as a fork does not copy threads
     set_up_process()
     import fenchel.algorithms.registry
     import fenchel.client.client_process

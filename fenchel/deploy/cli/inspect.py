@@ -19,7 +19,7 @@ from fenchel.common.settings.run import json_schema, load
 from fenchel.deploy.cli.options import InsecureOption, JsonOption, SetOption
 from fenchel.deploy.cli.printing import plain_table, print_json, say, warn_of, wide
 
-_ANY_WIDTH = 1000  # columns: wider than any table, to measure what it would take
+_ANY_WIDTH = 1000  # console width in columns that exceeds every table, used to measure a table's natural width
 
 
 def check(

@@ -34,7 +34,7 @@ def set_up_process() -> None:
     An import of this module does not set them, because a library must not change its host process.
     """
     grpc_engine.choose()
-    for name in ONE_THREAD:  # also in the processes that this one starts
+    for name in ONE_THREAD:  # child processes inherit these environment variables
         os.environ.setdefault(name, "1")
 
 
@@ -105,7 +105,7 @@ def main() -> NoReturn:
     log_to_terminal(logging.WARNING)
     find_own_modules()
     try:
-        # Outside of standalone mode typer returns the code of typer.Exit, and raises what went wrong.
+        # With standalone_mode=False, typer returns the code of typer.Exit and re-raises all other exceptions.
         code = application()(prog_name="fenchel", standalone_mode=False)
     except FenchelError as error:
         _complain(str(error))
@@ -113,18 +113,18 @@ def main() -> NoReturn:
     except (typer.Abort, KeyboardInterrupt, asyncio.CancelledError):
         code = INTERRUPTED
     except Exception as error:
-        if hasattr(error, "show"):  # typer's own usage errors know how to show themselves
+        if hasattr(error, "show"):  # usage errors of typer have a method show
             error.show()
             code = 2
-        elif too_many_files(error):  # where no file of the run was to be opened, but a module, for instance
+        elif too_many_files(error):  # for example, an import exceeded the limit on file descriptors
             _complain(f"{error}; allow this process more files (ulimit -n), and start again")
             code = TooManyFilesError.exit_code
-        elif (own := outside(error)) is not None:  # its author looks for the lines there
+        elif (own := outside(error)) is not None:  # a defect in the user's own code
             traceback.print_exception(type(error), error, own)
             code = 1
         else:
             raise
-    if code == INTERRUPTED:  # of a Ctrl-C typer tells only the code
+    if code == INTERRUPTED:  # for Ctrl-C, typer returns only this exit code
         _complain("interrupted")
     sys.exit(code or 0)
 

@@ -15,7 +15,8 @@ from fenchel.common.errors import SettingsError
 from fenchel.common.settings.registry import names
 
 _MODULE, _CLASS, _SUFFIX = "my_algorithm", "MyAlgorithm", ".template"
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")  # a Python identifier that a run may have, too
+# Names that are valid both as a Python identifier and as a run's name.
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 
 def new(

@@ -9,12 +9,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-_FILE_WIDTH = 160  # columns of a table in a file or a pipe
+_FILE_WIDTH = 160  # width of tables in files and pipes, in columns
 
 
 def console_for(as_json: bool, quiet: bool) -> Console:
     """Return the console for the progress and outcome of a run."""
-    # A live display of a silent console would keep what others write to the terminal, hence no terminal.
+    # A quiet console must not count as a terminal, as its live display would swallow other output to the terminal.
     return Console(stderr=as_json, quiet=quiet, force_terminal=False if quiet else None)
 
 

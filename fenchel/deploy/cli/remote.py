@@ -27,7 +27,7 @@ def _client() -> NoReturn:
         code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
         raise
     finally:
-        with suppress(BrokenPipeError):  # nothing waits for it any more
+        with suppress(BrokenPipeError):  # the reader of the exit code may have exited
             os.write(report, b"%d\n" % code)
 
 

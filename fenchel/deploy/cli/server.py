@@ -156,12 +156,13 @@ def _explaining(listen: str, credentials: Credentials | None, seconds: float) ->
     try:
         yield
     except FenchelError as error:
-        if seconds and not isinstance(error, TooManyFilesError):  # after which a supervisor starts the server again
+        # After a TooManyFilesError, a supervisor restarts the server, so clients just reconnect.
+        if seconds and not isinstance(error, TooManyFilesError):
             from fenchel.server.coordinator import reason_for_clients
             from fenchel.server.transport.refusal import refuse
 
             warn_of(f"the server ends by an error; for {seconds:g} s it answers clients that dial in with the reason")
-            with suppress(asyncio.CancelledError, KeyboardInterrupt):  # Ctrl-C ends the wait, not the account of it
+            with suppress(asyncio.CancelledError, KeyboardInterrupt):  # Ctrl-C only ends the wait
                 interruptible(refuse(listen, credentials, reason_for_clients(error), seconds))
         raise
 

@@ -112,7 +112,7 @@ def _counted(settings: RunSettings, wanted: Weighting | None) -> tuple[Weighting
     own = algorithm.minimises(settings.participation.sampler)
     partition = settings.data.partition
     if own == "uniform" and isinstance(partition, GridPartition | RaggedPartition) and partition.feature_groups > 1:
-        own = None  # no client has a loss of its own
+        own = None  # with several feature groups, clients have no individual losses to weight uniformly
     chosen = wanted or own or "samples"
     alike = f"{what[chosen]} counts alike"
     if own is None:

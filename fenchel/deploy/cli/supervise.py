@@ -24,9 +24,9 @@ from pathlib import Path
 from fenchel.common.errors import INTERRUPTED, SettingsError, TooManyFilesError
 from fenchel.common.storage.run_folder import RunFolder
 
-_RESTARTS = 10  # a process that is killed, or runs out of files, more often will not get through
+_RESTARTS = 10  # largest number of restarts of a process
 _FENCHEL = (sys.executable, "-m", "fenchel")
-_SIGNALLED = 128  # an exit code from here on is that of a process that a signal ended
+_SIGNALLED = 128  # smallest exit code by which shells report that a signal killed a process
 
 
 def keep_going(command: Callable[[], Sequence[str]]) -> int:
@@ -113,7 +113,8 @@ def _say(words: str) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Parse the command line, supervise the process, and return the exit code."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # containers are stopped so: as by Ctrl-C
+    # Container engines stop processes with SIGTERM, which is treated like Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     match words:
         case ["client", *rest]:
             return keep_going(lambda: (*_FENCHEL, "client", *rest))

@@ -78,7 +78,7 @@ def tune(
     paths = {"tuning folder": folder.path, "study": folder.study, "best settings": folder.best}
     paths |= {"front": folder.front, "plot": folder.figure}
     for name, path in paths.items():
-        if path.exists():  # a plot needs matplotlib
+        if path.exists():  # without matplotlib there is no plot
             console.print(f"{name:14} {path}", soft_wrap=True)
 
 

@@ -155,7 +155,7 @@ def up(
         folder = folder or RunFolder(runs / "RUN")
         deployment: Deployment | OneProcess
         if in_process:
-            # Only here: in any other case this process is a server, and must not have what decrypts.
+            # Late import, because a process that is only a server must not load the code that decrypts.
             from fenchel.deploy.launch.in_process import OneProcess
 
             deployment = OneProcess(chosen, folder, number, resume=checkpoint, own=own)
@@ -269,12 +269,12 @@ def _words(options: Mapping[str, object]) -> list[str]:
 
 def _wait_for(job: SlurmJob, resumed: Path | None, as_json: bool, quiet: bool) -> None:
     """Begin or resume a run in a Slurm job, and show its log."""
-    console = Console(stderr=as_json or quiet)  # a quiet job logs its errors
+    console = Console(stderr=as_json or quiet)  # the log of a quiet job contains only errors
     code, folder = interruptible(job.run(partial(say, console=console)))
     if code:
         raise typer.Exit(code)
     if as_json or quiet:
-        # A job that was started again before its first checkpoint has left a folder of its first attempt.
+        # If Slurm restarted the job before its first checkpoint, there are several run folders: take the latest.
         run = RunFolder(resumed or max(folder.iterdir(), key=lambda path: path.stat().st_mtime))
         found = json.loads(run.summary.read_text()) | {"folder": str(run.path)}
         print(json.dumps(found) if as_json else run.path)  # noqa: T201

@@ -26,7 +26,7 @@ from fenchel.deploy.invitations.invitation import HOST_NAME, Invitation
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import SigningStub
 
-_PATIENCE = 15.0  # seconds
+_PATIENCE = 15.0  # deadline of a call to the signing service, in seconds
 _REFUSALS = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.INTERNAL)
 
 
@@ -57,7 +57,7 @@ async def accept(invitation: Invitation, folder: Path) -> ec.EllipticCurvePublic
             f"the authority sent a certificate for {common_name(made)!r:.100}, expected {invitation.name!r}; ask for a "
             "new token"
         )
-    # The certificate is written last: without it, the call is repeated.
+    # The certificate is written last, because the call is repeated until a certificate exists.
     write(folder, {AUTHORITY: reply.authority, CERTIFICATE: reply.certificate}, force=True)
     return key.public_key()
 

@@ -204,7 +204,8 @@ async def inviting(
             ("grpc.max_concurrent_streams", 1),
             ("grpc.server_handshake_timeout_ms", 10_000),
             ("grpc.max_connection_idle_ms", 10_000),
-            ("grpc.max_connection_age_ms", 1000 * _CALL_SECONDS),  # also ends calls with endless messages
+            # This limit also terminates calls that stream messages without end.
+            ("grpc.max_connection_age_ms", 1000 * _CALL_SECONDS),
             ("grpc.max_connection_age_grace_ms", 1000),
             ("grpc.so_reuseport", 0),
         ),

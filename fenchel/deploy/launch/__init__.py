@@ -1,1 +1,1 @@
-"""Launchers: a federation in one process, on this machine, or by the command line."""
+"""Start of federations: in one process, or in client processes that an engine starts."""

@@ -1,6 +1,7 @@
-"""Certificates, keys and secrets of a client process, which it reads from its standard input and keeps in memory.
+"""Certificates, keys and secrets that a client process reads from its standard input and keeps in memory.
 
-The first line is a JSON object: the PEM texts of each client, by its id, and the length of the secrets that follow.
+The first line is a JSON object with the PEM texts of each client, by client id, and the length of the secrets. The
+secrets follow the first line.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, BinaryIO
 from fenchel.common.errors import CredentialError
 from fenchel.common.tls.credentials import Credentials
 
-_LONGEST = 64 << 20  # bytes of a bundle that are read at most
+_LONGEST = 64 << 20  # size limit of a bundle, in bytes
 _PARTS = ("authority", "certificate", "key")
 
 
@@ -27,25 +28,25 @@ class Bundle:
     Attributes
     ----------
     identities
-        Certificate and key of each client, by its id; ``None`` without TLS.
+        Certificate and key of each client, by client id; ``None`` without TLS.
     secrets
-        File of the secrets that clients share; ``None`` where nothing is encrypted. The process of the server never
-        reads it.
+        File with the secrets that clients share; ``None`` without encryption. The server's process never reads this
+        file.
     """
 
     identities: Mapping[str, Credentials | None]
     secrets: Path | None = None
 
     async def send(self, descriptor: int) -> None:
-        """Write the bundle into a pipe that stays open, but where this fails or is cancelled.
+        """Write the bundle to a pipe, which stays open unless the write fails or is cancelled.
 
-        A reader that has ended already is no error here: its exit code says why.
+        A client process that has exited already is not an error here, because its exit code gives the reason.
         """
         try:
-            # A thread that goes on when this is cancelled must not write to a descriptor that then means another file.
+            # A duplicate, because the thread survives a cancellation and must not write to a reused file descriptor.
             await asyncio.to_thread(_write, os.dup(descriptor), self._line())
             if self.secrets is not None:
-                # By a process of its own, as this one is the server's.
+                # A separate process copies the secrets, because the server's process must not read them.
                 copying = await asyncio.create_subprocess_exec("cat", str(self.secrets), stdout=descriptor)
                 await copying.wait()
         except BrokenPipeError:
@@ -55,7 +56,7 @@ class Bundle:
             raise
 
     def _line(self) -> bytes:
-        """Return all but the secrets."""
+        """Return the first line of the bundle, which excludes the secrets."""
         texts = {
             name: None if pair is None else {part: getattr(pair, part).decode() for part in _PARTS}
             for name, pair in self.identities.items()
@@ -66,19 +67,19 @@ class Bundle:
 
 @dataclass(frozen=True)
 class ReceivedBundle:
-    """A bundle as the client process has read it: ``secrets`` is the text of the file."""
+    """Bundle that a client process has read, with the secrets as text."""
 
     identities: Mapping[str, Credentials | None]
     secrets: str | None
 
     @classmethod
     def read(cls, stream: BinaryIO, source: str) -> ReceivedBundle:
-        """Read what :meth:`Bundle.send` wrote.
+        """Read a bundle that :meth:`Bundle.send` wrote.
 
         Parameters
         ----------
         source
-            Where it comes from, for errors.
+            Origin of the bundle, for errors.
         """
         try:
             line = json.loads(stream.readline(_LONGEST))
@@ -103,10 +104,11 @@ def read_whole(stream: BinaryIO) -> bytes:
     Raises
     ------
     CredentialError
-        What wrote them has ended before.
+        If the stream ends before the end of the bundle.
     """
     line = stream.readline(_LONGEST)
-    size = int(json.loads(line)["secrets"]) if line.endswith(b"\n") else 1  # of which there will be none
+    # After a truncated line, the stream has ended, so that the check below fails for any size above 0.
+    size = int(json.loads(line)["secrets"]) if line.endswith(b"\n") else 1
     secrets = stream.read(size)
     if len(secrets) < size:
         raise CredentialError(
@@ -120,6 +122,6 @@ def _credentials(texts: Any) -> Credentials | None:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    """Write all of it, however little fits into the pipe at a time, and close the descriptor."""
+    """Write all data to a pipe, in several writes if necessary, and close the file descriptor."""
     with os.fdopen(descriptor, "wb") as pipe:
         pipe.write(data)

@@ -1,4 +1,4 @@
-"""Termination of a client process after a defect, without data in what it leaves behind."""
+"""Termination of a client process after a defect, without traces of local data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets that are not on this machine yet."""
+"""Download of data sets that a run needs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fenchel.common.settings.data import DataSettings
 
 
 def ensure(settings: DataSettings, console: Console) -> None:
-    """Download the data set that a run needs, unless it is here."""
+    """Download the data set that a run needs, unless a local copy exists."""
     entry = CATALOGUE.get(settings.name or "")
     if entry is not None and locate(entry.name) is None:
         download(entry, console)
 
 
 def download(entry: Entry, console: Console) -> Path | None:
-    """Download a data set with a progress bar; return where it is, or ``None`` if it needs no file."""
+    """Download a data set with a progress bar; return its path, or ``None`` for a data set without files."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console) as bars:
         tasks = {}

@@ -1,4 +1,4 @@
-"""A federation of one command: the server in this process, the clients in others that an engine starts, TLS between."""
+"""Federation started by one command, with the server in this process and clients in processes of an engine."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ from fenchel.server.telemetry.summary import Summary
 from fenchel.server.transport.service import serve
 
 MAX_PROCESSES = 16
-"""Client processes that are started by default; more clients share them."""
+"""Default limit on the number of client processes. Additional clients share processes."""
 
-_PAUSES = (0.0, 0.0, 2.0, 10.0)  # seconds before a client process is started the first time, the second, ...
+_PAUSES = (0.0, 0.0, 2.0, 10.0)  # delays before the successive starts of a client process, in seconds
 
-_GRACE = 10.0  # seconds that a client process has to end
+_GRACE = 10.0  # grace period for a client process to exit, in seconds
 
 
 @dataclass
 class Deployment:
-    """A server in this process, and clients in processes that a launcher starts.
+    """Federation with a server in this process and clients in processes that a launcher starts.
 
     Parameters
     ----------
     processes
         Number of client processes; by default one for each client, up to :data:`MAX_PROCESSES`.
     secure
-        TLS, with certificates made for this run and thrown away after it.
+        Whether clients connect by TLS, with temporary certificates for this run.
     launcher
-        Engine that starts client processes; by default processes of this machine.
+        Engine that starts client processes; by default local processes of this machine.
     restarts
-        Times that a client process that was killed is started again.
+        Largest number of restarts of a client process that was killed.
     own
-        Data file of each client, where clients bring them.
+        Data file of each client, if clients bring their own data.
     """
 
     settings: RunSettings
@@ -76,7 +76,7 @@ class Deployment:
     say: Callable[[str], None] = lambda words: None
 
     async def run(self) -> Summary:
-        """Do the run; return when it is over and all processes have ended."""
+        """Execute the run, and return its summary after all client processes have exited."""
         self.check()
         completed = False
         try:
@@ -88,11 +88,11 @@ class Deployment:
             raise
         finally:
             if completed or not self.folder.checkpoint.exists():
-                shutil.rmtree(self._keys, ignore_errors=True)  # no run can go on with them
+                shutil.rmtree(self._keys, ignore_errors=True)  # without a run to resume, the keys are useless
         return summary
 
     def plan(self) -> Iterator[str]:
-        """Yield what would start each client process, in the language of the engine."""
+        """Yield the command or manifest that would start each client process on the engine."""
         self.check()
         launcher = self.launcher or self._local()
         identities: dict[str, Credentials | None] = dict.fromkeys(client_names(self.clients))
@@ -100,7 +100,7 @@ class Deployment:
             yield launcher.plan(process)
 
     def check(self) -> None:
-        """Refuse settings that no client process could be started for."""
+        """Raise a SettingsError for settings that client processes of this deployment cannot fulfil."""
         if self.own is not None:
             self.own.require(self.settings, self.clients)
         elif self.settings.own_data:
@@ -142,11 +142,11 @@ class Deployment:
         finally:
             try:
                 await launcher.close(remove_journals=completed and not self._is_private)
-            except FenchelError as error:  # what came of the run matters more
+            except FenchelError as error:  # only report a failed clean-up, so as not to hide the run's outcome
                 self.say(f"something of the run may be left where its clients were: {error}")
 
     def _requirements(self) -> Requirements:
-        """Return what the run asks of an engine."""
+        """Return the requirements of the run on an engine."""
         name = self.settings.data.name or ""
         return Requirements(
             run=self.folder.id,
@@ -159,12 +159,13 @@ class Deployment:
 
     @property
     def _is_private(self) -> bool:
-        """True if journals hold privacy ledgers, which clients need wherever they start again, and keep."""
+        """True if journals contain privacy ledgers, which clients keep and need after every restart."""
         return self.settings.differential_privacy is not None
 
     async def _conduct(self, coordinator: Coordinator, launcher: Launcher, site: Site) -> Summary:
-        """Make keys and certificates, serve, and run the clients."""
-        public_key = await self._public_key()  # made in a process of its own
+        """Generate keys and certificates, start the server, and run the clients."""
+        # A separate process generates the keys, so that the server never holds the private key.
+        public_key = await self._public_key()
         if public_key is not None:
             coordinator.require_key(public_key)
         identities: dict[str, Credentials | None] = dict.fromkeys(client_names(self.clients))
@@ -184,13 +185,13 @@ class Deployment:
         return await self._with_clients(coordinator, serving, launcher, site, server, identities)
 
     def _local(self) -> LocalLauncher:
-        """Return the launcher of this machine, which imports the client half once for all processes."""
+        """Return the local launcher, whose fork server imports the client half of the algorithm for all processes."""
         name = self.settings.algorithm.name
         return LocalLauncher(() if is_outside(name) else (half(name, "client").__module__,))
 
     @property
     def _keys(self) -> Path:
-        """Keys of this run: beside the clients' journals, since they are the clients' and a resumed run needs them."""
+        """Folder of the run's keys, beside the journals because the keys belong to clients and serve a resumed run."""
         return self.folder.journals / "keys"
 
     @property
@@ -198,7 +199,7 @@ class Deployment:
         return self.settings.algorithm.key_bits is not None and not self.settings.seals_secrets
 
     async def _public_key(self) -> PublicKey | None:
-        """Have the keys of the run made, or find those of the run to resume; return the half for the server."""
+        """Generate the keys of the run, or find the keys of a resumed run, and return the public key for the server."""
         bits = self.settings.algorithm.key_bits
         if bits is None or not self._gives_keys:
             return None
@@ -237,7 +238,7 @@ class Deployment:
                 while not serving.done():
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
-                        # Who was killed at the end comes back to a run that is over, and is refused: no error of it.
+                        # A client restarted at the end of the run is refused, which is not an error of the run.
                         if coordinator.admission.is_over or task is serving:
                             continue
                         if (error := task.exception()) is not None:
@@ -252,7 +253,7 @@ class Deployment:
             await asyncio.gather(serving, *clients, *watching, return_exceptions=True)
 
     async def _run_clients(self, launcher: Launcher, process: ClientProcess) -> None:
-        """Run a client process until the run is over; start it again if something kills or ends it."""
+        """Run a client process until the run is over, and restart the process after an interruption."""
         for restart in range(self.restarts + 1):
             await asyncio.sleep(_PAUSES[min(restart, len(_PAUSES) - 1)])
             handle = await launcher.start(process)
@@ -263,7 +264,7 @@ class Deployment:
                 try:
                     async with asyncio.timeout(_GRACE):
                         await handle.ended()
-                except TimeoutError:  # it hangs, or was stopped: it would never end
+                except TimeoutError:  # a hanging or suspended process does not react to SIGTERM
                     handle.stop(now=True)
                     await handle.ended()
                 raise
@@ -285,7 +286,7 @@ class Deployment:
 
     @asynccontextmanager
     async def _links(self, site: Site, server: Address) -> AsyncIterator[NetworkProxies | None]:
-        """Have relays stand between the server and those clients whose links the settings describe."""
+        """Start network emulation proxies between the server and the clients with emulated links."""
         links = self._linked()
         self._logs.mkdir(exist_ok=True)
         if not links:
@@ -294,7 +295,7 @@ class Deployment:
         self.say(f"putting links between the server and {len(links)} of {self.clients} clients")
         async with relaying(
             links,
-            str(Address(site.listen, server.port)),  # what clients dial need not be known here
+            str(Address(site.listen, server.port)),  # the relays run on this machine and use the server's local address
             listen=site.listen,
             seed=self.settings.seed,
             log=self._logs / "links.log",
@@ -319,7 +320,7 @@ class Deployment:
         Parameters
         ----------
         relays
-            What each client dials in place of the server.
+            Address of each client's network emulation proxy, by client id; by default clients dial the server.
         """
         numbers = {name: number for number, name in enumerate(client_names(self.clients))}
         for number, group in enumerate(self.groups):
@@ -337,7 +338,7 @@ class Deployment:
             yield ClientProcess(number=number, words=[*words, *self._agreed()], bundle=bundle, log=log)
 
     def _agreed(self) -> list[str]:
-        """Return the options by which clients agree to what the settings ask of them."""
+        """Return the options that set the clients' trust limits to what the settings require."""
         words = []
         agreed = TrustLimits.agreeing_to(self.settings)
         for option, given in (("--allow", agreed.code), ("--allow-file", agreed.files), ("--allow-data", agreed.data)):
@@ -350,7 +351,7 @@ class Deployment:
 
 
 def _certified(site: Site, names: Sequence[str]) -> tuple[Credentials, dict[str, Credentials | None]]:
-    """Return certificates for the server and for the clients of a run, which no file outlives."""
+    """Return certificates for the server and the clients of a run, kept only in memory."""
     with tempfile.TemporaryDirectory(prefix="fenchel-") as folder:
         make_all(Path(folder), [site.dial], names)
         return replace(Credentials.load(Path(folder, "server")), folder=None), {
@@ -359,7 +360,7 @@ def _certified(site: Site, names: Sequence[str]) -> tuple[Credentials, dict[str,
 
 
 def _first_trace(logs: Path) -> str:
-    """Return the first traceback in the clients' logs, of code from outside Fenchel; empty if there is none."""
+    """Return the first traceback of users' own code in the clients' logs, empty if there is none."""
     for log in sorted(logs.glob("*.log")):
         lines = log.read_text(errors="replace").splitlines()
         begins = [number for number, line in enumerate(lines) if line.startswith("Traceback ")]
@@ -371,7 +372,7 @@ def _first_trace(logs: Path) -> str:
 
 
 def _split(names: Sequence[str], groups: int) -> list[Sequence[str]]:
-    """Cut the clients into groups of equal size, up to one."""
+    """Divide the clients into groups whose sizes differ by at most one."""
     size, larger = divmod(len(names), groups)
     cut, start = [], 0
     for group in range(groups):

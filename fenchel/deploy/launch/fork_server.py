@@ -1,7 +1,7 @@
-"""A process that has imported Fenchel once, and forks for each process that is wanted of it.
+"""Client of the fork server, a process that has imported Fenchel and forks a child for each request.
 
-What a client imports takes a processor most of a second; a copy of a process that has done so takes it some
-milliseconds, and shares its memory.
+The imports of a client take most of a second of processor time. A forked child starts in some milliseconds, and shares
+the memory of the imported modules.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from typing import BinaryIO, Self
 from fenchel.common.errors import RunStoppedError
 
 LENGTH = 4
-"""Bytes of a number that is sent: how long an order is, a process, an exit code."""
+"""Size in bytes of an integer in messages: the length of a request, a process id or an exit code."""
 
 _SERVER = "fenchel.deploy.cli.forks"
 
 
 @dataclass
 class Forked:
-    """A process that runs one command of ``fenchel``; like ``subprocess.Popen``, as far as it goes.
+    """Forked process that runs one command of ``fenchel``, with a subset of the interface of ``subprocess.Popen``.
 
     Attributes
     ----------
     returncode
-        Below 0: the signal that killed it.
+        Exit code of the process, or the negated number of the signal that killed it. ``None`` while the process runs.
     """
 
     pid: int
-    _status: int  # descriptor from which the exit code can be read when there is one
+    _status: int  # file descriptor of the pipe that delivers the exit code
     returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -47,12 +47,12 @@ class Forked:
         if self.returncode is None and self._is_told(0):
             told = os.read(self._status, LENGTH)
             os.close(self._status)
-            # Without the fork server the state is unknown, as its children have lost their parent.
+            # If the fork server has exited, nothing reports the exit code, so the process counts as killed.
             self.returncode = int.from_bytes(told, signed=True) if told else -signal.SIGKILL
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the process to end; return its exit code, or raise ``subprocess.TimeoutExpired``."""
+        """Wait for the process to exit, and return its exit code or raise ``subprocess.TimeoutExpired``."""
         if self.returncode is None and not self._is_told(timeout):
             raise subprocess.TimeoutExpired("fenchel", timeout or 0.0)
         code = self.poll()
@@ -60,13 +60,14 @@ class Forked:
         return code
 
     def _is_told(self, timeout: float | None) -> bool:
-        """Return whether the exit code can be read, at the latest after some seconds."""
-        poll = select.poll()  # select knows no descriptors above 1,023, which a server has that holds many clients
+        """Return whether the exit code can be read, after a wait of at most ``timeout`` seconds."""
+        # Unlike select, poll accepts file descriptors above 1,023, which a server with many clients has.
+        poll = select.poll()
         poll.register(self._status, select.POLLIN)
         return bool(poll.poll(None if timeout is None else timeout * 1000))
 
     async def ended(self) -> int:
-        """Wait for the process to end; return its exit code."""
+        """Wait for the process to exit, and return its exit code."""
         if self.returncode is None:
             loop = asyncio.get_running_loop()
             readable = asyncio.Event()
@@ -78,27 +79,27 @@ class Forked:
         return self.wait()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless the process has ended."""
+        """Send a signal, unless the process has exited."""
         if self.poll() is None:
-            with suppress(ProcessLookupError):  # it has just ended
+            with suppress(ProcessLookupError):  # the process may have exited since poll()
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask the process to end."""
+        """Send SIGTERM to the process."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the process as the kernel does."""
+        """Send SIGKILL to the process."""
         self.send_signal(signal.SIGKILL)
 
 
 class ForkServer:
-    """The side that asks for processes; a context manager, which ends the fork server but nothing that it forked.
+    """Client of the fork server, as a context manager that ends the fork server but none of its children.
 
     Parameters
     ----------
     modules
-        What the fork server imports beside the command line, so that no process has to.
+        Modules that the fork server imports for all children, in addition to the command line.
     """
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
@@ -120,7 +121,7 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """The parent of what is forked."""
+        """Process id of the fork server, the parent of all forked processes."""
         return self._process.pid
 
     def start(
@@ -131,18 +132,18 @@ class ForkServer:
         *,
         given: int | None = None,
     ) -> Forked:
-        """Start a process; raise :class:`RunStoppedError` where the fork server has ended.
+        """Start a process, or raise a :class:`RunStoppedError` if the fork server has exited.
 
         Parameters
         ----------
         words
-            Of the command line, after ``fenchel``.
+            Command-line arguments after ``fenchel``.
         output
-            Open file to which its standard output and standard error go.
+            Open file for the standard output and standard error of the process.
         environment
-            In place of the fork server's; what is read by libraries when they are imported has been read.
+            Environment variables in place of the fork server's. Variables that libraries read on import have no effect.
         given
-            Descriptor that it has as its standard input; ``None``: an empty one.
+            File descriptor of the standard input of the process; ``None`` for an empty standard input.
         """
         order = json.dumps({"words": words, "environment": environment, "folder": str(Path.cwd())}).encode()
         status, theirs = os.pipe()

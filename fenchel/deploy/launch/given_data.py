@@ -1,4 +1,4 @@
-"""Data that are given beside the settings of a run, in place of those that the settings name."""
+"""Data that a caller passes to a run, in place of the data set that the settings name."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _Content: TypeAlias = Path | Table | Arrays
 
 @dataclass(frozen=True)
 class PooledData:
-    """A data set that the run divides among its clients, as ``data.partition`` says.
+    """Data set that the run divides among its clients according to ``data.partition``.
 
     Attributes
     ----------
     label
-        Column of the label; ``None``: as the settings say.
+        Name of the label column; ``None`` for the column in the settings.
     """
 
     content: _Content
@@ -33,27 +33,27 @@ class PooledData:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that go with it, by dotted keys; the file is named as long as there is no run folder."""
+        """Settings for the data set, by dotted key, with a provisional file name until the run folder exists."""
         file = self.content if isinstance(self.content, Path) else f"data{self.content.suffix}"
         found: dict[str, Any] = {"data.name": None, "data.file": str(file)}
         return found if self.label is None else found | {"data.label": self.label}
 
     def named(self, settings: RunSettings, folder: RunFolder) -> RunSettings:
-        """Return settings that name the data set, written into the folder of the run if it was in memory."""
+        """Write an in-memory data set to the run folder, and return settings that name the file."""
         file = _written(self.content, folder.data / "all")
         return settings.model_copy(update={"data": settings.data.model_copy(update={"file": file})})
 
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """A data file for each client.
+    """Data files, one for each client.
 
     Attributes
     ----------
     label
-        Column of the label; ``None``: the usual one.
+        Name of the label column; ``None`` for the default column.
     identifier
-        Place of the sample identifiers, as ``--id`` names it; ``None``: there are none.
+        Column or array of the sample identifiers, as for ``--id``; ``None`` without identifiers.
     """
 
     paths: Sequence[Path]
@@ -62,10 +62,10 @@ class OwnFiles:
 
     @classmethod
     def of_patterns(cls, patterns: Sequence[str], label: str | None, identifier: str | None) -> OwnFiles:
-        """Return the files that patterns such as ``hospitals/*.csv`` match, each pattern's in alphabetical order."""
+        """Return the files that match patterns such as ``hospitals/*.csv``, in alphabetical order for each pattern."""
         paths = []
         for pattern in patterns:
-            # Those of Path cannot begin at the root.
+            # Path.glob does not support absolute patterns.
             found = [Path(name) for name in sorted(glob(str(Path(pattern).expanduser())))]  # noqa: PTH207
             if not found:
                 raise SettingsError("the file does not exist; give a file for each client", key=f"--data {pattern}")
@@ -74,11 +74,11 @@ class OwnFiles:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that go with them, by dotted keys."""
+        """Settings for the data files, by dotted key."""
         return _own(len(self.paths))
 
     def require(self, settings: RunSettings, clients: int) -> None:
-        """Refuse settings that name the data, or ask for another number of clients."""
+        """Raise a SettingsError for settings that name a data set or another number of clients."""
         if not settings.own_data:
             raise SettingsError(
                 "clients have their own files, but the settings name a data set; set data.name to own", key="data.name"
@@ -87,7 +87,7 @@ class OwnFiles:
             raise SettingsError(f"{len(self.paths)} files given for {clients} clients; give one for each", key="--data")
 
     def words(self, clients: Sequence[int]) -> list[str]:
-        """Return the options of ``fenchel client`` for these clients, by their numbers."""
+        """Return the options of ``fenchel client`` for the clients with these numbers."""
         words = [word for number in clients for word in ("--data", str(self.paths[number].absolute()))]
         options = (("--label", self.label), ("--id", self.identifier))
         return words + [word for option, value in options if value is not None for word in (option, value)]
@@ -95,7 +95,7 @@ class OwnFiles:
 
 @dataclass(frozen=True)
 class OwnData:
-    """Data of each client, as Python objects and files; all of them are its shard."""
+    """Local data of each client as Python objects or files, each of which is a whole shard."""
 
     parts: Sequence[_Content | Shard]
     label: str | None = None
@@ -103,11 +103,11 @@ class OwnData:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that go with them, by dotted keys."""
+        """Settings for the clients' data, by dotted key."""
         return _own(len(self.parts))
 
     def write(self, folder: RunFolder) -> OwnFiles | Sequence[Shard]:
-        """Return a file for each client, written into the folder of the run if it was in memory; shards as they are."""
+        """Write in-memory data to the run folder, and return a file for each client; shards are returned unchanged."""
         shards = [part for part in self.parts if isinstance(part, Shard)]
         if shards:
             return shards
@@ -120,12 +120,12 @@ class OwnData:
 def given_data(
     data: Any, label: str | None, identifier: str | None, *, in_process: bool
 ) -> PooledData | OwnData | None:
-    """Return data from Python as they can be given to a run: a list has what each client brings.
+    """Convert data from Python to the form that a run takes, where a list contains the data of each client.
 
     Parameters
     ----------
     in_process
-        Whether clients are in this process, and can have its objects.
+        Whether clients run in this process and can therefore share Python objects.
     """
     if data is None:
         if label is not None or identifier is not None:
@@ -172,13 +172,13 @@ def _own(clients: int) -> dict[str, Any]:
 
 
 def _written(content: _Content, stem: Path) -> Path:
-    """Return the path of a data set, which is written there if it is in memory."""
+    """Return the path of a data set, after writing an in-memory data set to a file."""
     if isinstance(content, Path):
         return content
     path = stem.with_suffix(content.suffix).absolute()
     try:
         path.parent.mkdir(exist_ok=True)
-        path.touch(mode=0o600)  # before anything is in it
+        path.touch(mode=0o600)  # set the permissions before any data is written
         content.write(path)
     except OSError as error:
         raise StorageError(

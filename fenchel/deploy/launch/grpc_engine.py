@@ -9,27 +9,26 @@ VARIABLE = "GRPC_EXPERIMENTS"
 """Environment variable that gRPC reads when it is imported."""
 
 POLLED = "-event_engine_listener"
-"""Setting with which a server thread that waits for messages reads sockets itself."""
+"""Experiment setting without the event engine's listener, so that a polling server thread reads sockets itself."""
 
-# Versions that have the name; others would complain of it on standard error.
+# Versions of gRPC with this experiment; other versions would log a warning about an unknown name.
 _KNOWING = ("1.85.",)
 
 
 def choose(installed: str | None = None) -> None:
-    """Have a server's sockets read and written by the thread that waits for them; before gRPC is imported.
+    """Configure gRPC, before its import, so that the polling thread of a server reads and writes sockets itself.
 
-    For processes that are Fenchel's own. A program that imports ``fenchel`` chooses for itself.
+    Only Fenchel's own processes call this function. A program that imports ``fenchel`` makes its own choice.
 
-    By default gRPC for Python hands every read and write to threads of a pool of its own. With a few streams
-    that carry large messages, as here, the hops to them and back take a tenth of a round
-    (``docs/results/peers.md``). Clients would gain less, and where one makes thousands of calls a second that
-    engine has been seen to take 0.6 GB. An existing value of the variable is left unchanged, as are versions
-    of gRPC that may not know the name.
+    By default, gRPC for Python passes every read and write to a thread pool. With few streams and large messages, these
+    thread switches take a tenth of a round (``docs/results/peers.md``). Clients would benefit less. At thousands of
+    calls per second, the polling engine has used 0.6 GB of memory in a client. An existing value of the variable has
+    priority. Versions of gRPC without this experiment are not configured.
 
     Parameters
     ----------
     installed
-        gRPC's version; ``None``: that of this environment.
+        Version of gRPC; ``None`` for the installed version.
     """
     if (installed or version("grpcio")).startswith(_KNOWING):
         os.environ.setdefault(VARIABLE, POLLED)

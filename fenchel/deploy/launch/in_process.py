@@ -1,7 +1,7 @@
-"""A whole federation in one process, without a network.
+"""Federation in one process, without a network, for notebooks and tests of algorithms.
 
-Everything but gRPC is what runs between processes: every message is encoded, cut into frames, checked and
-decoded. Tests of algorithms use it, and notebooks.
+Except for gRPC, the code is the same as between processes: every message is encoded, divided into frames, checked and
+decoded.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from fenchel.server.coordinator import Coordinator
 from fenchel.server.telemetry.observer import Observer
 from fenchel.server.telemetry.summary import Summary
 
-_QUEUE_FRAMES = 4  # frames between the two sides, like the window of a connection
+_QUEUE_FRAMES = 4  # capacity of each queue in frames, which provides back-pressure like a flow-control window
 
 
 @dataclass
 class MemoryStream:
-    """One side of a pair of connected streams."""
+    """One end of a pair of connected in-memory streams."""
 
     incoming: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(_QUEUE_FRAMES))
     outgoing: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(_QUEUE_FRAMES))
 
     def other_side(self) -> MemoryStream:
-        """Return the stream that reads what this one writes."""
+        """Return the opposite end, which reads the frames written to this end."""
         return MemoryStream(self.outgoing, self.incoming)
 
     async def read(self) -> bytes | None:
-        """Return the next frame, or ``None`` when the other side has closed."""
+        """Return the next frame, or ``None`` after the peer has closed the stream."""
         return await self.incoming.get()
 
     async def write(self, frame: bytes) -> None:
@@ -69,17 +69,18 @@ async def run_in_process(
     Parameters
     ----------
     folder
-        Where the run is kept.
+        Run folder.
     clients
-        Number of clients where the settings leave it open.
+        Number of clients if the settings leave the number open.
     own
-        What each client brings, where the settings do not say it (``data.name: own``).
+        Local data of each client for the setting ``data.name: own``.
     secrets
-        What the clients share, if the algorithm needs it. By default it is made, and kept beside the journals until the
-        run is complete.
+        Secrets that the clients share, if the algorithm needs secrets. By default they are generated, and stored beside
+        the journals until the run is complete.
     """
     _require_one_process(settings)
-    from threadpoolctl import threadpool_limits  # its import changes the environment of the process
+    # Late import, because importing threadpoolctl changes the environment of the process.
+    from threadpoolctl import threadpool_limits
 
     number = settings.clients if isinstance(settings.clients, int) else clients or 1
     write_text(folder.settings, settings.to_yaml(), sync=settings.checkpoint.sync)
@@ -100,7 +101,7 @@ async def run_in_process(
         for name, local_data in zip(client_names(number), providers(settings, number, own), strict=True)
     ]
     try:
-        # One thread for linear algebra, as in every client process: sums must not depend on the machine's cores.
+        # As in client processes, one thread for linear algebra makes sums independent of the number of cores.
         with threadpool_limits(1):
             async with asyncio.TaskGroup() as tasks:
                 for participant in participants:
@@ -108,22 +109,22 @@ async def run_in_process(
                 conducting = tasks.create_task(coordinator.conduct())
     except BaseExceptionGroup as group:
         raise _first(group) from None
-    shutil.rmtree(keys, ignore_errors=True)  # the run is complete, so they are not needed
+    shutil.rmtree(keys, ignore_errors=True)  # a complete run needs no keys
     return conducting.result()
 
 
 @dataclass
 class OneProcess:
-    """A federation within this process, with what commands use of a :class:`~.deployment.Deployment`.
+    """Federation within this process, with the part of the interface of :class:`~.deployment.Deployment` for commands.
 
     Parameters
     ----------
     clients
         Number of clients.
     resume
-        Where the run goes on from.
+        Checkpoint from which the run is resumed.
     own
-        Data file of each client, where clients bring them.
+        Data file of each client, if clients bring their own data.
     """
 
     settings: RunSettings
@@ -136,7 +137,7 @@ class OneProcess:
     launcher: ClassVar[None] = None
 
     def check(self) -> None:
-        """Refuse settings that this process cannot do."""
+        """Raise a SettingsError for settings that one process cannot fulfil."""
         _require_one_process(self.settings)
         if self.own is not None:
             self.own.require(self.settings, self.clients)
@@ -144,11 +145,11 @@ class OneProcess:
             raise SettingsError("with own clients have their own files; give one for each with --data", key="data.name")
 
     def plan(self) -> Iterator[str]:
-        """Yield what would be started."""
+        """Yield a description of what the run would start."""
         yield f"{self.clients} clients in this process"
 
     async def run(self) -> Summary:
-        """Do the run."""
+        """Execute the run, and return its summary."""
         self.check()
         return await run_in_process(
             self.settings, self.folder, clients=self.clients, resume=self.resume, observer=self.observer, own=self.own
@@ -156,7 +157,7 @@ class OneProcess:
 
 
 def _require_one_process(settings: RunSettings) -> None:
-    """Refuse settings that need processes of their own."""
+    """Raise a SettingsError for settings that require separate client processes."""
     if settings.links is not None:
         raise SettingsError(
             "clients in one process have no network to emulate links on; leave links out, or give the clients "
@@ -172,7 +173,7 @@ def _require_one_process(settings: RunSettings) -> None:
 
 
 def _secrets(settings: RunSettings, keys: Path, *, fresh: bool) -> Secrets | None:
-    """Return what the clients share, if the algorithm needs it: made now, or by the run that is resumed."""
+    """Return the clients' shared secrets, new or of the resumed run; ``None`` if the algorithm needs no secrets."""
     bits = settings.algorithm.key_bits
     if bits is None:
         return None
@@ -182,21 +183,21 @@ def _secrets(settings: RunSettings, keys: Path, *, fresh: bool) -> Secrets | Non
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error of a group, as separate processes would have shown it."""
+    """Return the first error of a group, which is the error that separate processes would raise."""
     error = group.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 def providers(settings: RunSettings, clients: int, own: OwnFiles | Sequence[Shard] | None) -> Sequence[DataProvider]:
-    """Return where the data of each client comes from.
+    """Return the data provider of each client.
 
     Parameters
     ----------
     own
-        What each client brings; ``None``: what the settings say.
+        Local data of each client; ``None`` for the data in the settings.
     """
     if own is None:
-        return [LocalData()] * clients  # one, which loads a data set once
+        return [LocalData()] * clients  # one shared provider, which loads each data set only once
     if isinstance(own, OwnFiles):
         own.require(settings, clients)
         return [OwnFile(path, own.label, own.identifier) for path in own.paths]

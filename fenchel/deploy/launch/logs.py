@@ -20,19 +20,19 @@ _TRACE_LINES = 500
 
 
 class Lines(logging.Formatter):
-    """One line a record, for a terminal, and the stack trace of a defect."""
+    """Formatter for terminals: one line per record, followed by the stack trace of a defect."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the line: nothing in it moves the cursor, or begins a line that looks like another record."""
+        """Return the message without control characters, which could move the cursor or imitate another record."""
         return plain(super().formatMessage(record), _LONGEST)
 
     def formatException(self, ei: Any) -> str:
-        """Return a stack trace; the text of an error may be from outside, too."""
+        """Return a stack trace without control characters, because error texts may contain untrusted text."""
         return _trace(super().formatException(ei))
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and the stack trace of a defect."""
+    """Formatter for one JSON object per line: time, level, logger, message, and the stack trace of a defect."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as JSON."""
@@ -48,7 +48,7 @@ class JsonLines(logging.Formatter):
 
 
 class RunLog(logging.FileHandler):
-    """A log file whose disk may fill up: the run does not fail of that, and people hear of it, once."""
+    """Log file whose write errors, such as a full disk, do not stop the run and are reported once."""
 
     _told = False
 
@@ -61,7 +61,7 @@ class RunLog(logging.FileHandler):
             super().handleError(record)
 
     def close(self) -> None:
-        """Close the file; what is still to be written may find no room."""
+        """Close the file, and report an error in writing the remaining records."""
         try:
             super().close()
         except OSError as error:
@@ -82,18 +82,20 @@ def log_to_terminal(level: int) -> None:
     handler.setLevel(level)
     handler.setFormatter(Lines(_FORMAT))
     logger = logging.getLogger("fenchel")
-    logger.setLevel(min(level, logging.INFO))  # a file has all records from INFO on
+    logger.setLevel(min(level, logging.INFO))  # a log file contains all records from INFO upwards
     logger.handlers = [handler]
     logger.propagate = False
 
 
 class _Passed(logging.Handler):
-    """Passes records on to the handlers of the program that does a run, which a log file is no reason to fill.
+    """Handler that passes records to the program's own handlers at the program's own levels.
+
+    Without this handler, the lower level that a log file requires would flood the program's handlers.
 
     Attributes
     ----------
     changing
-        Of runs that begin and end in several threads.
+        Lock for changes by runs that begin and end in several threads.
     """
 
     changing = threading.Lock()
@@ -101,18 +103,18 @@ class _Passed(logging.Handler):
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__()
         self._logger, self._own_level, self._least = logger, logger.level, logger.getEffectiveLevel()
-        logger.setLevel(min(self._least, logging.INFO))  # a file has all records from INFO on
+        logger.setLevel(min(self._least, logging.INFO))  # a log file contains all records from INFO upwards
         logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Give a record to the handlers above, or to standard error where there are none."""
+        """Pass a record to the parent logger's handlers, or to standard error if there are none."""
         above = self._logger.parent
-        chosen = logging.getLogger(record.name).level  # by the program, for a part of Fenchel
+        chosen = logging.getLogger(record.name).level  # level that the program set for a part of Fenchel
         if above is not None and (record.levelno >= self._least or (chosen and record.name != self._logger.name)):
             above.callHandlers(record)
 
     def close(self) -> None:
-        """Let records take their usual way again."""
+        """Restore the level and the propagation of the logger."""
         super().close()
         self._logger.setLevel(self._own_level)
         self._logger.propagate = True
@@ -122,7 +124,7 @@ class _Passed(logging.Handler):
 def log_to_file(path: Path) -> Iterator[None]:
     """Also append Fenchel's records to a file, for the duration of a ``with`` block.
 
-    Of several runs at once in a program, each file has the records of all.
+    If several runs are in progress in one program, each log file contains the records of all runs.
     """
     handler = RunLog(path)
     handler.setFormatter(JsonLines())
@@ -146,5 +148,5 @@ def log_to_file(path: Path) -> Iterator[None]:
 
 
 def _trace(text: str) -> str:
-    """Return a stack trace, its lines fit for a terminal."""
+    """Return a stack trace whose lines contain no control characters."""
     return "\n".join(plain(line, _LONGEST) for line in text.split("\n")[-_TRACE_LINES:])

@@ -1,4 +1,4 @@
-"""Names of simulated clients: the same wherever a run is started, since random numbers depend on them."""
+"""Names of simulated clients, equal for all engines because random numbers depend on the names."""
 
 from __future__ import annotations
 

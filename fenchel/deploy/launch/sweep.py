@@ -1,4 +1,4 @@
-"""Sweeps: runs of the same settings with several seeds, and with all combinations of other values."""
+"""Sweeps: runs with all combinations of several seeds and other values of settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fenchel.report.run import Run
 
 MOST_RUNS = 10_000
-"""Runs of a sweep at most."""
+"""Largest number of runs in a sweep."""
 
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _log = logging.getLogger(__name__)
@@ -34,14 +34,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A run of a sweep before it starts.
+    """Run of a sweep before its start.
 
     Attributes
     ----------
     changes
-        Values in which it differs from the settings, by dotted key.
+        Values that replace those in the settings, by dotted key.
     settings
-        ``None``: they are refused.
+        Settings of the run; ``None`` if the settings are invalid.
     """
 
     changes: Mapping[str, Any]
@@ -50,27 +50,27 @@ class SweepPoint:
 
     @property
     def label(self) -> str:
-        """The changes, such as ``step_size=0.1 seed=3``."""
+        """Text of the changes, such as ``step_size=0.1 seed=3``."""
         return " ".join(f"{key.rpartition('.')[2]}={_shown(value)}" for key, value in self.changes.items())
 
 
 def _shown(value: Any) -> str:
-    """Return a value as it is given: ``null`` and ``true``, and text without quotation marks."""
+    """Return a value in YAML syntax such as ``null`` or ``true``, with texts unquoted."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """A run of a sweep after its end.
+    """Result of a run of a sweep.
 
     Attributes
     ----------
     path
-        The run folder; ``None``: the run has not begun.
+        Run folder; ``None`` if the run has not begun.
     error
-        ``None``: it is completed.
+        Error that stopped the run; ``None`` for a completed run.
     skipped
-        An earlier run with these settings stands for it.
+        True if the run was skipped because an earlier run has equal settings.
     """
 
     point: SweepPoint
@@ -80,7 +80,7 @@ class SweepResult:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Return the seeds of ``1..5`` or ``1,4,7``, or of both mixed."""
+    """Return the seeds that a text lists, such as ``1..5``, ``1,4,7`` or ``1..3,7``."""
     seeds: list[int] = []
     for part in text.split(","):
         if span := _RANGE.fullmatch(part.strip()):
@@ -98,7 +98,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the values of each key of ``KEY=V1,V2`` words; values are YAML."""
+    """Return the YAML values of each key, from arguments of the form ``KEY=V1,V2``."""
     grid: dict[str, list[Any]] = {}
     for word in words:
         key, separator, text = word.partition("=")
@@ -121,16 +121,16 @@ def sweep_points(
     grid: Mapping[str, Sequence[Any]],
     check: Callable[[RunSettings], None] = lambda settings: None,
 ) -> list[SweepPoint]:
-    """Return the runs of a sweep, all seeds of a combination after each other.
+    """Return the runs of a sweep, ordered by combination and then by seed.
 
     Parameters
     ----------
     values
-        Settings, not validated.
+        Settings before validation.
     source
         Origin of the settings, for errors.
     seeds
-        Seeds; empty: the settings' seed.
+        Seeds of the runs; an empty sequence selects the seed in the settings.
     grid
         Values by dotted key.
     check
@@ -139,7 +139,7 @@ def sweep_points(
     Raises
     ------
     SettingsError
-        The sweep has the same run twice, or too many, or the settings of all its runs are refused.
+        If the sweep contains a run twice, contains too many runs, or the settings of all runs are invalid.
     """
     if seeds and "seed" in grid:
         raise SettingsError("the seeds are given twice; give them with --seeds or in the grid", key="seed")
@@ -173,7 +173,7 @@ def _point(
 
 
 def create_sweep_folder(parent: Path, name: str) -> Path:
-    """Create the folder of a new sweep, in which its run folders are, below ``parent``."""
+    """Create the folder of a new sweep, which will contain the run folders, below ``parent``."""
     path = parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-sweep-{secrets.token_hex(2)}"
     try:
         path.mkdir(parents=True)
@@ -187,12 +187,12 @@ def create_sweep_folder(parent: Path, name: str) -> Path:
 
 
 def completed_runs(parent: Path) -> dict[str, Path]:
-    """Return the completed runs below a folder by their settings in YAML."""
+    """Return the folders of the completed runs below a folder, by the runs' settings in YAML."""
     from fenchel.report.run import Run
 
     found = {}
     for folder in run_folders(parent) if parent.is_dir() else ():
-        with suppress(FenchelError):  # a damaged one stands for none
+        with suppress(FenchelError):  # skip damaged run folders
             run = Run(folder.path)
             if run.completed:
                 found[run.settings_text] = folder.path
@@ -202,18 +202,18 @@ def completed_runs(parent: Path) -> dict[str, Path]:
 def do_sweep(
     points: Sequence[SweepPoint], folder: Path, do: Callable[[int, RunSettings], object], done: Mapping[str, Path]
 ) -> Iterator[SweepResult]:
-    """Do the runs of a sweep one after another; yield each as it ends. Runs that fail do not stop the others.
+    """Execute the runs of a sweep one after another, and yield each result. A failed run does not stop the sweep.
 
     Parameters
     ----------
     points
-        The runs.
+        Runs of the sweep.
     folder
         Folder of the sweep.
     do
-        Does the run of a number in a new folder below ``folder``.
+        Function that takes the number and the settings of a run, and executes the run in a new folder below ``folder``.
     done
-        Earlier runs that stand for those with the same settings, by the settings in YAML.
+        Folders of earlier runs by their settings in YAML, which replace new runs with equal settings.
     """
     try:
         for number, point in enumerate(points):
@@ -226,12 +226,12 @@ def do_sweep(
                 try:
                     do(number, point.settings)
                 except StorageError:
-                    raise  # the disk is as full for the others
+                    raise  # a full disk would fail all further runs as well
                 except FenchelError as failure:
                     error = failure
                 yield SweepResult(point, next(iter(set(folder.iterdir()) - before), None), error)
     finally:
-        with suppress(OSError):  # only an empty folder can be removed so
+        with suppress(OSError):  # rmdir fails, as intended, unless the folder is empty
             folder.rmdir()
 
 
@@ -272,9 +272,9 @@ def sweep(
     Raises
     ------
     SettingsError
-        A value occurs twice, there are more than 10,000 combinations or none, or the settings of all are invalid.
+        If a value occurs twice, there are more than 10,000 combinations or none, or the settings of all are invalid.
     FenchelError
-        A folder cannot be written.
+        If a folder cannot be written.
 
     Examples
     --------

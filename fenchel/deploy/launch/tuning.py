@@ -1,4 +1,4 @@
-"""Search for good parameters with Optuna: each trial is a run, and an interrupted search goes on from its study."""
+"""Hyperparameter search with Optuna, in which each trial is a run, and an interrupted search can be resumed."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
-_STUDY = "fenchel"  # name of the only study in a file
-_REPEATED = "fenchel"  # attribute of the study: settings that a search keeps when it goes on
+_STUDY = "fenchel"  # name of the single Optuna study in a file
+_REPEATED = "fenchel"  # study attribute with the settings that must not change when a search is resumed
 
 
 @dataclass(frozen=True)
@@ -62,30 +62,30 @@ class TuningFolder:
     Attributes
     ----------
     path
-        The folder.
+        Folder of the search.
     settings
-        Settings of the search, defaults included.
+        Settings of the search, including defaults.
     base
-        Settings that all trials begin from, overrides included.
+        Settings that all trials share, including overrides.
     trials
         Run folders of the trials.
     study
-        Study of Optuna (SQLite).
+        Optuna study (SQLite).
     figure
         Plot of the objectives.
     best
-        Settings of the best trial, or of the one that is chosen on the Pareto front.
+        Settings of the best trial, or of the selected trial on the Pareto front.
     front
         Settings of the trials on the Pareto front, if there are several objectives.
     log
-        Log of all trials, a JSON object a line.
+        Log of all trials, with one JSON object per line.
     """
 
     path: Path
 
     @classmethod
     def create(cls, parent: Path, tuning: TuningSettings, base: RunSettings) -> TuningFolder:
-        """Create the folder of a new search below ``parent``, with all that repeats the search."""
+        """Create the folder of a new search below ``parent``, with all files needed to repeat the search."""
         stamp = time.strftime("%Y%m%d-%H%M%S")
         folder = cls(parent / f"{stamp}-{tuning.name}-{secrets.token_hex(2)}")
         try:
@@ -101,7 +101,7 @@ class TuningFolder:
         return folder
 
     def write_settings(self, tuning: TuningSettings) -> None:
-        """Write the settings of the search, which then rest on the copy of the run's settings in this folder."""
+        """Write the settings of the search, which refer to the copy of the run's settings in this folder."""
         kept = tuning.model_copy(update={"settings": Path(self.base.name), "overrides": {}})
         self.settings.write_text(kept.to_yaml())
 
@@ -116,25 +116,25 @@ class TuningFolder:
 
 
 class _PrunedError(RunStoppedError):
-    """Stop of a run whose figure is worse than the median of the trials before it."""
+    """Error that stops a run whose objective is worse than the median of the earlier trials."""
 
 
 class _Pruner(Observer):
-    """Reports the objective of each round, and stops the run if Optuna prunes the trial."""
+    """Observer that reports the objective of each round, and stops the run if Optuna prunes the trial."""
 
     def __init__(self, trial: Trial, objective: str) -> None:
         self._trial = trial
         self._objective = objective
-        # A trial that begins again has reported its first rounds.
+        # A restarted trial has already reported the first rounds.
         self._reported = trial.study.trials[trial.number].intermediate_values
         self._last = 0
 
     def begun(self, run: OngoingRun) -> None:
-        """Note the last round, after which no time can be saved."""
+        """Record the number of rounds, because pruning after the last round saves no time."""
         self._last = run.settings.rounds
 
     def round_ended(self, row: Row) -> None:
-        """Report the objective; raise an error if the trial is pruned."""
+        """Report the objective, and raise an error if Optuna prunes the trial."""
         name = (
             report.loss_column([each for each, value in row.items() if math.isfinite(value)])
             if self._objective == "objective"
@@ -145,18 +145,18 @@ class _Pruner(Observer):
             if t not in self._reported:
                 self._trial.report(value, t)
             if t < self._last and self._trial.should_prune():
-                self._last = 0  # the run ends, perhaps after another round
+                self._last = 0  # report the pruning only once, because the run may finish another round
                 raise _PrunedError(f"{name} is {value:.4g} after round {t}, worse than the median")
 
 
 @dataclass
 class Search:
-    """A search, new or to go on with.
+    """New or resumed hyperparameter search.
 
     Attributes
     ----------
     base
-        Settings that all trials begin from.
+        Settings that all trials share.
     """
 
     tuning: TuningSettings
@@ -165,7 +165,7 @@ class Search:
 
     @classmethod
     def begin(cls, tuning: TuningSettings, runs: Path, overrides: tuple[str, ...] = ()) -> Search:
-        """Return a new search, whose folder is made below ``runs``.
+        """Return a new search, and create its folder below ``runs``.
 
         Parameters
         ----------
@@ -179,7 +179,7 @@ class Search:
         search = cls(tuning, base, TuningFolder.create(runs, tuning, base))
         with search._study() as study:
             study.set_user_attr(_REPEATED, search._repeated)
-            with warnings.catch_warnings(action="ignore"):  # experimental since Optuna 3.2
+            with warnings.catch_warnings(action="ignore"):  # Optuna warns that set_metric_names is experimental
                 study.set_metric_names(list(tuning.objectives))
             if tuning.sampler == "grid":
                 spaces = {key: each.categories for key, each in tuning.parameters.items() if isinstance(each, Choice)}
@@ -191,12 +191,12 @@ class Search:
 
     @classmethod
     def reopen(cls, path: Path, trials: int | None = None) -> Search:
-        """Return the search of a folder.
+        """Return the search in a folder, to be resumed.
 
         Parameters
         ----------
         trials
-            How many there are to be, in place of the settings'.
+            Total number of trials, in place of the number in the settings.
         """
         _optuna()
         folder = TuningFolder(path)
@@ -222,7 +222,7 @@ class Search:
     @property
     def _repeated(self) -> str:
         keys = {"parameters", "objectives", "sampler", "seed", "pruning", "worst_loss"}
-        return self.tuning.model_dump_json(include=keys)  # with the order of the objectives
+        return self.tuning.model_dump_json(include=keys)  # JSON text, which preserves the order of the objectives
 
     def go(
         self,
@@ -232,14 +232,14 @@ class Search:
         beginning: Callable[[int, Mapping[str, Any]], Observer] = lambda number, drawn: Observer(),
         ended: Callable[[FrozenTrial], None] = lambda trial: None,
     ) -> SearchResult:
-        """Do the trials that are left and write the results.
+        """Execute the remaining trials, and write the results.
 
-        A trial whose run fails or diverges is recorded with the reason, and the search goes on.
+        The study records a trial whose run fails or diverges with the reason, and the search continues.
 
         Parameters
         ----------
         beginning
-            Called with each trial's number and parameters; returns the observer of its run.
+            Function that maps the number and the parameters of a trial to the observer of the trial's run.
         """
         with self._study() as study:
             while (number := sum(each.state.is_finished() for each in study.trials)) < self.tuning.total:
@@ -255,7 +255,7 @@ class Search:
         if not front:
             reasons = "\n  ".join(f"trial {each.number}: {each.user_attrs.get('reason')}" for each in trials)
             raise RunStoppedError(f"no trial was completed\n  {reasons}", source=self.folder.path)
-        if missing() is None:  # without matplotlib the table says it alone
+        if missing() is None:  # without matplotlib there is only the table
             report.draw(result, self.folder.figure)
         self.folder.best.write_text(self._settings_of(trials[result.chosen]))
         if several:
@@ -268,7 +268,7 @@ class Search:
     def _do(
         self, trial: Trial, drawn: Mapping[str, Any], observer: Observer, in_process: bool, processes: int | None
     ) -> None:
-        """Do the run of a trial, and tell the study its values or the reason why it has none."""
+        """Execute the run of a trial, and record its objectives or the reason of a failure in the study."""
         from optuna.trial import TrialState
 
         name = f"trial-{trial.number:03d}"
@@ -289,7 +289,7 @@ class Search:
                 progress=False,
             )
         except (DataError, MissingDependencyError):
-            raise  # it would be the same for every trial
+            raise  # the error would be the same for every trial
         except FenchelError as error:
             state, failure = TrialState.PRUNED if isinstance(error, _PrunedError) else TrialState.FAIL, error
         else:
@@ -315,7 +315,7 @@ class Search:
         return _named(run.settings, self.base.name, self.base.participation.on_shortage).to_yaml()
 
     def _sampler(self, number: int) -> BaseSampler:
-        """Return the sampler of one trial, whose draws depend on the seed, the number and the trials before."""
+        """Return the sampler of one trial, whose draws depend on the seed, the trial's number and earlier trials."""
         samplers = _optuna().samplers
         kinds = {"random": samplers.RandomSampler, "nsga2": samplers.NSGAIISampler}
         seed = int(generator(self.tuning.seed, "trial", number).integers(1 << 32))
@@ -323,7 +323,7 @@ class Search:
         return sampler
 
     def _check_study(self) -> None:
-        """Refuse a damaged file before Optuna opens it, which would leave the connection open."""
+        """Raise an error for a damaged study file, on which Optuna would leave a connection open."""
         try:
             with closing(sqlite3.connect(self.folder.study)) as connection:
                 connection.execute("PRAGMA schema_version")
@@ -337,14 +337,14 @@ class Search:
 
     @contextmanager
     def _study(self) -> Iterator[Study]:
-        """Open the study; trials that were interrupted wait to be done again."""
+        """Open the study, and enqueue interrupted trials for another execution."""
         optuna = _optuna()
         from optuna.trial import TrialState
         from sqlalchemy.exc import SQLAlchemyError
 
         pruning, pruner = self.tuning.pruning, optuna.pruners.NopPruner()
         if pruning is not None:
-            # Rounds are counted from 1, and warm-up steps from 0.
+            # Fenchel counts rounds from 1, whereas Optuna counts steps from 0.
             pruner = optuna.pruners.MedianPruner(n_startup_trials=pruning.trials, n_warmup_steps=pruning.rounds + 1)
         directions = list(self.tuning.objectives.values())
         storage = None
@@ -373,7 +373,7 @@ class Search:
 
 
 def _is_no_pruning(record: logging.LogRecord) -> bool:
-    """Return whether a log record is of something else than a trial that is pruned, which is no error."""
+    """Return False for log records about the pruning of a trial, which is not an error."""
     return not any(isinstance(each, _PrunedError) for each in (record.args or ()))
 
 
@@ -388,13 +388,13 @@ def _optuna() -> ModuleType:
 
 
 def _named(settings: RunSettings, name: str, on_shortage: OnShortage) -> RunSettings:
-    """Return settings under another name; a trial stops for want of replies, since waiting would hold up the search."""
+    """Return settings with the name of a trial, and with another reaction to too few replies."""
     participation = settings.participation.model_copy(update={"on_shortage": on_shortage})
     return settings.model_copy(update={"name": name, "participation": participation})
 
 
 def trial_settings(base: RunSettings, drawn: Mapping[str, Any], number: int) -> RunSettings:
-    """Return the settings of a trial."""
+    """Return the settings of a trial with the drawn parameters."""
     values = base.model_dump(mode="json")
     for key, value in drawn.items():
         *path, last = key.split(".")
@@ -411,7 +411,7 @@ def trial_settings(base: RunSettings, drawn: Mapping[str, Any], number: int) -> 
 
 
 def _check(tuning: TuningSettings, base: RunSettings, source: Path) -> None:
-    """Refuse a search before it starts if a run could not start at one bound, or one value, of a parameter."""
+    """Raise an error before a search if a run is impossible at one bound, or one value, of a parameter."""
     if not isinstance(base.clients, int):
         raise SettingsError(
             "auto leaves the number of clients open; give a number for a search", source=source, key="clients"
@@ -421,7 +421,7 @@ def _check(tuning: TuningSettings, base: RunSettings, source: Path) -> None:
     sources: dict[str, DataSource | None] = {}
     for corner in corners:
         trial = trial_settings(base, corner, 0)
-        # As a rule trials differ in other things than their data, which may be large.
+        # Consecutive trials usually use the same data, so the latest data source is cached.
         same = f"{trial.seed} {trial.positive} {trial.data.model_dump_json()}"
         if same not in sources:
             ensure(trial.data, Console(stderr=True))
@@ -429,7 +429,7 @@ def _check(tuning: TuningSettings, base: RunSettings, source: Path) -> None:
         try:
             check_run(trial, sources[same], base.clients)
         except MissingDependencyError:
-            raise  # it would be the same for every trial
+            raise  # the error would be the same for every trial
         except SettingsError as error:
             raise SettingsError(f"{error.problem} (a trial with {corner})", key=error.key) from None
 

@@ -1,4 +1,4 @@
-"""Bringing a federation up from Python."""
+"""Start of a federation from Python."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     from fenchel.report.run import Run
     from fenchel.server.checkpoint import Checkpoint
 
-_LOOK = 0.1  # seconds between two looks at whether a caller's task is cancelled
+_LOOK = 0.1  # polling interval for the cancellation of the caller's task, in seconds
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 GivenSettings: TypeAlias = str | Path | Mapping[str, Any] | RunSettings
-"""Settings as programs give them: a file, a mapping of the same form, or validated settings."""
+"""Settings that programs pass: a file, a mapping of the same form, or validated settings."""
 
 
 @dataclass(frozen=True)
 class _Work:
-    """A run that is to be done.
+    """Run to execute, new or resumed.
 
     Attributes
     ----------
     given
-        Not written yet.
+        Data passed by the caller, not yet written to the run folder.
     own
-        Written before the run was interrupted.
+        Data files of clients that were written before the run was interrupted.
     """
 
     settings: RunSettings
@@ -139,11 +139,12 @@ async def up_async(
     Raises
     ------
     SettingsError
-        The settings or arguments are not valid, or a required package is not installed.
+        If the settings or arguments are not valid, or a required package is not installed.
     DataError
-        The data cannot be read or used.
+        If the data cannot be read or used.
     FenchelError
-        The run stopped early, for instance because too few clients replied. A note of the error says how to resume it.
+        If the run stopped early, for instance because too few clients replied. A note of the error explains how to
+        resume the run.
 
     Examples
     --------
@@ -164,7 +165,8 @@ async def up_async(
         )
     if in_process and on != "local":
         raise SettingsError("in_process=True starts no client processes; leave on out", key="on")
-    resumed = resume is not None and data is None  # label and identifier are those of data in its folder then
+    # A resumed run without new data applies label and identifier to the data in its folder.
+    resumed = resume is not None and data is None
     given = None if resumed else given_data(data, label, identifier, in_process=in_process)
     engine_launcher = launcher(on, engine=engine, hosts=hosts, cpus=cpus, gpus=gpus)
     if resume is None:
@@ -181,12 +183,12 @@ async def up_async(
         with folder.kept_if_begun(), log_to_file(folder.log), shown as watching:
             chosen, own = _with_data(work)
             if in_process:
-                # Only here: in any other case this process is a server, and must not have what decrypts.
+                # Late import, because a process that is only a server must not load the code that decrypts.
                 from fenchel.deploy.launch.in_process import run_in_process
 
                 await run_in_process(chosen, folder, resume=work.checkpoint, observer=watching, own=own)
             else:
-                assert own is None or isinstance(own, OwnFiles)  # shards were refused
+                assert own is None or isinstance(own, OwnFiles)  # given_data accepts shards only with in_process
                 await Deployment(
                     chosen,
                     folder,
@@ -206,7 +208,7 @@ async def up_async(
 
 
 def _blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Return a function that waits for a coroutine function, with its arguments."""
+    """Return a blocking function with the arguments of a coroutine function."""
     signature = inspect.signature(work)
 
     @functools.wraps(work)
@@ -231,7 +233,7 @@ def _begin(
     given: PooledData | OwnData | None,
     runs: Path,
 ) -> _Work:
-    """Return a new run, whose folder is made."""
+    """Create the run folder, and return a new run."""
     if settings is None:
         raise SettingsError("no settings given; give a file, a name such as quickstart, a mapping, or resume")
     changes = {} if given is None else given.settings
@@ -252,7 +254,7 @@ def _begin(
 
 
 def _resume(path: Path, given: PooledData | OwnData | None, label: str | None, identifier: str | None) -> _Work:
-    """Return a run that goes on."""
+    """Return a run that is resumed from its folder."""
     from fenchel.server.coordinator import open_resumed
 
     folder = RunFolder.existing(path)
@@ -265,14 +267,14 @@ def _resume(path: Path, given: PooledData | OwnData | None, label: str | None, i
 
 
 def _with_data(work: _Work) -> tuple[RunSettings, OwnFiles | Sequence[Shard] | None]:
-    """Return the settings, and what clients bring, once data that were given are in the run's folder."""
+    """Write the caller's data to the run folder, and return the settings and the clients' own data."""
     if isinstance(work.given, PooledData):
         return work.given.named(work.settings, work.folder), None
     return work.settings, work.own if work.given is None else work.given.write(work.folder)
 
 
 def values_and_source(settings: GivenSettings, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Return settings as a mapping of its own, not validated, and their origin for errors."""
+    """Return settings as a new mapping before validation, and their origin for errors."""
     if isinstance(settings, str | Path):
         path = shipped_or_own(Path(settings))
         return read(path, overrides), str(path)
@@ -282,7 +284,7 @@ def values_and_source(settings: GivenSettings, overrides: Sequence[str]) -> tupl
 
 
 def _wait_for(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, also where an event loop runs already (a notebook)."""
+    """Run a coroutine to completion, even inside a running event loop, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -311,12 +313,12 @@ def _wait_for(work: Coroutine[Any, Any, T]) -> T:
     try:
         while thread.is_alive():
             thread.join(_LOOK)
-            if outer is not None and outer.cancelling():  # as asyncio.run does at Ctrl-C
+            if outer is not None and outer.cancelling():  # asyncio.run cancels the task on Ctrl-C
                 raise asyncio.CancelledError
     except (KeyboardInterrupt, asyncio.CancelledError) as interruption:
         for loop, task in begun:
             loop.call_soon_threadsafe(task.cancel)
-        thread.join()  # until it is saved
+        thread.join()  # wait until the run has saved its state
         raise _noted(interruption, *failure) from None
     if failure:
         raise failure[0]
@@ -324,7 +326,7 @@ def _wait_for(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _noted(error: BaseException, *others: BaseException | None) -> BaseException:
-    """Return an error with the notes of others, from which it was made."""
+    """Return an error with the notes of the errors that caused it."""
     for note in (note for other in others for note in getattr(other, "__notes__", ())):
         error.add_note(note)
     return error

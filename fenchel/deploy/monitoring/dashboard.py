@@ -42,11 +42,11 @@ log = logging.getLogger("fenchel.web")
 DEFAULT = Address("127.0.0.1", 7444)
 """Default address of the live page."""
 
-_FRESH = 1.0  # seconds for which an answer is cached for all readers
-_RENDERING_SHARE = 0.2  # of the time that a process of its own may be rendering
-_PATIENCE = 2.0  # seconds that the event loop is given to say how the clients stand
-_SHOWN = 200  # clients in the table
-_LINGER = 4.0  # seconds for which open pages can show the end
+_FRESH = 1.0  # lifetime of cached answers, in seconds
+_RENDERING_SHARE = 0.2  # largest share of time that the rendering process may be busy
+_PATIENCE = 2.0  # timeout for the event loop to report the states of clients, in seconds
+_SHOWN = 200  # largest number of clients in the table
+_LINGER = 4.0  # time for open pages to fetch the final state, in seconds
 _ORDER = {"lost": 0, "away": 1, "joined": 2, "connected": 3}
 _FILES = {
     "page.css": "text/css",
@@ -84,7 +84,7 @@ class Dashboard(Observer):
         self._left = TimeLeft(rounds)
         self._network: dict[str, float] = {}
         self._noted = 0.0
-        self._watched = -math.inf  # time of the last request
+        self._watched = -math.inf  # monotonic time of the latest request, in seconds
         self._over = False
         self._seen_over = threading.Event()
         self._renderer = _Renderer(folder.path)
@@ -117,7 +117,7 @@ class Dashboard(Observer):
             self._seen_over.wait(_LINGER)
         self._open.close()
 
-    # Called on the event loop of the run
+    # Callbacks on the event loop of the run
 
     def begun(self, run: OngoingRun) -> None:
         """Store the run, and the event loop on which its state may be read."""
@@ -140,14 +140,14 @@ class Dashboard(Observer):
         """Record the network time of each client's latest call."""
         now = time.monotonic()
         if now - self._noted < _FRESH:
-            return  # more than one update a second would not be seen
+            return  # pages update only once a second
         self._noted = now
         for call in calls:
             network = CallBreakdown.of(call).network
             if not math.isnan(network):
                 self._network[call.client] = network
 
-    # What readers ask
+    # Requests of browsers
 
     def _bound(self, address: Address | None) -> WebServer:
         routes: Mapping[str, Route] = {
@@ -164,7 +164,7 @@ class Dashboard(Observer):
             return WebServer(Address(DEFAULT.host, 0), routes)
 
     def _whole(self) -> HttpResponse:
-        self._files.get()  # wakes the process, whose start is not the time that rendering takes
+        self._files.get()  # starts the rendering process first, so that its start does not count as rendering time
         found = self._page.get()
         template = Template(
             resources.files("fenchel.deploy.monitoring").joinpath("dashboard.html").read_text(encoding="utf-8")
@@ -235,7 +235,7 @@ class _Renderer:
 
     def __exit__(self, *error: object) -> None:
         if (process := self._process) is not None:
-            process.kill()  # its result is not needed
+            process.kill()  # a rendering in progress is no longer needed
         with self._lock:
             self._end()
 
@@ -280,7 +280,7 @@ class _Renderer:
             assert stream is not None
             try:
                 stream.close()
-            except OSError as error:  # what was not written yet goes nowhere
+            except OSError as error:  # closing flushes the buffer to a process that has exited
                 log.debug("the rendering process has gone: %s", error)
 
 

@@ -110,7 +110,7 @@ class Display(Observer):
         self._status = "starting"
         self._live = None
         if console.is_terminal:
-            # What a program prints stays on its standard output, which may be a file.
+            # Output of the calling program must not be redirected if its standard output is a file.
             redirects = not console.stderr or sys.stdout.isatty()
             self._live = Live(self._table(), console=console, refresh_per_second=8, redirect_stdout=redirects)
 
@@ -170,7 +170,7 @@ class Display(Observer):
         for column in _COLUMNS:
             if column.rare and not any(found[column.title]):
                 del found[column.title]
-        widths = {title: max(map(len, (title, *texts))) + 2 for title, texts in found.items()}  # with a gap
+        widths = {title: max(map(len, (title, *texts))) + 2 for title, texts in found.items()}  # two columns of padding
         for title in _LEFT_OUT:
             if sum(widths.values()) <= self._console.width:
                 break

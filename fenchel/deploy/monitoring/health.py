@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2
 from fenchel.common.errors import CredentialError
 from fenchel.common.tls.credentials import Credentials
 
-_PATIENCE = 3.0  # seconds
+_PATIENCE = 3.0  # deadline of the health check, in seconds
 
 
 def unwell(server: str, credentials: Credentials | None) -> str:

@@ -15,7 +15,7 @@ from fenchel.server.telemetry.observer import Observer
 from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.summary import Summary
 
-_PAUSE = 0.2  # seconds between two updates
+_PAUSE = 0.2  # minimum interval between updates, in seconds
 _SHOWN = ("objective", "gap", "test_accuracy", "test_auc", "holdout_accuracy")
 
 

@@ -65,7 +65,7 @@ def answer(folder: Path, requests: IO[bytes], answers: IO[bytes]) -> None:
     while request := requests.readline():
         try:
             found = page(folder) if request == b"page\n" else files()
-        except (FenchelError, OSError) as error:  # such as a table that is being closed
+        except (FenchelError, OSError) as error:  # for example, while the server finishes a table
             found = {"error": "the run cannot be read at the moment", "details": str(error)}
         except Exception:
             found = {"error": "the page cannot be rendered; the log says why", "details": traceback.format_exc()}
@@ -74,5 +74,5 @@ def answer(folder: Path, requests: IO[bytes], answers: IO[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's business
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ignore Ctrl-C in the terminal: the server ends this process
     answer(Path(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer)

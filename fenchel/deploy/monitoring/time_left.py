@@ -8,7 +8,7 @@ from collections import deque
 
 from fenchel.server.telemetry.recorder import Row
 
-_FEWEST, _MOST = 3, 20  # rounds that an estimate rests on
+_FEWEST, _MOST = 3, 20  # smallest and largest number of recent rounds used for an estimate
 
 
 class TimeLeft:
@@ -22,7 +22,8 @@ class TimeLeft:
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
-        self._last: deque[tuple[float, float]] = deque(maxlen=_MOST)  # seconds of a round, and of its evaluation
+        # Durations of a round and of its evaluation, in seconds.
+        self._last: deque[tuple[float, float]] = deque(maxlen=_MOST)
         self.seconds: float | None = None
         """Estimated remaining seconds; ``None`` without enough rounds, and after the last round."""
 
@@ -34,5 +35,5 @@ class TimeLeft:
         self.seconds = None
         if remaining > 0 and len(self._last) >= _FEWEST:
             seconds, evaluations = zip(*self._last, strict=True)
-            # Many runs evaluate after some rounds only, so that the median would be 0 or too long.
+            # For evaluations the mean: their median is 0 or too long in runs that evaluate only after some rounds.
             self.seconds = remaining * (statistics.median(seconds) + statistics.fmean(evaluations))

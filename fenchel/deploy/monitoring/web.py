@@ -25,14 +25,14 @@ from fenchel.deploy.address import Address
 
 log = logging.getLogger("fenchel.web")
 
-_PATIENCE = 10.0  # seconds that a reader may take to ask, and then again to take the answer
-_LONGEST = 1 << 17  # bytes of a request
-_LAST_WORDS = 1.0  # seconds to finish what is being answered when the server is closed
+_PATIENCE = 10.0  # time limit for receiving a request, and again for sending the response, in seconds
+_LONGEST = 1 << 17  # size limit of a request, in bytes
+_LAST_WORDS = 1.0  # time for pending responses when the server closes, in seconds
 _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{1,5})?", re.ASCII)
 _HEADERS = {
     "Cache-Control": "no-cache",
-    # Nothing is fetched from elsewhere, no script runs but those that are served here, and no other page may frame
-    # or read this one. (Plotly styles its charts by style elements.)
+    # The page loads nothing from other hosts, runs only scripts from this server, and cannot be framed. Inline styles
+    # are allowed, because Plotly styles its charts with style elements.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -119,7 +119,7 @@ class WebServer(ThreadingHTTPServer):
     def __exit__(self, *error: object) -> None:
         self.shutdown()
         end = time.monotonic() + _LAST_WORDS
-        for _ in range(READERS):  # until all requests have been answered
+        for _ in range(READERS):  # acquire all slots, that is, wait for all pending requests
             self._places.acquire(timeout=max(end - time.monotonic(), 0.0))
         self.server_close()
         self._thread.join()
@@ -143,7 +143,7 @@ class WebServer(ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:  # no thread could be started: the place is free
+        except BaseException:  # free the slot if no thread could be started
             self._places.release()
             raise
 
@@ -221,7 +221,7 @@ class _HttpHandler(BaseHTTPRequestHandler):
         try:
             answer = route()
         except NotReadyError as error:
-            self._say(503, str(error), with_body, Refresh="2")  # a browser asks again by itself
+            self._say(503, str(error), with_body, Refresh="2")  # makes browsers reload after two seconds
             return
         except Exception:
             log.exception("a defect: %s could not be answered", self.path)
@@ -242,7 +242,7 @@ class _HttpHandler(BaseHTTPRequestHandler):
         self._send(code, answer, with_body=with_body, **headers)
 
     def _send(self, code: int, answer: HttpResponse, *, with_body: bool = True, **headers: str) -> None:
-        self.connection.settimeout(_PATIENCE)  # for all of the answer
+        self.connection.settimeout(_PATIENCE)  # timeout for sending the response
         self.send_response(code)
         for name, value in {**_HEADERS, **headers}.items():
             self.send_header(name, value)

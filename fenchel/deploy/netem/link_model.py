@@ -17,7 +17,7 @@ QUEUE_SECONDS = 0.1
 """Capacity of the queue, in seconds of the bandwidth, similar to the buffer of a home router."""
 
 _LARGEST_CHUNK, _SMALLEST_CHUNK = 1 << 18, 1 << 10
-_CHUNK_SECONDS = 0.004  # transmission time of a chunk, which is short, as a chunk arrives as a whole
+_CHUNK_SECONDS = 0.004  # transmission time of a chunk in seconds; short, because the model delivers a chunk as a whole
 _UNLIMITED_CAPACITY = 64 << 20
 
 
@@ -106,5 +106,5 @@ def cut_times(link: Link, draws: np.random.Generator) -> Iterator[float]:
         if math.isinf(cut):
             return
         yield cut
-        # Advance by the smallest step, so that a cut of zero length is not found again.
+        # Advance by at least the smallest step, so that the loop does not find an outage of zero length again.
         up_since = math.nextafter(cut + link.cut_for, math.inf)

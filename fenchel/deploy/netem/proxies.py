@@ -95,7 +95,7 @@ async def relaying(
             raise _ended(process, log)
         yield NetworkProxies(json.loads(told), process, log)
     finally:
-        process.stdin.close()  # ends the process, as does the death of this one
+        process.stdin.close()  # the proxy process exits when its standard input closes
         traffic = await process.stdout.read()
         await process.wait()
         if traffic:
@@ -158,6 +158,6 @@ def _say(words: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ignore Ctrl-C in the terminal: the parent ends this process
     with asyncio.Runner(loop_factory=event_loop) as runner:
         runner.run(_serve(json.loads(sys.stdin.readline())))

@@ -24,7 +24,7 @@ from fenchel.common.randomness import generator
 from fenchel.common.settings.link import Link
 from fenchel.deploy.netem.link_model import LinkModel, cut_times, ways
 
-_RECEIVE_BUFFER = 1 << 17  # small, as bytes in the kernel's buffer queue in front of the link without its limit
+_RECEIVE_BUFFER = 1 << 17  # receive buffer in bytes; small, because buffered bytes bypass the link's rate limit
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset, and discard unsent bytes
 
 
@@ -113,7 +113,7 @@ class _Passage:
         """Forward bytes until one side ends the connection, and end the other side in the same way."""
         taking = asyncio.create_task(self._take_in())
         try:
-            # If the receiver is gone, the other direction ends the sender's side, in the right order.
+            # If the receiver has disconnected, the task of the other direction closes the sender's connection.
             with contextlib.suppress(OSError):
                 await self._hand_out()
         finally:
@@ -211,12 +211,12 @@ class Line:
         whole = False
         try:
             _limit_buffer(writer)
-            await self._works.wait()  # connections made while the link is down wait
-            await asyncio.sleep(self.link.rtt)  # TCP's handshake
+            await self._works.wait()  # new connections wait while the link is down
+            await asyncio.sleep(self.link.rtt)  # round trip of TCP's handshake
             try:
                 from_server, to_server = await asyncio.open_connection(*self.server)
             except OSError as error:
-                if self._reaches:  # reported once for many attempts
+                if self._reaches:  # report only the first of successive failures
                     self.say(f"{self.server[0]}:{self.server[1]} cannot be reached ({error.strerror or error})")
                 self._reaches = False
                 return
@@ -315,11 +315,11 @@ class NetworkProxy:
 
 
 def _limit_buffer(writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):  # it is gone already
+    with contextlib.suppress(OSError):  # the peer may have closed the connection already
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):  # it is gone already
+    with contextlib.suppress(OSError):  # the peer may have closed the connection already
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     writer.transport.abort()

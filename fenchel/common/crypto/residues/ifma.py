@@ -17,12 +17,12 @@ from fenchel.common.crypto.residues.interface import Residues, big_endian
 
 try:
     from fenchel.common.crypto.residues import _ifma
-except ImportError:  # the installation had no compiler, or this is no x86-64 machine
+except ImportError:  # the extension was not compiled, or the processor is not x86-64
     _ifma = None  # type: ignore[assignment]
 
 _DIGIT = 52
 _LANES = 8
-_SPARE_BITS = 6  # halves of numbers are kept below 8m, and R is at least 64m
+_SPARE_BITS = 6  # bits by which R exceeds m: Montgomery products of factors below 8m need R >= 64m
 _LONGEST_WINDOW = 5
 _TABLE_WINDOW = 6
 

@@ -74,7 +74,7 @@ def without_inverse(numbers: Sequence[mpz], key: PublicKey) -> int | None:
     Every sender knows such a number, ``n`` itself. Its decryption would reveal the private key.
     """
     n = key.modulus
-    product = mpz(1)  # one gcd of the product takes a fifth of the time of a gcd for each number
+    product = mpz(1)  # one gcd of the product takes a fifth of the time of individual gcds
     for number in numbers:
         product = product * number % n
     if gmpy2.gcd(product, n) == 1:

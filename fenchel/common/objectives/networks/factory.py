@@ -35,7 +35,7 @@ def build_network(settings: MlpSettings | CnnSettings, shard: Shard) -> NetworkO
     require_classes(shard.classes, settings.kind)
     device = find_device(settings.device)
     features = shard.features.shape[1]
-    # On the device "meta" parameters have shapes but no values, and torch's random numbers stay untouched.
+    # On the device "meta", parameters have shapes but no values, so torch draws no random numbers.
     with torch.device("meta"):
         network = (
             mlp(features, settings.hidden, shard.classes)
@@ -79,9 +79,9 @@ def find_device(name: DeviceName) -> torch.device:
             "GPU if there is one",
             key="objective.device",
         )
-    # Read when CUDA starts: without it the products of matrices may differ from call to call.
+    # CUDA reads this variable at start-up. Without the variable, matrix products are not deterministic.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.backends.cudnn.allow_tf32 = False  # which would round the factors of convolutions to 11 bits
+    torch.backends.cudnn.allow_tf32 = False  # TF32 would round the operands of convolutions to 11 significant bits
     return torch.device("cuda")
 
 

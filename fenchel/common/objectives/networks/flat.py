@@ -73,7 +73,7 @@ class FlatNetwork:
 
     def tensor(self, w: Vector) -> torch.Tensor:
         """Return a model as a tensor of its own, on the device."""
-        # A copy: models may be read-only views of received bytes, which torch does not accept.
+        # Copy, because a model may be a read-only view of received bytes, which torch does not accept.
         return torch.from_numpy(np.array(w, self._dtype)).to(self.device)
 
     def chunks(self, features: Matrix) -> Iterator[torch.Tensor]:

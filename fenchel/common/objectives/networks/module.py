@@ -160,7 +160,7 @@ class ModuleObjective(Objective):
             if isinstance(each, _NormBase):
                 momentum = _USUAL_MOMENTUM if each.momentum is None else each.momentum
                 momenta |= {f"{name}.{buffer}".lstrip("."): momentum for buffer, _ in each.named_buffers(recurse=False)}
-                each.momentum = 1.0  # what it keeps then is the statistic of the batch
+                each.momentum = 1.0  # with momentum 1, the running statistics are those of the latest batch
         self._buffer_momenta = [momenta[name] for name in buffers], [value.numel() for value in buffers.values()]
         self._has_one_output = self._outputs_alone()
         self._features, self._targets = self._prepare(shard)
@@ -199,7 +199,7 @@ class ModuleObjective(Objective):
         flat = [values[name].detach().cpu().numpy().ravel() for name in self._shapes]
         return np.concatenate(flat).astype(self.dtype)
 
-    # One pass
+    # Forward pass
 
     def _tensors(self, w: Vector) -> dict[str, torch.Tensor]:
         """Return a copy of a model as tensors by name; parameters ask for gradients."""
@@ -210,9 +210,9 @@ class ModuleObjective(Objective):
             if name not in self._buffers:
                 found[name] = piece.view(shape).requires_grad_()
                 continue
-            found[name] = piece.view(shape).clone()  # a pass writes into it, and parameters must not notice
+            found[name] = piece.view(shape).clone()  # a copy, because a forward pass overwrites buffers in place
             if name.endswith("running_var"):
-                found[name].clamp_(min=0)  # which a step of a method with momentum may have left
+                found[name].clamp_(min=0)  # steps with momentum can make a running variance negative
         return found
 
     def _outputs(self, tensors: Tensors, features: torch.Tensor) -> torch.Tensor:
@@ -284,7 +284,7 @@ class ModuleObjective(Objective):
         except ValueError:
             if len(targets) > 1:
                 raise
-            # Batch normalisation refuses the statistics of a single value, as a last batch may have.
+            # Batch normalisation rejects a batch of a single value, which the last batch may be.
             tensors = self._tensors(w)
             with self._fixed_statistics():
                 outputs = self._outputs(tensors, features)
@@ -332,7 +332,7 @@ class ModuleObjective(Objective):
             for features, target in self._chunks(self._features, self._targets, rows, 1):
                 gradient = self._gradient(w, features, target)
                 norm = float(np.linalg.norm(gradient))
-                # One that is not finite counts as zero: the bound holds whatever the model is.
+                # Non-finite gradients count as zero, so that the clipping bound holds for every model.
                 total += gradient * min(1.0, bound / norm if norm else 1.0) if math.isfinite(norm) else 0
         result = (total / rows.size).astype(self.dtype)
         if self.l2:
@@ -432,7 +432,7 @@ def seeded(seed: int) -> Iterator[None]:
     seed &= (1 << 63) - 1
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=gpus):
-        # Not torch.manual_seed, which for every other device writes down where it was called.
+        # torch.manual_seed would also record a stack trace for each other device.
         torch.default_generator.manual_seed(seed)
         if gpus:
             torch.cuda.manual_seed_all(seed)

@@ -137,10 +137,10 @@ class NetworkObjective(Objective):
         for features, targets in self._chunks(self._features, self._targets, rows, size):
             gradients = of_each(flat, features, targets)
             norms = torch.linalg.vector_norm(gradients, dim=1)
-            # One that is not finite counts as zero: the bound holds whatever the model is.
+            # Non-finite gradients count as zero, so that the clipping bound holds for every model.
             gradients[~torch.isfinite(norms)] = 0
             norms[~torch.isfinite(norms)] = 0
-            # A gradient of 0 has the factor 1: infinity is cut off.
+            # For a zero gradient the quotient is infinite, and clamping gives the factor 1.
             total += torch.clamp(bound / norms, max=1.0) @ gradients
         result: Vector = (total / rows.size).numpy(force=True)
         if self.l2:

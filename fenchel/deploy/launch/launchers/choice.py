@@ -1,4 +1,4 @@
-"""Choice of an engine, by its name and what the user says of it."""
+"""Choice of an engine by its name and the user's settings."""
 
 from __future__ import annotations
 
@@ -39,28 +39,27 @@ def launcher(
     cpus: float | None = None,
     gpus: float | None = None,
 ) -> Launcher | None:
-    """Return the launcher of an engine; ``None`` for this machine.
+    """Return the launcher of an engine, or ``None`` for this machine.
 
     Parameters
     ----------
     on
         Name of the engine, one of :data:`LAUNCHERS`.
     engine
-        YAML file, or mapping, of what the engine needs; what follows stands in place of the keys of the same name.
+        Settings of the engine, as a YAML file or a mapping. The arguments below replace the keys of the same name.
     hosts
-        Hosts of ``ssh``: a list, a text with commas or blanks between them, or the path of a file that holds such a
-        text.
+        Hosts of the engine ``ssh``: a list, a text with commas or blanks, or the path of a file with such a text.
     cpus
-        Processors for each client process.
+        Number of processors for each client process.
     gpus
-        GPUs for each client process.
+        Number of GPUs for each client process.
 
     Raises
     ------
     SettingsError
-        There is no such engine, or what is said of it cannot be accepted.
+        If there is no such engine, or the engine's settings are invalid.
     MissingDependencyError
-        This machine lacks what the engine needs.
+        If this machine lacks software that the engine requires.
     """
     if on not in LAUNCHERS:
         raise SettingsError(f"the engine {on!r} is unknown; use one of {', '.join(LAUNCHERS)}", key="--on")
@@ -80,7 +79,7 @@ def launcher(
 
 
 def _hosts(given: str | Sequence[str]) -> list[str]:
-    """Return hosts in the order given, each as often as it stands there."""
+    """Return the hosts in the given order, including repeated hosts."""
     if not isinstance(given, str):
         return list(given)
     text = given

@@ -1,7 +1,7 @@
-"""Client processes in containers of a Docker engine on this machine, on a network of their own.
+"""Client processes in containers of a Docker engine on this machine, on a separate network for each run.
 
-By Docker's own command, so that contexts, credentials and the engine's address are the user's, and so that the
-server's process never has what goes into a container.
+The launcher calls the command ``docker``, which uses the user's contexts, credentials and engine address. The secrets
+of a container thus never enter the server's process.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirement
 from fenchel.deploy.launch.launchers.survey import Survey
 
 LABEL = "org.fenchel.run"
-"""Label of all that belongs to a run; its value is the run's id."""
+"""Label of all containers and networks of a run, with the run's id as its value."""
 
 _CONFINED = (
     *("--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--log-driver=none"),
     *("--env=OPENBLAS_CORETYPE", "--env=HOME=/tmp"),
 )
-_ABANDONED = "1h"  # age of a network without containers that a killed command has left
+_ABANDONED = "1h"  # age from which unused networks count as left behind by a killed command
 
 
 class DockerSettings(piped.AddressSettings):
@@ -45,7 +45,7 @@ class DockerSettings(piped.AddressSettings):
 
 @dataclass
 class DockerLauncher:
-    """Starts a container for each client process.
+    """Launcher that starts a container for each client process.
 
     Parameters
     ----------
@@ -62,29 +62,29 @@ class DockerLauncher:
 
     @staticmethod
     def missing() -> list[str]:
-        """Look for the command ``docker``."""
+        """Check that the command ``docker`` is installed, and return instructions if not."""
         return [] if shutil.which("docker") else ["docker was not found: https://docs.docker.com/engine/install"]
 
     def plan(self, process: ClientProcess) -> str:
-        """Return the command of the container."""
+        """Return the command that starts the container."""
         return piped.plan(self._container(*process.words))
 
     async def open(self, required: Requirements) -> Site:
-        """Make a network, and look around from a container in it.
+        """Create a network, and survey its surroundings from a container.
 
         Raises
         ------
         SettingsError
-            There is no such image, or it has another version of Fenchel, or the engine does not see the run folder.
+            If the image is missing or has another version of Fenchel, or if the engine cannot access the run folder.
         UnreachableError
-            The engine does not answer, or a container cannot reach this machine.
+            If the engine does not answer, or a container cannot reach this machine.
         """
         self._run = required.run
         self._mounts = _mounts(required)
         await self._check_image()
-        await self._remove()  # of a run that goes on, what a killed command has left
+        await self._remove()  # remove containers that a killed command of this run left behind
         await _docker("network", "prune", "--force", f"--filter=label={LABEL}", f"--filter=until={_ABANDONED}")
-        # Containers of an internal network reach this machine by the network's gateway, and nothing else.
+        # From an internal network, containers reach only this machine, at the network's gateway.
         internal = [] if self.settings.dial else ["--internal"]
         await _docker("network", "create", f"--label={LABEL}={self._run}", *internal, self._network)
         try:
@@ -111,7 +111,8 @@ class DockerLauncher:
     async def _remove(self) -> None:
         mine = f"--filter=label={LABEL}={self._run}"
         if containers := (await _docker("ps", "--all", "--quiet", mine)).split():
-            await piped.said(["docker", "rm", "--force", *containers])  # some may be about to go by themselves
+            # Errors are ignored, because containers may be exiting already.
+            await piped.said(["docker", "rm", "--force", *containers])
         if networks := (await _docker("network", "ls", "--quiet", mine)).split():
             await _docker("network", "rm", *networks)
 
@@ -156,7 +157,7 @@ class DockerLauncher:
 
 
 def _mounts(required: Requirements) -> list[str]:
-    """Return options that give containers the journals, data sets and files of a run, by their names here."""
+    """Return the mount options for the journals, data sets and files of a run, with the paths of this machine."""
     required.journals.mkdir(parents=True, exist_ok=True)
     read = [path.absolute() for path in (*required.files, *([required.data] if required.data else []))]
     mounts = [f"--mount=type=bind,src={path},dst={path},readonly" for path in dict.fromkeys(read)]
@@ -166,7 +167,7 @@ def _mounts(required: Requirements) -> list[str]:
 
 
 async def _docker(*words: str) -> str:
-    """Return what a command of Docker prints."""
+    """Run a ``docker`` command, and return its output."""
     code, told, errors = await piped.said(["docker", *words])
     if code != 0:
         raise UnreachableError(f"docker {words[0]} {words[1]} failed: {errors}; see docker info", key="--on docker")

@@ -1,4 +1,4 @@
-"""A command that hands its standard input, output and error to another process of this machine, and waits for it."""
+"""Command that passes its standard input, output and error to another local process, and waits for that process."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import socket
 import sys
 
 STREAMS = 3
-"""Number of descriptors that are handed over: standard input, output and error."""
+"""Number of file descriptors to pass: standard input, output and error."""
 
 
 def main() -> None:
-    """Hand over (``SOCKET WORDS...``); return when the other process has closed the connection or has ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # standard input says when to end
+    """Pass the streams to the process at ``SOCKET`` for the command ``WORDS``, and wait until the connection closes."""
+    # Ignore Ctrl-C in the terminal: this process ends when standard input closes.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as control:
         try:
             control.connect(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Interface of the engines that start client processes; the server always runs in the process that calls them."""
+"""Interface of the engines that start client processes, while the server runs in the calling process."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Requirements:
     run
         Id of the run.
     processes
-        Number of client processes at the same time.
+        Number of concurrent client processes.
     journals
-        Folder of this machine for the journals of clients, absolute.
+        Absolute path of the folder for the clients' journals on this machine.
     stateless
-        Whether clients keep no journals, so that each can be started again without one.
+        Whether clients keep no state, so that each client can be restarted without a journal.
     data
-        Folder of this machine for named data sets that has the run's; ``None`` where clients need none.
+        Folder on this machine with the run's named data set; ``None`` if clients need no such folder.
     files
-        Files of this machine that the settings name.
+        Files on this machine that the settings name.
     """
 
     run: str
@@ -41,18 +41,18 @@ class Requirements:
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """Address of a server as its clients see it.
+    """Server address and state folder for the clients of an engine.
 
     Attributes
     ----------
     listen
         Host on which the server listens.
     port
-        Port on which it listens; 0: a free one.
+        Port on which the server listens; 0 selects a free port.
     dial
-        Host that clients dial, which the server's certificate names.
+        Host that clients dial, also named in the server's certificate.
     state
-        Folder for the clients' journals, as client processes see it.
+        Folder for the clients' journals, as a path in client processes.
     """
 
     listen: str
@@ -63,18 +63,18 @@ class Site:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientProcess:
-    """A process that hosts some of a run's clients.
+    """Process that hosts one or more clients of a run.
 
     Attributes
     ----------
     number
-        Counted from 0; the same when it is started again.
+        Index of the process, counted from 0, unchanged by restarts.
     words
-        Command line after ``fenchel``; it reads its bundle from standard input.
+        Command-line arguments after ``fenchel``. The process reads its bundle from standard input.
     bundle
-        Certificates, keys and secrets of its clients.
+        Certificates, keys and secrets of the process's clients.
     log
-        File to which its output is appended, on the server's machine.
+        Log file on the server's machine, to which the output of the process is appended.
     """
 
     number: int
@@ -84,28 +84,28 @@ class ClientProcess:
 
 
 class Handle(Protocol):
-    """A client process that was started."""
+    """Handle of a started client process."""
 
     async def ended(self) -> int | None:
-        """Wait for the process to end; return its exit code, below 0: the signal that killed it.
+        """Wait for the process to exit, and return its exit code, or the negated number of the signal that killed it.
 
-        It is ``None`` where only the engine could say how it ended: it was killed, or its machine or the way there was
-        lost.
+        The result is ``None`` if the exit code is unknown, because the process was killed or its machine or connection
+        was lost.
         """
 
     def stop(self, *, now: bool = False) -> None:
-        """Ask the process to end, or end it ``now``."""
+        """Request the process to exit, or kill the process if ``now`` is true."""
 
 
 class Launcher(Protocol):
-    """An engine that starts client processes, and starts one again that was killed.
+    """Engine that starts client processes, and restarts processes that were killed.
 
     Attributes
     ----------
     Settings
-        Settings of the engine, which its constructor takes.
+        Class of the engine's settings, the argument of the launcher's constructor.
     on_this_machine
-        True if client processes are on this machine, which can then emulate their links.
+        True if client processes run on this machine, so that network emulation proxies can impose links.
     """
 
     Settings: ClassVar[type[Section]]
@@ -114,16 +114,16 @@ class Launcher(Protocol):
 
     @staticmethod
     def missing() -> list[str]:
-        """Return what this machine lacks for the engine, each with what to do; empty where it can be used."""
+        """Return instructions for each missing prerequisite of the engine, empty if the engine can be used."""
 
     def plan(self, process: ClientProcess) -> str:
-        """Return what :meth:`start` would do, in the engine's own language."""
+        """Return the command or manifest that :meth:`start` would use."""
 
     async def open(self, required: Requirements) -> Site:
-        """Find or make what the processes of a run need; raise ``FenchelError`` where that cannot be had."""
+        """Find or create the resources that the processes of a run need, or raise a ``FenchelError``."""
 
     async def start(self, process: ClientProcess) -> Handle:
-        """Start a process, or one that was killed again."""
+        """Start or restart a process."""
 
     async def close(self, *, remove_journals: bool) -> None:
-        """Remove all that :meth:`open` and :meth:`start` have left; journals only if no run needs them."""
+        """Remove all resources of :meth:`open` and :meth:`start`, and with ``remove_journals`` also the journals."""

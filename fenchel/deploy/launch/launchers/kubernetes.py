@@ -1,7 +1,7 @@
-"""Client processes as pods of Kubernetes, each with a Secret of its own.
+"""Client processes as Kubernetes pods, each with a separate Secret.
 
-What talks to the cluster is a process for each pod, :mod:`fenchel.deploy.launch.launchers.pod`: what goes into a Secret
-would pass through the server's process otherwise.
+A separate process for each pod, :mod:`fenchel.deploy.launch.launchers.pod`, communicates with the cluster. So the
+contents of Secrets never enter the server's process.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from fenchel.deploy.launch.launchers.pod import CONTAINER
 from fenchel.deploy.launch.launchers.survey import Survey
 
 LABEL = "org.fenchel/run"
-"""Label of all that belongs to a run; its value is the end of the run's id."""
+"""Label of all pods and Secrets of a run, with the end of the run's id as its value."""
 
 _DRIVER = "fenchel.deploy.launch.launchers.pod"
 _STATE = "/state"
 _BUNDLE = Path("/bundle/bundle")
-_SILENCE = 120  # seconds after which a client ends whose server does not answer
-_ROOM = 15.0  # seconds for the first pod to find a node
-_PULLING = 900.0  # seconds for the first pod, whose image may have to be pulled
-_USER = 1000  # of the image
+_SILENCE = 120  # time without an answer of the server after which a client exits, in seconds
+_ROOM = 15.0  # timeout for scheduling the first pod, in seconds
+_PULLING = 900.0  # timeout for the first pod, including the pull of its image, in seconds
+_USER = 1000  # user id in the image
 
 
 class KubernetesSettings(piped.AddressSettings):
@@ -60,7 +60,7 @@ class KubernetesSettings(piped.AddressSettings):
 
 @dataclass
 class KubernetesLauncher:
-    """Starts a pod for each client process, from outside of a cluster or from a pod of it.
+    """Launcher that starts a pod for each client process, from outside the cluster or from a pod in the cluster.
 
     Parameters
     ----------
@@ -77,25 +77,25 @@ class KubernetesLauncher:
 
     @staticmethod
     def missing() -> list[str]:
-        """Look for the Python client of Kubernetes."""
+        """Check that the Python client of Kubernetes is installed, and return instructions if not."""
         return [] if find_spec("kubernetes") else ["kubernetes is not installed: pip install 'fenchel[kubernetes]'"]
 
     def plan(self, process: ClientProcess) -> str:
-        """Return the manifest of the pod; its Secret has the same name."""
+        """Return the manifest of the pod, whose Secret has the same name."""
         from yaml import safe_dump
 
         return f"---\n{safe_dump(self._pod(_words(process), process.number), sort_keys=False)}"
 
     async def open(self, required: Requirements) -> Site:
-        """Remove what a killed command has left of the run, and look around from a pod.
+        """Remove resources that a killed command of the run left behind, and survey the surroundings from a pod.
 
         Raises
         ------
         SettingsError
-            Clients need journals or files that no claim has; there is no such namespace, claim or image, or no right
-            to make pods; or the image has another version of Fenchel.
+            If clients need journals or files without a claim, if a namespace, claim, image or permission is missing, or
+            if the image has another version of Fenchel.
         UnreachableError
-            The cluster does not answer, or a pod cannot reach this machine.
+            If the cluster does not answer, or a pod cannot reach this machine.
         """
         self._check(required)
         self._run = re.sub(r"[^\w.-]", "-", required.run)[-63:].strip("._-")
@@ -107,7 +107,7 @@ class KubernetesLauncher:
             with piped.listening(listen, self.settings.port) as port:
                 await self._look(dial, port)
         except BaseException:
-            with suppress(FenchelError):  # the reason is the first error
+            with suppress(FenchelError):  # a failed clean-up must not hide the original error
                 await self._do({"clean": self._selector})
             raise
         return Site(listen=listen, port=self.settings.port, dial=dial, state=self._state)
@@ -119,7 +119,7 @@ class KubernetesLauncher:
         )
 
     async def close(self, *, remove_journals: bool) -> None:
-        """Remove the pods and Secrets of the run, and journals from the claim if no run needs them."""
+        """Remove the pods and Secrets of the run, and with ``remove_journals`` also the journals on the claim."""
         await self._do({"clean": self._selector})
         if remove_journals and self._claim:
             script = 'rm -rf -- "$1" && echo removed >/dev/termination-log'
@@ -144,7 +144,7 @@ class KubernetesLauncher:
         return "" if self._stateless else self.settings.claim
 
     def _check(self, required: Requirements) -> None:
-        """Refuse what no pod could have."""
+        """Raise a SettingsError for requirements that no pod can fulfil."""
         if not (required.stateless or self.settings.claim):
             raise SettingsError(
                 "clients keep journals, which are lost with their pods; create a volume claim that pods on all "
@@ -160,7 +160,7 @@ class KubernetesLauncher:
             )
 
     async def _look(self, dial: str, port: int) -> None:
-        """Look around from a pod of the same kind as those of clients."""
+        """Survey the surroundings from a pod with the configuration of client pods."""
         told = await self._do({"pod": self._pod(["look", dial, str(port), ""], "look"), "room": _ROOM})
         found = Survey.read(told)
         if not found:
@@ -176,7 +176,7 @@ class KubernetesLauncher:
         return [sys.executable, "-P", "-m", _DRIVER, json.dumps(where | order)]
 
     async def _do(self, order: dict[str, Any]) -> str:
-        """Return the outcome of an order to the cluster."""
+        """Execute a request to the cluster in a separate process, and return the process's output."""
         code, told, errors = await piped.said(self._driver(order), patience=_PULLING)
         if code == 0:
             return told
@@ -234,7 +234,7 @@ class KubernetesLauncher:
                         "name": CONTAINER,
                         "image": settings.image,
                         "imagePullPolicy": settings.pull_policy,
-                        # The report is the message that the container leaves, apart from its log.
+                        # The container reports the exit code as its termination message, separate from its log.
                         "command": ["sh", "-c", f'exec python -P -m {piped.REMOTE} "$@" >/dev/termination-log', "sh"],
                         "args": words,
                         "env": [{"name": "OPENBLAS_CORETYPE", "value": kernel}] if kernel else [],
@@ -243,7 +243,7 @@ class KubernetesLauncher:
                             "readOnlyRootFilesystem": True,
                             "capabilities": {"drop": ["ALL"]},
                         },
-                        # No limit of processors: a pod may use what its neighbours leave.
+                        # Without a CPU limit, a pod may use processors that other pods leave idle.
                         "resources": {"requests": limits | {"cpu": f"{settings.cpus:g}"}, "limits": limits},
                         "volumeMounts": mounts,
                     }
@@ -254,14 +254,14 @@ class KubernetesLauncher:
 
 
 def _words(process: ClientProcess) -> list[str]:
-    """Return the words of a client that reads its bundle from a file, and so must notice the end of its server."""
+    """Return the arguments of a client that reads its bundle from a file, and detects the end of its server itself."""
     words = list(process.words)
     words[words.index("--bundle") + 1] = str(_BUNDLE)
     return [*words, "--retry-for", str(_SILENCE)]
 
 
 def _own_address(host: str, port: int) -> str:
-    """Return the address of this machine on the way to another."""
+    """Return the local address of this machine on the route to a host."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

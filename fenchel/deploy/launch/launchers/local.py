@@ -15,27 +15,27 @@ from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirement
 
 @dataclass
 class LocalProcess:
-    """A client process of this machine.
+    """Client process on this machine.
 
     Attributes
     ----------
     lifeline
-        Descriptor without which it ends.
+        File descriptor whose closure ends the process.
     """
 
     forked: Forked
     lifeline: int | None
 
     async def ended(self) -> int:
-        """Wait for the process to end; return its exit code, below 0: the signal that killed it."""
+        """Wait for the process to exit, and return its exit code, or the negated number of a fatal signal."""
         code = await self.forked.ended()
-        if self.lifeline is not None:  # without the fork server, no more is known of a process that goes on
+        if self.lifeline is not None:  # closing the lifeline also ends a process whose fork server has exited
             os.close(self.lifeline)
             self.lifeline = None
         return code
 
     def stop(self, *, now: bool = False) -> None:
-        """Ask the process to end, or kill it ``now``."""
+        """Request the process to exit, or kill the process if ``now`` is true."""
         if now:
             self.forked.kill()
         else:
@@ -44,12 +44,12 @@ class LocalProcess:
 
 @dataclass
 class LocalLauncher:
-    """Forks client processes from one that has imported Fenchel.
+    """Launcher that forks client processes from a fork server.
 
     Parameters
     ----------
     modules
-        What that process imports beside the command line.
+        Modules that the fork server imports in addition to the command line.
     """
 
     Settings: ClassVar[type[Section]] = Section
@@ -60,20 +60,20 @@ class LocalLauncher:
 
     @staticmethod
     def missing() -> list[str]:
-        """Return nothing: every machine has what this needs."""
+        """Return no instructions, because this engine has no prerequisites."""
         return []
 
     def plan(self, process: ClientProcess) -> str:
-        """Return the command whose process is forked."""
+        """Return the command that the forked process executes."""
         return shlex.join(["fenchel", *process.words])
 
     async def open(self, required: Requirements) -> Site:
-        """Start the fork server, which imports while the server starts."""
+        """Start the fork server, which imports modules while the server starts."""
         self._fork_server = ForkServer(self.modules).__enter__()
         return Site(listen="127.0.0.1", dial="localhost", state=str(required.journals))
 
     async def start(self, process: ClientProcess) -> LocalProcess:
-        """Fork a process; raise :class:`RunStoppedError` where the fork server has ended."""
+        """Fork a process, or raise a :class:`RunStoppedError` if the fork server has exited."""
         reading, writing = os.pipe()
         try:
             with process.log.open("ab") as output:

@@ -1,4 +1,4 @@
-"""Client processes elsewhere, each behind a command of this machine, such as ``ssh``."""
+"""Remote client processes, each controlled by a local command such as ``ssh``."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ from fenchel.common.untrusted_text import plain
 from fenchel.deploy.launch.launchers.interface import ClientProcess
 
 REMOTE = "fenchel.deploy.cli.remote"
-"""Module that runs a client process elsewhere and reports its exit code."""
+"""Module that runs a remote client process and reports its exit code."""
 
-_PATIENCE = 30.0  # seconds for what a command says of another machine
+_PATIENCE = 30.0  # timeout for a command that inspects another machine, in seconds
 
-# A login shell may print lines of its own before.
+# Skip lines that a login shell prints before the exit code.
 _REPORT = re.compile(rb"(?:.*\n)?(\d{1,3})\n", re.DOTALL)
 
 
 class AddressSettings(Section):
-    """Settings that all engines have whose clients are on other machines."""
+    """Settings of all engines whose clients run on other machines."""
 
     dial: str = Field("", description="address at which the other machines reach this one; by default it is found")
     port: int = Field(0, ge=0, le=65535, description="port on which the server listens; 0: a free one")
 
 
 class PipedSettings(AddressSettings):
-    """Settings that all engines have whose clients are commands on other machines."""
+    """Settings of all engines whose clients are commands on other machines."""
 
     python: str = Field(sys.executable, description="Python on the other machines that has Fenchel")
 
 
 @dataclass
 class PipedProcess:
-    """A command of this machine whose standard input and output are those of a client process elsewhere.
+    """Local command that forwards the standard input and output of a remote client process.
 
     Attributes
     ----------
     lifeline
-        Descriptor without which the client process ends.
+        File descriptor whose closure ends the client process.
     """
 
     command: asyncio.subprocess.Process
     lifeline: int | None
 
     async def ended(self) -> int | None:
-        """Wait for the process to end; return the exit code that it reported, if it has, whatever the command says."""
+        """Wait for the command to exit, and return the exit code that the client process reported, if any."""
         assert self.command.stdout is not None
         report = await self.command.stdout.read()
         await self.command.wait()
@@ -65,7 +65,7 @@ class PipedProcess:
         return int(told[1]) if told else None
 
     def stop(self, *, now: bool = False) -> None:
-        """End the client process through its standard input, or kill the command ``now``."""
+        """Close the standard input of the client process, or kill the command if ``now`` is true."""
         self._let_go()
         if now:
             with suppress(ProcessLookupError):
@@ -80,12 +80,12 @@ class PipedProcess:
 async def start(
     command: Sequence[str], process: ClientProcess, environment: Mapping[str, str] | None = None
 ) -> PipedProcess:
-    """Start a command, and send the bundle through it.
+    """Start a command, and send the bundle to its standard input.
 
     Parameters
     ----------
     environment
-        By default that of this process.
+        Environment variables of the command; by default those of this process.
     """
     reading, writing = os.pipe()
     try:
@@ -103,19 +103,19 @@ async def start(
 
 
 def plan(command: Sequence[str]) -> str:
-    """Return a command in the words of a shell."""
+    """Return a command in shell syntax."""
     return f"{shlex.join(command)} < BUNDLE"
 
 
 async def said(
     command: Sequence[str], environment: Mapping[str, str] | None = None, patience: float = _PATIENCE
 ) -> tuple[int | None, str, str]:
-    """Run a command to its end.
+    """Run a command to completion.
 
     Returns
     -------
     tuple[int | None, str, str]
-        Its exit code (``None``: it took too long), its output, and the end of what it said of errors.
+        Exit code (``None`` after a timeout), standard output, and the end of standard error.
     """
     running = await asyncio.create_subprocess_exec(
         *command,
@@ -138,7 +138,7 @@ async def said(
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[int]:
-    """Listen where the server will, so that other machines can try to connect; yield the port."""
+    """Listen on the server's future address, so that other machines can test the connection, and yield the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=1024)

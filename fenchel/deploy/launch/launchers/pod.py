@@ -1,4 +1,4 @@
-"""A process for one pod of Kubernetes, apart from the server's, as it sees the secrets that go into the pod."""
+"""Process for one Kubernetes pod, separate from the server's process because it handles the pod's secrets."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from fenchel.common.untrusted_text import plain
 from fenchel.deploy.launch.bundle import read_whole
 
 CONTAINER = "client"
-"""Name of the container whose end is that of its pod."""
+"""Name of the container of the client process, whose end is the end of its pod."""
 
-_POLLING = 0.5  # seconds between questions for the state of a pod
-_GRACE = 5  # seconds for a process to end
-_LOST = 30.0  # seconds after which a pod that is being removed counts as lost
-_TIMEOUT = (5, 30)  # seconds for a connection to the cluster, and for an answer
+_POLLING = 0.5  # polling interval for the state of a pod, in seconds
+_GRACE = 5  # grace period for a process to exit, in seconds
+_LOST = 30.0  # time after which a pod under deletion counts as lost, in seconds
+_TIMEOUT = (5, 30)  # timeouts for the connection to the cluster and for its answer, in seconds
 _HOPELESS = frozenset({"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName"})
-"""Reasons for which a pod would wait for ever."""
+"""Reasons for which a pod would remain waiting forever."""
 
-_MISTAKES = frozenset({400, 401, 403, 404, 422})  # codes of answers that only the user can cure
-_QUIET = 86_400  # seconds for which a log may say nothing
+_MISTAKES = frozenset({400, 401, 403, 404, 422})  # HTTP status codes of errors that only the user can fix
+_QUIET = 86_400  # read timeout for a log without new lines, in seconds
 _INSIDE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster of Kubernetes.
+    """Connection to a Kubernetes cluster.
 
     Attributes
     ----------
     core
-        Client of its interface.
+        Client of the cluster's core API.
     namespace
-        Namespace of all that is made.
+        Namespace of all pods and Secrets.
     """
 
     core: Any
@@ -52,11 +52,11 @@ class Cluster:
 
     @classmethod
     def connect(cls, context: str, namespace: str) -> Cluster:
-        """Return the cluster that this process is in, or that the kubeconfig names."""
+        """Connect to the cluster that runs this process, or to the cluster in the kubeconfig."""
         import urllib3
         from kubernetes import client, config
 
-        urllib3.disable_warnings()  # of a cluster whose certificate the user's kubeconfig does not have checked
+        urllib3.disable_warnings()  # no warnings if the user's kubeconfig disables the verification of certificates
         try:
             if not context and _INSIDE.exists():
                 config.load_incluster_config()
@@ -70,19 +70,19 @@ class Cluster:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port of the interface."""
+        """Host and port of the cluster's API server."""
         found = urlsplit(self.core.api_client.configuration.host)
         return found.hostname or "localhost", found.port or 443
 
     def call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method of the interface for the namespace.
+        """Call a method of the core API.
 
         Raises
         ------
         SettingsError
-            The cluster refuses it.
+            If the cluster rejects the call because of the user's settings.
         UnreachableError
-            The cluster does not answer, or fails.
+            If the cluster does not answer, or fails.
         """
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
@@ -102,15 +102,15 @@ class Cluster:
             ) from None
 
     def clean(self, selector: str) -> None:
-        """Remove pods and Secrets with some labels, and wait until the pods are gone.
+        """Delete the pods and Secrets that match a label selector, and wait until the pods are gone.
 
         Raises
         ------
         UnreachableError
-            Pods do not go, not even where the cluster is to forget them.
+            If pods still exist after a forced deletion.
         """
         self.call("delete_collection_namespaced_secret", self.namespace, label_selector=selector)
-        for grace in (_GRACE, 0):  # the end of a pod is confirmed by its node, unless it is to be forgotten at once
+        for grace in (_GRACE, 0):  # with 0, the cluster forgets pods without confirmation by their node
             options = {"label_selector": selector, "grace_period_seconds": grace}
             self.call("delete_collection_namespaced_pod", self.namespace, **options)
             until = time.monotonic() + _LOST
@@ -128,13 +128,13 @@ class State:
     Attributes
     ----------
     waits
-        Reason for which its container has not started yet; empty if it has.
+        Reason why the container has not started yet, empty after its start.
     ended
-        True if its container has ended, or is lost.
+        True if the container has exited or is lost.
     message
-        Message that the container left.
+        Termination message of the container.
     removed
-        True if it is being removed.
+        True if the pod is being deleted.
     """
 
     waits: str = ""
@@ -144,12 +144,12 @@ class State:
 
     @classmethod
     def of(cls, pod: Any) -> State:
-        """Return the state that an answer of the cluster describes."""
-        statuses = pod.status.container_statuses or ()  # also of what a service mesh adds
+        """Return the state in the cluster's description of a pod."""
+        statuses = pod.status.container_statuses or ()  # may include sidecar containers of a service mesh
         container = next((each for each in statuses if each.name == CONTAINER), None)
         if container is not None and (ended := container.state.terminated) is not None:
             return cls(ended=True, message=ended.message or "")
-        if pod.status.phase == "Failed":  # evicted, for instance
+        if pod.status.phase == "Failed":  # for example, an evicted pod
             return cls(ended=True)
         removed = pod.metadata.deletion_timestamp is not None
         if container is not None and container.state.running is not None:
@@ -162,38 +162,39 @@ class State:
 
 @dataclass
 class Pod:
-    """A pod from its start to its end.
+    """Pod of a client process, from its creation to its deletion.
 
     Parameters
     ----------
     cluster
-        Cluster in which it is.
+        Cluster of the pod.
     manifest
-        Its description.
+        Manifest of the pod.
     room
-        Seconds that it may wait for a node with room; ``None``: any time.
+        Timeout for scheduling the pod on a node, in seconds; ``None`` for no timeout.
     """
 
     cluster: Cluster
     manifest: Mapping[str, Any]
     room: float | None = None
     _last: State = field(default=State(waits="Pending: "), init=False)
-    _removed: float | None = field(default=None, init=False)  # when its removal was seen first
-    _said: str = field(default="", init=False)  # what was said of it last
+    # Monotonic time at which the deletion was first observed, in seconds.
+    _removed: float | None = field(default=None, init=False)
+    _said: str = field(default="", init=False)  # latest message about the pod, which is not repeated
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
 
     def run(self, bundle: bytes | None) -> str:
-        """Start it with a bundle, and return the message that it leaves; empty where it was killed or lost.
+        """Run the pod with a bundle, and return its termination message, empty if the pod was killed or lost.
 
-        Its log goes to standard error. It is removed at the end.
+        The log of the pod is copied to standard error. Finally, the pod is deleted.
 
         Raises
         ------
         SettingsError
-            The cluster does not take it, or cannot start it.
+            If the cluster rejects the pod, or cannot start the pod.
         """
         made = self.cluster.call("create_namespaced_pod", self.cluster.namespace, self.manifest)
-        grace = 0  # while nothing runs in it
+        grace = 0  # before the container starts, no process needs a grace period
         try:
             if bundle is not None:
                 self._make_secret(bundle, made.metadata.uid)
@@ -208,7 +209,7 @@ class Pod:
             log.join(_GRACE)
             return state.message
         finally:
-            with suppress(FenchelError):  # it may be gone; its Secret goes with it
+            with suppress(FenchelError):  # the pod may be deleted already; its Secret is deleted along with it
                 self.cluster.call("delete_namespaced_pod", *self._name, grace_period_seconds=grace)
 
     @property
@@ -216,7 +217,7 @@ class Pod:
         return self.manifest["metadata"]["name"], self.cluster.namespace
 
     def _make_secret(self, bundle: bytes, owner: str) -> None:
-        """Make the Secret that the pod waits for, and that goes with it."""
+        """Create the Secret that the pod mounts, and that the cluster deletes along with the pod."""
         name, namespace = self._name
         belongs = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": owner}
         metadata = {"name": name, "labels": self.manifest["metadata"]["labels"], "ownerReferences": [belongs]}
@@ -226,7 +227,7 @@ class Pod:
         )
 
     def _start(self) -> None:
-        """Wait until its container has started."""
+        """Wait until the container has started."""
         begun = time.monotonic()
         while waits := self._state().waits:
             reason = waits.partition(":")[0]
@@ -237,12 +238,12 @@ class Pod:
             time.sleep(_POLLING)
 
     def _state(self) -> State:
-        """Return its state, which stays the last one while the cluster does not answer."""
+        """Return the state of the pod, or the latest known state while the cluster does not answer."""
         try:
             found = self.cluster.core.list_namespaced_pod(
                 self.cluster.namespace, field_selector=f"metadata.name={self._name[0]}", _request_timeout=_TIMEOUT
             ).items
-        except Exception as error:  # of the network, of the interface, of what either says
+        except Exception as error:  # errors of the network, of the Kubernetes client, or in parsing an answer
             self._say(f"the cluster does not answer: {error}")
             return self._last
         self._last = State.of(found[0]) if found else State(ended=True)
@@ -250,15 +251,15 @@ class Pod:
             self._removed = None
         elif self._removed is None:
             self._removed = time.monotonic()
-        elif time.monotonic() > self._removed + _LOST:  # its node does not answer any more
+        elif time.monotonic() > self._removed + _LOST:  # the node no longer confirms the deletion
             self._last = State(ended=True)
         return self._last
 
     def _follow_log(self) -> None:
-        """Copy its log to standard error; begin again where the connection broke."""
+        """Copy the log of the pod to standard error, and reconnect after connection errors."""
         since: dict[str, int] = {}
         while True:
-            with suppress(Exception):  # of the network; what matters are the lines that come
+            with suppress(Exception):  # reconnect after any network error, because the log is only informative
                 log = self.cluster.core.read_namespaced_pod_log(
                     *self._name, follow=True, _preload_content=False, _request_timeout=(_TIMEOUT[0], _QUIET), **since
                 )
@@ -276,19 +277,21 @@ class Pod:
 
 
 def _end_with_standard_input() -> None:
-    """Interrupt the process when its standard input ends."""
-    while os.read(sys.stdin.fileno(), 4096):  # not by sys.stdin, whose lock the end of the process would wait for
+    """Send SIGTERM to this process when its standard input closes."""
+    # Read the file descriptor, because a thread that blocks in sys.stdin would hold a lock at the interpreter's exit.
+    while os.read(sys.stdin.fileno(), 4096):
         pass
     signal.raise_signal(signal.SIGTERM)
 
 
 def main() -> None:
-    """Do what an order says (``ORDER``, a JSON object), and print the outcome.
+    """Execute a request (``ORDER``, a JSON object), and print the result.
 
-    ``clean`` removes what bears some labels, and prints the address of the cluster. ``pod`` runs a pod, with a Secret
-    of what standard input brings if there is to be one, and prints the message that it leaves.
+    The request ``clean`` deletes the pods and Secrets that match a selector, and prints the cluster's address. The
+    request ``pod`` runs a pod, optionally with a Secret from standard input, and prints the pod's termination message.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; standard input says when to end
+    # Ignore Ctrl-C in the terminal: the driver ends when standard input closes.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     order = json.loads(sys.argv[1])
     try:
@@ -303,7 +306,8 @@ def main() -> None:
         sys.stdout.write(Pod(cluster, order["pod"], order.get("room")).run(bundle))
     except FenchelError as error:
         print(error, file=sys.stderr)  # noqa: T201
-        if order.get("secret") and isinstance(error, SettingsError):  # no other pod would fare better
+        # A restarted pod would fail in the same way, so the exit code is reported as final.
+        if order.get("secret") and isinstance(error, SettingsError):
             print(error.exit_code)  # noqa: T201
         sys.exit(error.exit_code)
 

@@ -1,7 +1,7 @@
-"""Client processes as actors of Ray, whose nodes have the same Fenchel.
+"""Client processes as Ray actors, on nodes with the same version of Fenchel.
 
-Ray is in a process apart, :mod:`fenchel.deploy.launch.launchers.ray_driver`: what goes to a client process holds its
-secrets, and would pass through the server's process otherwise.
+Ray runs in a separate process, :mod:`fenchel.deploy.launch.launchers.ray_driver`. So the secrets of client processes
+never enter the server's process.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from fenchel.deploy.launch.launchers.survey import Survey, marker, temporary_sta
 _HANDOVER = "fenchel.deploy.launch.launchers.handover"
 _DRIVER = "fenchel.deploy.launch.launchers.ray_driver"
 
-_CONNECTION = 5.0  # seconds for a connection to the cluster
-_PATIENCE = 30.0 + LOOKING  # seconds for all that comes before client processes
-_END = 25.0  # seconds for the driver to end
-_LONGEST = 16 << 20  # bytes of what the driver says of all nodes
+_CONNECTION = 5.0  # timeout for the connection to the cluster, in seconds
+_PATIENCE = 30.0 + LOOKING  # timeout for the driver's start and the survey of nodes, in seconds
+_END = 25.0  # timeout for the driver to exit, in seconds
+_LONGEST = 16 << 20  # size limit of the driver's report on all nodes, in bytes
 
 
 class RaySettings(piped.AddressSettings):
-    """A cluster of Ray, and what client processes need of it."""
+    """Address of a Ray cluster, and resources of client processes."""
 
     address: str = Field("", description="HOST:PORT of a running cluster; by default RAY_ADDRESS, or this machine's")
     cpus: float = Field(1, ge=0, description="processors for each client process, also a fraction")
@@ -59,7 +59,7 @@ class RaySettings(piped.AddressSettings):
 
     @property
     def actor(self) -> dict[str, Any]:
-        """Options of each actor; whether one is started again is decided in one place for all engines."""
+        """Options of each actor, without Ray's restarts because Fenchel restarts processes for all engines."""
         return {
             "num_cpus": self.cpus,
             "num_gpus": self.gpus,
@@ -72,41 +72,40 @@ class RaySettings(piped.AddressSettings):
 
 @dataclass
 class RayLauncher:
-    """Starts client processes as actors.
+    """Launcher that starts client processes as Ray actors.
 
     Parameters
     ----------
     settings
-        The cluster, and what client processes need of it.
+        Address of the cluster, and resources of client processes.
     """
 
     Settings: ClassVar[type[Section]] = RaySettings
     on_this_machine: ClassVar[bool] = False
 
     settings: RaySettings
-    _socket: str = field(init=False)  # path at which the driver takes processes
+    _socket: str = field(init=False)  # path of the Unix socket on which the driver accepts client processes
     _driver: asyncio.subprocess.Process | None = None
 
     @staticmethod
     def missing() -> list[str]:
-        """Look for Ray."""
+        """Check that Ray is installed, and return instructions if not."""
         return [] if find_spec("ray") else ["ray is not installed: pip install 'fenchel[ray]'"]
 
     def plan(self, process: ClientProcess) -> str:
-        """Return the actor, and the command that it runs."""
+        """Return the actor with the command that it runs."""
         options = ", ".join(f"{name}={value!r}" for name, value in self.settings.actor.items())
         return f"ray.remote({options}): {piped.plan(['python', *_words(process)])}"
 
     async def open(self, required: Requirements) -> Site:
-        """Connect to the cluster, and look at every node that is large enough for a client process.
+        """Connect to the cluster, and survey every node that is large enough for a client process.
 
         Raises
         ------
         SettingsError
-            The cluster is too small; or a node has another version of Fenchel, or does not see the folder of the
-            journals.
+            If the cluster is too small, or a node has another version of Fenchel or cannot access the journals' folder.
         UnreachableError
-            There is no cluster; or a node does not answer, or cannot reach this machine.
+            If there is no cluster, or a node does not answer or cannot reach this machine.
         """
         await self._knock()
         listen = everywhere(self.settings.dial)
@@ -124,11 +123,11 @@ class RayLauncher:
         return Site(listen=listen, port=self.settings.port, dial=found["dial"], state=state)
 
     async def start(self, process: ClientProcess) -> piped.PipedProcess:
-        """Start an actor wherever there is room."""
+        """Start an actor on any node with free resources."""
         return await piped.start([sys.executable, "-P", "-m", _HANDOVER, self._socket, *_words(process)], process)
 
     async def close(self, *, remove_journals: bool) -> None:
-        """End the driver, which removes what nodes keep of the run by themselves."""
+        """End the driver, which removes the run's temporary folders on nodes."""
         if self._driver is None:
             return
         assert self._driver.stdin is not None
@@ -144,7 +143,7 @@ class RayLauncher:
             self._driver = None
 
     async def _knock(self) -> None:
-        """Try the address of the cluster, as Ray itself does so for minutes."""
+        """Test the address of the cluster first, because Ray would retry for minutes."""
         address = self.settings.address or os.environ.get("RAY_ADDRESS", "")
         if (parts := re.fullmatch(r"\[?(.+?)\]?:(\d+)", address)) is None:
             return
@@ -165,7 +164,7 @@ class RayLauncher:
         )
 
     async def _connect(self, port: int, file: Path, processes: int) -> Mapping[str, Any]:
-        """Start the driver; return what it has found."""
+        """Start the driver, and return the driver's report on the cluster."""
         order = {
             "address": self.settings.address,
             "options": self.settings.actor,
@@ -201,7 +200,7 @@ class RayLauncher:
         assert self._driver is not None
         assert self._driver.stdin is not None
         self._driver.stdin.write(line.encode())
-        with suppress(BrokenPipeError, ConnectionResetError):  # starting a client process says so
+        with suppress(BrokenPipeError, ConnectionResetError):  # start() reports a lost driver
             await self._driver.stdin.drain()
 
     def _check_room(self, found: Mapping[str, Any], processes: int) -> None:
@@ -216,7 +215,7 @@ class RayLauncher:
             )
 
     def _surveys(self, nodes: list[dict[str, Any]], port: int) -> Mapping[str, Survey]:
-        """Return what each node is like, by its address."""
+        """Return the survey of each node by the node's address."""
         surveys = {}
         for each in nodes:
             node = each["node"]
@@ -239,5 +238,5 @@ class RayLauncher:
 
 
 def _words(process: ClientProcess) -> list[str]:
-    """Return the words after the Python of a node."""
+    """Return the arguments of the Python interpreter on a node."""
     return ["-P", "-m", piped.REMOTE, *process.words]

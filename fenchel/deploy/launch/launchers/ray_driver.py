@@ -1,7 +1,8 @@
-"""A driver of Ray: a process apart from the server's, as what it passes on to client processes holds their secrets.
+"""Ray driver, a process separate from the server's because it forwards the secrets of client processes.
 
-It connects to the cluster, looks at its nodes, and then runs an actor for each client process of which
-:mod:`fenchel.deploy.launch.launchers.handover` hands it the standard streams. It ends with its own standard input.
+The driver connects to the cluster, surveys the nodes, and then runs an actor for each client process.
+:mod:`fenchel.deploy.launch.launchers.handover` passes the standard streams of each client process to the driver. The
+driver ends when its own standard input closes.
 """
 
 from __future__ import annotations
@@ -26,31 +27,31 @@ from typing import Any
 from fenchel.deploy.launch.launchers.handover import STREAMS
 
 DIAL = "DIAL"
-"""Word in place of the address of this machine."""
+"""Placeholder for the address of this machine in the arguments of a survey."""
 
-_CHUNK = 65_536  # bytes at a time, few enough for Ray to keep them out of its object store
-_ROOM = 10.0  # seconds after which a process that waits for room says so
-_GRACE = 5.0  # seconds for client processes to end
+_CHUNK = 65_536  # chunk size in bytes, small enough for Ray to bypass its object store
+_ROOM = 10.0  # time after which a process reports that it is waiting for resources, in seconds
+_GRACE = 5.0  # grace period for client processes to exit, in seconds
 LOOKING = 60.0
-"""Seconds for a survey of all nodes; the first task on a node starts a Python process there."""
+"""Timeout for a survey of all nodes in seconds, which includes the start of a Python process on each node."""
 
-_CLEANING = 15.0  # seconds to remove a folder of all nodes
+_CLEANING = 15.0  # timeout for removing the temporary folder on all nodes, in seconds
 
 
 class RemoteProcess:
-    """A process on a node of Ray, with its standard streams.
+    """Process on a Ray node, with its standard streams.
 
-    Nodes get the code of this class, and of the functions below, from the driver: a survey must say where Fenchel is
-    not installed.
+    Nodes receive the code of this class and of the functions below from the driver, because a survey must also run on
+    nodes without Fenchel.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
         pipe = subprocess.PIPE
-        # Its standard input ends with this actor, however that ends, and the process with it.
+        # However this actor ends, the standard input of the process closes, and the process exits.
         self._process = subprocess.Popen([sys.executable, *words], bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe)
 
     def write(self, given: bytes) -> None:
-        """Write to its standard input, or close that with nothing to write."""
+        """Write to the standard input of the process, or close the standard input if ``given`` is empty."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             if given:
@@ -59,7 +60,7 @@ class RemoteProcess:
                 self._process.stdin.close()
 
     def output(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the descriptor, 1 or 2, and bytes of what it prints, until it has ended."""
+        """Yield the file descriptor, 1 or 2, and chunks of the output until the process exits."""
         with selectors.DefaultSelector() as selector:
             for number, stream in ((1, self._process.stdout), (2, self._process.stderr)):
                 assert stream is not None
@@ -74,30 +75,30 @@ class RemoteProcess:
 
 
 def look(words: Sequence[str]) -> tuple[int, str, str]:
-    """Run Python on a node; return its exit code, output and the end of what it says of errors."""
+    """Run Python on a node, and return its exit code, standard output and the end of standard error."""
     done = subprocess.run([sys.executable, *words], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")[-500:]
 
 
 def remove(folder: str) -> None:
-    """Remove a folder of a node."""
+    """Remove a folder on a node."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass
 class Relay:
-    """A process on a node whose standard streams are descriptors of this one.
+    """Connection of local file descriptors to the standard streams of a process on a node.
 
     Parameters
     ----------
     ray
-        The library, connected to a cluster.
+        Module ``ray``, connected to a cluster.
     actor
-        A :class:`RemoteProcess`.
+        Actor of class :class:`RemoteProcess`.
     connection
-        Connection whose end is that of the process.
+        Connection that closes when the process exits, and whose closure ends the process.
     given, report, log
-        Descriptors of its standard input, output and error.
+        File descriptors of standard input, standard output and standard error.
     """
 
     ray: Any
@@ -108,7 +109,7 @@ class Relay:
     log: int
 
     def run(self) -> None:
-        """Pass everything on until the process has ended."""
+        """Forward all streams until the process exits."""
         feeding = threading.Thread(target=self._feed, daemon=True)
         feeding.start()
         try:
@@ -126,11 +127,11 @@ class Relay:
             self.connection.close()
 
     def _feed(self) -> None:
-        """Pass standard input on; kill the actor when the connection ends."""
+        """Forward standard input, and kill the actor when the connection closes."""
         poll = select.poll()
         for each in (self.connection.fileno(), self.given):
             poll.register(each, select.POLLIN)
-        with suppress(self.ray.exceptions.RayError):  # then all output has ended, and is an error as well
+        with suppress(self.ray.exceptions.RayError):  # if the actor is lost, run() reports the same error
             while self.connection.fileno() not in (ready := dict(poll.poll())):
                 assert self.given in ready
                 chunk = os.read(self.given, _CHUNK)
@@ -140,7 +141,7 @@ class Relay:
         self.ray.kill(self.actor)
 
     def _write(self, chunk: bytes) -> None:
-        """Write to the process, which may have to wait for room before it is started."""
+        """Write to the process, whose start may have to wait for free resources."""
         writing = self.actor.write.remote(chunk)
         begun, is_said = time.monotonic(), False
         while not self.ray.wait([writing], timeout=0.5)[0]:
@@ -162,7 +163,7 @@ class Driver:
     Parameters
     ----------
     ray
-        The library, connected to the cluster.
+        Module ``ray``, connected to the cluster.
     options
         Options of each actor.
     """
@@ -172,7 +173,7 @@ class Driver:
     _running: list[threading.Thread] = field(default_factory=list)
 
     def able(self) -> Iterator[tuple[Mapping[str, Any], int]]:
-        """Yield each node that is large enough for a client process, and for how many it is."""
+        """Yield each node with resources for at least one client process, and the number of processes that fit."""
         wanted = {"CPU": self.options["num_cpus"], "GPU": self.options["num_gpus"], **self.options.get("resources", {})}
         for node in self.ray.nodes():
             rooms = [int(node["Resources"].get(name, 0) / each + 1e-9) for name, each in wanted.items() if each]
@@ -180,12 +181,12 @@ class Driver:
                 yield node, room
 
     def on_nodes(self, function: Any, argument: Any, patience: float) -> list[dict[str, Any]]:
-        """Call a function on each node that client processes may be on; return addresses and results.
+        """Call a function on each eligible node, and return addresses and results.
 
         Parameters
         ----------
         patience
-            Seconds, after which the result of a node without an answer is ``None``.
+            Timeout in seconds, after which the result of a node without an answer is ``None``.
         """
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -201,16 +202,16 @@ class Driver:
         ]
 
     def survey(self, look_for: Sequence[str], dial: str, processes: int) -> dict[str, Any]:
-        """Return what is to be known of the cluster before client processes are started.
+        """Return the state of the cluster before the start of client processes.
 
         Parameters
         ----------
         look_for
-            Words of the survey of a node, in which DIAL stands for the address of this machine.
+            Arguments of a node's survey, with the placeholder :data:`DIAL` for the address of this machine.
         dial
-            That address; by default the one by which Ray knows this machine.
+            Address of this machine; by default the address that Ray uses.
         processes
-            Number of client processes; nodes are not looked at where there is no room for them.
+            Number of client processes. Nodes are not surveyed if the cluster has too few resources for this number.
         """
         dial = dial or self.ray.util.get_node_ip_address()
         room = sum(room for _, room in self.able())
@@ -230,7 +231,7 @@ class Driver:
             self._running[-1].start()
 
     def end(self, temporary: str) -> None:
-        """Let client processes end, whose standard input has; remove a folder of all nodes, if there is one."""
+        """Wait for client processes to exit, and remove the temporary folder on all nodes, if any."""
         until = time.monotonic() + _GRACE
         for running in self._running:
             running.join(max(0.0, until - time.monotonic()))
@@ -248,21 +249,23 @@ class Driver:
 
 
 def main() -> None:
-    """Run a driver (``ORDER``, a JSON object); say on standard output, in a line of JSON, what it has found.
+    """Run a driver for a request (``ORDER``, a JSON object), and print a report on the cluster as one line of JSON.
 
-    Standard input brings a line with the temporary folder of nodes, or an empty one, and is then open until the end.
+    The first line of standard input is the path of the temporary folder on nodes, or empty. Standard input then stays
+    open until the end of the run.
     """
     import ray
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; standard input says when to end
+    # Ignore Ctrl-C in the terminal: the driver ends when standard input closes.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     order = json.loads(sys.argv[1])
     driver = Driver(ray, order["options"])
     try:
         ray.init(order["address"] or "auto", log_to_driver=False, logging_level="error")
         found = driver.survey(order["look"], order["dial"], order["processes"])
-    except Exception as error:  # of many kinds: no cluster, another version of Ray or Python, a node without room
+    except Exception as error:  # for example, no cluster, another version of Ray or Python, or a full node
         found = {"problem": f"{type(error).__name__}: {error}"}
-    # Only now, as a driver that no cluster answers is killed.
+    # The temporary folder is created late, as a driver killed for want of a cluster could not remove it.
     with tempfile.TemporaryDirectory(prefix="fenchel-") as folder, socket.socket(socket.AF_UNIX) as server:
         server.bind(path := f"{folder}/ray")
         server.listen(128)
@@ -271,7 +274,7 @@ def main() -> None:
         temporary = sys.stdin.readline().strip()
         sys.stdin.read()
         driver.end(temporary)
-    os._exit(0)  # threads may still wait for what ends no more
+    os._exit(0)  # exit at once, because threads may be blocked in calls that never return
 
 
 if __name__ == "__main__":

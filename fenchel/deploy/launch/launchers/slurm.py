@@ -1,4 +1,4 @@
-"""Client processes as job steps of Slurm, in the allocation in which the server runs."""
+"""Client processes as Slurm job steps in the server's allocation."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from fenchel.deploy.launch.launchers import piped
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
 from fenchel.deploy.launch.launchers.survey import Survey, marker, temporary_state
 
-# What describes the shape of the job would describe that of each step, against the options given here.
+# Prefixes of variables that describe the job's resources. srun would apply these to each step, in conflict with
+# the options given here.
 _SHAPE = ("SLURM_MEM_PER_", "SLURM_CPUS_PER_", "SLURM_TRES_PER_", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_GPUS")
 
 
 class SlurmSettings(piped.PipedSettings):
-    """Resources of client processes, and of the job that is submitted where there is no allocation."""
+    """Resources of client processes, and of the job that is submitted outside an allocation."""
 
     cpus: int = Field(1, ge=1, description="processors for each client process")
     gpus: int = Field(0, ge=0, description="GPUs for each client process")
@@ -39,7 +40,7 @@ class SlurmSettings(piped.PipedSettings):
 
 @dataclass
 class SlurmLauncher:
-    """Starts client processes by ``srun``.
+    """Launcher that starts client processes with ``srun``.
 
     Parameters
     ----------
@@ -52,33 +53,33 @@ class SlurmLauncher:
 
     settings: SlurmSettings
     _started: set[int] = field(default_factory=set)
-    _temporary: str | None = None  # folder of each node for journals that no client needs again
+    _temporary: str | None = None  # folder on each node for temporary journals
 
     @staticmethod
     def missing() -> list[str]:
-        """Look for the commands of Slurm."""
+        """Check that the commands of Slurm are installed, and return instructions if not."""
         absent = [name for name in ("sbatch", "srun", "scontrol") if shutil.which(name) is None]
         return [f"{', '.join(absent)} not found: log in to a cluster's login node"] if absent else []
 
     @property
     def is_allocated(self) -> bool:
-        """True if this process has an allocation, in which steps can be started."""
+        """True if this process runs in an allocation, in which job steps can be started."""
         return "SLURM_JOB_ID" in os.environ
 
     def plan(self, process: ClientProcess) -> str:
-        """Return the command of the step."""
+        """Return the command that starts the job step."""
         return piped.plan(self._step(process))
 
     async def open(self, required: Requirements) -> Site:
-        """Look at every node of the allocation.
+        """Survey every node of the allocation.
 
         Raises
         ------
         SettingsError
-            There is no allocation, or it is too small; or a node has another version of Fenchel, or does not see the
-            folder of the journals.
+            If the allocation is missing or too small, or a node has another version of Fenchel or cannot access the
+            journals' folder.
         UnreachableError
-            A node cannot reach this machine.
+            If a node cannot reach this machine.
         """
         if not self.is_allocated:
             raise SettingsError(
@@ -103,13 +104,13 @@ class SlurmLauncher:
         return Site(listen=listen, port=self.settings.port, dial=dial, state=state)
 
     async def start(self, process: ClientProcess) -> piped.PipedProcess:
-        """Start a step wherever there is room."""
+        """Start a job step on any node with free resources."""
         started = await piped.start(self._step(process), process, _environment())
         self._started.add(process.number)
         return started
 
     async def close(self, *, remove_journals: bool) -> None:
-        """Remove what nodes keep of the run by themselves; steps have ended."""
+        """Remove the run's temporary folders on nodes, after all job steps have ended."""
         if self._temporary is not None:
             removing = ["srun", *self._everywhere(), "rm", "-rf", "--", self._temporary]
             code, _, errors = await piped.said(removing, _environment())
@@ -122,7 +123,7 @@ class SlurmLauncher:
         resources = ["--exact", "--nodes=1", "--ntasks=1", f"--cpus-per-task={self.settings.cpus}", "--mem=0"]
         if self.settings.gpus:
             resources.append(f"--gpus={self.settings.gpus}")
-        if process.number in self._started:  # its node may be lost, and its processors with it
+        if process.number in self._started:  # processors of a lost node stay occupied
             resources.append("--overlap")
         name = f"--job-name={next(iter(process.bundle.identities))}"
         return ["srun", "--quiet", name, *resources, *self._fenchel(*process.words)]
@@ -135,7 +136,7 @@ class SlurmLauncher:
         return ["--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--mem=0"]
 
     async def _look(self, dial: str, port: int, file: Path) -> Mapping[str, Survey]:
-        """Return what each node tells, by its name."""
+        """Return the survey of each node by the node's name."""
         words = self._fenchel("look", dial, str(port), str(file))
         code, told, errors = await piped.said(["srun", "--quiet", *self._everywhere(), *words], _environment())
         found = Survey.read(told)
@@ -151,7 +152,7 @@ class SlurmLauncher:
 
 
 def _processors(each_node: str) -> Iterator[int]:
-    """Yield the processors of each node of ``3,1(x2)``."""
+    """Yield the number of processors of each node from a text of Slurm such as ``3,1(x2)``."""
     for number, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", each_node):
         yield from [int(number)] * int(times or 1)
 

@@ -1,4 +1,4 @@
-"""A job of Slurm in which ``fenchel up`` runs, submitted from a machine that has no allocation."""
+"""Slurm job that runs ``fenchel up``, submitted from outside an allocation."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _HOPELESS = frozenset(
     {"PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints"}
     | {"AccountNotAllowed", "InvalidAccount", "InvalidQOS", "QOSNotAllowed"}
 )
-"""Reasons for which a job would wait for ever."""
+"""Reasons for which a job would remain pending forever."""
 
-_POLLING = 2.0  # seconds between questions to the controller of Slurm
-_READING = 0.2  # seconds between looks into the log
+_POLLING = 2.0  # polling interval for the job's state, in seconds
+_READING = 0.2  # polling interval for the job's log, in seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmJob:
-    """A job that begins a run, or goes on with it whenever Slurm starts the job again.
+    """Slurm job that begins a run, and resumes the run whenever Slurm restarts the job.
 
     Attributes
     ----------
@@ -43,9 +43,9 @@ class SlurmJob:
     processes
         Number of client processes.
     always
-        Words of ``fenchel up`` whenever it starts.
+        Arguments of ``fenchel up`` for every start.
     beginning
-        Words of ``fenchel up`` when the run begins.
+        Additional arguments of ``fenchel up`` for the first start.
     runs
         Folder, on storage that all nodes share, of the log and of run folders.
     """
@@ -58,7 +58,7 @@ class SlurmJob:
     runs: Path
 
     def script(self) -> str:
-        """Return the script that ``sbatch`` takes."""
+        """Return the batch script for ``sbatch``."""
         settings, runs = self.settings, self.runs.absolute()
         given = {"partition": settings.partition, "account": settings.account, "time": settings.time}
         options = [
@@ -90,12 +90,12 @@ class SlurmJob:
         return "\n".join(lines) + "\n"
 
     async def run(self, say: Callable[[str], None]) -> tuple[int, Path]:
-        """Submit the job, and wait until it has ended; a job whose wait is cancelled is cancelled as well.
+        """Submit the job, and wait for its end. Cancellation of the wait also cancels the job.
 
         Parameters
         ----------
         say
-            Takes a line of the job's log, or of what becomes of it.
+            Function that receives lines of the job's log and changes of the job's state.
 
         Returns
         -------
@@ -105,9 +105,9 @@ class SlurmJob:
         Raises
         ------
         SettingsError
-            Slurm does not take the job, or would never start it.
+            If Slurm rejects the job, or would never start the job.
         RunStoppedError
-            Slurm has ended the job.
+            If Slurm has terminated the job.
         """
         self.runs.mkdir(parents=True, exist_ok=True)
         submitting = asyncio.ensure_future(self._submit())
@@ -135,7 +135,7 @@ class SlurmJob:
         return code, self.runs / f"job-{number}"
 
     async def _submit(self) -> str:
-        """Return the number of the new job."""
+        """Submit the job, and return its number."""
         sbatch = await asyncio.create_subprocess_exec(
             *("sbatch", "--parsable"), stdin=asyncio.subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
@@ -150,20 +150,20 @@ class SlurmJob:
 
 @dataclass
 class _Log:
-    """Lines of a job's log, as they come."""
+    """Log file of a job, read as the file grows."""
 
     path: Path
     say: Callable[[str], None]
-    _read: int = 0  # bytes
+    _read: int = 0  # number of bytes read so far
 
     async def follow(self) -> None:
-        """Pass lines on as they come, until this is cancelled."""
+        """Forward new lines repeatedly until cancellation."""
         while True:
             await asyncio.to_thread(self.read)
             await asyncio.sleep(_READING)
 
     def read(self) -> None:
-        """Pass on the lines that have come since the last time."""
+        """Forward the complete lines since the latest call."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -175,7 +175,7 @@ class _Log:
 
 
 async def _finished(number: str, say: Callable[[str], None]) -> tuple[str, int]:
-    """Wait until a job has ended; return its last state and its exit code."""
+    """Wait for the end of a job, and return its final state and its exit code."""
     told = ""
     while True:
         code, shown, errors = await piped.said(["scontrol", "--oneliner", "show", "job", number])

@@ -1,6 +1,6 @@
-"""Client processes on machines that ssh reaches, each of which has the same Fenchel.
+"""Client processes on hosts that ssh reaches, each with the same version of Fenchel.
 
-Everything that ssh needs is in the user's own configuration: keys, agents, jump hosts, known hosts.
+The user's own ssh configuration provides keys, agents, jump hosts and known hosts.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fenchel.deploy.launch.launchers import piped
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
 from fenchel.deploy.launch.launchers.survey import Survey
 
-# A network may be away for a minute; clients connect again by themselves before ssh gives up.
+# ssh tolerates a network outage of one minute, within which clients reconnect on their own.
 _OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=12")
 
 
 class SshSettings(piped.PipedSettings):
-    """Hosts of client processes, and how they are reached."""
+    """Hosts of client processes, and options of the connections."""
 
     hosts: tuple[str, ...] = Field(min_length=1, description="hosts as ssh names them; they take turns")
     state: str = Field(".local/state/fenchel", description="folder on the hosts for journals, from the home folder")
@@ -44,43 +44,44 @@ class SshSettings(piped.PipedSettings):
 
 @dataclass
 class SshLauncher:
-    """Starts client processes by OpenSSH's own command.
+    """Launcher that starts client processes with the command ``ssh`` of OpenSSH.
 
     Parameters
     ----------
     settings
-        Hosts, and how they are reached.
+        Hosts of client processes, and options of the connections.
     """
 
     Settings: ClassVar[type[Section]] = SshSettings
     on_this_machine: ClassVar[bool] = False
 
     settings: SshSettings
-    _state: str = field(init=False)  # folder of the run's journals on each host
+    _state: str = field(init=False)  # folder on each host for the run's journals
 
     @staticmethod
     def missing() -> list[str]:
-        """Look for the command ``ssh``."""
+        """Check that the command ``ssh`` is installed, and return instructions if not."""
         return [] if shutil.which("ssh") else ["ssh was not found: apt install openssh-client"]
 
     def plan(self, process: ClientProcess) -> str:
-        """Return the command of this machine."""
+        """Return the local ``ssh`` command."""
         return piped.plan(self._start(process))
 
     async def open(self, required: Requirements) -> Site:
-        """Look at every host.
+        """Survey every host.
 
         Raises
         ------
         SettingsError
-            A host has no Fenchel, or another version; or hosts see this machine at different addresses.
+            If a host has no or another version of Fenchel, or hosts reach this machine at different addresses.
         UnreachableError
-            A host cannot be reached, or cannot reach this machine.
+            If a host cannot be reached, or cannot reach this machine.
         """
         listen = everywhere(self.settings.dial)
         with piped.listening(listen, self.settings.port) as port:
             looking = [self._look(host, port) for host in dict.fromkeys(self.settings.hosts)]
-            found = await asyncio.gather(*looking, return_exceptions=True)  # so that none outlives this
+            # Wait for all hosts, so that no task outlives this method.
+            found = await asyncio.gather(*looking, return_exceptions=True)
         addresses = set()
         for each in found:
             if isinstance(each, BaseException):
@@ -96,11 +97,11 @@ class SshLauncher:
         return Site(listen=listen, port=self.settings.port, dial=addresses.pop(), state=self._state)
 
     async def start(self, process: ClientProcess) -> piped.PipedProcess:
-        """Start a process on the host whose turn it is; one that is started again finds its journals there."""
+        """Start a process on its host, chosen in turn by the process's number, so that a restart finds its journals."""
         return await piped.start(self._start(process), process)
 
     async def close(self, *, remove_journals: bool) -> None:
-        """Remove journals from the hosts if no run needs them."""
+        """Remove the journals from the hosts if ``remove_journals`` is true."""
         if remove_journals:
             hosts = list(dict.fromkeys(self.settings.hosts))
             removing = [piped.said(self._ssh(host, "exec", "rm", "-rf", "--", self._state)) for host in hosts]
@@ -115,7 +116,7 @@ class SshLauncher:
         return self._command(host, *process.words)
 
     def _ssh(self, host: str, *words: str) -> list[str]:
-        # Of an option that is given twice, ssh takes the first.
+        # The user's options come first, because ssh uses the first value of a repeated option.
         given = (word for option in (*self.settings.options, *_OPTIONS) for word in ("-o", option))
         return ["ssh", "-T", *given, "--", host, *map(shlex.quote, words)]
 

@@ -1,4 +1,4 @@
-"""A survey of another machine before client processes are started there."""
+"""Survey of another machine before the start of client processes."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from fenchel.common.version import software
 if TYPE_CHECKING:
     from fenchel.deploy.launch.launchers.interface import Requirements
 
-_PATIENCE = 5.0  # seconds for a connection
+_PATIENCE = 5.0  # timeout for the connection to the server, in seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """Surroundings of a client process on a machine.
+    """Survey of a machine for client processes.
 
     Attributes
     ----------
     host
-        Name that the machine has for itself.
+        Host name of the machine, as reported by its operating system.
     software
-        Its Fenchel.
+        Version of Fenchel on the machine.
     dial
-        Address at which it tried to reach the server.
+        Address at which the machine tried to reach the server.
     problem
-        Why that failed; empty where it did not.
+        Error of the connection to the server, empty after success.
     shares
-        Whether it sees the file that it was asked for.
+        Whether the marker file is visible on the machine.
     """
 
     host: str
@@ -47,12 +47,12 @@ class Survey:
 
     @classmethod
     def take(cls, dial: str, port: int, file: str) -> Self:
-        """Look around on this machine.
+        """Survey this machine.
 
         Parameters
         ----------
         dial
-            Address of the server; by default the one that ssh comes from.
+            Address of the server; by default the source address of the ssh connection.
         """
         dial = dial or os.environ.get("SSH_CONNECTION", "").partition(" ")[0]
         problem = ""
@@ -64,12 +64,12 @@ class Survey:
         return cls(host=os.uname().nodename, software=software(), dial=dial, problem=problem, shares=shares)
 
     def line(self) -> str:
-        """Return it as a line of JSON."""
+        """Return the survey as one line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def read(cls, text: str) -> list[Self]:
-        """Read what :meth:`line` wrote elsewhere, once or more, among lines that shells and prologs print."""
+        """Return the surveys in an output, whose other lines come from login shells and Slurm prologs."""
         found = []
         for line in text.splitlines():
             with suppress(ValueError, KeyError, TypeError, RecursionError):
@@ -79,21 +79,21 @@ class Survey:
         return found
 
     def check(self, name: str, port: int) -> None:
-        """Raise an error where client processes could not work there.
+        """Raise an error if client processes cannot run on the machine.
 
         Parameters
         ----------
         name
-            Name that the user knows the machine by.
+            Name of the machine in the user's settings, for errors.
         port
-            Port that was tried.
+            Port of the connection to the server.
 
         Raises
         ------
         SettingsError
-            The machine has another version of Fenchel.
+            If the machine has another version of Fenchel.
         UnreachableError
-            It cannot reach the server.
+            If the machine cannot reach the server.
         """
         if self.software != software():
             raise SettingsError(
@@ -109,7 +109,7 @@ class Survey:
 
 @contextmanager
 def marker(folder: Path) -> Iterator[Path]:
-    """Make a file that shows whether other machines see a folder."""
+    """Create a marker file in a folder, by which other machines test their access to the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "shared"
     file.touch()
@@ -120,19 +120,19 @@ def marker(folder: Path) -> Iterator[Path]:
 
 
 def temporary_state(found: Mapping[str, Survey], required: Requirements) -> str | None:
-    """Return a folder of each node for journals that no client needs again, or ``None``.
+    """Return the path of a temporary folder on each node for journals that no restart needs.
 
-    It is ``None`` where all nodes see the folder of the journals.
+    The result is ``None`` if all nodes can access the journals' folder.
 
     Parameters
     ----------
     found
-        Surveys of the nodes, by the names that the user knows them by.
+        Surveys of the nodes by name.
 
     Raises
     ------
     SettingsError
-        A node does not see that folder, and clients need their journals wherever they are started again.
+        If a node cannot access the journals' folder, although restarted clients need their journals.
     """
     blind = [node for node, survey in found.items() if not survey.shares]
     if blind and not required.stateless:
