@@ -57,7 +57,7 @@ def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -
         batch_size=algorithm.samples_a_step(samples),
         samples=samples,
         fixed_seeds=privacy.fixed_seeds,
-        # This is an upper bound on beta: the ridge is convex and adds l2 to L, which 2 beta = l2 covers.
+        # An upper bound on beta, because the ridge is convex: the ridge adds l2 to L, and l2 is 2 beta.
         beta=settings.objective.l2 / 2 + (linear.nonconvex if linear is not None else 0.0),
         convex_scalar=settings.objective.kind in _OF_ONE_SCORE,
         # an infinite smoothness means a loss with kinks, or an unknown constant
