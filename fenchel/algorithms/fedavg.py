@@ -39,10 +39,10 @@ class LocalTrainingSettings(AlgorithmSettings):
     batch_size: PositiveInt | None = Field(32, description="samples a step (B); null: the whole shard (B = infinity)")
     batches: Literal["passes", "epoch", "independent"] = Field(
         "passes",
-        description="how batches are drawn. passes: each pass over the shard in a new random order, cut into "
-        "batches, the last of which may be shorter. epoch: batches of one random order, so that each sample is used at "
-        "most once a round (local_steps * batch_size samples are needed). independent: distinct samples, drawn anew "
-        "for each step",
+        description="sampling of batches. passes: each pass over the shard in a new random order, cut into batches, "
+        "the last of which may be shorter. epoch: batches of one random order, so that each sample is used at most "
+        "once a round (local_steps * batch_size samples are needed). independent: distinct samples, drawn anew for "
+        "each step",
     )
     step_size: PositiveFloat = Field(0.1, description="learning rate of the local steps (eta)")
     step_decay: Literal["constant", "inverse-sqrt", "inverse", "stages"] = Field(
@@ -51,11 +51,9 @@ class LocalTrainingSettings(AlgorithmSettings):
         "decay after every stage_rounds rounds",
     )
     stage_rounds: PositiveInt | None = Field(
-        None, description="with step_decay: stages, rounds with the same step size"
+        None, description="number of rounds with the same step size, with step_decay: stages"
     )
-    decay: float | None = Field(
-        None, ge=1, description="with step_decay: stages, what the step size is divided by; null: 3"
-    )
+    decay: float | None = Field(None, ge=1, description="divisor of the step size with step_decay: stages; null: 3")
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
@@ -136,7 +134,7 @@ class WeightedAverageSettings(LocalTrainingSettings):
     treats_regularizer: ClassVar[bool] = True
 
     weighting: Literal["samples", "uniform"] = Field(
-        "samples", description="average weighted by samples (n_k / n), or with equal weights"
+        "samples", description="weights of the average: by samples (n_k / n), or equal"
     )
 
     def minimises(self, sampler: Sampler) -> Weighting | None:
@@ -155,8 +153,8 @@ class FedAvgSettings(WeightedAverageSettings):
     name: Literal["fedavg"] = "fedavg"
     regularizer_step: Literal["subgradient", "prox"] = Field(
         "subgradient",
-        description="what a local step does about h (objective.regularizer). subgradient: goes along a subgradient; "
-        "prox: ends with the proximal operator of eta h, which is FedMiD",
+        description="treatment of h (objective.regularizer) in a local step. subgradient: a step along a subgradient; "
+        "prox: the proximal operator of eta h after the step, which is FedMiD",
     )
 
     @property
@@ -172,8 +170,8 @@ class WeightedSumSettings(LocalTrainingSettings):
 
     weighting: Literal["samples", "uniform"] = Field(
         "samples",
-        description="what is minimised: each client's objective weighted by p_i = N n_i / n, which gives the mean "
-        "loss of all samples, or with p_i = 1, the sum of the clients' objectives",
+        description="the objective: sum of the clients' objectives, each weighted by p_i = N n_i / n, which gives the "
+        "mean loss of all samples, or by p_i = 1",
     )
 
     def minimises(self, sampler: Sampler) -> Weighting | None:

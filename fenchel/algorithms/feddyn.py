@@ -35,8 +35,8 @@ class FedDynSettings(WeightedSumSettings):
     )
     regularizer_step: Literal["subgradient", "server-prox"] = Field(
         "subgradient",
-        description="what is done about h (objective.regularizer). subgradient: clients step along a subgradient; "
-        "server-prox: the server takes the proximal operator of h / alpha",
+        description="treatment of h (objective.regularizer). subgradient: clients step along a subgradient; "
+        "server-prox: the server applies the proximal operator of h / alpha",
     )
 
     @model_validator(mode="after")

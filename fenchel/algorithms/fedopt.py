@@ -28,7 +28,7 @@ class FedOptSettings(WeightedAverageSettings):
 
     name: Literal["fedopt"] = "fedopt"
     optimizer: Literal["adam", "yogi", "adagrad"] = Field(
-        "adam", description="how the server's steps adapt to each coordinate: FedAdam, FedYogi or FedAdagrad"
+        "adam", description="adaptive rule of the server's steps: FedAdam, FedYogi or FedAdagrad"
     )
     server_step_size: PositiveFloat = Field(0.1, description="step size of the server (eta)")
     betas: tuple[_Decay, _Decay] = Field(
@@ -37,7 +37,7 @@ class FedOptSettings(WeightedAverageSettings):
     )
     adaptivity: PositiveFloat = Field(
         1e-3,
-        description="tau, which is added to the root of the mean squared change; the larger, the less do steps adapt",
+        description="tau, added to the root of the mean squared change; larger values make the steps less adaptive",
     )
 
 

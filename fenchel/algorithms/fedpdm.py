@@ -45,29 +45,28 @@ class FedPDMSettings(LocalTrainingSettings):
     )
     aggregator: Aggregator | None = Field(
         None,
-        description="what the new model is made of. sampled: the mean of what this round's clients sent, as in the "
-        "paper; stale: the mean of what all clients sent last; hybrid: the mean of this round's local models, "
-        "corrected by the mean dual variable of all clients; null: hybrid, or sampled where there is "
-        "noise or dual: private",
+        description="composition of the new model. sampled: mean of the uploads of this round's clients, as in the "
+        "paper; stale: mean of the last uploads of all clients; hybrid: mean of this round's local models, corrected "
+        "by the mean dual variable of all clients; null: hybrid, or sampled with noise or dual: private",
     )
     dual: Dual | None = Field(
         None,
-        description="what a client forms its dual variable from. private: its own local model, as in the paper; "
-        "public: what it sent, with noise and without what it did not send, so that the dual variable is no secret; "
-        "null: private, or public where there is noise. The hybrid aggregator is always public",
+        description="source of a client's dual variable. private: its local model, as in the paper; public: its "
+        "upload, with noise and without the coordinates that were not sent, so that the dual variable is no secret; "
+        "null: private, or public with noise. The hybrid aggregator is always public",
     )
     tolerance: PositiveFloat | None = Field(
         None,
-        description="end the local steps once the squared norm of the direction is below this (nu); local_steps or "
-        "local_epochs is then the most there may be. null: that many steps, always",
+        description="stop of the local steps: squared norm of the direction (nu); local_steps or local_epochs is then "
+        "their maximum. null: always that number of steps",
     )
     error_feedback: Literal["none", "ef21"] = Field(
         "none",
-        description="ef21: clients send the change of what they sent before, so that what is left out now is sent "
-        "later; needs uplink.sparsify",
+        description="error feedback. ef21: clients send the difference to their previous uploads, so that coordinates "
+        "that are left out now are sent later; needs uplink.sparsify",
     )
     first_round: Literal["sampled", "all"] = Field(
-        "sampled", description="who takes part in round 1: a cohort as in every round, or all clients, as in the paper"
+        "sampled", description="participants of round 1: a cohort as in every round, or all clients, as in the paper"
     )
 
     def minimises(self, sampler: Sampler) -> Weighting | None:

@@ -36,7 +36,7 @@ class RobustAggregationSettings(LocalTrainingSettings):
         "smallest. krum: the model with the smallest squared distances to its nearest others. multi-krum: the mean of "
         "all but the `faulty` models for which they are largest",
     )
-    faulty: NonNegativeInt = Field(1, description="f, how many clients of a cohort may send anything")
+    faulty: NonNegativeInt = Field(1, description="number of clients of a cohort that may send arbitrary models (f)")
 
     @property
     def least(self) -> int:

@@ -40,9 +40,9 @@ class CodaSettings(AveragingSettings):
     )
     dual_estimator: Literal["mixture", "client-means"] = Field(
         "mixture",
-        description="how the new alpha is made. mixture: from the mean scores of either class over all clients; "
-        "client-means: the mean of the clients' own values, as in the paper, which is another number where clients "
-        "differ, and leaves out clients without samples of either class",
+        description="computation of the new alpha. mixture: from the mean scores of both classes over all clients; "
+        "client-means: the mean of the clients' own values, as in the paper, which differs from mixture if "
+        "clients differ, and omits clients without samples of both classes",
     )
 
     @model_validator(mode="after")

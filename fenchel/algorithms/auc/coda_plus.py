@@ -29,8 +29,8 @@ class AveragingSettings(WindowedSettings):
 
     output: Literal["average", "last"] = Field(
         "average",
-        description="what a stage hands on. average: of all local iterates of all clients, as in the paper; last: the "
-        "model after its last round",
+        description="start of the next stage. average: mean of all local iterates of all clients, as in the paper; "
+        "last: model after the last round",
     )
 
     @property

@@ -36,19 +36,19 @@ class CodascaSettings(WindowedSettings):
     )
     cv_init: Literal["carry", "zero", "gradient"] = Field(
         "carry",
-        description="control variates at the start of a stage. carry: those of the stage before; zero: 0, as in the "
-        "paper, which lets clients drift in the first round of every stage; gradient: each client's gradient there, "
-        "of its whole shard, for one more exchange",
+        description="control variates at the start of a stage. carry: those of the previous stage; zero: 0, as in the "
+        "paper, where clients drift in the first round of every stage; gradient: each client's gradient at the start "
+        "over its whole shard, for one more request",
     )
     output: Literal["last", "random"] = Field(
         "last",
-        description="what a stage hands on. last: the model after its last round; random: after a random round, as in "
-        "the paper; the stage then ends there",
+        description="start of the next stage. last: model after the last round; random: model after a random round, "
+        "where the stage ends, as in the paper",
     )
     wire: Literal["paper", "compact"] = Field(
         "compact",
-        description="paper: 2 (d + 3) numbers a round and client in each direction; compact: d + 3 each, the same "
-        "algorithm, for which all clients must take part in every round",
+        description="values that travel. paper: 2 (d + 3) numbers for each round, client and direction; compact: d + 3 "
+        "numbers, for the same algorithm, if all clients take part in every round",
     )
 
     @model_validator(mode="after")

@@ -27,7 +27,8 @@ class NaiveParallelSettings(StagedSettings):
     name: Literal["npa"] = "npa"
     output: Literal["average", "last"] = Field(
         "average",
-        description="what a stage hands on. average: of the model after each of its rounds; last: after the last",
+        description="start of the next stage. average: mean of the models after each of its rounds; last: model after "
+        "the last round",
     )
 
     @property

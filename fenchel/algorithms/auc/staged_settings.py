@@ -22,21 +22,20 @@ class StagedSettings(AlgorithmSettings):
     step_size: PositiveFloat | None = Field(
         None,
         description="learning rate of the local steps in the first stage (eta); null: 0.1, or with schedule.kind: "
-        "theory the largest that the theorem allows. It goes with the objective's output: 1 to 5 suited networks with "
-        "a sigmoid, 0.003 to 0.03 unbounded linear scores",
+        "theory the largest that the theorem allows. Its scale follows from objective.output: 1 to 5 for networks with "
+        "a sigmoid, 0.003 to 0.03 for unbounded linear scores",
     )
     schedule: Schedule = Field(
         default_factory=lambda: PracticeSchedule(), description="step sizes and lengths of the stages"
     )
     gamma: NonNegativeFloat | None = Field(
         None,
-        description="weight of (gamma/2) ||v - v_0||^2, which keeps the model and a and b near where the stage began; "
-        "null: 0.001, or with schedule.kind: theory what the theorem asks for",
+        description="weight of (gamma/2) ||v - v_0||^2, which keeps the model, a and b near the start of the stage; "
+        "null: 0.001, or with schedule.kind: theory the value of the theorem",
     )
     weighting: Literal["uniform", "samples"] = Field(
         "uniform",
-        description="how much a client counts, in averages and in the class prior: all the same, as in the paper, or "
-        "by samples",
+        description="weights of the clients in averages and in the class prior: equal, as in the paper, or by samples",
     )
     batch_size: PositiveInt | None = Field(32, description="samples a step (B); null: the whole shard")
     batches: Literal["independent", "passes", "stratified"] = Field(
@@ -49,8 +48,8 @@ class StagedSettings(AlgorithmSettings):
         None,
         gt=0,
         lt=1,
-        description="the class prior p; null: from the numbers of samples and of positive samples that each client "
-        "tells the server once. Another p than the true one makes another objective",
+        description="class prior p; null: computed from the numbers of samples and of positive samples, which each "
+        "client sends once. Another p changes the objective",
     )
 
     @model_validator(mode="after")
@@ -184,8 +183,8 @@ class WindowedSettings(StagedSettings):
 
     local_steps: PositiveInt | None = Field(
         None,
-        description="local steps in a round (I); null: 32, or with schedule.kind: theory what the theorem asks for, "
-        "where nothing else is possible. The longer a round, the smaller the step size must be",
+        description="local steps in a round (I); null: 32, or with schedule.kind: theory the value of the theorem. "
+        "Longer rounds need smaller step sizes",
     )
 
     @model_validator(mode="after")

@@ -38,17 +38,15 @@ class PracticeSchedule(Section):
 
     kind: Literal["practice"] = Field(
         "practice",
-        description="as in the experiments: every stage has as many local steps, and its step size is a fraction of "
-        "that of the stage before",
+        description="the schedule of the papers' experiments: stages of equal length, each with a fraction of the step "
+        "size of the one before",
     )
     stage_steps: PositiveInt = Field(
         2000,
-        description="local steps of a stage (T_0); it ends with the first round at which so many are done. The papers "
-        "took 1000 to 4000, about a third of the run at most",
+        description="local steps of a stage (T_0); the stage ends with the first round that reaches them. The papers "
+        "used 1000 to 4000, at most about a third of the run",
     )
-    decay: float = Field(
-        3.0, ge=1, description="what the step size is divided by from one stage to the next; 1 keeps it"
-    )
+    decay: float = Field(3.0, ge=1, description="divisor of the step size from one stage to the next; 1 keeps it")
 
     def stage(self, number: int, step_size: float, local_steps: int) -> Stage:
         """Return stage ``number``, counted from 1, given the step size of the first stage."""
@@ -60,8 +58,8 @@ class TheorySchedule(Section):
     """Schedules of the paper's theorems, from constants of the problem."""
 
     kind: Literal["theory"] = Field(
-        description="as in the theorems, which set gamma, eta_g, step sizes, local steps and lengths of stages from "
-        "the constants below. What follows is orders of magnitude too careful: use it to look at the structure"
+        description="the schedule of the theorems, which set gamma, eta_g, step sizes, local steps and lengths of "
+        "stages from the constants below. The values are orders of magnitude too careful for practice"
     )
     smoothness: PositiveFloat = Field(1.0, description="Lipschitz constant of the gradient of f in all variables (ell)")
     primal_smoothness: PositiveFloat = Field(

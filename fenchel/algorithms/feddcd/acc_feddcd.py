@@ -37,9 +37,8 @@ class AccFedDCDSettings(DualAscentSettings):
     )
     smoothness: PositiveFloat | None = Field(
         None,
-        description="beta of each client's objective before weighting; null: its own bound. A "
-        "smaller one than the truth may be "
-        "faster, without guarantee",
+        description="beta of each client's objective before weighting; null: the client's own bound. A value below the "
+        "true one may be faster, but has no guarantee",
     )
     conditioning: float | None = Field(
         None,
@@ -50,8 +49,8 @@ class AccFedDCDSettings(DualAscentSettings):
     )
     restart: bool = Field(
         True,
-        description="restart the acceleration, with solves four times as accurate, when the clients' minimisers "
-        "move apart and local solves were not accurate enough, which each client bounds by the gradient that it left",
+        description="restart the acceleration, with solves four times as accurate, if the clients' minimisers diverge "
+        "and local solves were too inexact; each client bounds its error by its final gradient",
     )
 
     @model_validator(mode="after")

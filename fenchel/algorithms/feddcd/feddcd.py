@@ -46,18 +46,18 @@ class DualAscentSettings(AlgorithmSettings):
     )
     solver: SolverSettings = Field(
         default_factory=AutoSolver,
-        description="how a client solves its local problem, and how accurately (docs/solvers.md); by default to the "
-        "accuracy delta = 1/4, with which the method needs no more rounds than with exact solves",
+        description="local solver of the clients and its accuracy (docs/solvers.md). Default: accuracy delta = 1/4, "
+        "which needs no more rounds than exact solves",
     )
     monitor: NonNegativeInt = Field(
         0,
-        description="every so many rounds have all clients solve exactly, and report the objective that is "
-        "minimised, the dual objective and the gap (each divided by the number of clients); 0: never",
+        description="interval of reports, in rounds: all clients solve exactly, and the server reports primal "
+        "objective, dual objective and gap, each divided by the number of clients; 0: no reports",
     )
     dual_step_size: PositiveFloat | None = Field(
         None,
-        description="what replaces eta / lambda_i where the objective is not strongly convex (neural networks), "
-        "0.1 for instance",
+        description="dual step size in place of eta / lambda_i for objectives that are not strongly convex, such as "
+        "neural networks; for example 0.1",
     )
 
     @model_validator(mode="after")

@@ -40,8 +40,7 @@ class LocalDescentSettings(AlgorithmSettings):
     step_size: PositiveFloat = Field(1.0, description="a of the step size a / (b + sqrt(t)) in round t")
     step_offset: NonNegativeFloat = Field(0.0, description="b of the step size a / (b + sqrt(t)) in round t")
     weighting: Literal["uniform", "samples"] = Field(
-        "uniform",
-        description="a feature's average over the clients that hold it: with equal weights, or weighted by samples",
+        "uniform", description="weights in the average of a feature over its holders: equal, or by samples"
     )
 
     def minimises(self, sampler: Sampler) -> Weighting | None:

@@ -34,7 +34,7 @@ class Encryption(Section):
 
     security: Security = Field(
         128,
-        description="length in bits of a symmetric key that is as hard to guess as the Paillier key is to break: 112 "
+        description="security level of the Paillier key, as the length in bits of an equally strong symmetric key: 112 "
         "(a key of 2048 bits), 128 (3072) or 192 (7680)",
     )
     key_bits: PositiveInt | None = Field(
@@ -42,14 +42,13 @@ class Encryption(Section):
     )
     implementation: Implementation = Field(
         "fenchel",
-        description="fenchel, or phe: that library makes the key, encrypts, adds and decrypts. The model is the "
-        "same, and encrypting takes about 20 times as long. It is an extra (fenchel[phe]), under the GPL",
+        description="implementation of Paillier. phe makes the key, encrypts, adds and decrypts with that library: the "
+        "model is the same, and encryption takes about 20 times as long. phe is an extra (fenchel[phe]), under the GPL",
     )
     backend: BackendChoice = Field(
         "auto",
-        description="code that computes within fenchel: ifma (the instructions AVX-512 IFMA of x86-64, about ten times "
-        "as fast), gmp (everywhere), or auto: in each process the faster one that its machine has. All compute the "
-        "same numbers",
+        description="backend of the implementation fenchel: ifma (AVX-512 IFMA of x86-64, about ten times as fast), "
+        "gmp (every machine), or auto (in each process the faster of those available). All compute the same numbers",
     )
     fraction_bits: int = Field(
         40, ge=8, le=52, description="binary digits after the point (f); a value is rounded to 2^-f"
@@ -62,8 +61,8 @@ class Encryption(Section):
     )
     largest_score: PositiveFloat | None = Field(
         None,
-        description="largest magnitude of an inner product x^T w; null takes the bound that follows from the "
-        "longest row, |alpha| and l2, which wastes some bits where it is far from reached",
+        description="largest magnitude of an inner product x^T w; null: the bound that follows from the longest row, "
+        "|alpha| and l2, which wastes some bits if it is loose",
     )
     largest_norm: PositiveFloat = Field(
         65536.0, description="largest squared norm of a client's part of a row that is accepted"
@@ -96,18 +95,18 @@ class HyFDCASettings(AlgorithmSettings):
     )
     picks: PositiveInt | None = Field(
         None,
-        description="dual coordinates that a client updates in a round (H); null: all that it holds. With common "
-        "picks it is rounded up in each sample group, to whole blocks if messages are sparse",
+        description="number of dual coordinates that a client updates in a round (H); null: all of its coordinates. "
+        "With common picks the number is rounded up in each sample group, to whole blocks if messages are sparse",
     )
     picking: Literal["independent", "common"] = Field(
         "independent",
-        description="independent: each client draws its own. common: all holders of a sample group draw the "
-        "same, so that nothing is averaged away and sparse messages can be packed",
+        description="sampling of dual coordinates. independent: each client draws its own; common: all holders of a "
+        "sample group draw the same ones, so that no update is averaged away and sparse messages can be packed",
     )
     averaging: Literal["all", "active", "pickers"] = Field(
         "all",
-        description="a change is divided by the number of the sample's holders (the paper), of those that take "
-        "part in the round, or of those that picked it",
+        description="divisor of a change: number of the sample's holders (the paper), of those that take part in the "
+        "round, or of those that picked it",
     )
     step_size: PositiveFloat = Field(
         1.0, le=1.0, description="outer step size (gamma); the line search chooses its own"
@@ -120,8 +119,8 @@ class HyFDCASettings(AlgorithmSettings):
     )
     messages: Literal["dense", "sparse"] = Field(
         "dense",
-        description="dense: entries of all samples travel. sparse: those of picked samples only (which ones "
-        "the server knows either way)",
+        description="entries of messages. dense: of all samples; sparse: of picked samples only, which the server "
+        "knows in both cases",
     )
     block: PositiveInt | None = Field(
         None,
@@ -143,18 +142,18 @@ class HyFDCASettings(AlgorithmSettings):
     monitor: int = Field(
         1,
         ge=0,
-        description="rounds between reports of objective, dual objective and gap (of the model at the start of "
-        "the round; needs dense messages and all clients); 0: never",
+        description="interval of reports of objective, dual objective and gap, in rounds, for the model at the start "
+        "of the round (needs dense messages and all clients); 0: no reports",
     )
     layout: Literal["rectangular", "ragged"] = Field(
         "rectangular",
-        description="rectangular: a client holds every feature of its own for every sample of its own. ragged: "
-        "it may lack some of these cells",
+        description="form of a client's data. rectangular: it has every one of its features for every one of its "
+        "samples; ragged: it may lack some of these cells",
     )
     check_cells: bool = Field(
         True,
-        description="with layout: ragged, compare keyed pseudonyms of all cells so that none is held twice; "
-        "false where this is known already",
+        description="compare keyed pseudonyms of all cells, so that no cell has two holders, with layout: ragged; "
+        "false if that is known already",
     )
     encryption: Encryption = Encryption()
 

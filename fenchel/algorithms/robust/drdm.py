@@ -64,10 +64,10 @@ class DRDMSettings(SampledByWeightSettings):
     )
     correction: Literal["lambda-table", "lambda-scaled", "uniform", "none"] = Field(
         "lambda-table",
-        description="how the clients' drifts are summed up. lambda-table: by lambda, for which the server keeps the "
-        "drift of every client. lambda-scaled: the clients scale their gradients by lambda, and the server keeps one "
-        "vector. uniform: all alike, as in the paper, which leads to the minimum of the average loss, whatever lambda "
-        "is. none: not at all, which is DRFA with a proximal term",
+        description="weights of the clients' drifts in their sum. lambda-table: lambda, for which the server keeps the "
+        "drift of every client; lambda-scaled: lambda, where clients scale their gradients by it and the server keeps "
+        "one vector; uniform: equal, as in the paper, which leads to the minimum of the average loss for every lambda; "
+        "none: no correction, which is DRFA with a proximal term",
     )
 
     @property

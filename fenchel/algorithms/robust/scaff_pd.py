@@ -36,7 +36,7 @@ class ScaffPDSettings(RobustSettings):
         "below 1",
     )
     extrapolation: NonNegativeFloat = Field(
-        1.0, le=LARGEST_DUAL_STEP, description="by how much the dual step runs ahead of the losses (theta)"
+        1.0, le=LARGEST_DUAL_STEP, description="extrapolation of the losses in the dual step (theta)"
     )
     server_step_size: PositiveFloat = Field(1.0, description="step size of the server (eta_g)")
     concavity: NonNegativeFloat = Field(

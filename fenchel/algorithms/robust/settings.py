@@ -30,16 +30,16 @@ class RobustSettings(LocalTrainingSettings):
     )
     batches: Literal["passes", "epoch", "independent"] = Field(
         "independent",
-        description="how batches are drawn, as for FedAvg; independent: distinct samples, drawn anew for each step",
+        description="sampling of batches, as for FedAvg; independent: distinct samples, drawn anew for each step",
     )
     largest_loss: PositiveFloat | None = Field(
         None,
         le=ABSURD,
-        description="losses that clients report are cut off to [0, largest_loss], since they steer the weights; "
-        "null: they are not",
+        description="bound on reported losses, which steer the weights: they are clipped to [0, largest_loss]; null: "
+        "no bound",
     )
     constraint: ConstraintSettings = Field(
-        default_factory=lambda: NoConstraint(kind="none"), description="the set W that models are projected onto"
+        default_factory=lambda: NoConstraint(kind="none"), description="set W onto which models are projected"
     )
 
 
@@ -78,8 +78,8 @@ class SampledByWeightSettings(RobustSettings):
     )
     output: Literal["last", "average"] = Field(
         "last",
-        description="the final model. last: that of the last round, as in the paper; average: the mean of the "
-        "snapshots of all rounds, which the paper's theorem is about",
+        description="the final model. last: model of the last round, as in the paper; average: mean of the snapshots "
+        "of all rounds, to which the paper's theorem applies",
     )
 
     @property

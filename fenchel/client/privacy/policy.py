@@ -24,36 +24,37 @@ class Policy(Section):
         None, description="least noise on an upload, over its sensitivity (z)"
     )
     maximum_clip_gradient: PositiveFloat | None = Field(
-        None, description="largest norm that a sample's gradient may keep (G)"
+        None, description="largest clipping norm of a sample's gradient (G)"
     )
-    maximum_clip_update: PositiveFloat | None = Field(None, description="largest length that an update may keep (C)")
+    maximum_clip_update: PositiveFloat | None = Field(None, description="largest clipping norm of an update (C)")
     maximum_epsilon: PositiveFloat | None = Field(
-        None, description="largest epsilon of all uploads of all runs; the ledger stops the client there"
+        None, description="largest epsilon of all uploads of all runs, which the ledger enforces"
     )
     ledger: Path | None = Field(
         None,
-        description="file in which all runs are counted, relative to the policy's; by default _policy.ledger in the "
-        "folder of --state",
+        description="ledger file of all runs, relative to the policy's folder; default: _policy.ledger in the folder "
+        "of --state",
     )
-    delta: float = Field(1e-5, ge=1e-10, lt=1, description="largest delta that epsilon may be stated with")
+    delta: float = Field(1e-5, ge=1e-10, lt=1, description="largest delta of a run's epsilon")
     mechanisms: tuple[Mechanism, ...] = Field(
         ("contractive", "batch", "recursive", "clip-update"),
         min_length=1,
-        description="how sensitivity may be bounded; paper guarantees nothing",
+        description="allowed mechanisms; paper has no guarantee",
     )
     supports: tuple[Support, ...] = Field(
         ("dense", "random", "shared-random", "public-top-k"),
         min_length=1,
-        description="which coordinates may be sent; those of top-k tell about the data",
+        description="allowed choices of coordinates; those of top-k reveal information about the data",
     )
     encryption: Literal["required", "optional"] = Field(
-        "optional", description="whether a run is refused that encrypts nothing, or under a key below 2048 bits"
+        "optional", description="required: reject runs without encryption, or with keys below 2048 bits"
     )
     protect_primal: bool = Field(
-        False, description="refuse a run that does not encrypt this client's contributions to the model"
+        False, description="reject runs that do not encrypt this client's contributions to the model"
     )
     least_picks: PositiveInt | None = Field(
-        None, description="fewest dual coordinates that a round may update, and a contribution may follow from"
+        None,
+        description="least number of dual coordinates that a round may update, and that a contribution may depend on",
     )
 
     @property

@@ -46,8 +46,8 @@ class ClassesPartition(Section):
     samples: int | None = Field(
         None,
         ge=1,
-        description="Samples of each client, the same for all; what is left over is not used. null: all samples "
-        "are dealt, and clients are only about equal.",
+        description="Samples of each client, the same for all; the remaining samples are not used. null: all samples "
+        "are dealt, and clients have about equal numbers.",
     )
 
     @model_validator(mode="after")
@@ -125,8 +125,8 @@ class ClassGroupsPartition(Section):
 
     kind: Literal["class-groups"] = Field(
         description="A group of positive and a group of negative classes for each client (CODASCA). No class is on two "
-        "clients, unless one side has fewer classes than there are clients, which then share them. Which classes are "
-        "positive is said in objective.positive."
+        "clients, unless a side has fewer classes than there are clients, which then share them. "
+        "objective.positive names the positive classes."
     )
 
     @model_validator(mode="before")
@@ -146,7 +146,7 @@ class SiteSettings(Section):
         0.0, ge=0, description="Standard deviation of Gaussian noise added to each prepared feature of its samples."
     )
     shift: float = Field(
-        0.0, description="Number added to each prepared feature of its samples: how much brighter images are."
+        0.0, description="Number added to each prepared feature of its samples, such as the brightness of images."
     )
 
 
@@ -154,8 +154,8 @@ class SitesPartition(Section):
     """Every client is a site with a size, a rate of positive samples and an instrument of its own."""
 
     kind: Literal["sites"] = Field(
-        description="Sites of given sizes and rates of positive samples, such as hospitals; samples that do not fit "
-        "are not used. Which classes are positive is said in objective.positive."
+        description="Sites of given sizes and rates of positive samples, such as hospitals; the remaining samples are "
+        "not used. objective.positive names the positive classes."
     )
     sites: tuple[SiteSettings, ...] = Field(
         min_length=1,
@@ -167,12 +167,12 @@ class SitesPartition(Section):
 class ColumnPartition(Section):
     """The data file says who holds which sample."""
 
-    kind: Literal["column"] = Field(description="A column of the data file says who holds a sample.")
+    kind: Literal["column"] = Field(description="Holders named by a column of the data file.")
     column: str = Field(
         "client",
         min_length=1,
-        description="Column of a CSV or Parquet file, or array of a NumPy archive: words or whole numbers. Those that "
-        "occur, sorted, are clients 0, 1, and so on. It is no feature.",
+        description="Column of a CSV or Parquet file, or array of a NumPy archive: strings or whole numbers. Its "
+        "values, sorted, are clients 0, 1, and so on. The column is not a feature.",
     )
 
 
@@ -198,9 +198,8 @@ class ImbalanceSettings(Section):
     imratio: float = Field(
         gt=0,
         lt=1,
-        description="Part of each client's samples that is positive afterwards (positives / all), rounded down to "
-        "whole samples; a client that has fewer positives keeps them. Which classes are positive is said in "
-        "objective.positive.",
+        description="Fraction of positive samples of each client afterwards (positives / all), rounded down to whole "
+        "samples; a client with fewer positives keeps them. objective.positive names the positive classes.",
     )
 
     @model_validator(mode="before")
@@ -224,11 +223,11 @@ class NormaliseSettings(Section):
 
     mean: float | tuple[float, ...] | dict[str, float] = Field(
         0.0,
-        description="Subtracted from the features: one number for all, a list in the order of the columns, or numbers "
-        "by names of columns, of which those not named stay.",
+        description="Numbers subtracted from the features: one number for all, a list in the order of the columns, or "
+        "a mapping from column names, where other columns stay unchanged.",
     )
     std: PositiveFloat | tuple[PositiveFloat, ...] | dict[str, PositiveFloat] = Field(
-        1.0, description="The differences are divided by it; given as mean is."
+        1.0, description="Divisors of the differences, in the form of mean."
     )
 
 
@@ -239,13 +238,13 @@ class ExtractorSettings(Section):
         "resnet18", description="ResNet-18 without its last layer: 512 features of an image."
     )
     file: Path = Field(
-        description="Its weights, a state dict written by torch.save, with the names of torchvision's: each machine "
-        "that loads data needs the file. Where $FENCHEL_EXTRACTOR is set, that file is taken. Nothing in it is run."
+        description="File of its weights, a state dict written by torch.save, with the names of torchvision; needed on "
+        "each machine that loads data. $FENCHEL_EXTRACTOR takes precedence. No code in the file is run."
     )
     sha256: str | None = Field(
         None,
         pattern=r"^[0-9a-f]{64}$",
-        description="Checksum of the file, so that all machines have the same one; null: it is not checked.",
+        description="SHA-256 of the file, so that all machines have the same one; null: no check.",
     )
     size: int = Field(
         224,
@@ -267,8 +266,8 @@ class DataSettings(Section):
     )
     file: Path | None = Field(
         None,
-        description="A file of one's own: LIBSVM, CSV, Parquet or NPZ; beside the settings file, or from the present "
-        "folder. Exactly one of name and file is needed.",
+        description="Your own file: LIBSVM, CSV, Parquet or NPZ; its path is relative to the settings file or the "
+        "current folder. Exactly one of name and file is needed.",
     )
     label: str | None = Field(
         None, description="Column of the file that holds the label; null takes the column `label`, else the last one."
@@ -297,9 +296,9 @@ class DataSettings(Section):
     )
     test_split: Literal["fenchel", "scikit-learn"] = Field(
         "fenchel",
-        description="How the test set is drawn. scikit-learn: the samples, and their order, of its "
-        "train_test_split(test_size=test_fraction, random_state=test_seed, stratify=labels), to repeat what "
-        "was measured with it; classes must then be numbered as they were there (see classes).",
+        description="Draw of the test set. scikit-learn: samples, and their order, of its "
+        "train_test_split(test_size=test_fraction, random_state=test_seed, stratify=labels), to reproduce results "
+        "measured with it; classes must then have the same numbers (see classes).",
     )
     test_seed: int | None = Field(
         None,
@@ -309,7 +308,7 @@ class DataSettings(Section):
         "different seeds are tested on the same samples.",
     )
     samples: int | None = Field(
-        None, ge=1, description="Use only so many training samples, drawn within each class; null uses all."
+        None, ge=1, description="Number of training samples to use, drawn within each class; null: all."
     )
     imbalance: ImbalanceSettings | None = Field(
         None, description="Make positive samples rare, with any partition of whole samples; null: leave them."
@@ -331,16 +330,16 @@ class DataSettings(Section):
         None, description="Value of a constant feature appended after scaling; null appends none."
     )
     partition: Partition = Field(
-        default_factory=lambda: IidPartition(kind="iid"), description="Which client holds what."
+        default_factory=lambda: IidPartition(kind="iid"), description="Distribution of the data over the clients."
     )
     holdout: float = Field(
         0.0, ge=0, lt=1, description="Part of each client's samples that it keeps as its own test set."
     )
     client_tests: Literal["none", "own-distribution"] = Field(
         "none",
-        description="own-distribution: each client also gets a part of the test set to evaluate on, in "
-        "proportion to the samples it holds and with their classes in the same proportions. none: a client "
-        "tests on what it held out, if anything.",
+        description="Test samples of the clients. own-distribution: each client also gets a part of the test set, in "
+        "proportion to its number of samples and with the same class proportions; none: only the client's "
+        "holdout, if there is one.",
     )
 
     @property

@@ -83,15 +83,15 @@ class Link(Section):
     """One client's access line to the server: its name, or its figures, or a name with figures that differ."""
 
     preset: PresetName | None = Field(
-        None, description="a link with a name, whose figures hold where none are given here (docs/network.md)"
+        None, description="name of a predefined link, whose figures are the defaults of the others (docs/network.md)"
     )
     rtt: Duration = Field(
         0.0, description="round-trip time, half of it each way: seconds, or text with a unit, such as 257.5ms"
     )
     jitter: Duration = Field(
         0.0,
-        description="mean of what is added to the round trip at random (exponential, half of it each way); bytes are "
-        "never reordered",
+        description="mean of the random addition to the round trip (exponential, half of it each way); bytes are never "
+        "reordered",
     )
     upload: Rate | None = Field(
         None,
@@ -107,7 +107,7 @@ class Link(Section):
     cut_at: tuple[Duration, ...] = Field(
         (), description="times of further cuts, counted from the first connection over the link"
     )
-    cut_for: Duration = Field(5.0, description="how long the link stays down when it is cut")
+    cut_for: Duration = Field(5.0, description="duration of a cut")
 
     @model_validator(mode="before")
     @classmethod

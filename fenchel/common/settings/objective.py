@@ -32,8 +32,8 @@ class _Common(Section):
     )
     regularizer: RegularizerSettings = Field(
         default=NoneSettings(),
-        description="a term h of the model alone that may have corners, added once to the mean of the clients' "
-        "objectives; for algorithms that can treat it",
+        description="a nonsmooth term h of the model, added once to the mean of the clients' objectives; for "
+        "algorithms that support it",
     )
     initial: InitialModel | None = Field(
         default=None,
@@ -70,11 +70,9 @@ class LinearSettings(_Linear):
 class SmoothedHingeSettings(_Linear):
     """A linear model with the hinge loss, its corner rounded to a parabola."""
 
-    kind: Literal["smoothed-hinge"] = Field(description="hinge loss with a rounded corner (two classes)")
+    kind: Literal["smoothed-hinge"] = Field(description="smoothed hinge loss (two classes)")
     smoothing: float = Field(
-        default=1.0,
-        gt=0,
-        description="width s of the rounded corner; the loss is (1/s)-smooth, at most s/2 below the hinge",
+        default=1.0, gt=0, description="width s of the smoothing; the loss is (1/s)-smooth, at most s/2 below the hinge"
     )
 
 
@@ -87,8 +85,8 @@ class _Single(_Common):
 class _Network(_Single):
     device: Literal["cpu", "cuda", "auto"] = Field(
         default="cpu",
-        description="where networks are computed, on the server and on every client. cuda: the first GPU that torch "
-        "sees, and an error where there is none; auto: the GPU where there is one. Different devices round differently",
+        description="device of networks, on the server and on every client. cuda: the first GPU that torch finds, and "
+        "an error without one; auto: a GPU if there is one. Different devices round differently",
     )
 
 
@@ -163,7 +161,7 @@ class BinarySettings(_Network):
         "codasca, train it for that, all others by cross-entropy"
     )
     scorer: Scorer = Field(
-        default_factory=lambda: LinearScorerSettings(kind="linear"), description="what computes the score"
+        default_factory=lambda: LinearScorerSettings(kind="linear"), description="model of the score"
     )
     positive: list[NonNegativeInt] | None = Field(
         default=None,
@@ -172,9 +170,9 @@ class BinarySettings(_Network):
     )
     output: Literal["none", "sigmoid", "l2"] = Field(
         default="none",
-        description="what becomes of the scorer's output before the area under the ROC curve is maximised: nothing; "
-        "sigmoid, into (0, 1), for networks; l2, divided by the norm of the outputs of the batch. Cross-entropy takes "
-        "the output as it is",
+        description="transformation of the scorer's output before the area under the ROC curve is maximised. none: the "
+        "output itself; sigmoid: to (0, 1), for networks; l2: divided by the norm of the batch's outputs. "
+        "Cross-entropy uses the output itself",
     )
 
     @model_validator(mode="after")

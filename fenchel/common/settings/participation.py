@@ -63,51 +63,51 @@ class PhaseTerms(Section):
     """Deadline and quorum of one phase."""
 
     deadline: PositiveFloat | None = Field(
-        None, description="seconds that it waits for its replies; null: participation.deadline"
+        None, description="seconds to wait for replies of the phase; null: participation.deadline"
     )
     min_replies: PositiveInt | None = Field(
         None,
-        description="replies that it needs; null: participation.min_replies. Where the algorithm itself needs more, "
-        "that many",
+        description="number of replies that the phase needs; null: participation.min_replies. The algorithm may need "
+        "more",
     )
 
 
 class Participation(Section):
     """Sampling of cohorts, and treatment of clients that do not answer."""
 
-    sampler: Sampler = Field(default_factory=AllClients, description="how each round's cohort is drawn")
+    sampler: Sampler = Field(default_factory=AllClients, description="sampling of the cohort of each round")
     deadline: PositiveFloat = Field(
-        120.0, description="seconds after which a phase that has enough replies goes on without the others"
+        120.0, description="seconds after which a phase with enough replies continues without the others"
     )
     min_replies: PositiveInt = Field(
         1, description="replies that a phase needs, its quorum (all, if fewer clients are asked)"
     )
     on_shortage: OnShortage = Field(
         "wait",
-        description="when the deadline has passed without enough replies: wait for them, however long that is, and say "
-        "so; or stop the run. Either way it can be resumed",
+        description="action after the deadline without enough replies: wait for them without limit, with a warning, or "
+        "stop the run. Both can be resumed",
     )
     patience: PositiveInt | None = Field(
         3,
-        description="deadlines that a client may miss in a row before phases that have enough replies no longer "
-        "wait for it; it is still asked. Also rounds in a row without an answer, before its place in cohorts goes to "
-        "others; null: every phase waits for all clients, and all can be drawn",
+        description="number of deadlines missed in a row after which phases with enough replies no longer wait for a "
+        "client; it still receives requests. Also the number of rounds without a reply after which other clients take "
+        "its place in cohorts. null: every phase waits for all clients, and all can be drawn",
     )
     phases: dict[str, PhaseTerms] = Field(
         {},
-        description="other terms for single phases, by the phase's name: an algorithm's, such as train, or "
-        "fenchel.evaluate. Each is a section with deadline and min_replies",
+        description="deadline and min_replies of single phases, by name: a phase of the algorithm, such as train, or "
+        "fenchel.evaluate",
     )
     on_lost_state: Literal["stop", "continue"] = Field(
         "stop",
-        description="when a client cannot go on, as its journal is gone or too much waits for it: stop the run, or "
-        "continue without that client",
+        description="action if a client cannot continue, because its journal is missing or its backlog too large: stop "
+        "the run, or continue without that client",
     )
     late_joiners: Literal["refuse", "admit"] = Field(
         "refuse",
-        description="a client that joins after the run has begun: refuse it, or admit it from the next round on. admit "
-        "needs clients that bring their own data (data.name: own, fenchel client --data FILE), as of a data set that "
-        "was divided at the start nothing is left; and an algorithm that does not align samples or features",
+        description="clients that join after the run has begun: refuse them, or admit them from the next round on. "
+        "admit needs clients with their own data (data.name: own, fenchel client --data FILE), because a data set that "
+        "was divided at the start has no samples left, and an algorithm that does not align samples or features",
     )
 
     def check_phases(self, algorithm: str, asked: Collection[str]) -> None:

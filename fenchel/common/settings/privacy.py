@@ -28,10 +28,11 @@ class DifferentialPrivacy(Section):
     """
 
     mechanism: Mechanism = Field(
-        description="how the sensitivity of an upload is bounded. contractive: a sample counts once, in its own batch; "
-        "the least noise. batch: it counts as if it were the whole batch. Both need a public dual variable. recursive: "
-        "for a private dual variable. clip-update: the update itself is clipped, whatever computed it; protects all "
-        "samples of a client together. paper: the published formula, for reproduction only, without any guarantee"
+        description="bound on the sensitivity of an upload. contractive: a sample counts once, in its own batch, which "
+        "needs the least noise; batch: a sample counts like its whole batch. Both need a public dual variable. "
+        "recursive: for a private dual variable. clip-update: the update itself is clipped, whatever computed it, "
+        "which protects all samples of a client together. paper: the published formula, for reproduction only, without "
+        "any guarantee"
     )
     noise_multiplier: PositiveFloat | None = Field(
         None, description="standard deviation of the noise over the sensitivity (z)"
@@ -41,8 +42,8 @@ class DifferentialPrivacy(Section):
     )
     budget: PositiveFloat | None = Field(
         None,
-        description="largest epsilon of a client for all its uploads. With uploads it sets the noise; with "
-        "noise_multiplier a client stops before it would exceed the budget",
+        description="largest epsilon of a client for all its uploads. With uploads, it determines the noise; with "
+        "noise_multiplier, a client stops before it would exceed the budget",
     )
     uploads: PositiveInt | None = Field(
         None,
@@ -62,14 +63,14 @@ class DifferentialPrivacy(Section):
     )
     feature_norm: PositiveFloat | None = Field(
         None,
-        description="largest norm of a sample's features, the constant one among them. It is public, and clients "
-        "scale longer samples down. The smoothness of the loss follows from it; for contractive",
+        description="largest norm of a sample's features, including the constant one. It is public, and clients scale "
+        "longer samples down. It bounds the smoothness of the loss; for contractive",
     )
     accountant: Method = Field(
         "pld-wor",
-        description="how epsilon is computed. pld-wor: privacy loss distributions, batches without replacement; "
-        "tight. rdp-wor: Rényi divergences; higher, a cross-check. pld-poisson, rdp-poisson: for batches that are not "
-        "drawn so here, to compare with other software; for mechanism: paper only",
+        description="accountant of epsilon. pld-wor: privacy loss distributions, batches without replacement; tight. "
+        "rdp-wor: Rényi divergences; higher, as a cross-check. pld-poisson, rdp-poisson: for Poisson batches, which "
+        "are not drawn here, to compare with other software; for mechanism: paper only",
     )
     total_law: paper.Law = Field(
         "printed",

@@ -91,7 +91,7 @@ class McpSettings(_Regularizer):
     )
     weight: NonNegativeFloat = Field(description="gamma")
     theta: PositiveFloat = Field(
-        description="how far the penalty bends; the algorithm's penalty rho must be above 1/theta"
+        description="parameter theta of the penalty; the algorithm's penalty rho must be above 1/theta"
     )
 
     @property

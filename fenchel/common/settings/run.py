@@ -29,26 +29,25 @@ _USUAL_GROUP = 5  # default for the smallest number of samples in a range of sco
 class Evaluation(Section):
     """When and where the model is evaluated. Evaluation changes no state."""
 
-    every: PositiveInt = Field(1, description="evaluate after every so many rounds, and after the last")
-    server: bool = Field(True, description="on the server's test set, where it has one")
+    every: PositiveInt = Field(1, description="interval of evaluations, in rounds; the last round is always evaluated")
+    server: bool = Field(True, description="evaluate on the server's test set, if it has one")
     clients: bool | None = Field(
         None,
-        description="on the clients' shards (the training objective) and holdouts; never where features are "
-        "split: there no client can evaluate the whole model. null: yes, but not under differential privacy, which "
-        "their exact sums would undo",
+        description="evaluate on the clients' shards (the training objective) and holdouts; impossible if features are "
+        "split, because no client can evaluate the whole model. null: yes, but not under differential privacy, which "
+        "exact sums would undo",
     )
     training: bool | None = Field(
         None,
-        description="on all training samples, by the server itself (the training objective): only for a data "
-        "set that the server can load, in a simulation; null: where features are split and it can",
+        description="evaluate on all training samples, by the server itself (the training objective), if the server "
+        "can load the data set, in a simulation; null: only if features are split",
     )
     histograms: PositiveInt | None = Field(
         None,
-        description="with two classes and one score, and only then, clients that evaluate also count "
-        "their samples by ranges of scores, for train_auc and holdout_auc: so many samples of a client and class at "
-        "least share a range. More hide more, and the AUC is known less well; 1 tells each sample's range. Clients "
-        "refuse less than their --least-group. null: they do not count; 5 with objective.kind: binary, if nothing is "
-        "said",
+        description="least number of samples of a client and class in a range of scores. With two classes and one "
+        "score, clients then also count their samples by ranges of scores, for train_auc and holdout_auc. Larger "
+        "numbers reveal less, and the AUC is less exact; 1 reveals each sample's range. Clients reject numbers below "
+        "their --least-group. null: no counts, or 5 with objective.kind: binary",
     )
 
     @model_validator(mode="after")
@@ -65,16 +64,17 @@ class Evaluation(Section):
 class Checkpointing(Section):
     """Settings of checkpoints."""
 
-    every: PositiveInt = Field(1, description="write a checkpoint after every so many rounds")
+    every: PositiveInt = Field(1, description="interval of checkpoints, in rounds")
     sync: bool = Field(
-        False, description="survive the loss of power too, not only the death of a process (fsync; costs time)"
+        False,
+        description="write checkpoints to the disk at once (fsync), so that they survive a power failure; costs time",
     )
 
 
 class KeptModels(Section):
     """Models of some rounds, beside the final one."""
 
-    every: PositiveInt = Field(description="keep the model after every so many rounds")
+    every: PositiveInt = Field(description="interval of the models that are kept, in rounds")
 
 
 class Network(Section):
@@ -82,25 +82,26 @@ class Network(Section):
 
     join_timeout: PositiveFloat = Field(300.0, description="seconds that the server waits for all clients to join")
     settle: PositiveFloat = Field(
-        5.0, description="with clients: auto, seconds without a newcomer after which the run begins"
+        5.0, description="seconds without a new client after which the run begins, with clients: auto"
     )
     keepalive: PositiveFloat = Field(20.0, description="seconds between keepalive pings on an idle connection")
     max_message_bytes: PositiveInt = Field(8 << 30, description="largest message that either side accepts")
     reply_buffer_bytes: PositiveInt = Field(
         256 << 20,
-        description="memory for replies of a reduction that arrived before their turn; more is held back on the wire",
+        description="memory in bytes for replies of a reduction that arrive before their turn; further replies wait on "
+        "the connection",
     )
     in_flight_bytes: PositiveInt | None = Field(
         None,
-        description="memory for replies on their way to the server, of all clients together: until they are folded "
-        "into a sum, or their phase is over. More is held back on the wire, and a phase that needs more at once is "
-        "refused. null: half of the memory of the server's machine, or of its container",
+        description="memory in bytes for the incoming replies of all clients together, until they are added to a sum "
+        "or their phase ends. Further replies wait on the connection, and a phase that needs more at once is rejected. "
+        "null: half of the memory of the server's machine or container",
     )
     promised_bytes: PositiveInt = Field(
         1 << 30,
-        description="what one client may have to catch up on: instructions that wait for no answer, such as the steps "
-        "of rounds that it is away for, kept in memory and in checkpoints until it has followed them. One that has "
-        "this much before it when the next comes is given up (participation.on_lost_state)",
+        description="largest backlog of a client in bytes: instructions without a reply, such as the steps of rounds "
+        "in which it is disconnected, which the server keeps in memory and in checkpoints. A client with a larger "
+        "backlog is lost (participation.on_lost_state)",
     )
 
 
@@ -109,11 +110,11 @@ class SecretSource(Section):
 
     source: Literal["file", "sealed"] = Field(
         "file",
-        description="file: each client is given the file that fenchel keys made (--secrets); sealed: one client makes "
-        "the secrets for this run and seals them for each of the others, through the server (needs TLS)",
+        description="source of shared secrets. file: each client gets the file that fenchel keys made (--secrets); "
+        "sealed: one client makes the secrets of this run, and seals them for each of the others (needs TLS)",
     )
     designated: str | None = Field(
-        None, description="with source: sealed, the client that makes them; null: the first by id"
+        None, description="client that makes the secrets, with source: sealed; null: the first by id"
     )
 
     @model_validator(mode="after")
@@ -182,12 +183,12 @@ class RunSettings(Section):
     """
 
     name: str = Field("run", pattern=RUN_NAME, description="a name for the run folder")
-    seed: int = Field(0, ge=0, lt=1 << 63, description="seed of every random number that privacy does not rest on")
-    rounds: int = Field(gt=0, le=10**12, description="outer iterations")
+    seed: int = Field(0, ge=0, lt=1 << 63, description="seed of all random numbers except those that protect privacy")
+    rounds: int = Field(gt=0, le=10**12, description="number of rounds")
     clients: PositiveInt | Literal["auto"] = Field(
-        description="clients that the run waits for; auto: all that join until no more come"
+        description="number of clients; auto: all that join before the start"
     )
-    data: DataSettings = Field(description="data set and how it is split over the clients")
+    data: DataSettings = Field(description="data set and its distribution over the clients")
     objective: ObjectiveSettings = Field(description="model and loss")
     algorithm: SerializeAsAny[AlgorithmSettings] = Field(
         description="name of an algorithm (fenchel algorithms lists them) and its own settings"
@@ -195,7 +196,7 @@ class RunSettings(Section):
     uplink: Uplink = Uplink()
     downlink: Downlink = Downlink()
     differential_privacy: DifferentialPrivacy | None = Field(
-        None, description="what clients protect of their samples, and how; null: nothing"
+        None, description="differential privacy of the clients' samples; null: none"
     )
     participation: Participation = Participation()
     evaluation: Evaluation = Field(Evaluation(), validate_default=True)

@@ -20,8 +20,8 @@ class Stopping(Section):
 
     steps: PositiveInt | None = Field(
         None,
-        description="number of iterations (mini-batches of sgd and adam). With accuracy or gradient, the most there "
-        "may be, after which the solver returns what there is; null: 10,000",
+        description="number of iterations (mini-batches of sgd and adam). With accuracy or gradient: largest number of "
+        "iterations, after which the solver returns its last iterate; null: 10,000",
     )
     epochs: PositiveInt | None = Field(None, description="number of passes over the samples, for sgd and adam")
     accuracy: float | None = Field(
@@ -63,7 +63,7 @@ class Stopping(Section):
 
 
 class _Solver(Section):
-    stop: Stopping = Field(Stopping(), description="when a solve ends; {}: the usual rule")
+    stop: Stopping = Field(Stopping(), description="stopping criterion; {}: the default")
 
     def stopping_like(self, run: _Solver) -> Self:
         """Return this solver, with the stopping rule of another one if it names none itself.

@@ -116,8 +116,8 @@ Distribution = Annotated[
 class Pruning(Section):
     """Rule that stops a trial early: its figure of a round is worse than the median of the trials before it."""
 
-    trials: NonNegativeInt = Field(5, description="trials that are completed before one is stopped")
-    rounds: NonNegativeInt = Field(1, description="first rounds of a trial, in which it is not stopped")
+    trials: NonNegativeInt = Field(5, description="number of completed trials before any trial is stopped")
+    rounds: NonNegativeInt = Field(1, description="number of first rounds in which a trial is not stopped")
 
 
 class TuningSettings(Section):
@@ -126,18 +126,22 @@ class TuningSettings(Section):
     settings: Path = Field(description="settings file of the run, relative to this file")
     name: str = Field("tuning", pattern=RUN_NAME, description="a name for the tuning folder")
     seed: int = Field(0, ge=0, lt=1 << 63, description="seed of the sampler; the runs keep their own")
-    trials: PositiveInt | None = Field(None, description="how many runs are done; a grid needs none: all combinations")
+    trials: PositiveInt | None = Field(
+        None, description="number of runs; a grid needs none, because it tries all combinations"
+    )
     sampler: Literal["tpe", "random", "grid", "nsga2"] = Field("tpe", description="Optuna's sampler of parameters")
     objectives: dict[str, Literal["minimize", "maximize"]] = Field(
-        {"objective": "minimize"}, min_length=1, description="figures of a run that are compared: name, direction"
+        {"objective": "minimize"},
+        min_length=1,
+        description="figures by which runs are compared: name, and minimize or maximize",
     )
-    pruning: Pruning | None = Field(None, description="when a trial is stopped early; null: never")
-    worst_loss: float | None = Field(None, description="a trial whose objective ends above this has diverged")
+    pruning: Pruning | None = Field(None, description="early stopping of trials; null: none")
+    worst_loss: float | None = Field(None, description="final objective above which a trial counts as diverged")
     overrides: dict[str, Any] = Field(
-        default_factory=dict, description="settings that all trials have other than the file: dotted key, value"
+        default_factory=dict, description="settings of all trials that differ from the file: dotted key, value"
     )
     parameters: dict[str, Distribution] = Field(
-        min_length=1, description="what each trial draws: dotted key of a setting, distribution"
+        min_length=1, description="parameters that each trial draws: dotted key of a setting, distribution"
     )
 
     @property

@@ -13,16 +13,16 @@ class UplinkSparsifier(Section):
     """Coordinates that a client sends (docs/specifications/fedpdm.md, sections 2.4 and 2.5)."""
 
     support: Literal["top-k", "random", "shared-random", "public-top-k"] = Field(
-        description="top-k: the largest entries, which the server thereby learns; random: coordinates that each client "
-        "draws for itself; shared-random: the same random coordinates for all clients of a round, whose indices need "
-        "not be sent; public-top-k: four fifths are the largest of the model sent to all clients, the rest is "
-        "shared and random"
+        description="choice of coordinates. top-k: the largest entries, which are thereby revealed to the server; "
+        "random: coordinates that each client draws for itself; shared-random: the same random coordinates for all "
+        "clients of a round, whose indices are not sent; public-top-k: four fifths are the largest of the model sent "
+        "to all clients, the rest are shared and random"
     )
     keep: float = Field(gt=0, le=1, description="share of the coordinates that are sent (alpha_U)")
     fill: Literal["zero", "hold"] | None = Field(
         None,
-        description="coordinates of the new model that no client sent: zero, or as they were; null: zero for top-k and "
-        "hold for the others",
+        description="new values of coordinates that no client sent. zero: 0; hold: unchanged; null: zero for top-k, "
+        "and hold for the others",
     )
 
     @property
@@ -41,14 +41,12 @@ class Uplink(Section):
 
     sparsify: UplinkSparsifier | None = Field(None, description="send some coordinates only; null: all of them")
     clip: PositiveFloat | None = Field(
-        None,
-        description="largest norm of what is sent, as a difference from the model that the round began with; longer "
-        "ones are shortened",
+        None, description="clipping norm of the upload, as a difference from the model at the start of the round"
     )
     noise: PositiveFloat | None = Field(
         None,
-        description="standard deviation of Gaussian noise on every value that is sent, for experiments: it comes with "
-        "no claim of privacy, for which there is differential_privacy",
+        description="standard deviation of Gaussian noise on every value that is sent, for experiments; without "
+        "privacy guarantees, for which differential_privacy exists",
     )
     dtype: Literal["float64", "float32"] | None = Field(
         None, description="floating-point type on the wire; null: that of the model"

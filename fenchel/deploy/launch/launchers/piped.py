@@ -32,7 +32,9 @@ _REPORT = re.compile(rb"(?:.*\n)?(\d{1,3})\n", re.DOTALL)
 class AddressSettings(Section):
     """Settings of all engines whose clients run on other machines."""
 
-    dial: str = Field("", description="address at which the other machines reach this one; by default it is found")
+    dial: str = Field(
+        "", description="address at which the other machines reach this one; default: found automatically"
+    )
     port: int = Field(0, ge=0, le=65535, description="port on which the server listens; 0: a free one")
 
 
