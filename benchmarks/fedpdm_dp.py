@@ -58,7 +58,7 @@ _DELTA = 1e-4
 
 @cache
 def _noise_multiplier(budget: float) -> float:
-    """What ``budget`` with ``uploads`` would set; computed once here, and not by a hundred clients on one machine."""
+    """Calibrate the noise for a budget, once for all clients of this machine."""
     return calibrate(_SAMPLING_RATE, _MOST_UPLOADS, _DELTA, budget)
 
 

@@ -120,7 +120,7 @@ def _short(value: float) -> str:
 
 
 def _needed(case: Case) -> dict[str, str]:
-    """The noise multipliers that a total really needs."""
+    """Return the noise multipliers that a budget needs, by accountant."""
     progress(f"calibrating {case}, {case.budget:g}")
     methods: tuple[Method, ...] = ("rdp-poisson", "rdp-wor", "pld-wor")
     found = {
@@ -137,7 +137,7 @@ def _needed(case: Case) -> dict[str, str]:
 
 
 def _formula() -> list[dict[str, Any]]:
-    """The formula of the Gaussian mechanism beside the exact value."""
+    """Compare the paper's formula of the Gaussian mechanism with the exact value."""
     return [
         {
             "claimed for one release": f"{claimed:g}",

@@ -48,7 +48,7 @@ def _switched_off() -> Iterator[None]:
 
     with (
         mock.patch.object(ClientStream, "_align", _nothing),
-        mock.patch.object(ClientStream, "_crossed", _nothing),
+        mock.patch.object(ClientStream, "_socket_bytes", _nothing),
         mock.patch.object(Recorder, "calls", _nothing),
         mock.patch.object(recorder, "split", split),
     ):
@@ -71,7 +71,7 @@ def _timed(spent: list[float]) -> Iterator[None]:
 
     with (
         mock.patch.object(ClientStream, "_align", timed(ClientStream._align)),
-        mock.patch.object(ClientStream, "_crossed", timed(ClientStream._crossed)),
+        mock.patch.object(ClientStream, "_socket_bytes", timed(ClientStream._socket_bytes)),
         mock.patch.object(Recorder, "calls", timed(Recorder.calls)),
         mock.patch.object(recorder, "split", timed(time_breakdown.split)),
         mock.patch.object(_Instruction, "stamp", timed(_Instruction.stamp)),

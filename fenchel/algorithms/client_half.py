@@ -91,7 +91,7 @@ class ClientContext:
     uplink
         Client side of the section ``uplink``; ``None`` sends vectors unchanged.
     message_bytes
-        Largest message of the run in bytes, within the client's trust limits.
+        Upper limit on the size of a message in bytes, within the client's trust limits.
     """
 
     client: str
@@ -142,7 +142,7 @@ class ClientAlgorithm:
     own_solver : Solver or None
         Local solver of this client, in place of the run's. ``None`` to use the run's.
     message_bytes : int
-        Size of the largest message of the run, in bytes.
+        Upper limit on the size of a message (``network.max_message_bytes``), in bytes.
     occasion : bytes
         Digest of the current phase, its values and the state. Empty without differential privacy.
     largest : float

@@ -127,8 +127,8 @@ def check_noise(settings: RunSettings, facts: PrivacyFacts, noise_multiplier: fl
     assert privacy is not None
     if facts.samples == _MANY and None in (algorithm.local_steps, algorithm.batch_size):
         return  # the sensitivity depends on data that is not known yet
-    # Step sizes never grow, so the first and last rounds have the extreme sensitivities. A private dual variable adds
-    # to the sensitivity of all rounds but the first.
+    # Step sizes never grow, so the first and last rounds have the extreme sensitivities. With "recursive", the
+    # sensitivity of later rounds also depends on earlier uploads, so only round 1 is checked.
     for t in (1,) if privacy.mechanism == "recursive" else (1, settings.rounds):
         local = algorithm.local_map(t, facts.samples, noisy=True)
         sensitivity, _ = privacy.sensitivity(local, facts, DualDifference())

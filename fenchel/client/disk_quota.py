@@ -68,7 +68,7 @@ class DiskQuota:
             )
 
     def take(self, folder: Path | None, size: int) -> None:
-        """Count a new entry."""
+        """Add the size of a new entry to the disk space in use."""
         self._largest = max(self._largest, _on_disk(size))
         self._taken[folder] += _on_disk(size)
 

@@ -190,13 +190,13 @@ class SettingsError(FenchelError):
 
 
 class DivergedError(SettingsError):
-    """A local solver's iterates have left the range of numbers: its steps, or those of the algorithm, are too long."""
+    """Divergence of a local solver or a trial: values are not finite or too large, mostly due to large steps."""
 
     diverged = True
 
 
 class MissingDependencyError(SettingsError):
-    """A setting needs an optional library that is not installed."""
+    """Error for a setting that needs an optional library, which is not installed."""
 
 
 class DataError(FenchelError):
@@ -206,7 +206,7 @@ class DataError(FenchelError):
 
 
 class ContradictingLabelsError(DataError):
-    """Clients that hold the same samples have different labels for them.
+    """Error in the labels of clients that hold the same samples with different labels.
 
     Attributes
     ----------
@@ -224,7 +224,7 @@ class ContradictingLabelsError(DataError):
 
 
 class ChecksumError(DataError):
-    """A file is not the one that was published, or that the settings name.
+    """Error of a file that is not the published one, or not the one that the settings name.
 
     Attributes
     ----------
@@ -239,19 +239,19 @@ class ChecksumError(DataError):
 
 
 class CredentialError(FenchelError):
-    """A certificate or key is missing, unreadable, or of another authority."""
+    """Error of a certificate or key that is missing, unreadable, or of another authority."""
 
     exit_code = 4
 
 
 class JoinRefusedError(FenchelError):
-    """The server did not admit this client because of its protocol version, identity or shard."""
+    """Refusal by the server to admit this client, because of its protocol version, identity or shard."""
 
     exit_code = 5
 
 
 class AnotherRunError(JoinRefusedError):
-    """The server now conducts another run than the one that the client has joined.
+    """Refusal by the client to take part in another run than the one that it has joined.
 
     Attributes
     ----------
@@ -266,23 +266,23 @@ class AnotherRunError(JoinRefusedError):
 
 
 class IdentityInUseError(JoinRefusedError):
-    """Another client with this identity is connected."""
+    """Refusal of a client with an identity with which another client is connected."""
 
 
 class UnreachableError(FenchelError):
-    """The other side could not be reached for as long as the settings allow."""
+    """Error for a server or other peer that could not be reached within the allowed time."""
 
     exit_code = 6
 
 
 class RunStoppedError(FenchelError):
-    """The run ended before its last round. Its progress is saved."""
+    """End of a run before its last round. The progress is saved."""
 
     exit_code = 7
 
 
 class TooFewRepliesError(RunStoppedError):
-    """Fewer clients than ``participation.min_replies`` answered a phase in time.
+    """End of a run in which fewer clients than ``participation.min_replies`` answered a phase in time.
 
     ``diverged`` is true if the errors of clients suggest that the run has diverged.
 
@@ -296,65 +296,68 @@ class TooFewRepliesError(RunStoppedError):
 
 
 class LostStateError(RunStoppedError):
-    """A client has lost its journal or its key of the secret exchange, so its part of the run cannot be restored."""
+    """End of a run with a client whose journal, or key of the secret exchange, is lost and cannot be restored."""
 
 
 class CheckpointError(FenchelError):
-    """A run folder, checkpoint or journal cannot be read or belongs to another run."""
+    """Error of a run folder, checkpoint or journal that cannot be read, or belongs to another run."""
 
     exit_code = 8
 
 
 class StorageError(FenchelError):
-    """A file of a run or of a client cannot be written: the disk is full, or the folder must not be changed."""
+    """Error in writing a file of a run or of a client: the disk is full, or the folder is read-only."""
 
     exit_code = 12
 
 
 class TooManyFilesError(StorageError):
-    """A file cannot be opened for now, because this process or machine has reached its limit of open files."""
+    """Error in opening a file, because this process or machine has reached its limit of open files."""
 
     exit_code = 13
 
 
 class WireError(FenchelError):
-    """A received message violates the protocol or does not match the request."""
+    """Error of a received message that violates the protocol or does not match the request."""
 
     exit_code = 9
 
 
 class PayloadError(WireError):
-    """A payload is malformed, or its names, types, shapes or values differ from the schema."""
+    """Error of a payload that is malformed, or whose names, types, shapes or values differ from the schema."""
 
 
 class NotFiniteError(PayloadError):
-    """A value is not finite."""
+    """Error of a value that is not finite."""
 
     diverged = True
 
 
 class PhaseError(WireError):
-    """A client could not or may not answer a phase. The text is the client's own error."""
+    """Error of a client that could not or may not answer a phase. The text is the client's own."""
 
 
 class EncryptionError(FenchelError):
-    """Values cannot be encrypted, or ciphertexts cannot be combined or opened: range, key, layout or additions."""
+    """Error of values that cannot be encrypted, or ciphertexts that cannot be combined or decrypted.
+
+    The cause is a range, key, layout or number of additions that does not fit.
+    """
 
     exit_code = 10
 
 
 class OutOfRangeError(EncryptionError):
-    """A value is too large for its slot in a ciphertext, or not finite, in which case ``diverged`` is true."""
+    """Error of a value that is too large for its slot in a ciphertext, or not finite (``diverged`` is true)."""
 
 
 class PrivacyBudgetError(FenchelError):
-    """A client refuses to send an upload that is not protected enough, or exceeds its privacy budget."""
+    """Refusal by a client to send an upload that lacks protection, or exceeds the client's privacy budget."""
 
     exit_code = 11
 
 
 class BudgetSpentError(PrivacyBudgetError):
-    """A client sends nothing more, because its next upload would exceed its privacy budget.
+    """Refusal by a client to send any more, because its next upload would exceed its privacy budget.
 
     Attributes
     ----------

@@ -15,7 +15,7 @@ from fenchel.fleet.metering.clock_offset import Offset
 from fenchel.fleet.metering.socket_bytes import SocketBytes
 from fenchel.proto import fenchel_pb2 as pb
 
-Outcome = Literal["counted", "late", "failed", "unanswered", "promised", "told"]
+Outcome = Literal["counted", "late", "failed", "unanswered", "promised", "confirmed"]
 """Outcome of a call. A ``tell`` is ``promised`` until the client confirms it."""
 
 
@@ -96,7 +96,7 @@ class Call:
         Estimated offset of the two clocks when the reply arrived; ``None``: unknown.
     serialisation
         Transmission time of both messages in seconds, without propagation delay.
-    crossed
+    socket_bytes
         Socket bytes of the client's connection for this call; ``None``: unknown.
     kept_out
         True if the server had no memory for the reply, which is not a failure of the client.
@@ -135,7 +135,7 @@ class Call:
     timing: pb.Timing | None = None
     offset: Offset | None = None
     serialisation: float = 0.0
-    crossed: SocketBytes | None = None
+    socket_bytes: SocketBytes | None = None
     kept_out: bool = False
     recorded: bool = False
     traceparent: str = ""
@@ -205,9 +205,9 @@ class Call:
         """Set the estimated clock offset, and the transmission time of both messages in seconds."""
         self.offset, self.serialisation = offset, serialisation
 
-    def set_socket_bytes(self, crossed: SocketBytes | None) -> None:
+    def set_socket_bytes(self, socket_bytes: SocketBytes | None) -> None:
         """Set the socket bytes of the client's connection for this call."""
-        self.crossed = crossed
+        self.socket_bytes = socket_bytes
 
     def end(self, outcome: Outcome) -> None:
         """Set the outcome."""

@@ -161,9 +161,9 @@ class ClientRecord:
         if self.partial is not None and self.partial.head.sequence <= sequence:
             self.partial = None
 
-    def carry(self, crossed: SocketBytes) -> None:
+    def carry(self, socket_bytes: SocketBytes) -> None:
         """Set the socket bytes that are not assigned to an answered call yet."""
-        self.carried = crossed
+        self.carried = socket_bytes
 
     def raise_low_water_mark(self, base: int) -> None:
         """Set the low-water mark to the base in the older of the two checkpoints on disk."""
@@ -267,7 +267,7 @@ class ClientRecord:
 
     def _kept(self, tells: Iterable[Call]) -> None:
         for call in list(tells):
-            call.end("told")
+            call.end("confirmed")
             self.resolve(call)
 
     def mark_lost(self, reason: str) -> None:

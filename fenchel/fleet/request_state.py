@@ -201,7 +201,7 @@ class RequestState:
         self._tell_at = now + self._pause if enough else now
 
     def _close(self, now: float) -> tuple[str, ...]:
-        """Enter the stage ``ARRIVING``, and return the clients whose replies have not begun to arrive."""
+        """Enter the stage ``ARRIVING``: drop clients whose replies have not begun to arrive, and return them."""
         self.awaited, self._extended_from, self._no_room_since = Awaited.ARRIVING, now, None
         return self._remove(self.waiting - self._arriving)
 

@@ -166,7 +166,7 @@ def _counted(runs: Sequence[Run]) -> tuple[Run, ...]:
 
 
 def _names(firsts: Sequence[Run]) -> list[str]:
-    """Return a name for each group: the settings in which groups differ, if these are few and short."""
+    """Return a name for each group: its first run's, if these are unique, else the settings in which groups differ."""
     differing = {key: values for key, values in summary.differing_settings(firsts).items() if key != "seed"}
     labels = [str(run.settings_values.get("name") or run.id) for run in firsts]
     if len(set(labels)) == len(labels):

@@ -118,7 +118,8 @@ class Run:
             return self._folder.settings.read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise CheckpointError(
-                f"the file cannot be read ({error}); copy the run folder again", source=self._folder.settings
+                f"the file cannot be read ({error}); check its permissions, or copy the run folder again",
+                source=self._folder.settings,
             ) from None
 
     @cached_property
@@ -179,7 +180,8 @@ class Run:
             return None
         except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(
-                f"the file cannot be read ({error}); copy the run folder again", source=self._folder.summary
+                f"the file cannot be read ({error}); check its permissions, or copy the run folder again",
+                source=self._folder.summary,
             ) from None
         if not isinstance(values, dict):
             raise CheckpointError(

@@ -50,7 +50,7 @@ def stages_of(calls: pa.Table) -> list[Stages]:
     """
     if not calls.num_rows or "outcome" not in calls.column_names:
         return []
-    calls = calls.filter(pc.is_in(calls["outcome"], pa.array(["counted", "told"])))
+    calls = calls.filter(pc.is_in(calls["outcome"], pa.array(["counted", "confirmed"])))
     calls = calls.filter(np.isfinite(columns.column(calls, "total_s")))
     if not calls.num_rows:
         return []

@@ -181,7 +181,7 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
     for name, rows in zip(names, rows_of_each, strict=True):
         kinds = set(kind[rows])
         mine = outcome[rows]
-        answered = rows[np.isin(mine, ["counted", "told"]) & np.isfinite(total[rows])]
+        answered = rows[np.isin(mine, ["counted", "confirmed"]) & np.isfinite(total[rows])]
         mean = {part: _of_known(np.mean, spent[part][answered]) for part in PARTS}
         rest = max(_of_known(np.mean, over[answered]) - total_of(mean), 0.0)
         quantiles = {
@@ -194,7 +194,7 @@ def costs_by(calls: pa.Table, key: str) -> list[CallCosts]:
                 name=name,
                 kind=kinds.pop() if len(kinds) == 1 else "",
                 calls=rows.size,
-                answered=int(np.isin(mine, ["counted", "told", "promised"]).sum()),
+                answered=int(np.isin(mine, ["counted", "confirmed", "promised"]).sum()),
                 late=int((mine == "late").sum()),
                 failed=int((mine == "failed").sum()),
                 unanswered=int((mine == "unanswered").sum()),

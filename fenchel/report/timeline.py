@@ -302,7 +302,7 @@ def _instructions(rows: Sequence[dict[str, Any]], away: Floats) -> list[Instruct
                 other=other,
                 decode=max(_known(row["decode_s"]), 0.0),
                 take=max(_taking(row), 0.0),
-                answered=row["outcome"] in ("counted", "failed", "told") and math.isfinite(row["network_s"]),
+                answered=row["outcome"] in ("counted", "failed", "confirmed") and math.isfinite(row["network_s"]),
             )
         )
     return found

@@ -137,8 +137,8 @@ def _check_optimizer(settings: RunSettings, objective: Objective, model: Vector)
         )
     if algorithm.prox_penalty is not None:
         raise SettingsError(
-            "prox given, but the steps of the objective's optimiser have no single length; use subgradient, or "
-            "leave the optimiser out",
+            "prox given, but it needs one step size for all parameters, which the objective's optimiser does not "
+            "have; use subgradient, or leave the optimiser out",
             key="algorithm.regularizer_step",
         )
     try:

@@ -166,7 +166,7 @@ class PrivacyBudget:
         return rows
 
     def _largest(self) -> list[tuple[str, PrivacyFacts]]:
-        """Return, for each set of equal facts, the client with the most uploads."""
+        """Return the client with the most uploads, and its facts, for each distinct value of the facts."""
         largest: dict[PrivacyFacts, str] = {}
         for client, facts in self.facts.items():
             if facts not in largest or self.uploads[client] > self.uploads[largest[facts]]:

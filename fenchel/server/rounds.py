@@ -274,7 +274,7 @@ def _digest(model: Vector) -> bytes:
 
 
 def save_model(path: Path, arrays: Mapping[str, NDArray[Any]], *, private: bool) -> None:
-    """Write a model as NPZ, atomically. Equal models give equal bytes, as the archive contains no time.
+    """Write a model as NPZ, atomically. Equal models give identical bytes, as the archive contains no timestamps.
 
     Parameters
     ----------

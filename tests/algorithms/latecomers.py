@@ -112,7 +112,7 @@ class Federation:
     async def _waits(self, coordinator: Coordinator, name: str) -> None:
         while name not in self.refusals and not any(
             each == name and late_joiner.streams
-            for each, late_joiner in coordinator.admission._newcomers._waiting.items()
+            for each, late_joiner in coordinator.admission._late_joiners._waiting.items()
         ):
             await asyncio.sleep(0)
 

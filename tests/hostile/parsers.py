@@ -409,7 +409,7 @@ class _Gate:
         )
         self._loop = loop
         coordinator = Coordinator(settings, RunFolder.create(folder, "gate"))
-        coordinator.admission.enrolment = Registration(2, 1.0, ("a", "b"))
+        coordinator.admission.registration = Registration(2, 1.0, ("a", "b"))
         self._service = Service(coordinator, secure=True)
         make_all(folder / "gate-certs", ["localhost"], ["a"])
         self._certificate = (folder / "gate-certs" / "a" / CERTIFICATE).read_bytes()

@@ -1,25 +1,16 @@
-"""The language of the code: openings of docstrings, plain words, terms, and the length of messages.
-
-``language_debt.txt`` lists the files that do not pass yet, with the number of findings for each. It only shrinks:
-a file fails with more findings than listed, and with fewer, until the number is lowered.
-"""
+"""The language of the code: openings and sections of docstrings, plain words, terms, and the length of messages."""
 
 from __future__ import annotations
 
 import ast
 import io
-import os
 import re
 import tokenize
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-DEBT = Path(__file__).with_name("language_debt.txt")
-LOWER = "FENCHEL_LOWER_DEBT"
-"""Environment variable that has the numbers of the list lowered; it never raises one."""
 
 OPENINGS = re.compile(r"\s*(What|Who|How|Whether|Where|Which|Say)\b")
 WORDS = re.compile(r"\b(nobody|somebody|everybody|whoever|told)\b", re.IGNORECASE)
@@ -167,42 +158,21 @@ def errors_for_people(trees: Mapping[Path, ast.Module]) -> set[str]:
     return found
 
 
-def findings() -> dict[tuple[str, str], list[Finding]]:
-    """Return all findings, by file and rule."""
+def findings() -> Iterator[str]:
+    """Yield all findings, with file, line and rule."""
     paths = sorted(path for path in (ROOT / "fenchel").rglob("*.py") if "_pb2" not in path.name)
     sources = {path: path.read_text(encoding="utf-8") for path in paths}
     trees = {path: ast.parse(source) for path, source in sources.items()}
     errors = errors_for_people(trees)
-    found: dict[tuple[str, str], list[Finding]] = {}
     for path, tree in trees.items():
         each = [*openings(tree), *words(tree, sources[path]), *terms(tree, path.stem), *messages(tree, errors)]
         each += sections(tree)
         for finding in each:
-            found.setdefault((path.relative_to(ROOT).as_posix(), finding.rule), []).append(finding)
-    return found
+            yield f"{path.relative_to(ROOT)}:{finding.line}: {finding.rule}: {finding.text}"
 
 
-def listed() -> Counter[tuple[str, str]]:
-    """Return the number of findings that a file may have, by file and rule."""
-    lines = (line.split() for line in DEBT.read_text(encoding="utf-8").splitlines())
-    return Counter({(path, rule): int(number) for path, rule, number in lines})
-
-
-def test_the_code_speaks_the_language_of_the_project_but_for_a_list_that_shrinks() -> None:
-    found, allowed = findings(), listed()
-    if os.environ.get(LOWER):
-        allowed &= Counter({key: len(each) for key, each in found.items()})
-        lines = (f"{path} {rule} {number}\n" for (path, rule), number in sorted(allowed.items()))
-        DEBT.write_text("".join(lines), encoding="utf-8")
-    more = [
-        f"{path}:{each.line}: {rule}: {each.text}"
-        for (path, rule), places in found.items()
-        if len(places) > allowed[path, rule]
-        for each in places
-    ]
-    assert not more, "more findings than listed:\n" + "\n".join(more)
-    fewer = [key for key, number in allowed.items() if len(found.get(key, ())) < number]
-    assert not fewer, f"fewer findings than listed: lower the numbers with {LOWER}=1 for {fewer}"
+def test_the_code_speaks_the_language_of_the_project() -> None:
+    assert list(findings()) == []
 
 
 def test_each_rule_finds_what_it_is_for() -> None:

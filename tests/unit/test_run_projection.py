@@ -76,7 +76,7 @@ class Tables:
         """Add a promise, which nobody waits for, and whose answers are known."""
         self.now += OWN
         for work in works:
-            self._call(work, phase, "tell", "told", math.nan)
+            self._call(work, phase, "tell", "confirmed", math.nan)
 
     def _call(self, work: Work, phase: str, kind: str, outcome: str, ended: float) -> None:
         answered = outcome != "unanswered"

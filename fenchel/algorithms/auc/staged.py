@@ -127,7 +127,10 @@ class Staged(FixedFleet):
         return dict(zip(self.fleet.members, self.state.weights.tolist(), strict=True))
 
     async def start(self) -> None:
-        """Set-up phase: p = sum_k lambda_k p_k, with the lambda_k that average the models (section 1.5)."""
+        """Compute the class prior p = sum_k lambda_k p_k, with the lambda_k that average the models.
+
+        Set-up phase of docs/specifications/codasca.md, section 1.5.
+        """
         state, all_clients = self.state, self.fleet.all()
         state.lost = self.lost()
         replies = await all_clients.ask(
@@ -290,7 +293,7 @@ class StagedClient(ClientAlgorithm):
 
     @answers("count")
     def count(self) -> Values:
-        """Set-up phase: return n_k and n_k^+."""
+        """Return the numbers of samples n_k and of positive samples n_k^+ (set-up phase)."""
         return {"samples": self.objective.samples, "positives": self.objective.positives}
 
     def batches(self, steps: int) -> Iterator[Indices]:

@@ -337,9 +337,10 @@ class AccFedDCDClient(DualAscentClient):
 
     @answers("begin")
     def begin(self, weight: float, a: float, b: float, theta: float, committed: int, restarts: Indices) -> None:
-        """Set p_i and the scalars of acceleration; repeated after late joiners, which restart the acceleration.
+        """Set p_i and the scalars of acceleration.
 
-        Missed rounds are first caught up with the old scalars. From ``committed`` on z_i = y_i
+        The server repeats this phase after it admits late joiners, which restarts the acceleration. The client first
+        applies the rounds that it missed, with the old scalars. From round ``committed`` on, z_i = y_i
         (docs/specifications/feddcd.md, section 2.6, "Client joining late").
         """
         state = self.state

@@ -173,15 +173,15 @@ class DualAscent(Algorithm):
             self.state = before
             raise JoinRefusedError(f"the cohort {', '.join(cohort)} cannot run the algorithm: {error}") from None
 
-    async def _take_in(self, newcomers: Cohort) -> None:
+    async def _take_in(self, late_joiners: Cohort) -> None:
         """Collect alpha_i, beta_i and n_i of new clients, and send all clients their weight p_i in the objective.
 
         Weights and constants depend on all clients, so all receive them again, including absent ones.
         """
-        described = await newcomers.ask(
+        described = await late_joiners.ask(
             "describe",
             returns={"strong_convexity": float, "smoothness": float, "samples": int},
-            min_replies=len(newcomers),
+            min_replies=len(late_joiners),
         )
         alphas, betas, samples = {}, {}, {}
         for client, reply in described.items():

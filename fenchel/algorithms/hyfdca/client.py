@@ -34,7 +34,7 @@ class HyFDCAClient(HyFDCASetupClient):
 
     @answers("resume")
     def resume(self, dual: Vector | Ciphertexts) -> Values:
-        """Steps 2 and 3 for a returning client: alpha_k <- alpha_0; send what_k."""
+        """Set alpha_k <- alpha_0 on a returning client, and send what_k (steps 2 and 3)."""
         self.state.dual = self._samples_in("dual").open(dual)
         return self._contribution(self.state.dual)
 
@@ -80,7 +80,7 @@ class HyFDCAClient(HyFDCASetupClient):
     def aggregate(
         self, dual: Vector | Ciphertexts, blocks: Indices | None = None, figures: Ciphertexts | None = None
     ) -> Values:
-        """Steps 7 and 8: alpha_k <- alpha_0; what_k[m] = sum_i alpha_{k,i} x_{k,i,m} (Algorithm 4)."""
+        """Set alpha_k <- alpha_0, and send what_k[m] = sum_i alpha_{k,i} x_{k,i,m} (steps 7 and 8, Algorithm 4)."""
         state, blocks = self.state, check_blocks(blocks, len(self.state.sizes))
         state.dual = self._samples_in("dual").open(dual, blocks, others=state.dual)
         return {**self._contribution(state.dual), **self._revealed(figures)}

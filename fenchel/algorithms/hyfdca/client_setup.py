@@ -182,8 +182,9 @@ class HyFDCASetupClient(ClientAlgorithm):
         )
         if samples < count or largest_dual <= 0:
             raise PayloadError(
-                f"the server's alignment is invalid: {samples} samples of all clients, {count} of them of this "
-                f"client, and dual variables up to {largest_dual:g}{SAME_VERSION}"
+                f"the server's alignment is invalid: it has {samples} samples in all (expected at least the "
+                f"{count} of this client), and dual variables up to {largest_dual:g} (expected a finite number "
+                f"above 0){SAME_VERSION}"
             )
         self.state = self.State(
             dual=np.zeros(count),

@@ -59,7 +59,7 @@ class HyFDCA(HyFDCASetup):
             await self._aggregate(changed.cohort, changes, picked, figures)  # steps 6 to 8 of Algorithm 1
 
     async def _welcome_back(self, cohort: Cohort) -> Cohort:
-        """Steps 2 and 3: send alpha_0 to returning clients, and collect their contributions to the primal.
+        """Send alpha_0 to returning clients, and collect their contributions to the primal (steps 2 and 3).
 
         Return the cohort without clients that did not answer, whose dual variables are outdated.
         """
@@ -140,7 +140,7 @@ class HyFDCA(HyFDCASetup):
     async def _aggregate(
         self, cohort: Cohort, changes: Mapping[str, Value], picked: Mapping[str, SampledBlock], figures: Value | None
     ) -> None:
-        """Steps 6 to 8: add the changes to alpha_0, send it to the cohort, and run PrimalAggregation(cohort)."""
+        """Add the changes to alpha_0, send it to the cohort, and run PrimalAggregation(cohort) (steps 6 to 8)."""
         state = self.state
         assert state.dual is not None
         state.dual = self.hybrid.duals.added(state.dual, changes, {client: picked[client].blocks for client in changes})

@@ -211,8 +211,9 @@ class HyFDCASetup(Algorithm):
             most = max(held, key=held.__getitem__)
             raise SettingsError(
                 f"the comparison of the {what} of {len(held)} clients needs about {needed:,} bytes, above "
-                f"network.in_flight_bytes ({limit:,}); client {most} alone has {held[most]:,}. The run does not "
-                "begin. Check that client's data, or raise network.in_flight_bytes if the machine has the memory"
+                f"network.in_flight_bytes ({limit:,}); client {most} alone has {held[most]:,} {what}. The run does "
+                "not begin. Check that client's data, or raise network.in_flight_bytes if the machine has the "
+                "memory"
             )
 
     async def _prepare(self) -> None:
@@ -257,9 +258,10 @@ class HyFDCASetup(Algorithm):
         )
 
     async def _share_norms(self, all_clients: Cohort) -> None:
-        """S3 and S4: send each client its alignment, and sum ||x_{k,i}||^2 over the holders."""
+        """Send each client its alignment, and sum ||x_{k,i}||^2 over the holders (steps S3 and S4)."""
         slices = self.hybrid.alignment.slices
-        features = self.hybrid.feature_arrangement.slices  # features form blocks only if they are encrypted
+        # Features have blocks only if their weights are encrypted. Otherwise these arrays are empty.
+        features = self.hybrid.feature_arrangement.slices
         quotas = {client: np.array(self.hybrid.picks.quotas(client), np.int64) for client in all_clients}
         layouts: dict[str, Any] = {
             f"{name}_layout": layout_numbers(layout) for name, layout in self.hybrid.ranges.layouts.items()

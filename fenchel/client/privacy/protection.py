@@ -74,12 +74,12 @@ class Protection:
     ) -> Vector:
         """Add noise to ``values``, charge the upload to the ledger, and return the sum, shape (k,).
 
-        Values and noise are integers times a spacing (:mod:`fenchel.common.accounting.grid`). Only their sum is
-        converted to floating point, so that its low-order bits reveal no more than the sum does.
+        Values and noise are integers times a spacing (:mod:`fenchel.common.accounting.grid`). Only the integer
+        sum is converted to floating point, so that the low-order bits of the result reveal no more than that sum.
 
         The noise is a function of the client's secret and of everything that determines the payload: the values, the
-        scale of the noise, the round, and the request with the state before it. Repeated work gives the same payload,
-        which costs nothing. Any other payload has independent noise.
+        scale of the noise, the round, and the request with the state before it. A repeated request gives the same
+        payload, which costs nothing. Any other payload has independent noise.
 
         Parameters
         ----------

@@ -65,7 +65,7 @@ class UploadProtection(Protocol):
     def released(
         self, values: Vector, t: int, name: str, sensitivity: float, largest: float, occasion: bytes
     ) -> Vector:
-        """Return ``values`` with their noise, shape (k,), charged to the client's ledger."""
+        """Add noise to ``values``, charge the upload to the client's ledger, and return the sum, shape (k,)."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class ClientUplink:
         return _Coordinates(seeded_support(seed, vector.size, count), seed=seed)
 
     def _support_seed(self, t: int, name: str) -> int:
-        """Draw the 64-bit seed of a random index set, which is sent in its place."""
+        """Draw the 64-bit seed of a random index set. The seed is sent in place of the indices."""
         if self.protection is not None:
             return self.protection.randomness.seed("support", t, name)
         return public_seed(self.seed, self.client, t, "support", name)

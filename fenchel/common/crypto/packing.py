@@ -44,8 +44,8 @@ class Layout:
     slots
         Number of values in a plaintext.
     value_bits
-        Number of bits of a fresh value, whose magnitude in these multiples is at most ``2^value_bits - 1``. The other
-        bits of a slot are room for sums.
+        Number of bits of a fresh value, whose magnitude is at most ``2^value_bits - 1`` in units of
+                ``2^-fraction_bits``. The remaining bits of a slot are headroom for sums.
     """
 
     slot_bits: int

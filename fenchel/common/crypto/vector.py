@@ -36,7 +36,8 @@ class CipherVector:
         layout.check_fits(key)
         if count < 0 or len(ciphertexts) != layout.ciphertexts(count):
             raise EncryptionError(
-                f"{len(ciphertexts)} ciphertexts do not fit {count} values at {layout.slots} values a ciphertext"
+                f"{len(ciphertexts)} ciphertexts given for {count} values at {layout.slots} values a ciphertext; "
+                f"expected {layout.ciphertexts(count)}"
             )
         self.key = key
         self.layout = layout

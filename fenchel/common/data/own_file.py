@@ -151,9 +151,9 @@ def _columns_held(dataset: DataSet, columns: Sequence[str] | int | None, where: 
     unknown = [name for name in dataset.columns if name not in place]
     if unknown:
         raise DataError(
-            f"the file has columns that are not listed: {listed(unknown)}; listed are {listed(columns)}. Remove "
-            "them from the file, or correct the names (--label and --id name the columns of the label and of the "
-            "sample identifiers)",
+            f"the file has columns that data.columns does not list: {listed(unknown)} (listed: {listed(columns)}). "
+            "Remove the unlisted columns from the file, or correct the names (--label and --id name the columns "
+            "of the label and of the sample identifiers)",
             source=where,
             key="data.columns",
         )

@@ -111,7 +111,13 @@ def check_fit(
 
 
 def strong_convexity(objective: Objective) -> float | None:
-    """Return the strong convexity of an objective for every data set, or ``None`` if it depends on the data."""
+    """Return the strong convexity that an objective has on every data set.
+
+    Returns
+    -------
+    float or None
+        Constant; minus infinity if none is known, ``None`` if it depends on the data.
+    """
     if isinstance(objective, LinearObjective):
         return objective.strong_convexity
     return None if type(objective).strong_convexity is not Objective.strong_convexity else -math.inf

@@ -216,7 +216,7 @@ class Frame:
 def parse(data: bytes) -> Frame:
     """Parse one frame."""
     if len(data) > FRAME_BYTES:
-        raise WireError(f"a chunk of a message has {len(data):,} bytes; expected at most {FRAME_BYTES:,}")
+        raise WireError(f"a frame has {len(data):,} bytes of a message; expected at most {FRAME_BYTES:,}")
     view = memoryview(data)
     head: Head | None = None
     chunk = view[:0]

@@ -113,7 +113,7 @@ def _drawn(
     widths: Sequence[float],
     path: Path,
 ) -> Path:
-    """Draw the map of channels, and return its path."""
+    """Draw the best number of local steps by signal-to-noise ratio and bandwidth; return the path of the PNG file."""
     from fenchel.report.energy.local_steps import over_channels
     from fenchel.report.energy.picture import draw_map
 

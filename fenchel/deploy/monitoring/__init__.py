@@ -1,1 +1,1 @@
-"""Live page, metrics and health checks."""
+"""Dashboard, metrics and health checks."""

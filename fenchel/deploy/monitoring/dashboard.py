@@ -32,7 +32,7 @@ from fenchel.deploy.address import Address
 from fenchel.deploy.monitoring.time_left import TimeLeft
 from fenchel.deploy.monitoring.web import HttpResponse, NotReadyError, Route, WebServer
 from fenchel.fleet.calls import Call
-from fenchel.server.membership.client_status import ClientStatus, census
+from fenchel.server.membership.client_status import ClientStatus, client_statuses
 from fenchel.server.telemetry.observer import Observer, OngoingRun
 from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.time_breakdown import CallBreakdown
@@ -212,7 +212,7 @@ class Dashboard(Observer):
             raise NotReadyError("the run is over")
 
         async def asked() -> tuple[float, list[ClientStatus], int | None]:
-            return time.time(), census(run.admission), run.admission.enrolment.expected
+            return time.time(), client_statuses(run.admission), run.admission.registration.expected
 
         future = asyncio.run_coroutine_threadsafe(asked(), loop)
         try:

@@ -45,7 +45,7 @@ NOTHING = SocketBytes(0, 0)
 class Metered(Protocol):
     """Interface of a stream that can read the socket bytes of its connection."""
 
-    def crossed(self) -> SocketBytes | None:
+    def read_socket_bytes(self) -> SocketBytes | None:
         """Return the socket bytes since the last call; ``None``: unknown."""
         ...
 
@@ -56,7 +56,7 @@ class _Read:
 
     descriptor: int
     cookie: bytes
-    crossed: SocketBytes
+    count: SocketBytes
 
 
 @dataclass
@@ -90,8 +90,8 @@ class Sockets:
             self._gone.add(address)
             return None
         self._read[address] = now
-        before = last.crossed if last is not None and last.cookie == now.cookie else NOTHING
-        return now.crossed - before
+        before = last.count if last is not None and last.cookie == now.cookie else NOTHING
+        return now.count - before
 
     def _found(self, wanted: Address) -> _Read | None:
         """Search all open files for a connection, and keep those found on the way for later calls."""

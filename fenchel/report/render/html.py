@@ -80,7 +80,7 @@ def environment(run: Run) -> str:
 
 
 def tiles(run: Run) -> str:
-    """Return the tiles with the most important figures of a run."""
+    """Return the HTML tiles with the main metrics of a run."""
     traffic = summary.traffic(run.metrics_table)
     shown = [
         *((columns.title(name), bounded_text(name, run.figures)) for name in _main(run.figures)[:3]),

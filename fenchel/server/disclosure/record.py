@@ -213,7 +213,7 @@ class DisclosureRecord:
     # File of the record
 
     def save_news(self) -> None:
-        """Write the file if it lacks a kind of value or a field."""
+        """Write the file if the record has entries or head fields that are not in it yet."""
         if self._news:
             self.save()
 

@@ -101,8 +101,8 @@ class Admission:
         names = () if resume is None else tuple(resume.members)
         late_joiners = settings.participation.late_joiners
         # component that handles requests to join
-        self.enrolment = Registration(expected, settings.network.settle, names, late_joiners)
-        self._newcomers = LateJoiners(epoch)
+        self.registration = Registration(expected, settings.network.settle, names, late_joiners)
+        self._late_joiners = LateJoiners(epoch)
         self.members: dict[str, ClientRecord] = {} if resume is None else resume.restore()
         if settings.participation.on_lost_state == "stop":
             for member in self.members.values():
@@ -133,12 +133,12 @@ class Admission:
                 else "the data of this run come from its settings (data.name): start this client without --data"
             )
         member = self.members.get(request.client)
-        assignment = await self.enrolment.join(request, member is not None and member.connected)
+        assignment = await self.registration.join(request, member is not None and member.connected)
         reply = pb.JoinReply(
             run=self._run,
             settings=self._settings.to_json(),
-            joined=len(self.enrolment.instances),
-            expected=self.enrolment.expected or 0,
+            joined=len(self.registration.instances),
+            expected=self.registration.expected or 0,
         )
         if assignment is not None:
             reply.assignment.CopyFrom(assignment)
@@ -166,9 +166,9 @@ class Admission:
             The client has not joined, or was turned away.
         """
         member = self.members.get(client)
-        if member is None and self.enrolment.is_late(client):
-            member = self._newcomers.member(client)
-        if member is None or self.enrolment.instances.get(client) != instance:
+        if member is None and self.registration.is_late(client):
+            member = self._late_joiners.record(client)
+        if member is None or self.registration.instances.get(client) != instance:
             raise JoinRefusedError(
                 f"client {client!r} has not joined this run, or joined again meanwhile; start it again"
             )
@@ -190,7 +190,7 @@ class Admission:
             if self.members.get(client) is member:
                 raise
             try:
-                self._newcomers.check_welcome(client, instance)
+                self._late_joiners.check_welcome(client, instance)
             except JoinRefusedError:
                 # End the cancelled task normally: gRPC would leave the stream open if it ended as cancelled.
                 task = asyncio.current_task()
@@ -211,7 +211,7 @@ class Admission:
         try:
             if late:
                 await self._described.wait()
-                self._newcomers.check_welcome(member.name, self.enrolment.instances[member.name])
+                self._late_joiners.check_welcome(member.name, self.registration.instances[member.name])
             self._check_fit(member, hello.shard)
         except JoinRefusedError as error:
             self._remarks.add(logging.ERROR, member.name, f"client {member.name} is refused: {error}")
@@ -243,13 +243,13 @@ class Admission:
         """Admit a late joiner: wait until it is in the fleet or the run has ended."""
         self._describe(member, hello.shard)
         self._environments.joined(member.name, hello)
-        pause = self._newcomers.pause(member.name)
+        pause = self._late_joiners.pause(member.name)
         log.info(
             "client %s joined, and takes part from the next round%s",
             member.name,
             f" after {pause:.0f} s, because it could not be admitted before" if pause else "",
         )
-        await self._newcomers.wait(member)
+        await self._late_joiners.wait(member)
         if self._over is not None:
             late = f"run {self._run} ended before client {member.name} could take part in it"
             return pb.Farewell(reason=late)
@@ -292,7 +292,7 @@ class Admission:
             ):
                 if mine != ours:
                     raise JoinRefusedError(
-                        f"client {member.name} has {name} {mine}, but the server's copy of the data set has "
+                        f"client {member.name} has {mine} {name}, but the server's copy of the data set has "
                         f"{ours}; use the same data set on both machines"
                     )
             return
@@ -304,7 +304,7 @@ class Admission:
                 mine, theirs = getattr(shard, name), getattr(other.shard, name)
                 if mine != theirs:
                     raise JoinRefusedError(
-                        f"client {member.name} has {name} {mine}, but client {other.name} has {theirs}; {remedy}"
+                        f"client {member.name} has {mine} {name}, but client {other.name} has {theirs}; {remedy}"
                     )
             if shard.class_names != other.shard.class_names:
                 raise JoinRefusedError(f"client {member.name} has other class names than client {other.name}; {remedy}")
@@ -344,7 +344,7 @@ class Admission:
             That took longer than ``network.join_timeout``.
         """
         patience = self._settings.network.join_timeout
-        for index, name in enumerate(await self.enrolment.completed(patience)):
+        for index, name in enumerate(await self.registration.completed(patience)):
             self.members.setdefault(name, ClientRecord(name, index))
         if self._resumed:
             self._described.set()
@@ -374,22 +374,22 @@ class Admission:
         client.
         """
         before = len(fleet.members)
-        while (late_joiner := self._newcomers.call()) is not None:
+        while (late_joiner := self._late_joiners.call()) is not None:
             began = time.monotonic()
             cohort = fleet.admit(late_joiner)
             try:
                 await algorithm.admit(cohort)
             except (JoinRefusedError, TooFewRepliesError, WireError) as error:
                 fleet.dismiss(late_joiner)
-                instance = self.enrolment.instances[late_joiner.name]
+                instance = self.registration.instances[late_joiner.name]
                 reason = f"it could not be admitted to the run: {error}"
-                self._newcomers.turn_away(late_joiner, instance, reason, time.monotonic() - began)
+                self._late_joiners.turn_away(late_joiner, instance, reason, time.monotonic() - began)
                 log.error(
                     "client %s could not be admitted: %s. The run continues without it; the client may try once "
                     "more after %.0f s",
                     late_joiner.name,
                     error,
-                    self._newcomers.pause(late_joiner.name),
+                    self._late_joiners.pause(late_joiner.name),
                 )
                 break
             log.info(
@@ -404,9 +404,9 @@ class Admission:
     def end(self, farewell: pb.Farewell) -> None:
         """Send a farewell to every client, now or when it connects."""
         self._over = farewell
-        self.enrolment.end(f"run {self._run} is over: {farewell.reason or 'all rounds are done'}")
+        self.registration.end(f"run {self._run} is over: {farewell.reason or 'all rounds are done'}")
         self._described.set()  # release clients that wait for the fleet, so that they receive the farewell
-        self._newcomers.end()
+        self._late_joiners.end()
         for member in self.members.values():
             if member.connected:
                 self._disclosures.head("down", farewell)

@@ -73,9 +73,9 @@ class ClientStatus:
     offset_error_s: float | None
 
 
-def census(admission: Admission) -> list[ClientStatus]:
+def client_statuses(admission: Admission) -> list[ClientStatus]:
     """Return the status of every client, in the order of ids. To be called on the event loop of the run."""
-    found = {member.name: _standing(member) for member in admission.members.values()}
+    found = {member.name: _status(member) for member in admission.members.values()}
     found |= {name: _joined(name) for name in _waiting(admission)}
     return [found[name] for name in sorted(found)]
 
@@ -88,7 +88,7 @@ def state_of(member: ClientRecord) -> State:
 
 
 def _waiting(admission: Admission) -> Iterable[str]:
-    instances = admission.enrolment.instances
+    instances = admission.registration.instances
     return (name for name, given in instances.items() if given and name not in admission.members)
 
 
@@ -96,7 +96,7 @@ def _joined(name: str) -> ClientStatus:
     return ClientStatus(name, "joined", None, 0, None, True, None, None, None)
 
 
-def _standing(member: ClientRecord) -> ClientStatus:
+def _status(member: ClientRecord) -> ClientStatus:
     call = next(iter(member.outstanding.values()), None)
     offset = member.clock.at(time.time_ns())
     return ClientStatus(

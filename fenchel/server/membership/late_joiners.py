@@ -55,7 +55,7 @@ class LateJoiners:
         self._failures: dict[str, int] = {}
         self._next_chance: dict[str, float] = {}
 
-    def member(self, name: str) -> ClientRecord:
+    def record(self, name: str) -> ClientRecord:
         """Return the record of a client that is not in the fleet yet."""
         late_joiner = self._waiting.get(name)
         if late_joiner is None:

@@ -261,12 +261,12 @@ class ClientStream:
         reply = message.head
         call.mark_received(message.last_ns, message.assembly.size, reply.timing)
         self._align(call, reply.timing)
-        call.set_socket_bytes(self._crossed(call))
+        call.set_socket_bytes(self._socket_bytes(call))
         if self._budgets and reply.spent:
             self._member.mark_spent(plain(reply.failure))
         request = call.request
         if request is None:
-            self._told(call, reply)
+            self._confirmed(call, reply)
         elif not request.is_open_for(call):
             call.end("late")
         elif reply.failure:
@@ -306,9 +306,9 @@ class ClientStream:
         ) + member.throughput_up.serialisation(call.wire_up, call.opening_up, spread, up)
         call.align(offset, serialisation)
 
-    def _crossed(self, call: Call) -> SocketBytes | None:
+    def _socket_bytes(self, call: Call) -> SocketBytes | None:
         """Return the socket bytes of the client's connections for a call; ``None``: unknown."""
-        news = None if self._metered is None else self._metered.crossed()
+        news = None if self._metered is None else self._metered.read_socket_bytes()
         if news is None:
             return None
         self._looked_at = True
@@ -330,7 +330,7 @@ class ClientStream:
         The count of a closed connection cannot be read any more, and is replaced by the bytes of the frames.
         """
         if self._looked_at and self._metered is not None:
-            last = self._metered.crossed() or SocketBytes(self._framed_down, self._framed_up)
+            last = self._metered.read_socket_bytes() or SocketBytes(self._framed_down, self._framed_up)
             self._member.carry(self._member.carried + last)
 
     def _late(self, sequence: int) -> None:
@@ -339,8 +339,8 @@ class ClientStream:
         if call is not None:
             call.end("late")
 
-    def _told(self, call: Call, reply: pb.Reply) -> None:
-        call.end("failed" if reply.failure else "told")
+    def _confirmed(self, call: Call, reply: pb.Reply) -> None:
+        call.end("failed" if reply.failure else "confirmed")
         if reply.failure:
             self._member.mark_lost(
                 f"it could not apply a promise of round {call.round}, phase {call.phase!r}: {plain(reply.failure)}"

@@ -26,8 +26,8 @@ _LAYERS = {
     ("payload", "up"): lambda call: call.reply_bytes,
     ("wire", "down"): lambda call: call.wire_down,
     ("wire", "up"): lambda call: call.wire_up,
-    ("socket", "down"): lambda call: 0.0 if call.crossed is None else call.crossed.down,
-    ("socket", "up"): lambda call: 0.0 if call.crossed is None else call.crossed.up,
+    ("socket", "down"): lambda call: 0.0 if call.socket_bytes is None else call.socket_bytes.down,
+    ("socket", "up"): lambda call: 0.0 if call.socket_bytes is None else call.socket_bytes.up,
 }
 _NO_FIGURES = frozenset({*COUNTS, *SOCKETS, *TIMES, "clients"})
 """Columns of a round's row that have a metric of their own, or are no figures of the model."""
@@ -78,12 +78,12 @@ class ServerMetrics(Observer):
     def begun(self, run: OngoingRun) -> None:
         """Count the clients of a run by their status, whenever the metrics are read."""
 
-        def standing(state: State) -> int:
+        def clients_in(state: State) -> int:
             # Copy the values in one atomic step, as another thread serves Prometheus requests.
             return sum(state_of(member) == state for member in list(run.admission.members.values()))
 
         for state in STATES:
-            self._clients.labels(state).set_function(partial(standing, state))
+            self._clients.labels(state).set_function(partial(clients_in, state))
 
     def round_begun(self, t: int) -> None:
         """Set the number of the current round."""

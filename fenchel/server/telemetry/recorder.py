@@ -23,9 +23,9 @@ Row: TypeAlias = Mapping[str, float]
 """Figures of one round, a row of ``metrics.parquet``."""
 
 
-def _crossed(calls: Sequence[Call]) -> tuple[float, float]:
+def _socket_bytes(calls: Sequence[Call]) -> tuple[float, float]:
     """Return the sums of the socket bytes of calls, to and from clients; nan if none are known."""
-    known = [call.crossed for call in calls if call.crossed is not None]
+    known = [call.socket_bytes for call in calls if call.socket_bytes is not None]
     if not known:
         return math.nan, math.nan
     return sum(each.down for each in known), sum(each.up for each in known)
@@ -142,7 +142,7 @@ class Recorder:
             "bytes_up": sum(call.reply_bytes for call in own),
             "wire_down": sum(call.wire_down for call in own),
             "wire_up": sum(call.wire_up for call in own),
-            **dict(zip(SOCKETS, _crossed(own), strict=True)),
+            **dict(zip(SOCKETS, _socket_bytes(own), strict=True)),
             "seconds": ended.seconds,
             **{f"{part}_s": getattr(parts, part) for part in PARTS},
             "unaccounted_s": ended.seconds - parts.total,

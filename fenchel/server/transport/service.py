@@ -55,7 +55,7 @@ class _ServerStream:
     async def write(self, frame: bytes) -> None:
         await self.context.write(frame)
 
-    def crossed(self) -> SocketBytes | None:
+    def read_socket_bytes(self) -> SocketBytes | None:
         return self.sockets.news(self.context.peer())
 
 

@@ -111,7 +111,7 @@ def test_a_restart_at_any_moment_changes_nothing(make_session: MakeSession, rest
         ("stumble", pb.ASK, "an unexpected ArithmeticError; see the client's log"),
         ("stumble", pb.TELL, "an unexpected ArithmeticError; see the client's log"),
         ("misfit", pb.ASK, "has dtype complex128"),
-        ("talkative", pb.TELL, "has no reply, but its handler returned values"),
+        ("talkative", pb.TELL, "is one-way (tell), but its handler"),
         ("unknown", pb.ASK, "has no handler of phase 'unknown'"),
         ("add", pb.ASK, r"takes \['amount'\], got \[\]"),
         ("nothing.of.this", pb.INSPECT, "does not know"),

@@ -80,7 +80,7 @@ def test_a_client_that_never_answers_is_counted_and_comes_first(altered: Callabl
 
 
 def test_late_and_failed_answers_do_not_enter_the_times() -> None:
-    outcomes = ["counted", "late", "failed", "told"]
+    outcomes = ["counted", "late", "failed", "confirmed"]
     calls = {"client": ["a"] * 4, "kind": ["ask"] * 4, "outcome": outcomes, "total_s": [1.0, 100.0, 100.0, 3.0]}
     (costs,) = summary.costs_by(pa.table(calls), "client")
     assert (costs.answered, costs.late, costs.failed, costs.total_p50) == (2, 1, 1, 2.0)

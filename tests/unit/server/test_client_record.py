@@ -186,7 +186,7 @@ def test_an_answer_that_counts_proves_the_promises_before_it_kept(member: Client
         told.append(tell(member))
         answered(member, ask(member))
         assert not member.outstanding
-    assert [(call.outcome, call.body) for call in told] == [("told", None)] * 40
+    assert [(call.outcome, call.body) for call in told] == [("confirmed", None)] * 40
     later = tell(member)
     assert list(member.pending_tells()) == [later]
 
@@ -266,7 +266,7 @@ def test_what_a_client_has_to_catch_up_on_is_counted_until_it_is_done(member: Cl
     answered(member, question := ask(member))
     assert question.outcome == "counted"
     assert member.owed_bytes == 0  # its answer proves all promises kept
-    assert second.outcome == "told"
+    assert second.outcome == "confirmed"
 
 
 def test_a_checkpoint_knows_what_a_client_has_to_catch_up_on(member: ClientRecord) -> None:

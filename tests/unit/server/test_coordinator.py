@@ -167,8 +167,8 @@ async def test_the_log_names_clients_that_a_run_waits_for(
     settings = SETTINGS | {"data": {"name": "digits"}, "network": {"join_timeout": 0.2}}
     made = Coordinator(validate(settings), RunFolder.create(tmp_path, "run"))
     for name in ("a", "b"):
-        made.admission.enrolment.instances[name] = b"1"
-    made.admission.enrolment._close()
+        made.admission.registration.instances[name] = b"1"
+    made.admission.registration._close()
     made.admission.members = {"a": ClientRecord("a", 0, shard())}
     with raises(RunStoppedError):
         await made.admission.gather()
@@ -198,8 +198,8 @@ async def test_newcomers_that_do_not_answer_hold_up_each_border_once_and_then_mu
     fleet = Fleet(members=made.admission.members, seed=0, participation=Participation())
     tasks = []
     for name in ("b", "c", "d"):
-        made.admission.enrolment.instances[name] = name.encode()
-        tasks.append(asyncio.create_task(made.admission._newcomers.wait(made.admission._newcomers.member(name))))
+        made.admission.registration.instances[name] = name.encode()
+        tasks.append(asyncio.create_task(made.admission._late_joiners.wait(made.admission._late_joiners.record(name))))
     await asyncio.sleep(0)
     waits = Waits({"b", "c"})
     grown = []
@@ -211,13 +211,13 @@ async def test_newcomers_that_do_not_answer_hold_up_each_border_once_and_then_mu
     assert grown == [False, False, True, False]
     assert list(fleet.members) == ["a", "d"]
     tasks.append(
-        asyncio.create_task(made.admission._newcomers.wait(made.admission._newcomers.member("b")))
+        asyncio.create_task(made.admission._late_joiners.wait(made.admission._late_joiners.record("b")))
     )  # comes again
     await asyncio.sleep(0)
     assert not await made.admission.take_in(fleet, cast(Algorithm, waits))
     assert waits.asked == ["b", "c", "d"], "not before its pause is over"
-    assert made.admission._newcomers.pause("b") > 0.1
-    made.admission._newcomers.end()
+    assert made.admission._late_joiners.pause("b") > 0.1
+    made.admission._late_joiners.end()
     await asyncio.gather(*tasks)
 
 
@@ -326,7 +326,7 @@ async def test_clients_hear_of_the_servers_files_only_that_they_are_to_blame(
 ) -> None:
     made, member = coordinator(tmp_path, {"name": "digits"}, shard())
     heard = member.queue = asyncio.Queue()
-    made.admission.enrolment.instances["a"] = b"1"  # it was away, and comes back
+    made.admission.registration.instances["a"] = b"1"  # it was away, and comes back
     ending(made, Ends(error), monkeypatch)
     with raises(FenchelError):
         await made.conduct()

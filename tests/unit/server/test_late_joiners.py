@@ -28,7 +28,7 @@ PATIENCE = 60.0  # seconds; what waits for ever fails, and a busy machine does n
 
 async def waiting(newcomers: LateJoiners, name: str) -> asyncio.Task[None]:
     """Let a client come to where it waits."""
-    task = asyncio.create_task(newcomers.wait(newcomers.member(name)))
+    task = asyncio.create_task(newcomers.wait(newcomers.record(name)))
     await asyncio.sleep(0)
     return task
 
@@ -56,7 +56,7 @@ async def test_one_whose_stream_broke_is_not_called_until_it_is_back() -> None:
     third.cancel()
     await asyncio.wait([third])
     assert newcomers.call() is None
-    assert newcomers.member("a") is newcomers.member("a")
+    assert newcomers.record("a") is newcomers.record("a")
 
 
 async def test_instructions_are_numbered_above_all_that_its_journal_may_hold() -> None:
@@ -67,8 +67,8 @@ async def test_instructions_are_numbered_above_all_that_its_journal_may_hold() -
     assert member.next_sequence == (3 << EPOCH_BITS) + 1
     member.next_sequence += 5
     newcomers.turn_away(member, b"process", "no room", 0.0)
-    assert newcomers.member("a").next_sequence == (3 << EPOCH_BITS) + 6
-    assert newcomers.member("a").base == 0
+    assert newcomers.record("a").next_sequence == (3 << EPOCH_BITS) + 6
+    assert newcomers.record("a").base == 0
 
 
 async def test_a_process_that_was_turned_away_hears_why_and_another_may_try() -> None:

@@ -20,33 +20,33 @@ def request(client: str, instance: bytes = b"first", protocol: int = PROTOCOL) -
     return pb.JoinRequest(protocol=protocol, client=client, instance=instance, software="fenchel 9")
 
 
-async def joined(enrolment: Registration, *clients: str) -> list[pb.Assignment | None]:
-    return await asyncio.gather(*(enrolment.join(request(client), False) for client in clients))
+async def joined(registration: Registration, *clients: str) -> list[pb.Assignment | None]:
+    return await asyncio.gather(*(registration.join(request(client), False) for client in clients))
 
 
 async def test_places_follow_the_order_of_ids_whatever_the_order_of_joining() -> None:
-    enrolment = Registration(3, SETTLE)
-    places = await joined(enrolment, "c", "a", "b")
+    registration = Registration(3, SETTLE)
+    places = await joined(registration, "c", "a", "b")
     assert [(place.index, place.clients) for place in places if place] == [(2, 3), (0, 3), (1, 3)]
-    assert await enrolment.completed(1.0) == ["a", "b", "c"]
+    assert await registration.completed(1.0) == ["a", "b", "c"]
 
 
 async def test_a_client_whose_fleet_is_not_complete_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_POLL_SECONDS", 0.01)
-    enrolment = Registration(2, SETTLE)
-    assert await joined(enrolment, "a") == [None]
-    assert await joined(enrolment, "a") == [None]
-    assert len(enrolment.instances) == 1
-    place, again = await joined(enrolment, "b", "a")
+    registration = Registration(2, SETTLE)
+    assert await joined(registration, "a") == [None]
+    assert await joined(registration, "a") == [None]
+    assert len(registration.instances) == 1
+    place, again = await joined(registration, "b", "a")
     assert place
     assert again
     assert (place.index, again.index) == (1, 0)
 
 
 async def test_an_open_fleet_is_complete_when_nobody_new_has_come_for_a_while() -> None:
-    enrolment = Registration(None, SETTLE)
-    completing = asyncio.create_task(enrolment.completed(30.0))
-    places = await joined(enrolment, "b", "a")
+    registration = Registration(None, SETTLE)
+    completing = asyncio.create_task(registration.completed(30.0))
+    places = await joined(registration, "b", "a")
     assert [place.clients for place in places if place] == [2, 2]
     assert await completing == ["a", "b"]
 
@@ -57,19 +57,19 @@ async def test_an_open_fleet_of_nobody_is_never_complete() -> None:
 
 
 async def test_a_fleet_that_stays_incomplete_stops_the_run_and_names_who_is_there() -> None:
-    enrolment = Registration(2, SETTLE)
-    waiting = asyncio.create_task(joined(enrolment, "a"))
+    registration = Registration(2, SETTLE)
+    waiting = asyncio.create_task(joined(registration, "a"))
     with raises(RunStoppedError):
-        await enrolment.completed(0.05)
+        await registration.completed(0.05)
     waiting.cancel()
 
 
 async def test_a_stranger_is_refused_once_the_run_has_begun() -> None:
-    enrolment = Registration(1, SETTLE)
-    await joined(enrolment, "a")
+    registration = Registration(1, SETTLE)
+    await joined(registration, "a")
     with raises(JoinRefusedError):
-        await enrolment.join(request("b"), False)
-    assert (await joined(enrolment, "a")) != [None]
+        await registration.join(request("b"), False)
+    assert (await joined(registration, "a")) != [None]
 
 
 async def test_another_version_of_the_protocol_is_refused_with_what_to_do() -> None:
@@ -78,64 +78,64 @@ async def test_another_version_of_the_protocol_is_refused_with_what_to_do() -> N
 
 
 async def test_a_name_that_is_connected_belongs_to_the_process_that_uses_it() -> None:
-    enrolment = Registration(1, SETTLE)
-    await joined(enrolment, "a")
+    registration = Registration(1, SETTLE)
+    await joined(registration, "a")
     with raises(IdentityInUseError):
-        await enrolment.join(request("a", b"second"), True)
-    assert enrolment.instances["a"] == b"first"
-    assert await enrolment.join(request("a"), True)  # the server has not noticed that its stream broke
+        await registration.join(request("a", b"second"), True)
+    assert registration.instances["a"] == b"first"
+    assert await registration.join(request("a"), True)  # the server has not noticed that its stream broke
 
 
 async def test_a_client_that_was_started_anew_takes_its_place_again() -> None:
-    enrolment = Registration(1, SETTLE)
-    await joined(enrolment, "a")
-    assert await enrolment.join(request("a", b"second"), False)
-    assert enrolment.instances["a"] == b"second"
+    registration = Registration(1, SETTLE)
+    await joined(registration, "a")
+    assert await registration.join(request("a", b"second"), False)
+    assert registration.instances["a"] == b"second"
 
 
 async def test_a_resumed_run_knows_its_clients_and_takes_nobody_else() -> None:
-    enrolment = Registration(None, SETTLE, names=("b", "a"))
-    assert enrolment.expected == 2
-    assert await enrolment.completed(1.0) == ["a", "b"]
-    place = await enrolment.join(request("b", b"new"), False)
+    registration = Registration(None, SETTLE, names=("b", "a"))
+    assert registration.expected == 2
+    assert await registration.completed(1.0) == ["a", "b"]
+    place = await registration.join(request("b", b"new"), False)
     assert place
     assert (place.index, place.clients) == (1, 2)
     with raises(JoinRefusedError):
-        await enrolment.join(request("c"), False)
+        await registration.join(request("c"), False)
 
 
 async def test_a_run_that_admits_late_joiners_gives_them_a_place_and_does_not_count_them_as_founders() -> None:
-    enrolment = Registration(2, SETTLE, late_joiners="admit")
-    assert not enrolment.is_late("c")
-    await joined(enrolment, "c", "a")
-    (place,) = await joined(enrolment, "b")
+    registration = Registration(2, SETTLE, late_joiners="admit")
+    assert not registration.is_late("c")
+    await joined(registration, "c", "a")
+    (place,) = await joined(registration, "b")
     assert place
     assert (place.index, place.clients) == (1, 3)
-    assert enrolment.is_late("b")
-    assert not enrolment.is_late("a")
-    assert not enrolment.is_late("nobody")
-    assert await enrolment.completed(1.0) == ["a", "c"]
-    (again,) = await joined(enrolment, "c")
+    assert registration.is_late("b")
+    assert not registration.is_late("a")
+    assert not registration.is_late("nobody")
+    assert await registration.completed(1.0) == ["a", "c"]
+    (again,) = await joined(registration, "c")
     assert again
     assert (again.index, again.clients) == (1, 2)
 
 
 async def test_a_late_joiner_is_who_it_was_and_hears_that_the_run_is_over() -> None:
-    enrolment = Registration(None, SETTLE, names=("a",), late_joiners="admit")
-    assert await enrolment.join(request("b"), False)
+    registration = Registration(None, SETTLE, names=("a",), late_joiners="admit")
+    assert await registration.join(request("b"), False)
     with raises(IdentityInUseError):
-        await enrolment.join(request("b", b"second"), True)
-    enrolment.end("the run is over")
+        await registration.join(request("b", b"second"), True)
+    registration.end("the run is over")
     with raises(JoinRefusedError):
-        await enrolment.join(request("c"), False)
+        await registration.join(request("c"), False)
 
 
 async def test_a_run_that_is_over_refuses_everybody_and_says_so() -> None:
-    enrolment = Registration(2, SETTLE)
-    waiting = asyncio.create_task(joined(enrolment, "a"))
+    registration = Registration(2, SETTLE)
+    waiting = asyncio.create_task(joined(registration, "a"))
     for _ in range(3):
         await asyncio.sleep(0)  # it waits for the others now
-    enrolment.end("the run is over")
+    registration.end("the run is over")
     with raises(JoinRefusedError):
         await waiting
 

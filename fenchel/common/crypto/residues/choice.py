@@ -1,4 +1,4 @@
-"""Choice of the arithmetic for the ciphertexts of a key."""
+"""Selection of the backend for modular arithmetic on Paillier ciphertexts."""
 
 from __future__ import annotations
 
