@@ -301,8 +301,8 @@ class Session:
             reply = algorithm.answer(instruction.phase, instruction.round, values, finite=received.finite)
             if instruction.kind == pb.TELL and reply:
                 raise PayloadError(
-                    f"phase {instruction.phase!r} is one-way (tell), but its handler has no reply to send its "
-                    "values in; return None, or have the server ask"
+                    f"phase {instruction.phase!r} is one-way (tell), but its handler returned values; return "
+                    "None, or have the server ask"
                 )
             timing.compute_ns = lap()
             if meter is not None and before is not None:

@@ -101,7 +101,7 @@ def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(
         wait_until(is_answered, path)
         return answers[0]
 
-    shown = {"metrics": fetched(metrics, "/metrics"), "live page": fetched(page, "/fleet") + fetched(page, "/")}
+    shown = {"metrics": fetched(metrics, "/metrics"), "dashboard": fetched(page, "/fleet") + fetched(page, "/")}
     federation.clients[federation.names[0]].send_signal(signal.SIGCONT)
     account = account_of(federation.finish())
     shown["traces"] = b"".join(
@@ -110,7 +110,7 @@ def test_where_a_run_could_be_watched_is_listed_with_what_is_shown_there(
     listed = {each["exporter"]: each for each in account["exporters"]}
     assert {name: each["address"] for name, each in listed.items()} == {
         "metrics": f"http://127.0.0.1:{metrics}/metrics",
-        "live page": f"http://127.0.0.1:{page}/",
+        "dashboard": f"http://127.0.0.1:{page}/",
         "traces": collector.collector,
     }
     for name, each in listed.items():

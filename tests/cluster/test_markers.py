@@ -60,7 +60,7 @@ class Clinics(Federation):
                     writer.writerow([who, *map(repr, drawn[row].tolist()), ILL if row % 3 else WELL])
 
     watched: dict[str, int] = field(default_factory=dict)
-    """Ports at which clients, the server, and its live page can be watched."""
+    """Ports at which clients, the server, and its dashboard can be watched."""
 
     def start_server(self, *words: str) -> None:
         if self.watched:
@@ -221,7 +221,7 @@ def test_no_file_or_word_holds_what_its_owner_must_not_have(
         assert "tests/cluster/gated.py" in said, "but where it failed"
         assert "unexpected ValueError" in (run / "log.jsonl").read_text()
     check_modes(tmp_path)
-    # Metrics of both roles and traces: nothing. The live page: what the settings say, as the report.
+    # Metrics of both roles and traces: nothing. The dashboard: what the settings say, as the report.
     for address, answers in collector.seen.items():
         assert shown(answers, markers) <= ({"class names"} if address.endswith(("/", "/data")) else set()), address
     spans = b"".join(each.SerializeToString() for each in collector.sent)

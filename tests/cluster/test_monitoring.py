@@ -1,4 +1,4 @@
-"""Real processes are watched: metrics of both roles, one trace over all of them, the live page in a browser."""
+"""Real processes are watched: metrics of both roles, one trace over all of them, the dashboard in a browser."""
 
 from __future__ import annotations
 

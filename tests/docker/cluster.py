@@ -150,7 +150,7 @@ class Cluster:
         return str(inside["IPAddress"])
 
     def fleet(self) -> dict[str, dict[str, Any]]:
-        """Return how each client stands, from the live page of the server, which must have one at port 7444."""
+        """Return how each client stands, from the dashboard of the server, which must have one at port 7444."""
         (server,) = self.containers("server")
         told = json.loads(command("docker", "exec", server, "python", "-c", _FLEET))
         return {each["client"]: each for each in told["clients"]}

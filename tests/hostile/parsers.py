@@ -487,11 +487,11 @@ class _Work:
 
 
 class _TurnedAwayError(FenchelError):
-    """The live page or the metrics have not answered a request with what they show."""
+    """The dashboard or the metrics have not answered a request with what they show."""
 
 
 class _Page:
-    """The live page and the metrics of a run, on sockets of this machine."""
+    """The dashboard and the metrics of a run, on sockets of this machine."""
 
     def __init__(self, folder: Path) -> None:
         run = RunFolder.create(folder, "watched")

@@ -1,4 +1,4 @@
-"""Whoever reaches the live page or the metrics can read them, and do nothing else: raw bytes on real sockets.
+"""Whoever reaches the dashboard or the metrics can read them, and do nothing else: raw bytes on real sockets.
 
 Both endpoints are open as a server opens them, on loopback. After each attack the page is read as ever, the
 run folder is as it was, and threads, sockets and memory are what they were before.
@@ -96,7 +96,7 @@ def contents(folder: Path) -> dict[PurePath, bytes]:
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.fixture(scope="module", params=["live page", "metrics"])
+@pytest.fixture(scope="module", params=["dashboard", "metrics"])
 def endpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """Both are open in either case; ``param`` is the one that is attacked."""
     run = RunFolder.create(tmp_path_factory.mktemp("web"), "watched")
@@ -108,8 +108,8 @@ def endpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     exporters = Exporters(dashboard=True, dashboard_at=loopback, metrics_at=loopback)
     with watching(run, SETTINGS, exporters, said.append, pytest.fail):
         urls = {words[:11].strip(): words.split()[-1] for words in said}
-        path = "fleet" if request.param == "live page" else ""
-        page = Endpoint(urls["live page"], run.path)
+        path = "fleet" if request.param == "dashboard" else ""
+        page = Endpoint(urls["dashboard"], run.path)
         assert within(30, page.is_well)  # the process that renders has been started
         yield Endpoint(urls[request.param] + path, run.path)
 

@@ -1,4 +1,4 @@
-"""Live page of a run: its HTML report and the status of the clients, served during the run.
+"""Dashboard of a run: its HTML report and the status of the clients, served during the run.
 
 The page costs the run's event loop little: a snapshot of the clients' status, at most once a second for any number of
 viewers. A separate process (:mod:`fenchel.deploy.monitoring.rendering`) renders the page, and threads of the web
@@ -40,7 +40,7 @@ from fenchel.server.telemetry.time_breakdown import CallBreakdown
 log = logging.getLogger("fenchel.web")
 
 DEFAULT = Address("127.0.0.1", 7444)
-"""Default address of the live page."""
+"""Default address of the dashboard."""
 
 _FRESH = 1.0  # lifetime of cached answers, in seconds
 _RENDERING_SHARE = 0.2  # largest share of time that the rendering process may be busy
@@ -68,7 +68,7 @@ class _RunProgress:
 
 
 class Dashboard(Observer):
-    """Live page, served for the duration of a ``with`` block.
+    """Dashboard, served for the duration of a ``with`` block.
 
     Parameters
     ----------
@@ -96,12 +96,12 @@ class Dashboard(Observer):
 
     @property
     def url(self) -> str:
-        """URL of the live page."""
+        """URL of the dashboard."""
         return f"http://{self._server.address}/"
 
     @property
     def is_private(self) -> bool:
-        """True if only this machine can reach the live page."""
+        """True if only this machine can reach the dashboard."""
         return self._server.address.is_loopback
 
     def __enter__(self) -> Self:

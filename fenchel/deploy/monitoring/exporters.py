@@ -1,4 +1,4 @@
-"""Telemetry exporters opened by commands: live page, Prometheus, OpenTelemetry and experiment trackers."""
+"""Telemetry exporters opened by commands: dashboard, Prometheus, OpenTelemetry and experiment trackers."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Exporters:
     Attributes
     ----------
     dashboard
-        True to serve the live page.
+        True to serve the dashboard.
     dashboard_at
-        Address of the live page; ``None`` for a default address that only this machine can reach.
+        Address of the dashboard; ``None`` for a default address that only this machine can reach.
     metrics_at
         Address of the Prometheus metrics; ``None`` for no metrics.
     tracked
@@ -98,11 +98,11 @@ def watching(
             from fenchel.deploy.monitoring.dashboard import Dashboard
 
             page = stack.enter_context(Dashboard(folder, settings.rounds, exporters.dashboard_at))
-            say(f"live page   {page.url}")
+            say(f"dashboard   {page.url}")
             if not page.is_private:
                 warn(_WARNING.format(address=page.url, what="this run's figures, settings and names of clients"))
             observers.append(page)
-            shown.append(Exporter("live page", page.url))
+            shown.append(Exporter("dashboard", page.url))
         for name in exporters.tracked:
             from fenchel.trackers import TRACKERS
 

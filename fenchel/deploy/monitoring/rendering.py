@@ -1,4 +1,4 @@
-"""Process that renders the live page of a run in progress, to relieve the server.
+"""Process that renders the dashboard of a run in progress, to relieve the server.
 
 ``python -m fenchel.deploy.monitoring.rendering RUN`` answers each line on standard input, ``page`` or
 ``files``, with a line of JSON on standard output. The process ends when the server does, even if the server is killed,
@@ -27,7 +27,7 @@ OWN_FILES = ("dashboard.css", "dashboard.js")
 
 
 class _WatchedRun(Run):
-    """Run for viewers of the live page, who see only the names of files outside the run folder."""
+    """Run for viewers of the dashboard, who see only the names of files outside the run folder."""
 
     @cached_property
     def settings_text(self) -> str:

@@ -1,4 +1,4 @@
-"""Small read-only web server for the live page and for Prometheus.
+"""Small read-only web server for the dashboard and for Prometheus.
 
 The server has neither encryption nor authentication: every client that reaches it can read its pages, but change
 nothing. It is meant for one machine, or for a network whose users may all read the pages.

@@ -14,7 +14,7 @@ from pathlib import Path
 from fenchel.common.errors import SettingsError
 
 RESERVED = 128
-"""Files reserved for the run: checkpoint, tables, log, live page and metrics with their readers, and gRPC's own."""
+"""Files reserved for the run: checkpoint, tables, log, dashboard and metrics with their readers, and gRPC's own."""
 
 
 def raise_limit() -> None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-OutletName: TypeAlias = Literal["live page", "metrics", "traces", "tracker"]
+ExporterName: TypeAlias = Literal["dashboard", "metrics", "traces", "tracker"]
 
-_OUTLETS: Mapping[OutletName, tuple[str, str]] = {
-    "live page": (
+_OUTLETS: Mapping[ExporterName, tuple[str, str]] = {
+    "dashboard": (
         "anyone who can reach the address: there is no password and no encryption",
         "the run's id and settings, figures, times, bytes, names of clients and their states",
     ),
@@ -41,7 +41,7 @@ class Exporter:
         Address at which it is served, or to which it sends.
     """
 
-    name: OutletName
+    name: ExporterName
     address: str
 
     def to_json(self) -> dict[str, str]:

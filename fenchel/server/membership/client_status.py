@@ -1,4 +1,4 @@
-"""Client status: the state of each client of a run at one moment, for the live page and metrics."""
+"""Client status: the state of each client of a run at one moment, for the dashboard and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live page shows what the run folder holds and how the clients stand, and no more."""
+"""The dashboard shows what the run folder holds and how the clients stand, and no more."""
 
 from __future__ import annotations
 

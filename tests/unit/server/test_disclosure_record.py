@@ -208,17 +208,17 @@ def test_the_file_holds_what_was_there_after_a_restart(account: DisclosureRecord
 def test_where_a_run_could_be_watched_is_told_once_and_kept(account: DisclosureRecord, tmp_path: Path) -> None:
     assert account.to_json()["exporters"] == []
     account.save()
-    page, metrics = (Exporter("live page", "http://127.0.0.1:7444/"), Exporter("metrics", "http://x:9464/metrics"))
+    page, metrics = (Exporter("dashboard", "http://127.0.0.1:7444/"), Exporter("metrics", "http://x:9464/metrics"))
     account.shown(page, metrics)
     account.save_news()
     again = DisclosureRecord(account.path, "run")
     again.resume([])
     again.shown(metrics)
     told = again.to_json()["exporters"]
-    assert [each["exporter"] for each in told] == ["live page", "metrics"]
+    assert [each["exporter"] for each in told] == ["dashboard", "metrics"]
     assert "no password" in told[0]["readers"]
     (first, second) = exporter_rows({"exporters": told})
-    assert first.startswith("live page at http://127.0.0.1:7444/: the run's id")
+    assert first.startswith("dashboard at http://127.0.0.1:7444/: the run's id")
     assert "no client's name" in second
     older = json.loads(account.path.read_text())
     del older["exporters"]
