@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 ExporterName: TypeAlias = Literal["dashboard", "metrics", "traces", "tracker"]
 
-_OUTLETS: Mapping[ExporterName, tuple[str, str]] = {
+_EXPORTERS: Mapping[ExporterName, tuple[str, str]] = {
     "dashboard": (
         "anyone who can reach the address: there is no password and no encryption",
         "the run's id and settings, figures, times, bytes, names of clients and their states",
@@ -46,5 +46,5 @@ class Exporter:
 
     def to_json(self) -> dict[str, str]:
         """Return the entry of the disclosure record."""
-        readers, shows = _OUTLETS[self.name]
+        readers, shows = _EXPORTERS[self.name]
         return {"exporter": self.name, "address": self.address, "readers": readers, "shows": shows}
