@@ -169,7 +169,7 @@ class Request:
         """Register the failure of a client; ``diverged`` marks values that are not finite."""
         reason = plain(reason)
         log.warning(
-            "round %d, phase %r: client %s failed, and its reply does not count: %s",
+            "round %d, phase %r: client %s failed: %s (its reply does not count)",
             self.round,
             self.phase,
             call.client,

@@ -107,8 +107,8 @@ HONEST = {"positives": 5, "negatives": 15, "positive_sum": 1.0, "negative_sum": 
     [
         ({"positives": 6, "negatives": 14}, "none", "6 positive and 14 negative .* 5 of them positive"),
         ({"positives": -1, "negatives": 21}, "none", "-1 positive"),
-        ({"positives": 5, "negatives": 14}, "none", "drew 20 of 20 samples"),
-        ({"positives": 5, "negatives": 1 << 40}, "none", "drew 20 of 20 samples"),
+        ({"positives": 5, "negatives": 14}, "none", "drew 20 of its 20 samples"),
+        ({"positives": 5, "negatives": 1 << 40}, "none", "drew 20 of its 20 samples"),
         ({"positive_sum": 1e300}, "none", "add up to 1e\\+300"),
         ({"positive_sum": 5.5, "negative_sum": 1.0}, "sigmoid", "5 samples add up to 5.5"),
         ({"positive_sum": 1.0, "negative_sum": -0.1}, "sigmoid", "from 0 to 15"),
@@ -130,7 +130,7 @@ def test_a_report_that_no_batch_can_give_does_not_count_and_the_others_go_on(
     np.savez(file, model=np.ones(3))
     objective = {"kind": "binary", "dtype": "float64", "output": output, "initial": {"file": str(file)}}
     run = train(scored(parts), tmp_path, CODA, rounds=2, objective=objective)
-    assert re.search(f"phase 'score': client client-000 failed: it reports .*{message}", caplog.text)
+    assert re.search(f"phase 'score': client client-000 failed: .*{message}", caplog.text)
     u = points(run)[-1]
     raw = parts[1].x @ u[:3]
     h = {"none": raw, "sigmoid": 1 / (1 + np.exp(-raw)), "l2": raw / np.linalg.norm(raw)}[output]

@@ -125,7 +125,7 @@ def test_a_run_ends_before_its_budget_is_exceeded(tmp_path: Path) -> None:
     spent = [epsilon(ledger.releases, 1e-4) for ledger in ledgers(folder).values()]
     assert max(spent) <= 0.15
     assert '"completed": true' in folder.summary.read_text()
-    assert "differential_privacy.budget is 0.15" in folder.summary.read_text()
+    assert "above differential_privacy.budget (0.15" in folder.summary.read_text()
 
 
 @pytest.mark.parametrize(

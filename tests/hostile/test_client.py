@@ -134,11 +134,11 @@ async def test_a_client_that_comes_back_after_the_end_is_done(worker: Worker) ->
     ("phase", "values", "told"),
     [
         ("no such phase", MODEL, "has no handler of phase"),
-        ("train", {}, "takes ['model']"),
+        ("train", {}, "takes the values ['model']"),
         ("train", {"model": 1.0}, "is the float 1.0, expected an array"),
         ("train", {"model": np.array([np.nan, 0.0])}, "not finite"),
         ("train", {"model": np.zeros(3)}, "ValueError"),
-        ("train", {**MODEL, "__class__": "x"}, "takes ['model']"),
+        ("train", {**MODEL, "__class__": "x"}, "takes the values ['model']"),
         ("__init__", MODEL, "has no handler of phase"),
     ],
 )

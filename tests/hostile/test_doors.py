@@ -377,7 +377,7 @@ async def test_neither_a_client_nor_all_together_have_more_calls_open_than_the_s
         calls = [await watching(north) for _ in range(MOST)]
         async with here.channel("north") as again:  # a connection has no more streams, either
             code, words = await refused(HealthStub(again).Check(CHECK))
-        assert (code, f"may have {MOST}" in words) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True), words
+        assert (code, f"maximum is {MOST}" in words) == (grpc.StatusCode.RESOURCE_EXHAUSTED, True), words
         calls += [await watching(south) for _ in range(2)]
         code, words = await refused(HealthStub(south).Check(CHECK))
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED, words

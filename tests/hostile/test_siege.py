@@ -337,7 +337,7 @@ async def another_shape_first(offender: Offender, channel: grpc.aio.Channel) -> 
     hello = pb.Hello(shard=described(features=65), stateless=True)
     head = parse(await (await said_hello(offender, channel, hello)).read()).head
     assert isinstance(head, pb.Farewell)
-    assert "features 65, but the data of this run have 64" in head.reason
+    assert "has 65 features, but the server's copy of the data set has 64" in head.reason
     await silence(offender, channel)
 
 

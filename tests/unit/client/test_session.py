@@ -113,7 +113,7 @@ def test_a_restart_at_any_moment_changes_nothing(make_session: MakeSession, rest
         ("misfit", pb.ASK, "has dtype complex128"),
         ("talkative", pb.TELL, "is one-way (tell), but its handler"),
         ("unknown", pb.ASK, "has no handler of phase 'unknown'"),
-        ("add", pb.ASK, r"takes \['amount'\], got \[\]"),
+        ("add", pb.ASK, r"takes the values \['amount'\], but received \[\]"),
         ("nothing.of.this", pb.INSPECT, "does not know"),
         (EVALUATE, pb.INSPECT, "takes an array named 'model'"),
     ],
@@ -297,7 +297,7 @@ def test_a_client_that_holds_some_features_evaluates_no_model(make_settings: Mak
     settings = make_settings(algorithm={"name": "hybrid-fedavg"}, objective={"kind": "logistic"})
     for dimension in (2, 5):
         reply = handled(Session("client-0", settings, part), EVALUATE, 1, 0, kind=pb.INSPECT, model=np.zeros(dimension))
-        assert "it holds 2 of 5 features" in reply.head.failure
+        assert "it holds only 2 of 5 features" in reply.head.failure
 
 
 def test_a_model_of_another_shape_is_not_evaluated(session: Session) -> None:

@@ -29,7 +29,9 @@ def test_a_short_file_that_stands_for_too_much_is_refused_by_line(depth: int, tm
     with raises(SettingsError, file="run.yaml") as refusal:
         load(path)
     said = str(refusal.value)
-    assert said.startswith(f"{path}: not valid YAML: line 5: with the alias *a3 a section or list holds more than")
+    assert said.startswith(
+        f"{path}: the file is not valid YAML: line 5: with the alias *a3 a section or list holds more than"
+    )
     assert f"{MOST_VALUES:,} values" in said
 
 

@@ -45,7 +45,7 @@ def test_no_command_begins_with_an_address_that_is_none(words: list[str]) -> Non
     app = application()
     result = CliRunner().invoke(app, words)
     assert isinstance(result.exception, SettingsError)
-    assert "expected HOST:PORT" in str(result.exception)
+    assert "not of the form HOST:PORT" in str(result.exception)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,9 @@ def test_it_has_the_environment_and_the_folder_of_who_asks(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.yaml").write_text("nonsense")
     assert forked(server, tmp_path / "log", "check", "own.yaml", environment={"COLUMNS": "40"}).wait(30) == 2
-    assert "own.yaml: expected a mapping" in " ".join((tmp_path / "log").read_text().split())
+    assert "own.yaml: the file has a single value; expected a mapping" in " ".join(
+        (tmp_path / "log").read_text().split()
+    )
 
 
 def test_it_ends_with_who_asks_and_what_it_forked_goes_on(tmp_path: Path) -> None:

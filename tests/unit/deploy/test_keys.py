@@ -175,7 +175,7 @@ def test_the_refusal_ends_the_process_with_the_code_of_credentials(folder: Path,
         timeout=60,
     )
     assert done.returncode == CredentialError.exit_code
-    assert "Give the server server.public only" in " ".join(done.stderr.split())
+    assert "give the server server.public only" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
 

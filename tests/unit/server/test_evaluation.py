@@ -252,7 +252,11 @@ LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
         "not disjoint, increasing ranges of the bins 0 to 1023",
     ),
     "no groups": ("negatives", lambda groups: groups[:0], "the number that the client reported"),
-    "a smaller group": ("positives", lambda groups: moved(groups, 2, 4 - groups[:, 2].max()), "of 4 samples"),
+    "a smaller group": (
+        "positives",
+        lambda groups: moved(groups, 2, 4 - groups[:, 2].max()),
+        "has 4 samples, expected at least 5",
+    ),
     "fractions": ("positives", lambda groups: groups.astype(float), "has dtype float64"),
     "another shape": ("holdout_positives", lambda groups: groups[:, :2], "has shape"),
     "more groups than bins": (

@@ -47,7 +47,7 @@ def test_a_client_that_is_away_is_given_up_when_too_much_waits_for_it(caplog: py
     tell(fleet, 10)
     lost = fleet.members["a"].lost
     assert lost is not None
-    for word in ("away", "since round 1", "network.promised_bytes", f"{10 * MODEL.nbytes:,}"):
+    for word in ("disconnected", "since round 1", "network.promised_bytes", f"{10 * MODEL.nbytes:,}"):
         assert word in lost
     assert "client a is lost" in caplog.text
     assert not fleet.members["a"].outstanding  # and the memory is free

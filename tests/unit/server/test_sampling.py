@@ -252,8 +252,7 @@ def test_people_are_told_nothing_where_no_number_is_wanted(caplog: pytest.LogCap
     assert not caplog.messages
     shortage.tell(Cyclic(groups=3), 2, 2, 7)
     assert (
-        "a cohort has 3 groups, but 2 of 4 clients are lost or have spent their budgets; from round 7 on a cohort has 2"
-        in caplog.text
+        "3 groups, but 2 of 4 clients are lost or have spent their budgets; from round 7 on there are 2" in caplog.text
     )
 
 

@@ -72,7 +72,7 @@ async def test_a_run_that_waits_for_its_quorum_says_so_and_says_when_it_goes_on(
             await asyncio.sleep(0)
     warning = warnings[0]
     assert warning.levelno == logging.WARNING
-    assert "it needs 2 (participation.min_replies)" in warning.message
+    assert "2 are required (participation.min_replies)" in warning.message
     assert "Everything up to round 4 is saved" in warning.message
     watched.answer("client-1")
     await asyncio.sleep(0.01)
