@@ -33,5 +33,5 @@ class Each(Generic[T]):
 
 
 def for_client(values: Mapping[str, T | Each[T]], client: str) -> dict[str, T]:
-    """Return the values for one client."""
+    """Return a message's values for one client, with each :class:`Each` replaced by the client's own value."""
     return {name: value.values[client] if isinstance(value, Each) else value for name, value in values.items()}

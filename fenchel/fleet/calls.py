@@ -31,7 +31,8 @@ class ReplySink(Protocol):
     values
         Number of values of each reply; ``None``: any number.
     started_ns, posted_ns, ended_ns
-        Performance counter at the creation, after the last instruction was queued, and at the end; 0: not yet.
+        Stamps of the performance counter at the request's creation, after its last instruction was queued, and at its
+        end; 0: not yet.
     """
 
     forms: Mapping[str, Form]
@@ -70,7 +71,8 @@ class ReplySink(Protocol):
 class Call:
     """An instruction to one client, with its outcome, times and sizes.
 
-    Times ending in ``_ns`` are stamps of this process's performance counter; 0: not yet. Three are durations:
+    Attributes ending in ``_ns`` are stamps of this process's performance counter in nanoseconds; 0: not yet.
+    ``queued_unix_ns`` is a Unix time. Three attributes are durations:
     ``held_ns``, while the reply waited on the wire for memory, and ``away_ns`` and ``broken_ns``, while the client had
     no stream open, before and after the first byte was sent.
 

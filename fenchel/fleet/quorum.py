@@ -106,7 +106,7 @@ class Shortfalls:
             Function of one line on what the run waits for, called after each change. The line is empty when the run
             goes on.
         secure
-            Function that saves the run before the warning is logged, and returns the last round saved.
+            Function that saves the run before the warning is logged, and returns the number of the last round saved.
         """
         logging_now: set[asyncio.Task[None]] = set()
         try:

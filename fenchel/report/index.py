@@ -76,7 +76,7 @@ def index(folder: Path) -> list[IndexEntry]:
     Raises
     ------
     CheckpointError
-        There is no such folder.
+        If there is no such folder.
     """
     return sorted(map(_entry, run_folders(folder)), key=lambda entry: (-entry.started, entry.id))
 
@@ -87,7 +87,7 @@ def run_folders(folder: Path) -> Iterator[RunFolder]:
     Raises
     ------
     CheckpointError
-        There is no such folder.
+        If there is no such folder.
     """
     if not folder.is_dir():
         raise CheckpointError("the folder of runs does not exist; check the path", source=folder)

@@ -71,7 +71,7 @@ class Run:
     Raises
     ------
     CheckpointError
-        The path is not a run folder.
+        If the path is not a run folder.
 
     Examples
     --------
@@ -318,7 +318,7 @@ class Run:
         Raises
         ------
         CheckpointError
-            The run has no checkpoint of this version.
+            If the run has no checkpoint of this version.
         """
         path = self._folder.checkpoint
         try:
@@ -337,7 +337,7 @@ class Run:
         Raises
         ------
         CheckpointError
-            The run has no final model yet, or its file is damaged.
+            If the run has no final model yet, or its file is damaged.
         """
         return self._archive["model"]
 
@@ -362,7 +362,7 @@ class Run:
         Raises
         ------
         CheckpointError
-            The model was not kept, or its file is damaged.
+            If the model was not kept, or its file is damaged.
         """
         if t not in self.kept_rounds:
             raise CheckpointError(
@@ -403,7 +403,7 @@ class Run:
         Raises
         ------
         CheckpointError
-            The run has no final model yet, or its file is damaged.
+            If the run has no final model yet, or its file is damaged.
         """
         from fenchel.report.predictor import Predictor
 
@@ -431,11 +431,11 @@ class Run:
         Raises
         ------
         DataError
-            The samples do not fit the model.
+            If the samples do not fit the model.
         CheckpointError
-            The run has no final model yet, or its file is damaged.
+            If the run has no final model yet, or its file is damaged.
         SettingsError
-            The objective does not offer predictions.
+            If the objective does not offer predictions.
         """
         return self.predictor.predict(data)
 
@@ -455,12 +455,12 @@ class Run:
         Raises
         ------
         SettingsError
-            There are no probabilities: in regression, for hinge losses, or if the area under the ROC curve was
+            If there are no probabilities: in regression, for hinge losses, or if the area under the ROC curve was
             maximised.
         DataError
-            The samples do not fit the model.
+            If the samples do not fit the model.
         CheckpointError
-            The run has no final model yet, or its file is damaged.
+            If the run has no final model yet, or its file is damaged.
         """
         return self.predictor.predict_proba(data)
 
@@ -480,11 +480,11 @@ class Run:
         Raises
         ------
         SettingsError
-            The objective does not offer scores.
+            If the objective does not offer scores.
         DataError
-            The samples do not fit the model.
+            If the samples do not fit the model.
         CheckpointError
-            The run has no final model yet, or its file is damaged.
+            If the run has no final model yet, or its file is damaged.
         """
         return self.predictor.decision_function(data)
 
@@ -506,11 +506,11 @@ class Run:
         Raises
         ------
         SettingsError
-            The library is unknown or cannot represent the model.
+            If the library is unknown or cannot represent the model.
         MissingDependencyError
-            The library is not installed.
+            If the library is not installed.
         CheckpointError
-            The run has no final model yet, or its file is damaged.
+            If the run has no final model yet, or its file is damaged.
         """
         return self.predictor.model_for(library)
 

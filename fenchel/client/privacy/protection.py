@@ -52,12 +52,12 @@ class Protection:
 
     @property
     def clip_gradient(self) -> float | None:
-        """Bound G to which the gradient of each sample is clipped."""
+        """Bound G to which the gradient of each sample is clipped; ``None``: the upload is clipped instead."""
         return None if self.privacy.mechanism == "clip-update" else self.privacy.clip
 
     @property
     def clip_update(self) -> float | None:
-        """Bound C to which an upload is clipped, as a difference from the model at the start of the round."""
+        """Bound C on an upload's difference from the round's initial model; ``None``: gradients are clipped."""
         return self.privacy.clip if self.privacy.mechanism == "clip-update" else None
 
     @property
@@ -86,7 +86,7 @@ class Protection:
         values
             Values to send, shape (k,).
         t
-            Round.
+            Number of the round.
         name
             Name of the vector among those of a round.
         sensitivity
@@ -154,7 +154,10 @@ def protection_of(
     policy: Policy | None = None,
     account: Account | None = None,
 ) -> Protection | None:
-    """Return the differentially private mechanism of a client in a run, or ``None`` for a run without one.
+    """Create the differentially private mechanism of a client in a run, with its ledger and secret.
+
+    A run without such a mechanism gives ``None``.
+
 
     Parameters
     ----------

@@ -14,11 +14,11 @@ class Summary:
     run
         Id of the run: the name of its folder.
     completed
-        True if all rounds were done, or the privacy budget was spent.
+        True if all rounds were done, the privacy budget was spent, or an observer ended the run.
     rounds
-        Rounds done.
+        Number of the last completed round.
     seconds
-        Wall-clock time of the rounds that this process did.
+        Wall-clock time in seconds that this server process has conducted the run, with the wait for clients to join.
     reason
         Reason for which the run stopped early, or was complete before its last round; otherwise empty.
     figures

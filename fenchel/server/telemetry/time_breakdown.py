@@ -87,10 +87,11 @@ class RoundBreakdown:
     Attributes
     ----------
     parts
-        Sums of the parts of the critical calls. ``coding`` includes the server's for all clients, ``waiting`` is the
-        time from the last counted reply to the end of its request, and ``server`` the work between requests.
+        Sums of the parts of the critical calls. ``coding`` includes the server's encoding for all clients, ``waiting``
+        is the time from the last counted reply to the end of its request, and ``server`` the work between requests.
     idle
-        Mean time that the other clients waited for the slowest one. It overlaps with the parts of the critical call.
+        Mean time that clients waited for the slowest one, summed over requests. It overlaps with the parts of the
+        critical calls.
     """
 
     parts: TimeParts = field(default_factory=TimeParts)
