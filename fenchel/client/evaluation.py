@@ -1,7 +1,7 @@
 """Evaluation of a model on a client's samples, as sums for the server.
 
 Losses are exact. A server that chooses the models could reconstruct samples from many of them. A client therefore
- evaluates only in runs whose settings require it, and only about as often as they require.
+evaluates only in runs whose settings require it, and only about as often as they require.
 """
 
 from __future__ import annotations

@@ -58,9 +58,9 @@ class TrustLimits:
         Quota for journals in bytes; ``None`` for the default of :class:`fenchel.client.disk_quota.DiskQuota`.
     plaintext
         True if a client with secrets, or with peers to share them with, joins a run without encryption.
-        error_texts
+    error_texts
         True if the text of an error in code from outside the project, which may contain data, is logged.
-        any_run
+    any_run
         True if the client joins another run of the server after it has worked in one.
     """
 

@@ -54,7 +54,7 @@ class Reservation:
     buffer
         Number of bytes of ``wanted`` for replies that arrive before their turn; ``None``: all replies are held until
         the last has arrived.
-        allowed
+    allowed
         Largest size of each client's reply in bytes, by client id, if the budget leaves less than the schema permits.
     """
 
@@ -180,7 +180,7 @@ class MemoryBudget:
     ----------
     limit
         Largest number of bytes of all replies in flight; ``None``: half of the machine's memory.
-        largest_message
+    largest_message
         Limit on the size of a message in bytes, which applies to replies whose schema sets no bound.
 
     Attributes

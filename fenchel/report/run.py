@@ -41,7 +41,7 @@ State = Literal["completed", "stopped", "unfinished"]
 
 
 class _Summary(BaseModel):
-    """Part of a run's summary that reports use; docs/run-folder.md describes all of it."""
+    """Part of ``summary.json`` that reports use (docs/run-folder.md)."""
 
     model_config = ConfigDict(strict=True)
 
@@ -107,7 +107,7 @@ class Run:
         Raises
         ------
         SettingsError
-            This version of Fenchel does not accept the settings.
+            If this version of Fenchel does not accept the settings.
         """
         return load(self._folder.settings)
 
@@ -252,7 +252,7 @@ class Run:
 
     @cached_property
     def steady(self) -> Steady:
-        """Both tables without the time that clients needed to reconnect to a restarted server."""
+        """Tables of rounds and instructions without the time that clients needed to reconnect to a restarted server."""
         return steady(self.metrics_table, self.calls_table)
 
     @cached_property
@@ -276,7 +276,7 @@ class Run:
     def metrics(self) -> Any:
         """Pandas ``DataFrame`` with a row for each round.
 
-        Without pandas it is :attr:`fenchel.Run.metrics_table`.
+        Without pandas the value is :attr:`fenchel.Run.metrics_table`.
         """
         return _frame(self.metrics_table)
 
@@ -284,7 +284,7 @@ class Run:
     def calls(self) -> Any:
         """Pandas ``DataFrame`` with a row for each instruction to a client.
 
-        Without pandas it is :attr:`fenchel.Run.calls_table`.
+        Without pandas the value is :attr:`fenchel.Run.calls_table`.
         """
         return _frame(self.calls_table)
 
@@ -292,7 +292,8 @@ class Run:
     def clients(self) -> Any:
         """Pandas ``DataFrame`` with a row for each client and round.
 
-        ``None`` if the algorithm has no figures of clients. Without pandas it is :attr:`fenchel.Run.clients_table`.
+        ``None`` if the algorithm has no figures of clients. Without pandas the value is
+        :attr:`fenchel.Run.clients_table`.
         """
         return None if self.clients_table is None else _frame(self.clients_table)
 
@@ -352,7 +353,7 @@ class Run:
         Parameters
         ----------
         t : int
-            One of :attr:`fenchel.Run.kept_rounds`.
+            Number of the round, one of :attr:`fenchel.Run.kept_rounds`.
 
         Returns
         -------
@@ -565,7 +566,7 @@ def values_of(text: str, path: Path) -> dict[str, Any]:
 
 
 def _table(path: Path) -> pa.Table:
-    """Read a table, or return an empty one if it has no rows yet."""
+    """Read a table and check its columns; return an empty table if there are no rows yet."""
     growing = path.with_suffix(".arrows")
     begun = growing.stat().st_size > 0 if growing.exists() else path.exists()
     if not begun:

@@ -22,7 +22,7 @@ Number = TypeVar("Number", np.float64, np.int64)
 
 @dataclass(frozen=True)
 class Waiting:
-    """Map of c clients by m rounds, or of groups of these.
+    """Waiting times of c clients in m rounds, or of c groups of clients in m groups of rounds.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Waiting:
 
 
 def waiting_of(calls: pa.Table) -> Waiting:
-    """Return the map of all clients and rounds.
+    """Return the waiting times of all clients in all rounds.
 
     Parameters
     ----------

@@ -271,8 +271,8 @@ class Coordinator:
     async def _end(self, rounds: Rounds | None, seconds: float, reason: str, told: str | None) -> Summary:
         """End the run: send farewells to the clients, and write the summary.
 
-        ``reason`` is empty if the run is complete. Clients receive ``told``, a reason without paths of the server's
-        files. If ``told`` is ``None``, they receive no farewell, as if the server had been killed.
+        ``reason`` is empty if the run is complete. Clients receive a reason without paths of the server's files. If
+        their reason is ``None``, they receive no farewell, as if the server had been killed.
         """
         done = 0 if rounds is None else rounds.done
         figures = {} if rounds is None else {k: v for k, v in rounds.figures.items() if not math.isnan(v)}

@@ -1,7 +1,7 @@
 """Evaluation of the current model, on the server's test set and on the training data.
 
 If clients hold whole samples, they evaluate the model on their shards. The sums of their values give the training
- objective, and the values themselves the spread over clients.
+objective, and the values themselves the spread over clients.
 
 The area under the ROC curve (AUC) is not a sum over samples. If the settings ask for it, clients send histograms of
 their scores, from which the AUC of all samples is known up to an error. :mod:`fenchel.common.objectives.score_groups`

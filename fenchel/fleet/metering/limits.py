@@ -18,31 +18,31 @@ class Limits:
     ----------
     max_connections
         Largest number of connections from all clients and other callers together. A low limit of open files lowers it.
-        max_calls
+    max_calls
         Largest number of calls of all clients together, including refused calls that are delayed.
-        max_calls_per_client
+    max_calls_per_client
         Largest number of open calls of one client, over all its connections.
-        max_refusals
+    max_refusals
         Largest number of refused calls of all clients together that are delayed. Further refused calls end at once.
-        max_refusals_per_client
+    max_refusals_per_client
         Largest number of refused calls of one client that are delayed. Further refused calls end at once.
-        calls_per_second
+    calls_per_second
         Largest number of calls per second, other than probes, that one client may begin.
-        calls_at_once
+    calls_at_once
         Number of such calls that may begin in a burst without delay.
-        probes_per_second
+    probes_per_second
         Largest number of ``fenchel probe`` calls per second that one client may begin.
-        probe_bytes_per_second
+    probe_bytes_per_second
         Largest number of bytes per second of one client's probes, both directions together.
-        probe_bytes_at_once
+    probe_bytes_at_once
         Number of such bytes that pass in a burst without delay: enough for one measurement on a link of 4 Gbit/s.
-        unsolicited_per_second
+    unsolicited_per_second
         Largest number of unsolicited replies per second from one client, after a burst of 100.
-        unsolicited_frames_per_second
+    unsolicited_frames_per_second
         Largest number of frames of such replies per second, after a burst of 1,024.
-        handshake_timeout
+    handshake_timeout
         Timeout of a connection's TLS handshake in seconds.
-        request_timeout
+    request_timeout
         Seconds within which the message of a single-message call must arrive, and after which an idle connection
         is closed.
     """
@@ -64,7 +64,7 @@ class Limits:
 
     @classmethod
     def of(cls, clients: int | None) -> Limits:
-        """Return the limits of a run, raised for many clients.
+        """Return the limits of a run with a given number of clients.
 
         All clients can have their largest number of calls open at once, and all delayed refusals and 64 further calls
         fit as well.

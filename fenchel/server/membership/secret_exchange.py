@@ -1,7 +1,7 @@
 """The secret exchange between clients, which the server relays and cannot read.
 
 The server sees each client's X25519 public key and certificate, one sealed box for each client, and fingerprints of the
- secrets, which reveal only if two clients have equal secrets. The clients sign and verify these messages themselves
+secrets, which reveal only if two clients have equal secrets. The clients sign and verify these messages themselves
 (:mod:`fenchel.keys.secret_exchange`), because the protocol must protect against the server.
 """
 

@@ -38,7 +38,7 @@ class ClientStream:
         Frames in both directions.
     largest
         Limit on the size of a reply in bytes.
-        limits
+    limits
         Limits with the rates of unsolicited replies. Replies beyond these rates stay on the wire.
     disclosures
         Disclosure record of the run; ``None``: no record.
