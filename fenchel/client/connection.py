@@ -168,7 +168,7 @@ class Connection:
         return grpc.aio.secure_channel(who.server, who.credentials.for_channel(), options=options(self._keepalive))
 
     async def _as_agreed(self, channel: grpc.aio.Channel) -> grpc.aio.Channel:
-        """Return a channel with the keepalive of the run, known only after joining; close any other channel."""
+        """Return ``channel``, or replace it by one with the run's keepalive, which is known only after joining."""
         assert self._worker is not None
         wanted = self._worker.session.settings.network.keepalive
         wanted = min(max(wanted, _SHORTEST_KEEPALIVE), _LONGEST_KEEPALIVE)

@@ -105,7 +105,7 @@ class Availability:
     def record_miss(self, phase: str, stream: int, patience: int | None, deadline: float) -> list[str]:
         """Record a missed deadline, and return the keys newly added to ``suspected`` for misses in a row.
 
-        The keys are the phase and :data:`ALL_PHASES`. A new suspicion as :data:`CHRONIC` is logged here instead.
+        Possible keys are the phase and :data:`ALL_PHASES`. A new suspicion as :data:`CHRONIC` is logged here instead.
 
         Parameters
         ----------

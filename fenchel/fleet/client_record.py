@@ -28,7 +28,7 @@ log = logging.getLogger("fenchel.server")
 _CALL_BYTES = 1024  # approximate memory in bytes of an instruction without its body
 
 EPOCH_BITS = 32
-"""Number of bits of a sequence number within an epoch. A resumed server begins the next epoch, at k 2**32."""
+"""Number of bits of a sequence number within an epoch. A resumed server begins a new epoch at a multiple of 2**32."""
 
 
 @dataclass

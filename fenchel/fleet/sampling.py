@@ -105,7 +105,7 @@ class SmallCohortWarning:
     left: int | None = None
 
     def tell(self, sampler: Sampler, left: int, lost: int, t: int) -> None:
-        """Log, once for each number ``left``, that cohorts or groups are fewer than required from round ``t`` on."""
+        """Log once for each ``left`` that, from round ``t`` on, cohorts are smaller or groups fewer than required."""
         if isinstance(sampler, Cyclic):
             what, wanted = "groups", sampler.groups
         elif isinstance(sampler, FixedSize) or (isinstance(sampler, Weighted) and not sampler.replacement):

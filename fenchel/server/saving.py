@@ -1,4 +1,4 @@
-"""The writer of a run's checkpoints, which works in the background, and at the latest when the run has to wait."""
+"""The writer of a run's checkpoints, which works in the background, and writes at the latest when the run waits."""
 
 from __future__ import annotations
 

@@ -23,7 +23,10 @@ from numpy.typing import NDArray
 LARGEST_SCALE = 2.0**46
 """Largest block length; the bounds of 64 such blocks are exact in float64."""
 _MARGIN = 2.0**-40
-"""Bound on the relative error of an acceptance probability in float64; the error is below 2^-43 above 2^-64."""
+"""Bound on the relative error of an acceptance probability in float64.
+
+For probabilities above 2^-64, the error is below 2^-43.
+"""
 _AT_ONCE = 1 << 13
 """Number of proposals in a batch, whose arrays fit into the processor's cache."""
 

@@ -177,7 +177,7 @@ def _any(allowed: tuple[str, ...]) -> str:
 
 
 def load_policy(path: Path) -> Policy:
-    """Read a policy from a YAML file. The path of its ledger becomes relative to the folder of the file."""
+    """Read a policy from a YAML file. A relative path of its ledger is resolved from the folder of the file."""
     try:
         values: Any = yaml_value(path.read_text())
     except OSError as error:

@@ -2,8 +2,8 @@
 
 The numbers are derived from a secret that the client draws from the operating system once per run. Each draw is
 keyed by its purpose *and* by its subject: the values that it protects, or the instruction that it answers. A retry of
-the same work therefore gives the same bytes, so that a server cannot average the noise out. Other
-work gets other noise, so that a server cannot subtract it (docs/specifications/fedpdm.md, section 2.1, rules 4 and 6).
+the same work therefore gives the same bytes, so that a server cannot average the noise out. Other work gets
+other noise, so that a server cannot subtract it (docs/specifications/fedpdm.md, section 2.1, rules 4 and 6).
 """
 
 from __future__ import annotations

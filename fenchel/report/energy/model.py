@@ -89,7 +89,7 @@ class Channel:
     snr_db
         Signal-to-noise ratio, in decibels.
     bandwidth
-        Bandwidth B in hertz. It does not change the signal-to-noise ratio.
+        Bandwidth B in hertz, which does not affect the signal-to-noise ratio.
     downlink_rate
         Rate from the server to the client in bits per second; ``None``: receiving costs neither time nor energy.
     """

@@ -286,7 +286,7 @@ class ClientStream:
             request.receive(call, values)
 
     def _align(self, call: Call, timing: pb.Timing) -> None:
-        """Update the estimates of clock offset and throughput from the stamps of a call, and store both in it."""
+        """Update the estimates of clock offset and throughput from a call's stamps, and store both in the call."""
         member, clock = self._member, self._member.clock
         if timing.welcomed_ns and self._welcomed_ns:
             clock.sent(self._welcomed_ns, self._welcomed_ns + timing.welcomed_ns)

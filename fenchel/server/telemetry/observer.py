@@ -42,8 +42,8 @@ class StopRun(Exception):
     """Exception that an observer raises to end a run after the current round.
 
     That round counts as the last one: the final model is evaluated and saved, and the run is complete. The text of
-    the exception is the reason in the run's summary. A resumed run continues with the remaining rounds, unless it is
-    encrypted.
+    the exception is the reason in the run's summary. When it is resumed, the run continues with the remaining rounds,
+    unless the run is encrypted.
     """
 
 

@@ -18,7 +18,7 @@ class Summary:
     rounds
         Number of the last completed round.
     seconds
-        Wall-clock time in seconds that this server process has conducted the run, with the wait for clients to join.
+        Wall-clock time in seconds that this server process has conducted the run, including the wait for clients to join.
     reason
         Reason for which the run stopped early, or was complete before its last round; otherwise empty.
     figures
