@@ -92,7 +92,7 @@ class Journal:
         return copy.deepcopy(self._entry(base).state)
 
     def reply_to(self, sequence: int) -> dict[str, Value] | None:
-        """Return the stored reply to an instruction, or ``None`` if the journal has no entry of it."""
+        """Return the stored reply to an instruction, or ``None`` if the journal has no entry of the instruction."""
         return self._entry(sequence).reply if sequence in self._sizes else None
 
     def record(self, sequence: int, state: Any, reply: Values) -> None:

@@ -1,4 +1,4 @@
-"""Values for all clients of a cohort, the same or different for each."""
+"""Values of a message to a cohort, equal for all clients or different for each client."""
 
 from __future__ import annotations
 

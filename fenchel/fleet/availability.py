@@ -1,4 +1,4 @@
-"""The failure detector of a client, which decides whether phases wait for it and cohorts include it.
+"""The failure detector of a client, which decides if phases wait for the client and if cohorts include it.
 
 Its threshold is ``participation.patience``. The decision to wait depends on the clock and on the deadlines that the
 client has missed lately. Draws must be repeatable, so they depend on the recorded rounds alone, and never on open
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 log = logging.getLogger("fenchel.server")
 
 ALL_PHASES = ""
-"""Key for all phases together, as a disconnected client misses the deadlines of all of them."""
+"""Key for all phases together, as a disconnected client misses the deadlines of all phases."""
 CHRONIC = "*"
 """Key for a client that misses deadlines again and again, with replies in time in between, whatever the phase."""
 

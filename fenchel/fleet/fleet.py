@@ -1,4 +1,4 @@
-"""The fleet: records of the clients of a run, cohorts of them, and the requests and promises that they receive."""
+"""The fleet: records of the clients of a run, cohorts of clients, and the requests and promises to cohorts."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class Reservation:
                 self._memory_budget.grant()  # grant memory to replies that queued behind this reply
 
     def _has_turn(self, client: str, size: int) -> bool:
-        """Return True if a reply is next in order, or the buffer has space for it."""
+        """Return True if a client's reply is next in order, or if the buffer has space for the reply."""
         if self.buffer is None or self.held + size <= self.buffer:
             return True
         return next(iter(self._turns), None) == client
@@ -206,7 +206,7 @@ class MemoryBudget:
         return self.limit - needed - sum(other.held for other in self.rooms[place:])
 
     def grant(self) -> None:
-        """Claim memory for waiting replies that fit, those of the earliest reservation first."""
+        """Claim memory for waiting replies that fit, beginning with the replies of the earliest reservation."""
         for room in self.rooms:
             room.grant()
 

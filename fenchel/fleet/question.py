@@ -94,7 +94,7 @@ class Question:
 
     @cached_property
     def _shared_returns(self) -> dict[str, Spec] | None:
-        """Schema of a reply if it is the same for all clients, otherwise ``None``."""
+        """Schema of a reply if all clients have the same schema, otherwise ``None``."""
         if any(isinstance(each, Each) for each in self.returns.values()):
             return None
         returns: dict[str, Expected] = for_client(self.returns, "")

@@ -46,14 +46,14 @@ class Shortfall:
 
     @property
     def status(self) -> str:
-        """One line on what the run waits for."""
+        """One line that names the phase, the missing number of replies and the clients that can still answer."""
         return (
             f"round {self.round}, phase {self.phase!r}: waiting for {self.needed - self.answered} more, of "
             f"{self._missing()}"
         )
 
     def warning(self, saved: int | None) -> str:
-        """Return the warning for the log: the missing replies, what the run does now, and how to stop it.
+        """Return the warning for the log: missing replies, consequence for the run, and the way to stop the run.
 
         Parameters
         ----------

@@ -210,7 +210,7 @@ class RequestState:
         return self._remove(self.waiting - self._arriving)
 
     def _end(self, client: str) -> float:
-        """Return the end of the second deadline of an arriving reply; infinity before there is memory for it."""
+        """Return the end of an arriving reply's second deadline; infinity while the reply has no memory."""
         return max(self._room_since.get(client, math.inf), self._extended_from) + self.deadline
 
     def _drop_suspected(self, holds_back: bool) -> tuple[str, ...]:

@@ -68,13 +68,13 @@ def until_over(calls: pa.Table) -> Floats:
 
 
 def figures(metrics: pa.Table) -> list[str]:
-    """Return the names of the columns of figures: those of the evaluation, then those of the algorithm."""
+    """Return the names of the columns of figures: first figures of the evaluation, then figures of the algorithm."""
     own = [name for name in metrics.column_names if name not in {*COUNTS, *SOCKETS, *TIMES, *FIGURES}]
     return [name for name in FIGURES if name in metrics.column_names] + own
 
 
 def objective(known: Collection[str]) -> str:
-    """Return the name of the column of the objective: that of the evaluation, otherwise that of the algorithm.
+    """Return the name of the column of the objective, from the evaluation or otherwise from the algorithm.
 
     An algorithm that encrypts the model until the end can know its objective.
     """

@@ -82,7 +82,7 @@ def index(folder: Path) -> list[IndexEntry]:
 
 
 def run_folders(folder: Path) -> Iterator[RunFolder]:
-    """Yield the run folders of a folder and of the sweeps in it, or the folder itself if it is a run folder.
+    """Yield the run folders in a folder and in its sweeps, or the folder itself if it is a run folder.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def _entry(folder: RunFolder) -> IndexEntry:
 
 
 def _started(folder: RunFolder) -> float:
-    """Return the time in the folder's name, or that of its last change if the name has none; 0 if unknown."""
+    """Return the time in the folder's name, or otherwise the time of the folder's last change; 0 if unknown."""
     try:
         if stamp := _STAMP.match(folder.id):
             return time.mktime(time.strptime(stamp[0], "%Y%m%d-%H%M%S"))

@@ -112,7 +112,7 @@ def away_of(calls: pa.Table) -> Floats:
 
 
 def _awaited(calls: pa.Table, away: Floats) -> Iterator[tuple[str, NDArray[np.int64], int]]:
-    """Yield the requests that a round waited for: kind, rows of counted replies, row of the last of these."""
+    """Yield the requests that a round waited for: kind, rows of counted replies, and row of the last counted reply."""
     ended = column(calls, "queued_unix") + until_taken(calls)
     counted = np.asarray(calls["outcome"].to_pylist(), dtype=object) == "counted"
     for kind in ("ask", "inspect"):

@@ -25,11 +25,11 @@ _QUANTILES = ("compute", "encryption", "network")
 
 
 SHARES = (*PARTS, "unaccounted")
-"""Parts of a round in order, and the rest that none of them accounts for."""
+"""Parts of a round in order, and the unaccounted time."""
 
 Shares: TypeAlias = dict[str, float]
-"""Seconds by :data:`SHARES`. ``waiting`` of a round is the wait for replies that never came, and that of a client's
-calls the wait for the slowest client."""
+"""Seconds by :data:`SHARES`. For a round, ``waiting`` is the wait for replies that never came; for a client's calls,
+``waiting`` is the wait for the slowest client."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def idle_seconds(metrics: pa.Table) -> float:
 
 
 def traffic(metrics: pa.Table) -> RunTraffic:
-    """Return the bytes of all rounds. Socket bytes are nan if those of a round are unknown."""
+    """Return the bytes of all rounds. Socket bytes are nan if any round lacks them."""
     names = ("bytes_down", "bytes_up", "wire_down", "wire_up")
     sockets = (column(metrics, name) for name in ("socket_down", "socket_up"))
     return RunTraffic(
@@ -155,7 +155,7 @@ def traffic(metrics: pa.Table) -> RunTraffic:
 
 
 def own_calls(calls: pa.Table) -> pa.Table:
-    """Return the calls of the rounds, without those of the evaluation."""
+    """Return the calls of the rounds, without calls of the evaluation."""
     return calls.filter(pc.not_equal(calls["kind"], "inspect")) if "kind" in calls.column_names else calls
 
 

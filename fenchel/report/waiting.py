@@ -114,7 +114,7 @@ def neighbours(size: int, most: int) -> Groups:
 
 
 def names_of(names: Sequence[str], groups: Groups, between: str) -> list[str]:
-    """Return a name for each group: that of its only member, or those of the first and last."""
+    """Return a name for each group: the name of its only member, or the names of its first and last members."""
     return [names[each[0]] if each.size == 1 else f"{names[each[0]]}{between}{names[each[-1]]}" for each in groups]
 
 

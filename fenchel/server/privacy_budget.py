@@ -144,7 +144,7 @@ class PrivacyBudget:
         }
 
     def groups(self) -> list[dict[str, object]]:
-        """Return one row for all clients of equal noise and sampling, with the largest privacy loss of any of them."""
+        """Return a row for each group of clients with equal noise and sampling, with the group's largest privacy loss."""
         alike: dict[Release, list[str]] = {}
         for client, release in self.releases.items():
             alike.setdefault(release, []).append(client)

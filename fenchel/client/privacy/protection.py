@@ -124,7 +124,7 @@ class Protection:
         return noised
 
     def rounding(self, values: Vector, largest: float) -> float:
-        """Return the increase of the sensitivity by rounding, as the sensitivity is that of real arithmetic.
+        """Return the increase of the sensitivity by rounding, because the sensitivity itself assumes exact arithmetic.
 
         Two runs that differ in one sample round differently in each coordinate of each step, by a few units in the last
         place. This is negligible unless the model, a dual variable or a control variate is very large, or its dtype
@@ -217,7 +217,7 @@ def protection_of(
 
 
 def _policy_ledger(client: str, policy: Policy | None, account: Account | None) -> PolicyLedger | None:
-    """Open the ledger over all runs of a client with a policy, if there is a folder for it."""
+    """Open the ledger over all runs of a client; ``None`` without a policy or a place for the ledger."""
     if policy is None:
         return None
     opened = None if account is None else account.opened(policy.maximum_epsilon, policy.delta)

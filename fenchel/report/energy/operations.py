@@ -21,7 +21,9 @@ BACKWARD = 3
 
 
 def forward_macs(objective: ObjectiveSettings, features: int, classes: int) -> int:
-    """Return the number of multiply-accumulate operations of one sample's forward pass, without biases, ReLU and pooling.
+    """Return the number of multiply-accumulate operations of one sample's forward pass.
+
+    Biases, ReLU and pooling are not counted.
 
     Parameters
     ----------

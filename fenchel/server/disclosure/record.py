@@ -45,7 +45,7 @@ _KEYS = 8  # largest number of key ids listed for each name: a faulty client cou
 
 @dataclass(frozen=True)
 class _Noted:
-    """A recorded message, kept because most later ones have the same descriptors."""
+    """A recorded message, kept because most later messages have the same descriptors."""
 
     content: bytes | Outline
     forms: Mapping[str, Form]

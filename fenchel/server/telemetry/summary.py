@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Summary:
-    """Outcome of a run, also of one that failed; ``summary.json`` has the same fields.
+    """Outcome of a completed, failed or interrupted run; ``summary.json`` has the same fields.
 
     Attributes
     ----------
@@ -18,7 +18,7 @@ class Summary:
     rounds
         Number of the last completed round.
     seconds
-        Wall-clock time in seconds that this server process has conducted the run, including the wait for clients to join.
+        Wall-clock time in seconds of this server process's part of the run, including the wait for clients to join.
     reason
         Reason for which the run stopped early, or was complete before its last round; otherwise empty.
     figures

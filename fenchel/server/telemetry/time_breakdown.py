@@ -142,5 +142,5 @@ def split(started_ns: int, ended_ns: int, calls: Iterable[Call]) -> RoundBreakdo
 
 
 def between(start_ns: int, stop_ns: int) -> float:
-    """Return the seconds between two stamps; nan if one of them is not set."""
+    """Return the seconds between two stamps; nan if a stamp is not set."""
     return (stop_ns - start_ns) / 1e9 if start_ns and stop_ns else math.nan

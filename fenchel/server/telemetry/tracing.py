@@ -69,7 +69,7 @@ class ServerTraces(Observer):
             span.end(round(row["unix"] * 1e9))
 
     def stream_opened(self, client: str, traceparent: str) -> None:
-        """Link the span of the run to that of a client's stream."""
+        """Link the span of the run to the span of a client's stream."""
         if self._run is not None and traceparent:
             self._tracing.link(self._run, traceparent, {"fenchel.client": client})
 
