@@ -144,7 +144,7 @@ class PrivacyBudget:
         }
 
     def groups(self) -> list[dict[str, object]]:
-        """Return a row for each group of clients with equal noise and sampling, with the group's largest privacy loss."""
+        """Return a row for each group of clients with equal noise and sampling, with their largest privacy loss."""
         alike: dict[Release, list[str]] = {}
         for client, release in self.releases.items():
             alike.setdefault(release, []).append(client)
