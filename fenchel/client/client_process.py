@@ -15,7 +15,7 @@ from fenchel.proto import fenchel_pb2 as pb
 
 
 class LifelineError(Exception):
-    """The parent process has closed its end of the pipe, or has died."""
+    """Error raised once the parent process has closed its end of the pipe, or has died."""
 
 
 async def host(
@@ -27,14 +27,14 @@ async def host(
     on_instruction: Callable[[pb.Instruction], None] | None = None,
     observer: ClientObserver | None = None,
 ) -> list[pb.Farewell]:
-    """Run several clients concurrently until the run has ended.
+    """Run several clients concurrently until the server has sent its farewell to each of them.
 
     Parameters
     ----------
     threads
         Number of clients that compute at the same time.
     lifeline
-        File descriptor of a pipe that the parent process keeps open.
+        File descriptor of a pipe that the parent process keeps open; ``None``: no pipe is watched.
 
     Returns
     -------

@@ -80,7 +80,7 @@ class _ClientStream:
     Attributes
     ----------
     answered
-        Whether the server has sent anything on this stream.
+        True if the server has sent a frame on this stream.
     """
 
     call: grpc.aio.StreamStreamCall[Any, Any]
@@ -129,7 +129,7 @@ class Connection:
         self._quota = DiskQuota(self.participant.trust_limits.journal_bytes)
 
     async def take_part(self) -> pb.Farewell:
-        """Join and work until the server sends its farewell; reconnect whenever the connection breaks."""
+        """Join, work until the server sends its farewell, and return it; reconnect whenever the connection breaks."""
         who = self.participant
         self._last_success = time.monotonic()
         channel = self._channel()
@@ -168,7 +168,7 @@ class Connection:
         return grpc.aio.secure_channel(who.server, who.credentials.for_channel(), options=options(self._keepalive))
 
     async def _as_agreed(self, channel: grpc.aio.Channel) -> grpc.aio.Channel:
-        """Return a channel with the keepalive of the run, which is known only after joining."""
+        """Return ``channel``, or replace it by one with the run's keepalive, which is known only after joining."""
         assert self._worker is not None
         wanted = self._worker.session.settings.network.keepalive
         wanted = min(max(wanted, _SHORTEST_KEEPALIVE), _LONGEST_KEEPALIVE)
@@ -179,7 +179,7 @@ class Connection:
         return self._channel()
 
     def _renewed(self) -> bool:
-        """Load the certificate file again if it was replaced; return whether it was."""
+        """Load the certificate file again if it was replaced; return True if it was."""
         before = self.participant.credentials
         if before is None or (renewed := before.renewed()) is before:
             return False
@@ -187,7 +187,7 @@ class Connection:
         return True
 
     async def _joined(self, channel: grpc.aio.Channel) -> bool:
-        """Join; return whether the fleet is complete and the client can open its stream."""
+        """Send a request to join. Once the fleet is complete, create the worker and return True, as work can begin."""
         who = self.participant
         reply: pb.JoinReply = await CoordinatorStub(channel).Join(who.request(self._instance), timeout=60.0)
         self._succeeded()
@@ -248,7 +248,7 @@ class Connection:
         return farewell
 
     async def _ping(self, channel: grpc.aio.Channel) -> None:
-        """Measure round-trip times periodically if the observer wants them."""
+        """Measure round-trip times periodically if the observer has a callback for them."""
         while (record := self.observer.round_trip) is not None:
             started = time.perf_counter()
             try:

@@ -9,7 +9,7 @@ from fenchel.common.storage.store import make_private_folder
 
 
 def counted(path: Path | None) -> int:
-    """Return the stored count, or 0 if the file is missing or damaged."""
+    """Return the stored count, or 0 if the file is missing or damaged, or ``path`` is ``None``."""
     if path is None:
         return 0
     try:

@@ -1,7 +1,7 @@
 """Limit on the disk space of a client's journals.
 
-The server names the entries of a journal that it no longer needs (``Instruction.reach``). A server that never
-does could fill the client's disk. The quota prevents this, and only the client's operator can change it.
+The server names the entries of a journal that it no longer needs (``Instruction.reach``). A server that names none
+could fill the client's disk. The quota prevents this, and only the client's operator can change it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ ENTRIES = 10_000
 """Number of entries, each of the size of the largest so far, that fit into the default quota."""
 
 LEAST_BYTES = 4 << 30
-"""Lower bound of the default quota, in bytes."""
+"""Smallest default quota in bytes, unless the disk has too little space for it."""
 
 SPARED = 10
-"""The default quota leaves 1/``SPARED`` of the disk space free that would be free without journals."""
+"""Divisor: the default quota leaves 1/``SPARED`` of the disk space free that would be free without journals."""
 
 _BLOCK = 4096  # file system block size in bytes; files occupy whole blocks
 
@@ -37,7 +37,7 @@ class DiskQuota:
     most
         Largest size of the journals of this client, in bytes. The default ``None`` allows :data:`ENTRIES` times the
         largest entry or :data:`LEAST_BYTES`, whichever is more, but leaves a part of the disk free (:data:`SPARED`).
-        A journal in memory is limited by its number of entries only.
+        For a journal in memory the free space of the disk does not matter.
     """
 
     most: int | None = None
@@ -45,7 +45,7 @@ class DiskQuota:
     _largest: int = 0
 
     def open(self, folder: Path | None) -> None:
-        """Count the entries that a journal has already.
+        """Register a journal, with size 0. The caller then counts its stored entries with :meth:`take`.
 
         Parameters
         ----------
@@ -55,7 +55,7 @@ class DiskQuota:
         self._taken[folder] = 0
 
     def admit(self, folder: Path | None, size: int) -> None:
-        """Raise an error if another entry of ``size`` bytes exceeds the quota."""
+        """Raise ``StorageError`` if another entry of ``size`` bytes exceeds the quota."""
         taken = sum(self._taken.values())
         wanted = taken + _on_disk(size)
         most, why = self._most(folder, taken, max(self._largest, _on_disk(size)))
@@ -73,7 +73,7 @@ class DiskQuota:
         self._taken[folder] += _on_disk(size)
 
     def give_back(self, folder: Path | None, size: int) -> None:
-        """Release the space of a removed entry."""
+        """Subtract a removed entry of ``size`` bytes from a journal."""
         self._taken[folder] -= _on_disk(size)
 
     def _most(self, folder: Path | None, taken: int, largest: int) -> tuple[int, str]:

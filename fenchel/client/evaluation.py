@@ -1,7 +1,7 @@
 """Evaluation of a model on a client's samples, as sums for the server.
 
 Losses are exact. A server that chooses the models could reconstruct samples from many of them. A client therefore
-evaluates only in runs whose settings say so, and only about as often as they say.
+evaluates only in runs whose settings require it, and only about as often as they require.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def most_evaluations(settings: RunSettings) -> int:
 
     The server requests an evaluation after each round that is due and one of the final model. If clients report scores
     in groups, each evaluation needs further requests that refine the groups. A resumed server repeats the evaluations
-    after its last checkpoint, possibly with other models. The limit is therefore twice this number, plus 20.
+    after its last checkpoint, possibly with other models. The limit therefore allows twice the number of evaluations
+    and 20 more, each with all its requests.
     """
     due = -(-settings.rounds // settings.evaluation.every) + 1
     looks = 1 if settings.evaluation.histograms is None else 1 + LEVELS
@@ -69,7 +70,7 @@ class AnsweredEvaluations:
         self._count = counted(path)
 
     def check(self) -> None:
-        """Raise a ``PhaseError`` if the limit is reached."""
+        """Raise ``PhaseError`` if the limit is reached."""
         if self._count >= self._most:
             raise PhaseError(
                 f"this client has answered {self._count} evaluations, its maximum for a run of this many rounds, "
@@ -78,7 +79,7 @@ class AnsweredEvaluations:
             )
 
     def add(self) -> None:
-        """Count an evaluation. To be called before its reply is sent."""
+        """Count an evaluation, and write the count to the file. The caller sends the reply only after that."""
         self._count += 1
         if self._path is not None:
             with writing(self._path, "client"):
@@ -107,7 +108,7 @@ class ClientEvaluation:
     answered: AnsweredEvaluations
 
     def sums(self, values: Values) -> Values:
-        """Evaluate the model in ``values``, and return the requested sums. Each call is counted."""
+        """Evaluate the model in ``values``, count the evaluation, and return the requested sums."""
         self.answered.check()
         model = values.get("model")
         if not isinstance(model, np.ndarray):
@@ -153,7 +154,7 @@ def _places(values: Values) -> Places:
 def _groups(prefix: str, ranking: Ranking | None, least: int, places: Places) -> dict[str, Value]:
     """Return the number of samples of each class by group of scores, as values for the wire.
 
-    Empty without samples, or if a score is not finite, as there is no AUC then.
+    The groups are empty if there are no samples or a score is not finite, as there is no AUC then.
     """
     if ranking is None or not np.isfinite(ranking.scores).all():
         ranking = Ranking(np.empty(0), np.empty(0, bool))

@@ -99,14 +99,14 @@ def prepare(who: Participant, reply: pb.JoinReply) -> None:
 def session_of(
     who: Participant, reply: pb.JoinReply, quota: DiskQuota | None = None, make: Callable[..., Session] = Session
 ) -> Session:
-    """Return the session of a client in the run to which the server has admitted it.
+    """Check the run's settings, and create the session of a client in the run to which the server has admitted it.
 
     Parameters
     ----------
     reply
         The server's reply, with the run's settings and the client's index.
     quota
-        Quota for the client's journals of all runs; ``None`` if this is its only run.
+        Quota for the client's journals of all runs; ``None``: a quota for this run alone.
     make
         Class of the session.
 

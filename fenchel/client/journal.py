@@ -1,9 +1,9 @@
 """Journal of the instructions that a client has handled.
 
 An entry has the state after an instruction and the reply to it. An instruction that arrives twice therefore gets the
-same reply, and one that the server did not count is undone by restoring the state of its base. With a folder, each
-entry is written to a file of its own before the reply is sent, and only the latest entries stay in memory. The size
-of a journal is limited by :mod:`fenchel.client.disk_quota`. A client half without state keeps only its last reply,
+same reply. An instruction that the server did not count is undone by restoring the state of its base. With a folder,
+each entry is written to a file of its own before the reply is sent, and only the latest entries stay in memory. The
+size of a journal is limited by :mod:`fenchel.client.disk_quota`. A client half without state keeps only its last reply,
 in memory.
 """
 
@@ -76,11 +76,11 @@ class Journal:
 
     @property
     def snapshots(self) -> list[int]:
-        """Instructions after which the state can be restored; 0, the initial state, is not listed."""
+        """Sequence numbers of the instructions after which the state can be restored; 0 (initial state) is omitted."""
         return list(self._sizes)
 
     def state_after(self, base: int) -> Any:
-        """Return a fresh copy of the state after instruction ``base``, or of the initial state for 0."""
+        """Return a new copy of the state after instruction ``base``, or of the initial state if ``base`` is 0."""
         if base == 0:
             return copy.deepcopy(self._initial)
         if base not in self._sizes:
@@ -92,7 +92,7 @@ class Journal:
         return copy.deepcopy(self._entry(base).state)
 
     def reply_to(self, sequence: int) -> dict[str, Value] | None:
-        """Return the stored reply to an instruction, or ``None`` if it has not been handled."""
+        """Return the stored reply to an instruction, or ``None`` if the journal has no entry of the instruction."""
         return self._entry(sequence).reply if sequence in self._sizes else None
 
     def record(self, sequence: int, state: Any, reply: Values) -> None:
@@ -114,7 +114,7 @@ class Journal:
         self._keep(sequence, entry, content.size)
 
     def forget(self, reach: int, base: int, sequence: int) -> None:
-        """Drop the entries of instructions before ``reach``, and of those between ``sequence`` and its base.
+        """Drop the entries of instructions before ``reach``, and of those between ``base`` and ``sequence``.
 
         No checkpoint refers to the former. The latter did not count when ``sequence`` was sent, or one of them would be
         its base. They cannot count later, as no request is sent while another is open. Checkpoints refer to the base
@@ -129,7 +129,7 @@ class Journal:
             self._quota.give_back(self._folder, size)
 
     def _keep(self, sequence: int, entry: _Entry, size: int) -> None:
-        """Keep a stored entry in memory, in place of older ones."""
+        """Count a stored entry towards the quota, and keep it in memory in place of older entries."""
         self._sizes[sequence] = size
         self._at_hand[sequence] = entry
         self._quota.take(self._folder, size)

@@ -36,7 +36,7 @@ class DataProvider(Protocol):
         """Load the data that :meth:`of` needs. Called while other clients are still joining."""
 
     def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
-        """Return what client ``index`` of ``clients`` holds."""
+        """Return the data of client ``index`` of ``clients``."""
 
     def identity(self, settings: RunSettings, client: str) -> str:
         """Return a text that identifies the client's data, independently of how the settings prepare it."""
@@ -51,17 +51,17 @@ class LocalData:
     _lock: Lock = field(default_factory=Lock)
 
     def load(self, settings: RunSettings) -> None:
-        """Load the data set."""
+        """Load the data set, and download it first if necessary."""
         self._source(settings)
 
     def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
-        """Return what client ``index`` of ``clients`` holds."""
+        """Return the share of client ``index`` of ``clients`` in the data set."""
         source = self._source(settings)
         dtype = settings.objective.dtype
         return ClientData(source.shard(index, clients, dtype), source.holdout(index, clients, dtype))
 
     def identity(self, settings: RunSettings, client: str) -> str:
-        """Return the names of the data set and of the client."""
+        """Return the client id with the name or the file of the data set."""
         return f"{client}: {settings.data.name or settings.data.file}"
 
     def _source(self, settings: RunSettings) -> DataSource:
@@ -125,7 +125,7 @@ class OwnFile:
             )
 
     def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
-        """Return the samples of the file."""
+        """Return the samples of the file, divided into training samples and holdout."""
         self.load(settings)
         shard = self._loaded.pop(_data_key(settings))
         with within_memory(self.path):
@@ -144,20 +144,20 @@ class OwnFile:
 
 @dataclass(frozen=True)
 class OwnShard:
-    """Samples of one client in memory, used as they are. Of the ``data`` section only ``holdout`` applies."""
+    """Samples of one client in memory, used without preparation. Of the ``data`` section only ``holdout`` applies."""
 
     shard: Shard
 
     @property
     def own(self) -> str:
-        """The number of samples."""
+        """Description of the shard by its number of samples."""
         return f"a shard of {self.shard.samples:,} samples"
 
     def load(self, settings: RunSettings) -> None:
         """Do nothing, as the samples are in memory."""
 
     def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
-        """Return the shard, converted to the floating-point type of the settings."""
+        """Return training samples and holdout of the shard, in the floating-point type of the settings."""
         features: Any = self.shard.features.astype(settings.objective.dtype, copy=False)
         shard = replace(self.shard, features=features)
         return ClientData(*divide_own(shard, settings.data.holdout, settings.seed, index, clients))

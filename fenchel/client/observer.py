@@ -30,7 +30,10 @@ class ClientObserver:
     round_trip: Callable[[str, float], None] | None = None
 
     def beside(self, other: ClientObserver) -> ClientObserver:
-        """Return an observer that calls this one and then the other. Only one of them can trace."""
+        """Return an observer that calls this observer and then the other.
+
+        Only one of the two can provide the trace context or measure round trips; this observer takes precedence.
+        """
 
         def opening(client: str) -> str:
             mine, theirs = self.opening(client), other.opening(client)

@@ -164,7 +164,7 @@ class _Link:
 
 
 async def _frequency(exchange: Callable[[], Awaitable[object]], seconds: float) -> float:
-    """Return the number of exchanges per second, with several in flight."""
+    """Measure the number of exchanges per second, with several in flight."""
     started = time.perf_counter()
 
     async def keep_busy() -> int:

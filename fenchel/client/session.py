@@ -132,7 +132,7 @@ class Session:
     account
         Privacy account over all runs of a client with a policy.
     shows_errors
-        Whether the text of an unexpected error, which may contain data, is logged.
+        True if the text of an unexpected error, which may contain data, is logged.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Session:
             self._begun = self._begin(secret_exchange.secrets)
 
     def _begin(self, secrets: Secrets | None) -> _Begun:
-        """Create the algorithm and restore its state from the journal."""
+        """Create the algorithm in its initial state, and open its journal."""
         settings, stateless = self.settings, self._stateless
         uplink = ClientUplink(settings.uplink, settings.seed, self.client, self._protection)
         algorithm = self._half(
@@ -226,10 +226,10 @@ class Session:
         )
 
     def handle(self, instruction: pb.Instruction, received: Received, timing: pb.Timing) -> Answer:
-        """Restore the base of an instruction, handle it, record the outcome and return the reply.
+        """Restore the base of an instruction, handle the instruction, record the outcome and return the reply.
 
-        If the algorithm fails, the reply reports the failure. Restoring the base of the next instruction undoes its
-        effects.
+        A repeated instruction gets its stored reply. If the algorithm fails, the reply reports the failure. Restoring
+        the base of the next instruction undoes the effects of the failed one.
         """
         if self._begun is not None and not self._stateless:
             lap = _stopwatch()
@@ -356,7 +356,7 @@ class _Begun:
 
 
 def _set_apart(timing: pb.Timing, before: CipherMeter, after: CipherMeter) -> None:
-    """Subtract the time of encryption and decryption from the compute time."""
+    """Enter numbers and times of encryptions and decryptions, and subtract these times from the compute time."""
     timing.encryptions = after.encryptions - before.encryptions
     timing.decryptions = after.decryptions - before.decryptions
     timing.encrypt_ns = after.encryption_ns - before.encryption_ns

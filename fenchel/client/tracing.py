@@ -76,7 +76,7 @@ class ClientTraces:
         span.end(timing.received_unix_ns + timing.answer_ns)
 
     def _context(self, client: str, instruction: pb.Instruction) -> Context | None:
-        """Return the parent of the instruction's span: the server's request, or the stream without server traces."""
+        """Return the parent of the instruction's span: the server's request or, without server traces, the stream."""
         if instruction.traceparent:
             return self._tracing.context(instruction.traceparent)
         stream = self._streams.get(client)

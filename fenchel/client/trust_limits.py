@@ -57,11 +57,11 @@ class TrustLimits:
     journal_bytes
         Quota for journals in bytes; ``None`` for the default of :class:`fenchel.client.disk_quota.DiskQuota`.
     plaintext
-        Whether a client with secrets, or with peers to share them with, joins a run without encryption.
+        True if a client with secrets, or with peers to share them with, joins a run without encryption.
     error_texts
-        Whether the text of an error in code from outside the project, which may contain data, is logged.
+        True if the text of an error in code from outside the project, which may contain data, is logged.
     any_run
-        Whether the client joins another run of the server after it has worked in one.
+        True if the client joins another run of the server after it has worked in one.
     """
 
     code: Collection[str] = ()

@@ -56,7 +56,7 @@ class Worker:
     executor
         Executor of computation; ``None`` computes on the event loop, as in an in-process fleet.
     short_here
-        Whether phases that have been short so far run on the event loop, as a hop to a thread would take longer. For
+        True if phases that have been short so far run on the event loop, as a hop to a thread would take longer. For
         processes whose event loop serves only clients.
     on_instruction
         Callback for each instruction, before it is handled.
@@ -80,7 +80,7 @@ class Worker:
     _taken: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def work(self, stream: Stream) -> pb.Farewell | None:
-        """Handle instructions. Return the server's farewell, or ``None`` if the stream breaks."""
+        """Handle the instructions of a stream. Return the server's farewell, or ``None`` if the stream breaks."""
         hello = self.session.hello()
         if self._partial is not None:
             self._partial.announce(hello.partial)
@@ -142,7 +142,7 @@ class Worker:
         return reader.farewell
 
     def _is_full(self) -> bool:
-        """Return whether the inbox has reached a limit. A single instruction may exceed the limit on bytes."""
+        """Return True if the inbox has reached a limit. A single instruction may exceed the limit on bytes."""
         waiting = len(self._inbox)
         held = sum(each.message.assembly.size for each in self._inbox) if waiting > 1 else 0
         return waiting >= _INBOX_MESSAGES or held > _INBOX_BYTES
@@ -167,7 +167,7 @@ class Worker:
         self.on_answer(instruction.head, answer.head, 0 if answer.body is None else answer.body.size)
 
     def _void(self, head: pb.Instruction) -> bool:
-        """Return whether a later instruction shows that this one's effect will not count."""
+        """Return True if a later instruction shows that the effect of this instruction will not count."""
         return any(later.head.base < head.sequence for later in self._inbox if head.kind != pb.TELL)
 
     async def _handled(self, instruction: _Instruction) -> Answer:

@@ -1,4 +1,4 @@
-"""Values for all clients of a cohort, the same or different for each."""
+"""Values of a message to a cohort, equal for all clients or different for each client."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ class Each(Generic[T]):
 
 
 def for_client(values: Mapping[str, T | Each[T]], client: str) -> dict[str, T]:
-    """Return the values for one client."""
+    """Return a message's values for one client, with each :class:`Each` replaced by the client's own value."""
     return {name: value.values[client] if isinstance(value, Each) else value for name, value in values.items()}

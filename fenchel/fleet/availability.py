@@ -1,4 +1,4 @@
-"""The failure detector of a client, which decides whether phases wait for it and cohorts include it.
+"""The failure detector of a client, which decides if phases wait for the client and if cohorts include it.
 
 Its threshold is ``participation.patience``. The decision to wait depends on the clock and on the deadlines that the
 client has missed lately. Draws must be repeatable, so they depend on the recorded rounds alone, and never on open
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 log = logging.getLogger("fenchel.server")
 
 ALL_PHASES = ""
-"""Key for all phases together, as a disconnected client misses the deadlines of all of them."""
+"""Key for all phases together, as a disconnected client misses the deadlines of all phases."""
 CHRONIC = "*"
 """Key for a client that misses deadlines again and again, with replies in time in between, whatever the phase."""
 
@@ -81,8 +81,8 @@ class Availability:
     client
         Id of the client.
     missed
-        Deadlines missed in a row, by phase and under :data:`ALL_PHASES`. A reconnect that counts sets it to zero. Under
-        :data:`CHRONIC`, while the client is suspected for that, all deadlines missed.
+        Number of deadlines missed in a row, by phase and under :data:`ALL_PHASES`. A reconnect that counts resets it to
+        zero. Under :data:`CHRONIC`: number of all deadlines missed, if the client is suspected as chronically late.
     suspected
         Phases that do not wait for the client. With :data:`ALL_PHASES` or :data:`CHRONIC`, no phase does.
     absence
@@ -103,7 +103,9 @@ class Availability:
     _total_misses: int = 0  # number of deadlines missed since the last long period without a miss
 
     def record_miss(self, phase: str, stream: int, patience: int | None, deadline: float) -> list[str]:
-        """Record a missed deadline, and return the phases that newly suspect the client for misses in a row.
+        """Record a missed deadline, and return the keys newly added to ``suspected`` for misses in a row.
+
+        Possible keys are the phase and :data:`ALL_PHASES`. A new suspicion as :data:`CHRONIC` is logged here instead.
 
         Parameters
         ----------
@@ -114,7 +116,7 @@ class Availability:
         patience
             Misses in a row at which the client is suspected; ``None``: never.
         deadline
-            Seconds of the deadline.
+            Length of the deadline in seconds.
         """
         self.returned(stream)
         news = []
@@ -145,7 +147,7 @@ class Availability:
         return news
 
     def record_reply(self, phase: str) -> bool:
-        """Record a reply in time; return True if that ends a suspicion in this phase."""
+        """Record a reply in time; return True if the reply ends the suspicion, so that the phase waits again."""
         was = self._is_suspected(phase)
         often = CHRONIC in self.suspected and not self._has_mended(time.monotonic())
         for which in (ALL_PHASES, phase) if often else (ALL_PHASES, phase, CHRONIC):
@@ -158,7 +160,7 @@ class Availability:
         self._trusted.discard(which)
 
     def returned(self, stream: int) -> bool:
-        """Record the number of the client's stream; return True if a reconnect ends a suspicion."""
+        """Record the number of the client's stream. A new number ends suspicions; return True if it ended any."""
         if stream == self.stream:
             return False
         self.stream = stream
@@ -170,7 +172,7 @@ class Availability:
         return bool(again)
 
     def answered_round(self) -> None:
-        """Record a round in which the client answered, even if with a failure."""
+        """Reset the absence after a round in which the client answered, even if with a failure."""
         self.absence = Absence()
 
     def missed_round(self, t: int, patience: int | None) -> bool:
@@ -187,7 +189,7 @@ class Availability:
         return self.absence.missed == patience
 
     def drawn(self, t: int) -> bool:
-        """Return True if the client competes for a place in round ``t``, rather than fill one that others leave."""
+        """Return True if the client is drawn like others in round ``t``, False if it only fills places left over."""
         return t >= self.absence.back
 
     def awaited(self, phase: str) -> bool:

@@ -31,7 +31,8 @@ class ReplySink(Protocol):
     values
         Number of values of each reply; ``None``: any number.
     started_ns, posted_ns, ended_ns
-        Performance counter at the creation, after the last instruction was queued, and at the end; 0: not yet.
+        Stamps of the performance counter at the request's creation, after its last instruction was queued, and at its
+        end; 0: not yet.
     """
 
     forms: Mapping[str, Form]
@@ -70,7 +71,8 @@ class ReplySink(Protocol):
 class Call:
     """An instruction to one client, with its outcome, times and sizes.
 
-    Times ending in ``_ns`` are stamps of this process's performance counter; 0: not yet. Three are durations:
+    Attributes ending in ``_ns`` are stamps of this process's performance counter in nanoseconds; 0: not yet.
+    ``queued_unix_ns`` is a Unix time. Three attributes are durations:
     ``held_ns``, while the reply waited on the wire for memory, and ``away_ns`` and ``broken_ns``, while the client had
     no stream open, before and after the first byte was sent.
 
@@ -149,7 +151,7 @@ class Call:
 
     @property
     def ended_ns(self) -> int:
-        """Stamp of the end of its request; 0: not yet, or no request."""
+        """Stamp of the end of the call's request; 0: not yet, or no request."""
         return 0 if self.request is None else self.request.ended_ns
 
     @property
@@ -160,12 +162,12 @@ class Call:
         return None if self.request is None else self.request.values
 
     def mark_sending(self, resume: int) -> None:
-        """Stamp the start of a transmission, which resumes at byte ``resume`` of the payload."""
+        """Stamp the start of the first transmission; mark the call as interrupted if this one repeats or resumes it."""
         self.interrupted = self.interrupted or self.first_sent_ns > 0 or resume > 0
         self.first_sent_ns = self.first_sent_ns or time.perf_counter_ns()
 
     def count_sent_frame(self, frame_bytes: int) -> None:
-        """Count a frame before it is written, because the reply can arrive before the write returns."""
+        """Count the bytes of a frame before its transmission, because the reply can arrive before the write returns."""
         self.opening_down = self.opening_down or frame_bytes
         self.wire_down += frame_bytes
 
@@ -175,18 +177,18 @@ class Call:
             self.last_sent_ns = time.perf_counter_ns()
 
     def mark_receiving(self, frame_bytes: int, resume: int) -> None:
-        """Stamp the arrival of the first frame of the reply, which resumes at byte ``resume`` of the payload."""
+        """Stamp the arrival of the reply's first frame; mark the call as interrupted if the reply is resumed."""
         self.first_received_ns = time.perf_counter_ns()
         self.last_sent_ns = self.last_sent_ns or self.first_received_ns
         self.opening_up = frame_bytes
         self.interrupted = self.interrupted or resume > 0
 
     def count_received_frame(self, frame_bytes: int) -> None:
-        """Count a frame of the reply."""
+        """Count the bytes of a frame of the reply."""
         self.wire_up += frame_bytes
 
     def mark_admitted(self) -> None:
-        """Stamp the moment when there is memory for the rest of the reply."""
+        """Set ``held_ns``, the time until there was memory for the rest of the reply."""
         self.held_ns = time.perf_counter_ns() - self.first_received_ns
 
     def mark_received(self, last_ns: int, size: int, timing: pb.Timing) -> None:
@@ -198,7 +200,7 @@ class Call:
         self.decoded_ns = time.perf_counter_ns()
 
     def mark_taken(self) -> None:
-        """Stamp the moment when the collector has the reply."""
+        """Stamp the moment when the reply has been passed to the collector."""
         self.taken_ns = time.perf_counter_ns()
 
     def align(self, offset: Offset | None, serialisation: float) -> None:
@@ -243,8 +245,8 @@ class Call:
         Parameters
         ----------
         reach
-            Low-water mark of the client. The own base of a promise may lie below it, as a checkpoint counts a promise
-            before the client has confirmed it; the smaller number is sent.
+            Low-water mark of the client. The base of an unconfirmed promise may lie below the mark, as a checkpoint
+            already counts the promise. The smaller of mark and base is sent.
         """
         return pb.Instruction(
             phase=self.phase,

@@ -28,7 +28,7 @@ log = logging.getLogger("fenchel.server")
 _CALL_BYTES = 1024  # approximate memory in bytes of an instruction without its body
 
 EPOCH_BITS = 32
-"""Sequence numbers of a resumed server start at the next multiple of 2**32, above all numbers used before."""
+"""Number of bits of a sequence number within an epoch. A resumed server begins a new epoch at a multiple of 2**32."""
 
 
 @dataclass
@@ -55,9 +55,9 @@ class ClientRecord:
         The client's statement that its privacy budget is used up; ``None``: it is not. The client receives no more
         requests in this run.
     outstanding
-        Unsettled instructions, by sequence number.
+        Calls of the instructions that are not settled, by sequence number.
     owed_bytes
-        Memory of the promises that the client has not confirmed.
+        Memory in bytes of the promises (``tell`` instructions) that the client has not confirmed.
     streams
         Number of streams that the client has opened.
     changed_unix
@@ -70,7 +70,7 @@ class ClientRecord:
     serving
         Task of the client's latest stream.
     overdue
-        Requests whose deadline has passed, by sequence number, until the next instruction.
+        Calls of requests that no longer wait for this client, by sequence number. The next instruction clears them.
     availability
         Failure detector: missed deadlines and rounds.
     partial
@@ -127,7 +127,7 @@ class ClientRecord:
         return self.queue is not None
 
     def attach(self, queue: asyncio.Queue[int | pb.Farewell]) -> None:
-        """Connect the record to the queue of a new stream, and queue all outstanding instructions again."""
+        """Connect the record to the queue of a new stream, and queue all outstanding instructions and the farewell."""
         for call in self.outstanding.values():
             queue.put_nowait(call.sequence)
             call.count_disconnected_time(self._left_ns)
@@ -142,12 +142,12 @@ class ClientRecord:
             self.queue, self.changed_unix, self._left_ns = None, time.time(), time.perf_counter_ns()
 
     def serve(self) -> asyncio.Task[None] | None:
-        """Make the current task the one that serves the client, and return the task that did so before, if another."""
+        """Make the current task the one that serves the client, and return the task that it replaces, if any."""
         older, self.serving = self.serving, asyncio.current_task()
         return None if older is self.serving else older
 
     def limit_unsolicited(self, limits: Limits) -> UnsolicitedReplyLimiter:
-        """Return the rate limits of unsolicited replies, which a reconnect does not reset."""
+        """Return the client's rate limiter of unsolicited replies, which a reconnect does not reset."""
         if self.unsolicited is None:
             self.unsolicited = UnsolicitedReplyLimiter(self.name, limits)
         return self.unsolicited
@@ -157,7 +157,7 @@ class ClientRecord:
         self.partial = reply
 
     def mark_reply_complete(self, sequence: int) -> None:
-        """Drop the received part of this reply or an earlier one, as a reply has arrived in full."""
+        """Drop the received part of this or an earlier reply, now that reply ``sequence`` has arrived in full."""
         if self.partial is not None and self.partial.head.sequence <= sequence:
             self.partial = None
 
@@ -186,7 +186,7 @@ class ClientRecord:
         Raises
         ------
         RuntimeError
-            An earlier request to the client is still open.
+            If an earlier request to the client is still open.
         """
         last = next(reversed(self.outstanding.values()), None)
         if last is not None and last.request is not None:
@@ -224,14 +224,15 @@ class ClientRecord:
     def count(self, call: Call) -> None:
         """Make the effect of an answered request count.
 
-        The reply also confirms all promises: they precede the request, so the client has applied them.
+        The reply also confirms all promises: they precede the request, so the client has applied them. A request that
+        changes no state (``INSPECT``) has no effect to count.
         """
         if call.kind == pb.ASK:
             self.base = call.sequence
             self._kept(self.pending_tells())
 
     def resolve(self, call: Call) -> None:
-        """Settle an instruction that was answered or whose deadline has passed, and release its memory."""
+        """Settle an instruction, which is not sent again, and release its memory."""
         if self.outstanding.pop(call.sequence, None) is not None:
             if self.queue is None:
                 call.count_disconnected_time(self._left_ns)
@@ -271,7 +272,7 @@ class ClientRecord:
             self.resolve(call)
 
     def mark_lost(self, reason: str) -> None:
-        """Remove the client from the run, because its state cannot be restored, and fail its open request."""
+        """Remove the client from the run: fail its open request, drop all its instructions and send a farewell."""
         log.error(
             "client %s is lost: %s. participation.on_lost_state determines whether the run stops, or continues "
             "without the client",

@@ -60,7 +60,7 @@ class Replies(Mapping[str, Mapping[str, Value]]):
         Raises
         ------
         KeyError
-            A reply has no value of this name.
+            If a reply has no value of this name.
         """
         return [reply[name] for reply in self._replies.values()]
 
@@ -80,11 +80,11 @@ class Replies(Mapping[str, Mapping[str, Value]]):
         Raises
         ------
         KeyError
-            A reply has no value of this name.
+            If a reply has no value of this name.
         TypeError
-            The value is neither an array nor a number.
+            If the value is neither an array nor a number.
         ValueError
-            There are no replies.
+            If there are no replies.
         """
         if not self:
             raise ValueError(f"no client has replied, so the sum of {name!r} has no shape")
@@ -106,11 +106,11 @@ class Replies(Mapping[str, Mapping[str, Value]]):
         Raises
         ------
         KeyError
-            A reply has no value of this name.
+            If a reply has no value of this name.
         TypeError
-            The value is neither an array nor a number.
+            If the value is neither an array nor a number.
         ZeroDivisionError
-            There are no replies.
+            If there are no replies.
         """
         if not self:
             raise ZeroDivisionError(f"no client has replied, so there is no mean of {name!r}")
@@ -134,11 +134,11 @@ class Replies(Mapping[str, Mapping[str, Value]]):
         Raises
         ------
         KeyError
-            A reply has no value of this name or weight.
+            If a reply has no value of this name or weight.
         TypeError
-            The value is neither an array nor a number, or the weight is not a number.
+            If the value is neither an array nor a number, or the weight is not a number.
         ZeroDivisionError
-            The weights add up to zero, or there are no replies.
+            If the weights add up to zero, or there are no replies.
         """
         try:
             return self._total(name, weight).mean()
@@ -188,7 +188,7 @@ class Cohort:
         Client ids in order. An id that was drawn twice, in sampling with replacement, appears twice. The client
         receives one request.
     waits : bool, default True
-        Whether the run may wait for the quorum beyond the deadline (``participation.on_shortage: wait``).
+        True if the run may wait for the quorum beyond the deadline (``participation.on_shortage: wait``).
     """
 
     fleet: Questioner
@@ -217,7 +217,7 @@ class Cohort:
         Returns
         -------
         Cohort
-            Cohort of the clients for which it is true.
+            Cohort of the clients for which the function returns true.
         """
         return replace(self, draws=tuple(client for client in self.draws if clients(client)))
 
@@ -248,9 +248,10 @@ class Cohort:
             :class:`fenchel.ArraySpec` or :class:`fenchel.NumberSpec`. Other replies are rejected. Default: empty
             replies.
         deadline : float, optional
-            Seconds. Default: ``participation.deadline``. A deadline in ``participation.phases`` takes precedence.
+            Deadline for the replies in seconds. Default: ``participation.deadline``. A deadline in
+            ``participation.phases`` takes precedence.
         min_replies : int, optional
-            Quorum, capped at the size of the cohort. 0 needs no reply. Default: ``participation.min_replies``.
+            Quorum, capped at the size of the cohort; 0: no reply is required. Default: ``participation.min_replies``.
             ``participation.phases`` can raise a given value, but not lower it.
         **values : Value or Each
             Values to send. An array above 64 MiB that is the same for all clients is sent without a copy and becomes
@@ -264,18 +265,18 @@ class Cohort:
         Raises
         ------
         TooFewRepliesError
-            Fewer than ``min_replies`` clients replied, and no more can. Also raised at the deadline if
+            If fewer than ``min_replies`` clients replied, and no more can. Also raised at the deadline if
             ``participation.on_shortage`` is ``stop``.
         LostStateError
-            A client has lost its state or is too far behind, and ``participation.on_lost_state`` is ``stop``.
+            If a client has lost its state or is too far behind, and ``participation.on_lost_state`` is ``stop``.
         SettingsError
-            The replies to be held at once exceed ``network.in_flight_bytes``.
+            If the replies to be held at once exceed ``network.in_flight_bytes``.
         PayloadError
-            A value cannot be sent, because its type or dtype is not supported.
+            If a value cannot be sent, because its type or dtype is not supported.
         KeyError
-            A :class:`fenchel.Each` has no value for a client of the cohort.
+            If a :class:`fenchel.Each` has no value for a client of the cohort.
         RuntimeError
-            An earlier request to one of the clients is still open.
+            If an earlier request to one of the clients is still open.
         """
         question = self._question(
             phase, pb.ASK, values, returns or {}, verify, deadline=deadline, min_replies=min_replies
@@ -324,7 +325,7 @@ class Cohort:
         Raises
         ------
         TypeError
-            A value in ``returns`` is neither a number nor an array of one shape for all clients.
+            If a value in ``returns`` is neither a number nor an array of one shape for all clients.
         TooFewRepliesError, LostStateError, SettingsError, PayloadError, KeyError, RuntimeError
             See :meth:`fenchel.Cohort.ask`.
         """
@@ -352,7 +353,8 @@ class Cohort:
     ) -> Cohort:
         """Send a request for a phase, and call a function with each reply in the order of client ids.
 
-        It serves sums that :meth:`fenchel.Cohort.reduce` does not provide, without holding all replies at once.
+        This method serves sums that :meth:`fenchel.Cohort.reduce` does not provide. The server need not hold all
+        replies at once.
 
         Parameters
         ----------
@@ -422,7 +424,7 @@ class Cohort:
         return Replies(gathered.replies, answered)
 
     async def tell(self, phase: str, **values: Value | Each[Value]) -> None:
-        """Queue an instruction, which each client applies before any later request, also after a restart.
+        """Queue an instruction, which each client of the cohort applies before later requests, even after a restart.
 
         The call returns at once. The handler of the phase returns nothing. A client whose queue has reached
         ``network.promised_bytes`` is lost.
@@ -437,9 +439,9 @@ class Cohort:
         Raises
         ------
         PayloadError
-            A value cannot be sent, because its type or dtype is not supported.
+            If a value cannot be sent, because its type or dtype is not supported.
         KeyError
-            A :class:`fenchel.Each` has no value for a client of the cohort.
+            If a :class:`fenchel.Each` has no value for a client of the cohort.
         """
         self.fleet.tell(phase, self.clients, values)
 

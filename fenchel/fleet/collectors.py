@@ -1,4 +1,4 @@
-"""Collectors of the replies to one request: all of them at once, or one after the other in the order of client ids."""
+"""Collectors of the replies to one request, which keep all replies or process each in the order of client ids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Collector(Protocol):
     Attributes
     ----------
     buffer_bytes
-        Size of the buffer for replies that arrive before their turn; ``None``: all replies are held until the last.
+        Size in bytes of the buffer for replies that arrive before their turn; ``None``: all replies are held until the
+        last has arrived.
     """
 
     buffer_bytes: int | None
@@ -53,7 +54,7 @@ def number_of(value: Value) -> float:
 
 
 def array_of(name: str, value: Value) -> Array:
-    """Return a value of a reply as a floating-point array, so that sums of integers do not wrap."""
+    """Return a value of a reply as a floating-point array; raise ``TypeError`` if the value is not numeric."""
     if isinstance(value, bool | int | float):
         return np.asarray(float(value))
     if (entries := entries_of(value)) is not None:
@@ -91,7 +92,7 @@ class OrderedCollector(ABC):
     order
         Client ids in order.
     buffer_bytes
-        Size of the buffer.
+        Size of the buffer in bytes.
     """
 
     def __init__(self, order: Sequence[str], buffer_bytes: int) -> None:
@@ -110,7 +111,7 @@ class OrderedCollector(ABC):
         self._ready[client] = values
 
     def skip(self, client: str) -> None:
-        """Remove a client from the order."""
+        """Remove a client from the order, and drop its buffered reply."""
         self._left.pop(client, None)
         self._ready.pop(client, None)
 
@@ -165,7 +166,7 @@ class SumCollector(OrderedCollector):
                 total.add(array if self._dtype is None else array.astype(self._dtype, copy=False), factor)
 
     def coverage(self, name: str) -> Array:
-        """Return the weight of the replies that stored each entry of a sparse vector.
+        """Return, for each entry of a sparse vector, the total weight of the replies that stored this entry.
 
         Parameters
         ----------
@@ -180,9 +181,9 @@ class SumCollector(OrderedCollector):
         Raises
         ------
         KeyError
-            The replies have no value of this name.
+            If the replies have no value of this name.
         ValueError
-            There are no replies.
+            If there are no replies.
         """
         return self._sum_of(name).coverage
 
@@ -202,9 +203,9 @@ class SumCollector(OrderedCollector):
         Raises
         ------
         KeyError
-            The replies have no value of this name.
+            If the replies have no value of this name.
         ValueError
-            There are no replies.
+            If there are no replies.
         """
         return self._sum_of(name).sum()
 
@@ -224,9 +225,9 @@ class SumCollector(OrderedCollector):
         Raises
         ------
         KeyError
-            The replies have no value of this name.
+            If the replies have no value of this name.
         ZeroDivisionError
-            The weights add up to zero, or there are no replies.
+            If the weights add up to zero, or there are no replies.
         """
         if not self.weight:
             raise ZeroDivisionError(f"the weights of {name!r} add up to zero")

@@ -46,7 +46,7 @@ class ServerDownlink:
         return remaining
 
     def wire(self, model: Vector, t: int) -> Vector | SparseVector:
-        """Return the value to send in round ``t`` for a model that :meth:`kept` returned for it."""
+        """Return the value to send in round ``t`` for a model that :meth:`kept` returned for the same round."""
         sparsifier = self.settings.sparsify
         dtype = self.settings.dtype or model.dtype
         if sparsifier is None:

@@ -1,4 +1,4 @@
-"""The fleet: records of the clients of a run, cohorts of them, and the requests and promises that they receive."""
+"""The fleet: records of the clients of a run, cohorts of clients, and the requests and promises to cohorts."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ log = logging.getLogger("fenchel.server")
 class Fleet:
     """Clients of a run, from which an algorithm forms cohorts.
 
-    The runtime creates it, and a server half uses it as ``self.fleet``. Mostly :meth:`fenchel.Fleet.all` and
-    :meth:`fenchel.Fleet.sample` are needed, and requests are then sent by :class:`fenchel.Cohort`.
+    The runtime creates the fleet, and a server half uses it as ``self.fleet``. Most algorithms need only
+    :meth:`fenchel.Fleet.all` and :meth:`fenchel.Fleet.sample`, and send requests with the methods of
+    :class:`fenchel.Cohort`.
 
     A client is lost if its state cannot be restored, or if the instructions that it has not confirmed reach
     ``network.promised_bytes``.
@@ -56,7 +57,8 @@ class Fleet:
     memory_budget : MemoryBudget
         Limit of the memory that replies take.
     traced : callable
-        Function of a phase and its round that returns the trace context of its instructions. Default: empty context.
+        Function of a phase and its round that returns the trace context of the phase's instructions. Default: empty
+        context.
     meanwhile : callable
         Function without arguments that is called after a request was sent and before its replies are awaited. Default:
         no effect.
@@ -65,7 +67,7 @@ class Fleet:
     shortfalls : Shortfalls
         Phases that wait for their quorum.
     calls : list[Call]
-        Every instruction since the end of the previous round.
+        Calls of all instructions since the end of the previous round.
     """
 
     members: dict[str, ClientRecord]
@@ -107,7 +109,7 @@ class Fleet:
 
     @property
     def is_short(self) -> bool:
-        """True if the next phase will wait, because fewer clients are connected than the settings require replies."""
+        """True if the next phase will wait, because too few clients are connected for the largest quorum."""
         if self.participation.on_shortage == "stop":
             return False
         present = self.present
@@ -115,12 +117,12 @@ class Fleet:
         return sum(member.connected for member in present) < min(needed, len(present))
 
     def check_lost(self) -> None:
-        """Stop the run if a client is lost, unless ``participation.on_lost_state`` is ``continue``.
+        """Raise an error if a client is lost, unless ``participation.on_lost_state`` is ``continue``.
 
         Raises
         ------
         LostStateError
-            A client is lost, and ``participation.on_lost_state`` is ``stop``.
+            If a client is lost, and ``participation.on_lost_state`` is ``stop``.
         """
         if self.participation.on_lost_state == "continue":
             return
@@ -204,12 +206,12 @@ class Fleet:
         Raises
         ------
         RunStoppedError
-            No client is left: all are lost, or have used up their privacy budgets.
+            If no client is left: all are lost, or have used up their privacy budgets.
         SettingsError
-            The sampler requires more clients than the run has. Also raised if the weights of a weighted sampler are not
-            finite, negative or all zero.
+            If the sampler requires more clients than the run has. Also raised if a weight of a weighted sampler is
+            infinite, NaN or negative, or if all its weights are zero.
         KeyError
-            ``weights`` has no weight for a client.
+            If ``weights`` has no weight for a client.
         """
         present = self.present
         if not present:
@@ -242,7 +244,8 @@ class Fleet:
         t : int
             Number of the round, from 1.
         draws_follow : bool, default True
-            Whether later rounds may draw cohorts, which depend on clients that missed this one.
+            True if later rounds may draw cohorts, whose draws depend on the clients that missed this round. Otherwise
+            no absences are recorded.
 
         Yields
         ------
@@ -269,7 +272,7 @@ class Fleet:
         Returns
         -------
         list[str]
-            Ids of the clients whose replies count, in order.
+            Ids of the clients whose replies count, sorted.
 
         Raises
         ------
@@ -316,7 +319,7 @@ class Fleet:
         return list(answered)
 
     def _lacks(self, request: Request, shortfall: Shortfall, tell: bool) -> None:
-        """Record that a request waits for its quorum. With ``tell``, a warning to the log is due."""
+        """Record that a request waits for its quorum; raise an error if a lost client stops the run."""
         self.check_lost()
         self.shortfalls.note(request, shortfall, log=tell)
 
@@ -347,7 +350,7 @@ class Fleet:
                 self.calls.append(member.post(phase, self.round, pb.TELL, body, traceparent=trace))
 
     async def kept_promises(self, patience: float) -> None:
-        """Wait until all connected clients have confirmed their instructions.
+        """Wait until all connected clients have confirmed their instructions, or the time is up.
 
         Parameters
         ----------

@@ -1,10 +1,10 @@
-"""Memory budget: the bytes of replies that the server holds at once, over all clients and phases.
+"""Memory budget: a limit on the bytes of replies that the server holds at once, over all clients and phases.
 
-A reply is in flight from the allocation of its memory until it was added to a sum, or its phase has ended and the
-algorithm has it. Replies that do not fit wait on the wire, held by flow control.
+A reply is in flight from the allocation of its memory until the reply has been added to a sum, or its phase has ended
+and the algorithm holds the reply. Replies that do not fit wait on the wire, held by flow control.
 
-Reservations cannot deadlock. They are ordered by the start of their phases, and a later one gets only memory that
-the earlier ones can never need. So the earliest always proceeds, and after it the next.
+Reservations cannot deadlock. They are ordered by the start of their phases, and a later reservation gets only memory
+that the earlier reservations can never need. So the earliest always proceeds, and after it the next.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SMALL_BYTES = 1 << 20  # largest size in bytes of a reply that phases with a fi
 
 @dataclass(frozen=True)
 class Size:
-    """Bounds on the bytes of a reply's body: the least, and the most (``None``: as many as any message)."""
+    """Bounds on the size of a reply's body in bytes. A ``most`` of ``None`` stands for the limit on all messages."""
 
     least: int
     most: int | None
@@ -52,9 +52,10 @@ class Reservation:
     wanted
         Largest number of bytes that the phase holds at once.
     buffer
-        Share of ``wanted`` for replies that arrive before their turn; ``None``: all replies are held until the last.
+        Number of bytes of ``wanted`` for replies that arrive before their turn; ``None``: all replies are held until
+        the last has arrived.
     allowed
-        Largest bytes of each client's reply, if the budget leaves less than the schema permits.
+        Largest size of each client's reply in bytes, by client id, if the budget leaves less than the schema permits.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Reservation:
         Raises
         ------
         PayloadError
-            The reply is larger than its schema permits, or than the memory budget leaves for it.
+            If the reply is larger than its schema or the memory budget permits.
         """
         asked = self._sizes.get(client)
         if asked is not None and asked.most is not None and size > asked.most:
@@ -117,7 +118,7 @@ class Reservation:
         return any(not turn.done() and not self._has_turn(client, size) for client, (size, turn) in waiting)
 
     async def acquire(self, client: str, size: int) -> None:
-        """Wait until there is memory for a client's reply, and claim it.
+        """Wait until there is memory for a client's reply, and claim that memory.
 
         The call returns at once if the client already has a claim of this size, if the phase is over, or if a small
         reply is taken in order. A client that reconnects with a reply of another size loses its claim and waits again.
@@ -140,7 +141,7 @@ class Reservation:
                 self._memory_budget.grant()  # grant memory to replies that queued behind this reply
 
     def _has_turn(self, client: str, size: int) -> bool:
-        """Return True if a reply is next in order, or the buffer has space for it."""
+        """Return True if a client's reply is next in order, or if the buffer has space for the reply."""
         if self.buffer is None or self.held + size <= self.buffer:
             return True
         return next(iter(self._turns), None) == client
@@ -178,9 +179,9 @@ class MemoryBudget:
     Parameters
     ----------
     limit
-        Bytes of all replies in flight; ``None``: half of the machine's memory.
+        Largest number of bytes of all replies in flight; ``None``: half of the machine's memory.
     largest_message
-        Bytes of the largest reply for which the schema sets no bound.
+        Limit on the size of a message in bytes, which applies to replies whose schema sets no bound.
 
     Attributes
     ----------
@@ -205,12 +206,12 @@ class MemoryBudget:
         return self.limit - needed - sum(other.held for other in self.rooms[place:])
 
     def grant(self) -> None:
-        """Claim memory for waiting replies that fit, those of the earliest reservation first."""
+        """Claim memory for waiting replies that fit, beginning with the replies of the earliest reservation."""
         for room in self.rooms:
             room.grant()
 
     def room(self, phase: str, sizes: Mapping[str, Size], buffer: int | None = None) -> Reservation:
-        """Return the reservation of a phase.
+        """Create the memory reservation of a phase.
 
         Parameters
         ----------
@@ -219,12 +220,13 @@ class MemoryBudget:
         sizes
             Bounds on the bytes of each reply, by client.
         buffer
-            Bytes for replies that arrive before their turn; ``None``: all replies are held until the last.
+            Number of bytes for replies that arrive before their turn; ``None``: all replies are held until the last has
+            arrived.
 
         Raises
         ------
         SettingsError
-            The smallest possible replies exceed the budget.
+            If even the smallest replies that match the schema exceed the budget.
         """
         if buffer is None:
             return self._together(phase, sizes)

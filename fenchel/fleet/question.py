@@ -39,11 +39,11 @@ class Question:
     verify
         Function of a client id and its values that raises ``PayloadError`` if the values contradict each other.
     deadline
-        Seconds that the algorithm allows; ``None``: as the settings say.
+        Deadline that the algorithm gives, in seconds; ``None``: the deadline of the settings.
     min_replies
-        Quorum of the algorithm; ``None``: as the settings say.
+        Quorum that the algorithm gives; ``None``: the quorum of the settings.
     waits
-        True if the run may wait for the quorum beyond the deadline, as the settings say.
+        True if the run may wait for the quorum beyond the deadline, provided that the settings permit it.
     """
 
     phase: str
@@ -94,7 +94,7 @@ class Question:
 
     @cached_property
     def _shared_returns(self) -> dict[str, Spec] | None:
-        """Schema of a reply if it is the same for all clients, otherwise ``None``."""
+        """Schema of a reply if all clients have the same schema, otherwise ``None``."""
         if any(isinstance(each, Each) for each in self.returns.values()):
             return None
         returns: dict[str, Expected] = for_client(self.returns, "")
@@ -107,7 +107,7 @@ class Questioner(Protocol):
     network: Network
 
     async def exchange(self, question: Question, collector: Collector, /) -> list[str]:
-        """Send a request to its clients, wait, and return the ids of those whose replies count, in order.
+        """Send a request to its clients, wait for replies, and return the sorted ids of clients whose replies count.
 
         Raises
         ------
@@ -122,7 +122,7 @@ class Questioner(Protocol):
 
 
 def bodies(clients: Iterable[str], values: Mapping[str, Value | Each[Value]]) -> Iterator[tuple[str, Body]]:
-    """Yield each client id with the body of its instruction. A body that is the same for all is encoded once.
+    """Yield each client id with the body of its instruction. A body that is the same for all clients is encoded once.
 
     A ``KeyError`` for a client without a value is raised before the first body, so that no instruction has been sent.
     """

@@ -46,14 +46,14 @@ class Shortfall:
 
     @property
     def status(self) -> str:
-        """One line on what the run waits for."""
+        """One line that names the phase, the missing number of replies and the clients that can still answer."""
         return (
             f"round {self.round}, phase {self.phase!r}: waiting for {self.needed - self.answered} more, of "
             f"{self._missing()}"
         )
 
     def warning(self, saved: int | None) -> str:
-        """Return the warning for the log: the missing replies, what the run does now, and how to stop it.
+        """Return the warning for the log: missing replies, consequence for the run, and the way to stop the run.
 
         Parameters
         ----------
@@ -106,7 +106,7 @@ class Shortfalls:
             Function of one line on what the run waits for, called after each change. The line is empty when the run
             goes on.
         secure
-            Function that saves the run before the warning is logged, and returns the last round saved.
+            Function that saves the run before the warning is logged, and returns the number of the last round saved.
         """
         logging_now: set[asyncio.Task[None]] = set()
         try:

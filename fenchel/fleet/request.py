@@ -1,4 +1,4 @@
-"""An open request of one phase: the clients addressed, the replies received and those still awaited."""
+"""An open request of one phase: the clients addressed, the replies received and the clients still awaited."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ log = logging.getLogger("fenchel.server")
 
 
 def _check_nothing(client: str, values: Mapping[str, Value], finite: bool) -> None:
-    """Replace the check of a finished request, to which no further reply counts."""
+    """Accept any values, in place of the check of a finished request, to which no further reply counts."""
 
 
 def take_all_due(collector: Collector, room: Reservation) -> None:
-    """Pass all replies that are due to a collector, and free their memory, also if the collector fails."""
+    """Let a collector process all replies that are due, and free the memory of each, even if the collector fails."""
     while (client := collector.due) is not None:
         try:
             collector.take_due()
@@ -64,7 +64,7 @@ class Request:
     values
         Number of values in each reply; ``None``: any number.
     patience
-        Number of consecutive deadlines after which phases no longer wait for a client; ``None``: no limit.
+        Number of consecutive missed deadlines after which phases no longer wait for a client; ``None``: no limit.
     lacks
         Function that is called at the deadline if the quorum is missing and still possible, and again after each
         change. Its arguments are the request, its shortfall, and a bool that is true if a warning to the log is due.
@@ -73,7 +73,8 @@ class Request:
     Attributes
     ----------
     started_ns, posted_ns, ended_ns
-        Performance counter at the creation, after the last instruction was queued, and at the end; 0: not yet.
+        Stamps of the performance counter at the request's creation, after its last instruction was queued, and at its
+        end; 0: not yet.
     """
 
     def __init__(
@@ -138,13 +139,13 @@ class Request:
             self._wake()
 
     def interrupted(self, client: str) -> None:
-        """Register that the client's stream broke while its reply was arriving."""
+        """Register that the client's stream broke while its reply was arriving; after the deadline, drop the client."""
         if self._state.interrupted(client):
             self._settle(client)
         self._wake()
 
     def receive(self, call: Call, values: dict[str, Value]) -> None:
-        """Pass a reply that :attr:`check` has accepted to the collector."""
+        """Count a reply that :attr:`check` has accepted, and pass it to the collector."""
         member, _ = self._asked[call.client]
         self._state.received(call.client)
         call.end("counted")
@@ -166,7 +167,7 @@ class Request:
         )
 
     def fail(self, call: Call, reason: str, *, diverged: bool = False) -> None:
-        """Register the failure of a client; ``diverged`` marks values that are not finite."""
+        """Log the failure of a client, and stop waiting for it; ``diverged`` marks values that are not finite."""
         reason = plain(reason)
         log.warning(
             "round %d, phase %r: client %s failed: %s (its reply does not count)",
@@ -202,7 +203,7 @@ class Request:
         Parameters
         ----------
         min_replies
-            Quorum, capped at the number of clients addressed. 0 needs no reply.
+            Quorum, capped at the number of clients addressed; 0: no reply is required.
         setting
             Origin of the quorum, for messages.
 
@@ -214,7 +215,7 @@ class Request:
         Raises
         ------
         TooFewRepliesError
-            Fewer replies count than the quorum requires.
+            If fewer replies count than the quorum requires.
         """
         state, asked = self._state, len(self._asked)
         state.begin(_now(), max(min(min_replies, asked), 1) if min_replies else 0)
@@ -244,7 +245,7 @@ class Request:
         return sorted(state.answered)
 
     def _carry_out(self, decision: Decision) -> None:
-        """Stop waiting for the clients of a decision, and log those that are late or were kept out."""
+        """Close the calls of a decision's clients, log late and kept-out clients, and record missed deadlines."""
         for client in decision.suspected:
             self._leave(client)
         for client in decision.late:

@@ -45,7 +45,7 @@ class Decision:
     kept_out
         Clients for whose replies the server had no memory.
     is_short
-        True if the quorum is missing and still possible.
+        True if the deadline has passed and the quorum is missing, but can still be reached.
     tell
         True if a warning about the missing quorum is due.
     """
@@ -67,8 +67,9 @@ class RequestState:
     Attributes
     ----------
     deadline
-        Seconds for a reply, from when all clients were asked. A reply that has begun to arrive by then gets the same
-        time again. It starts when there is memory for the reply, because the server itself held it back until then.
+        Seconds for a reply, counted from when all clients were asked. A reply that has begun to arrive by then gets a
+        second deadline of the same length. The second deadline starts when there is memory for the reply, because until
+        then the server itself holds the reply back.
     waits
         True if the request waits for its quorum without limit.
     needed
@@ -106,7 +107,7 @@ class RequestState:
             self._suspected.add(client)
 
     def begin(self, now: float, needed: int) -> None:
-        """Start the deadline, after all clients were asked."""
+        """Start the deadline and set the quorum, after all clients were asked."""
         self._began, self.needed = now, needed
 
     def arriving(self, client: str) -> None:
@@ -118,7 +119,7 @@ class RequestState:
         self._room_since.setdefault(client, now)
 
     def interrupted(self, client: str) -> bool:
-        """Register that a reply broke off; return True if that ends the wait for it, after the deadline."""
+        """Register that a reply broke off. After the deadline, stop waiting for its client and return True."""
         self._arriving.discard(client)
         gone = self.awaited is Awaited.ARRIVING and client in self.waiting
         if gone:
@@ -126,19 +127,22 @@ class RequestState:
         return gone
 
     def received(self, client: str) -> None:
-        """Register a reply that counts."""
+        """Register a reply that counts, and stop waiting for its client."""
         self._forget(client)
         self.answered.append(client)
 
     def failed(self, client: str) -> None:
-        """Register the failure of a client."""
+        """Stop waiting for a client that has failed."""
         self._forget(client)
 
     # Decisions on the request
 
     @property
     def needs_decision(self) -> bool:
-        """True if the latest event can change the decision. Before the deadline, only the last reply can."""
+        """True if the latest event can change the decision.
+
+        Before the deadline, only the last reply can, unless the request awaits suspected clients.
+        """
         return not self.waiting or self.awaited is not Awaited.ALL or bool(self._suspected)
 
     @property
@@ -151,7 +155,7 @@ class RequestState:
         return now - self._began
 
     def next_wakeup(self, now: float) -> float:
-        """Return the time of the next decision if no event comes before."""
+        """Return the time at which the caller must decide again, unless an event requires a decision earlier."""
         if self.awaited is Awaited.ALL:
             return self._began + self.deadline
         ends = [end for end in map(self._end, self._arriving) if end > now]
@@ -161,7 +165,7 @@ class RequestState:
         return min(ends) if ends and min(ends) < math.inf else since + self.deadline
 
     def decide(self, now: float, *, holds_back: bool = False) -> Decision:
-        """Advance to the stage that is due, and return the clients that the request stops waiting for.
+        """Advance to the stage that is due, stop waiting for clients whose time is over, and return these clients.
 
         Parameters
         ----------
@@ -201,19 +205,24 @@ class RequestState:
         self._tell_at = now + self._pause if enough else now
 
     def _close(self, now: float) -> tuple[str, ...]:
-        """Enter the stage ``ARRIVING``: drop clients whose replies have not begun to arrive, and return them."""
+        """Enter the stage ``ARRIVING``, stop waiting for clients without an arriving reply, and return their ids."""
         self.awaited, self._extended_from, self._no_room_since = Awaited.ARRIVING, now, None
         return self._remove(self.waiting - self._arriving)
 
     def _end(self, client: str) -> float:
-        """Return the end of the second deadline of an arriving reply; infinity before there is memory for it."""
+        """Return the end of an arriving reply's second deadline; infinity while the reply has no memory."""
         return max(self._room_since.get(client, math.inf), self._extended_from) + self.deadline
 
     def _drop_suspected(self, holds_back: bool) -> tuple[str, ...]:
-        """Stop waiting for suspected clients, if all others have answered or begun to.
+        """Stop waiting for suspected clients, if the quorum is reached and all others have answered or begun to.
 
-        That includes suspected clients whose replies have begun to arrive. They may be late because of low bandwidth,
-        and replies of other clients may be held back until theirs are taken.
+        Suspected clients whose replies have begun to arrive are dropped, too. They may be late because of low
+        bandwidth, and replies of other clients may be held back until theirs are taken.
+
+        Returns
+        -------
+        tuple[str, ...]
+            Ids of the dropped clients, sorted.
         """
         # A cheap comparison of counts skips the set operations while the request still awaits other clients.
         if not self._suspected or len(self.waiting) - len(self._arriving) > len(self._suspected):
@@ -228,7 +237,8 @@ class RequestState:
     def _give_up_for_held(self, now: float) -> tuple[str, ...]:
         """Stop waiting for clients that hold back the replies of others, if those others are enough for the quorum.
 
-        Clients whose replies have not begun to arrive are dropped at once, stalled ones after their second deadline.
+        Clients whose replies have not begun to arrive are dropped at once, clients with stalled replies after their
+        second deadline. The ids of the dropped clients are returned.
         """
         away = self.waiting - self._arriving
         stalled = {client for client in self._arriving if self._end(client) <= now}
@@ -240,7 +250,7 @@ class RequestState:
         return ()
 
     def _is_time_to_tell(self, now: float) -> bool:
-        """Return True if a warning is due. Each pause between warnings is twice the one before, up to a limit."""
+        """Return True if a warning is due, and schedule the next. Each pause is twice the one before, up to a limit."""
         if now < self._tell_at:
             return False
         self._tell_at = now + self._pause
@@ -248,7 +258,7 @@ class RequestState:
         return True
 
     def _remove(self, clients: Collection[str]) -> tuple[str, ...]:
-        """Stop waiting for clients, and return them in order."""
+        """Stop waiting for clients, and return their ids, sorted."""
         gone = tuple(sorted(clients))
         for client in gone:
             self._forget(client)

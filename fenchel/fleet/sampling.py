@@ -31,7 +31,7 @@ def draw(
 ) -> Sequence[int]:
     """Draw the positions of the clients of a cohort.
 
-    If clients were lost and fewer are left than the sampler requires, all of them take part.
+    If clients were lost and fewer are left than the sampler requires, all clients that are left take part.
 
     :class:`FixedSize`, :class:`Fraction` and :class:`Weighted` have a number of places. Absent clients get only those
     places that the others leave. The other samplers draw absent clients like all others.
@@ -59,7 +59,7 @@ def draw(
     Raises
     ------
     SettingsError
-        The sampler requires more clients than the run ever had, or the weights are invalid.
+        If the sampler requires more clients than the run ever had, or the weights are invalid.
     """
     n = len(weights)
     if isinstance(sampler, AllClients):
@@ -105,7 +105,7 @@ class SmallCohortWarning:
     left: int | None = None
 
     def tell(self, sampler: Sampler, left: int, lost: int, t: int) -> None:
-        """Log that cohorts, or the number of groups, are smaller from round ``t`` on, unless already logged."""
+        """Log once for each ``left`` that, from round ``t`` on, cohorts are smaller or groups fewer than required."""
         if isinstance(sampler, Cyclic):
             what, wanted = "groups", sampler.groups
         elif isinstance(sampler, FixedSize) or (isinstance(sampler, Weighted) and not sampler.replacement):

@@ -65,10 +65,11 @@ def _room_for(total: Array) -> Array:
 class WeightedSum:
     """A weighted sum of arrays of one shape, term by term.
 
-    As long as all terms have the same weight of at least 1, they are added without it, and the total is multiplied at
-    the end: for large arrays a product takes longer than a sum. With a smaller weight, the sum without it might
-    overflow. From the first sparse term on, the sum keeps a coverage: for each entry, the weight of the terms that
-    held it.
+    As long as all terms have the same weight of at least 1, the unweighted terms are added, and the total is multiplied
+    by the weight at the end: for large arrays a product takes longer than a sum. With a weight below 1, the unweighted
+    sum might overflow.
+
+    From the first sparse term on, the sum keeps a coverage: for each entry, the weight of the terms that held it.
 
     Attributes
     ----------
@@ -84,7 +85,7 @@ class WeightedSum:
         self._coverage: Array | None = None
 
     def add(self, array: Array, weight: float = 1.0) -> None:
-        """Add a term, which must not change before the next term is added."""
+        """Add a dense term. The array must not change before the next term is added."""
         if self._coverage is not None:
             self.add_entries(slice(None), array, array.shape, weight)
             return
@@ -141,14 +142,14 @@ class WeightedSum:
         self._unit = 1.0
 
     def sum(self) -> Array:
-        """Return the sum. Later terms change the returned array."""
+        """Return the weighted sum. Later terms may change the returned array."""
         self._multiply()
         if not self._added.flags.writeable:
             self._total = self._added.copy()
         return self._added
 
     def mean(self) -> Array:
-        """Return the weighted mean, a new array."""
+        """Return the sum divided by the sum of the weights, as a new array."""
         if not self.weight:
             raise ZeroDivisionError("the weights add up to zero")
         total = self._added

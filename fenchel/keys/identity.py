@@ -27,7 +27,7 @@ _PSS = padding.PSS(mgf=padding.MGF1(SHA256()), salt_length=padding.PSS.DIGEST_LE
 
 
 def statement(purpose: str, *parts: str | bytes) -> bytes:
-    """Return the bytes to sign for a statement. They are unambiguous, because each part follows its length."""
+    """Return the bytes of a statement to sign, different for different statements, as each part follows its length."""
     encoded = [part.encode() if isinstance(part, str) else part for part in ("fenchel", purpose, *parts)]
     return b"".join(len(part).to_bytes(8, "big") + part for part in encoded)
 
@@ -54,7 +54,7 @@ class Identity:
         return self.credentials.certificate.decode(errors="replace")
 
     def sign(self, signed: bytes) -> bytes:
-        """Sign a statement by ECDSA, or by RSA-PSS with an RSA key, with SHA-256."""
+        """Return the signature of a statement, with SHA-256: by ECDSA, or with an RSA key by RSA-PSS."""
         key = serialization.load_pem_private_key(self.credentials.key, password=None)
         if isinstance(key, ec.EllipticCurvePrivateKey):
             return key.sign(signed, ec.ECDSA(SHA256()))
@@ -66,7 +66,7 @@ class Identity:
         )
 
     def check(self, name: str, certificate: str, signed: bytes, signature: bytes) -> None:
-        """Raise a ``CredentialError`` unless the client ``name`` has signed a statement."""
+        """Raise ``CredentialError`` unless client ``name`` signed a statement with the key of a trusted certificate."""
         leaf = self._trusted(name, certificate)
         key = leaf.public_key()
         try:
@@ -86,7 +86,7 @@ class Identity:
             ) from None
 
     def _trusted(self, name: str, certificate: str) -> x509.Certificate:
-        """Return the certificate if it is the other client's and from the authority that this client trusts."""
+        """Return the certificate of client ``name``; raise ``CredentialError`` if this client does not trust it."""
         try:
             leaf, *between = x509.load_pem_x509_certificates(certificate.encode())
             store = Store(x509.load_pem_x509_certificates(self.credentials.authority))

@@ -37,6 +37,11 @@ def pseudonyms(key: bytes, identifiers: Sequence[str]) -> NDArray[np.uint8]:
     -------
     NDArray[np.uint8]
         Pseudonyms, one row for each identifier, shape (n, 32).
+
+    Raises
+    ------
+    DataError
+        If two rows have the same identifier.
     """
     seen: dict[str, int] = {}
     for row, identifier in enumerate(identifiers, start=1):

@@ -1,6 +1,6 @@
 """Sealed boxes, which only the owner of an X25519 key can open.
 
-A box is an ephemeral public key, 32 bytes, followed by the ciphertext of ChaCha20-Poly1305. Its key comes from
+A box is an ephemeral public key, 32 bytes, followed by the ciphertext of ChaCha20-Poly1305. The cipher's key comes from
 HKDF-SHA256 over the agreement of the ephemeral key with the recipient's, as in HPKE's base mode (RFC 9180) and in
 libsodium's sealed boxes. The box does not authenticate its sender, who signs it (:mod:`fenchel.keys.identity`).
 """
@@ -26,7 +26,7 @@ _NONCE = bytes(12)  # constant nonce, because each key seals only one message
 
 
 def seal(message: bytes, recipient: bytes, context: bytes) -> bytes:
-    """Seal a message for the owner of a public key.
+    """Return a sealed box with a message for the owner of a public key.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def seal(message: bytes, recipient: bytes, context: bytes) -> bytes:
 
 
 def unseal(box: bytes, key: X25519PrivateKey, context: bytes) -> bytes:
-    """Open a box that :func:`seal` made."""
+    """Return the message in a box that :func:`seal` made; raise ``CredentialError`` if the box does not open."""
     if len(box) < PUBLIC_BYTES + _TAG_BYTES:
         raise CredentialError(f"a sealed box of {len(box)} bytes is too short{BEGIN_ANEW}")
     public, ciphertext = box[:PUBLIC_BYTES], box[PUBLIC_BYTES:]

@@ -71,7 +71,7 @@ class SecretExchange:
         self._folder = folder
         self._key = _kept_key(folder)
         self.secrets: Secrets | None = None
-        """Secrets of the run, once this client has them."""
+        """Secrets of the run; ``None`` until this client has them."""
         if folder is not None and (folder / _SECRETS).exists():
             self.secrets = Secrets.load(folder / _SECRETS)
 

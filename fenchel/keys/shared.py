@@ -1,7 +1,7 @@
 """Secrets that all clients of a federation share and the server must not have.
 
-They are one file, which ``fenchel keys`` makes and operators copy to every client. It has the Paillier key and the
-alignment key for pseudonyms of samples. Its owner can decrypt all that clients encrypt.
+The secrets are in one file, which ``fenchel keys`` makes and operators copy to every client. The file contains the
+Paillier key and the alignment key for pseudonyms of samples. An owner of the file can decrypt all that clients encrypt.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Secrets:
         return hashlib.sha256(_FINGERPRINT_PREFIX + public.id + self.alignment_key).hexdigest()[:32]
 
     def owner(self, backend: Backend = "gmp") -> KeyOwner:
-        """Return the object that encrypts and decrypts. All clients of a process share its tables."""
+        """Return the object that encrypts and decrypts on a backend. All clients of a process share its tables."""
         with self._making:  # the lock prevents several threads from each building tables of 38 MB
             if backend not in self._owners:
                 self._owners[backend] = key_owner(self.private_key, backend)
@@ -75,12 +75,12 @@ class Secrets:
     def generate(
         cls, bits: int = DEFAULT_BITS, implementation: Implementation = "fenchel", *, for_tests: bool = False
     ) -> Secrets:
-        """Make new secrets, with a Paillier key of an implementation."""
+        """Make new secrets, with a Paillier key of ``bits`` bits that an implementation makes."""
         key = generate(bits, implementation, for_tests=for_tests)
         return cls(key, secrets.token_bytes(ALIGNMENT_KEY_BYTES))
 
     def to_text(self) -> str:
-        """Return the content of the file."""
+        """Return the secrets as the text of their file."""
         fields = {
             "kind": SECRETS_KIND,
             "version": FORMAT_VERSION,
@@ -132,7 +132,7 @@ class Secrets:
 
     @classmethod
     def load(cls, path: Path) -> Secrets:
-        """Read a file of secrets."""
+        """Read a file of secrets; raise ``CredentialError`` if other users may read or change the file."""
         try:
             with path.open(encoding="ascii") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

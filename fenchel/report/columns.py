@@ -21,10 +21,10 @@ CLIENT_ACCURACY = {
     "worst tenth": "client_accuracy_worst_tenth",
     "mean": "client_accuracy_mean",
 }
-"""Figures of the clients' accuracies in one chart, with their labels."""
+"""Labels of the accuracies of clients that one chart shows, with their columns."""
 SPLITS = ("train", "test", "holdout")
 KINDS = {"loss": "Loss", "accuracy": "Accuracy", "auc": "AUC", "auc_error": "AUC error bound"}
-"""Figures in one chart for all splits, such as ``test_loss``, with the title of the chart."""
+"""Kinds of figures that one chart shows for all splits, such as ``loss`` for ``test_loss``, with the chart's title."""
 
 
 def column(table: pa.Table, name: str) -> Floats:
@@ -68,13 +68,13 @@ def until_over(calls: pa.Table) -> Floats:
 
 
 def figures(metrics: pa.Table) -> list[str]:
-    """Return the columns of the model's quality: those of the evaluation, then those of the algorithm."""
+    """Return the names of the columns of figures: first figures of the evaluation, then figures of the algorithm."""
     own = [name for name in metrics.column_names if name not in {*COUNTS, *SOCKETS, *TIMES, *FIGURES}]
     return [name for name in FIGURES if name in metrics.column_names] + own
 
 
 def objective(known: Collection[str]) -> str:
-    """Return the column of the objective: that of the evaluation, otherwise that of the algorithm.
+    """Return the name of the column of the objective, from the evaluation or otherwise from the algorithm.
 
     An algorithm that encrypts the model until the end can know its objective.
     """
@@ -103,15 +103,15 @@ def title(figure: str) -> str:
 
 
 def is_gap(figure: str) -> bool:
-    """Return whether a figure decreases to zero over many orders of magnitude, and needs a logarithmic axis."""
+    """Return True if a figure decreases to zero over many orders of magnitude, and needs a logarithmic axis."""
     return figure == "gap" or figure.endswith("_gap")
 
 
 def is_share(figure: str) -> bool:
-    """Return whether a figure is between 0 and 1, and is shown as a percentage."""
+    """Return True if a figure is between 0 and 1, and is shown as a percentage."""
     return figure.endswith("accuracy") or figure.startswith("client_accuracy_") or is_ranking(figure)
 
 
 def is_ranking(figure: str) -> bool:
-    """Return whether a figure measures the ranking of samples, of which small differences matter."""
+    """Return True if a figure measures the ranking of samples, so that small differences matter."""
     return figure.endswith(("_auc", "_auc_error", "_average_precision"))

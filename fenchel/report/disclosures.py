@@ -28,7 +28,7 @@ _Span: TypeAlias = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
 class _Part(BaseModel):
-    """Part of the file that the rows are made from; docs/run-folder.md describes all of it."""
+    """Base class of the parts of ``disclosures.json`` that the rows are made from (docs/run-folder.md)."""
 
     model_config = ConfigDict(strict=True)
 
@@ -100,15 +100,16 @@ class DisclosureRow:
     phase, way, name
         Phase of the message, its direction, and the name of the value.
     what
-        Type and size, as a range if they differ.
+        Type and size, as a range if sizes differ.
     form
-        Plaintext, noised or encrypted.
+        Form in which the value was sent: in clear, with noise, as pseudonyms, as ciphertext with its key, or in a
+        sealed box.
     readers
         Parties that could read the value.
     clients, rounds
-        Clients that sent or received the value, and rounds.
+        Clients that sent or received the value, and the range of rounds in which they did.
     times
-        Number of times that it was sent.
+        Number of times that the value was sent.
     """
 
     phase: str
@@ -123,7 +124,7 @@ class DisclosureRow:
 
 
 def load_disclosures(run: Path) -> dict[str, Any]:
-    """Read ``disclosures.json`` of a run, finished or not."""
+    """Read ``disclosures.json`` of a run, finished or not; raise ``CheckpointError`` if it is invalid."""
     path = RunFolder(run).disclosures
     try:
         found: dict[str, Any] = json.loads(path.read_text())
@@ -160,7 +161,7 @@ def disclosure_rows(account: dict[str, Any]) -> list[DisclosureRow]:
 
 
 def head_rows(account: dict[str, Any]) -> list[tuple[str, str, str, int]]:
-    """Return message, direction, fields set, and number of each kind of message header. Headers are never encrypted."""
+    """Return a row for each kind of message head: message, direction, fields that were set, number of transmissions."""
     return [
         (each["message"], _WAYS[each["direction"]], ", ".join(each["fields"]), each["times"])
         for each in account["heads"]

@@ -10,11 +10,11 @@ import numpy as np
 from fenchel.report.columns import Floats
 
 ZETA = 0.5
-"""Distinguishing coefficient of the paper. A smaller one gives more weight to the distance from the ideal."""
+"""Distinguishing coefficient of the paper. A smaller value gives more weight to the distance from the ideal."""
 
 
 def choose(costs: Floats, zeta: float = ZETA) -> int:
-    """Return the index of the largest grade, or the first of equal ones.
+    """Return the index of the trial with the largest grade, or the first of several such trials.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def choose(costs: Floats, zeta: float = ZETA) -> int:
 
 
 def normalised(costs: Floats) -> Floats:
-    """Return each criterion scaled to [0, 1], where 1 is the best trial, shape (n, m). Equal criteria become 1."""
+    """Return each criterion scaled to [0, 1], where 1 is the best trial, shape (n, m); all 1 if trials are equal."""
     worst, best = costs.max(axis=0), costs.min(axis=0)
     # Halve before subtracting, because the difference of two very large numbers could overflow.
     span = worst / 2 - best / 2
@@ -34,10 +34,10 @@ def normalised(costs: Floats) -> Floats:
 
 
 def grades(goodness: Floats, zeta: float = ZETA) -> Floats:
-    """Return the mean over the criteria of ``(d_min + zeta d_max) / (d + zeta d_max)``, shape (n,).
+    """Return each trial's grade, the mean over criteria of ``(d_min + zeta d_max) / (d + zeta d_max)``, shape (n,).
 
     ``d = 1 - goodness`` is the distance to an ideal trial; ``d_min`` and ``d_max`` are the smallest and the largest of
-    all.
+    all distances.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Index of run folders, with one line per run. It reads only small files, so that hundreds are listed at once."""
+"""Index of run folders, with one entry per run. Only small files are read, so that hundreds of runs are listed fast."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class IndexEntry:
     planned
         Number of rounds in the settings.
     objective, accuracy
-        Last known values.
+        Last known objective and accuracy.
     """
 
     id: str
@@ -71,23 +71,23 @@ class IndexEntry:
 
 
 def index(folder: Path) -> list[IndexEntry]:
-    """Return the runs of a folder, the newest first.
+    """Return the entries of the runs in a folder, the newest first.
 
     Raises
     ------
     CheckpointError
-        There is no such folder.
+        If there is no such folder.
     """
     return sorted(map(_entry, run_folders(folder)), key=lambda entry: (-entry.started, entry.id))
 
 
 def run_folders(folder: Path) -> Iterator[RunFolder]:
-    """Yield the run folders of a folder and of the sweeps in it, or the folder itself if it is a run folder.
+    """Yield the run folders in a folder and in its sweeps, or the folder itself if it is a run folder.
 
     Raises
     ------
     CheckpointError
-        There is no such folder.
+        If there is no such folder.
     """
     if not folder.is_dir():
         raise CheckpointError("the folder of runs does not exist; check the path", source=folder)
@@ -109,7 +109,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    """Return whether a folder has any file that only run folders have."""
+    """Return True if a folder has any file that only run folders have, or cannot be read."""
     folder = RunFolder(path)
     try:
         return any(
@@ -129,7 +129,7 @@ def _entry(folder: RunFolder) -> IndexEntry:
 
 
 def _started(folder: RunFolder) -> float:
-    """Return the time in the folder's name, or that of its last change if the name has none."""
+    """Return the time in the folder's name, or otherwise the time of the folder's last change; 0 if unknown."""
     try:
         if stamp := _STAMP.match(folder.id):
             return time.mktime(time.strptime(stamp[0], "%Y%m%d-%H%M%S"))

@@ -29,7 +29,7 @@ class Histogram:
     what
         ``total``: from queueing to the decoded reply. ``network``: time on the network in both directions.
     edges
-        Edges in seconds, shape (k + 1,), ten per decade.
+        Edges of the bins in seconds, shape (k + 1,), ten per decade.
     counts
         Number of answered calls in each bin, shape (k,), int64.
     p50, p90, p99

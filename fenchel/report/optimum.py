@@ -11,7 +11,7 @@ from fenchel.report import summary
 from fenchel.report.run import Run
 
 _NO_MATTER = ("objective.dtype", "objective.device", "objective.initial", "data.client_tests")
-"""Settings of the two sections that do not change the optimum of a run."""
+"""Settings in the sections ``objective`` and ``data`` that do not change the optimum of a run."""
 
 
 def optima_of(runs: Sequence[Run], given: Sequence[float]) -> list[float | None]:
@@ -67,7 +67,7 @@ def _problem(run: Run) -> dict[str, Any]:
 
 
 def _follows_the_division(data: Mapping[str, Any]) -> bool:
-    """Return whether the training samples depend on the partition, by holdouts or samples without a holder."""
+    """Return True if the training samples depend on the partition, by holdouts or samples without a holder."""
     partition = _section(data, "partition")
     return bool(
         data.get("holdout")
@@ -79,7 +79,7 @@ def _follows_the_division(data: Mapping[str, Any]) -> bool:
 
 
 def _is_drawn(data: Mapping[str, Any]) -> bool:
-    """Return whether the training samples depend on the seed."""
+    """Return True if the training samples depend on the seed."""
     entry = CATALOGUE.get(str(data.get("name")))
     published = entry is not None and entry.test > 0
     splits = not published and data.get("test_fraction") != 0 and data.get("test_seed") is None

@@ -78,7 +78,7 @@ class Predictor:
         return np.array(names)
 
     def prepared(self, data: Any) -> Matrix:
-        """Return prepared features of samples. Raises the errors of :meth:`predict`."""
+        """Return prepared features of samples; parameters and errors as for :meth:`predict`."""
         features, is_image = features_in_memory(data, self.preparation.columns)
         if features.shape[1] != self.preparation.features:
             raise DataError(

@@ -1,4 +1,4 @@
-"""Time until clients reconnected to a resumed run, and tables of the run without it.
+"""Time until clients reconnected to a resumed run, and tables of the run without this time.
 
 A restarted server sends instructions at once, before its clients have reconnected. The tables contain this time as
 absence in the first round after the restart. It is not a cost of the round, so it is subtracted here.
@@ -112,7 +112,7 @@ def away_of(calls: pa.Table) -> Floats:
 
 
 def _awaited(calls: pa.Table, away: Floats) -> Iterator[tuple[str, NDArray[np.int64], int]]:
-    """Yield the requests that a round waited for: kind, rows of counted replies, row of the last of these."""
+    """Yield the requests that a round waited for: kind, rows of counted replies, and row of the last counted reply."""
     ended = column(calls, "queued_unix") + until_taken(calls)
     counted = np.asarray(calls["outcome"].to_pylist(), dtype=object) == "counted"
     for kind in ("ask", "inspect"):
@@ -132,7 +132,7 @@ def _awaited(calls: pa.Table, away: Floats) -> Iterator[tuple[str, NDArray[np.in
 
 
 def _exchanges(calls: pa.Table, kind: str) -> Iterator[NDArray[np.int64]]:
-    """Yield the rows of each request of a kind: one phase, once for each client."""
+    """Yield the rows of each request of a kind. A request has one phase, and at most one row for each client."""
     open_rows: dict[str, tuple[list[int], set[str]]] = {}
     rows = zip(*(calls[name].to_pylist() for name in ("kind", "phase", "client")), strict=True)
     for row, (what, phase, client) in enumerate(rows):
@@ -149,14 +149,14 @@ def _exchanges(calls: pa.Table, kind: str) -> Iterator[NDArray[np.int64]]:
 
 
 def _shorter(calls: pa.Table, away: Floats, last: float) -> Floats:
-    """Return the seconds by which each reply to a request would have waited less for the last one."""
+    """Return the seconds by which each reply to a request would have waited less for the last reply."""
     ended = column(calls, "queued_unix") + until_taken(calls)
     shorter: Floats = np.minimum(np.maximum(last - away, 0.0), ended.max() - ended)
     return shorter
 
 
 def _without(table: pa.Table, less: Mapping[str, Floats]) -> pa.Table:
-    """Return a table with amounts subtracted from some columns, as far as it has them."""
+    """Return a table with amounts subtracted from some columns; columns that the table lacks are ignored."""
     for name, seconds in less.items():
         if name in table.column_names:
             values = column(table, name) - seconds

@@ -41,7 +41,7 @@ State = Literal["completed", "stopped", "unfinished"]
 
 
 class _Summary(BaseModel):
-    """Part of a run's summary that reports use; docs/run-folder.md describes all of it."""
+    """Part of ``summary.json`` that reports use (docs/run-folder.md)."""
 
     model_config = ConfigDict(strict=True)
 
@@ -71,7 +71,7 @@ class Run:
     Raises
     ------
     CheckpointError
-        The path is not a run folder.
+        If the path is not a run folder.
 
     Examples
     --------
@@ -107,7 +107,7 @@ class Run:
         Raises
         ------
         SettingsError
-            This version of Fenchel does not accept the settings.
+            If this version of Fenchel does not accept the settings.
         """
         return load(self._folder.settings)
 
@@ -254,7 +254,7 @@ class Run:
 
     @cached_property
     def steady(self) -> Steady:
-        """Both tables without the time that clients needed to reconnect to a restarted server."""
+        """Tables of rounds and instructions without the time that clients needed to reconnect to a restarted server."""
         return steady(self.metrics_table, self.calls_table)
 
     @cached_property
@@ -278,7 +278,7 @@ class Run:
     def metrics(self) -> Any:
         """Pandas ``DataFrame`` with a row for each round.
 
-        Without pandas it is :attr:`fenchel.Run.metrics_table`.
+        Without pandas the value is :attr:`fenchel.Run.metrics_table`.
         """
         return _frame(self.metrics_table)
 
@@ -286,7 +286,7 @@ class Run:
     def calls(self) -> Any:
         """Pandas ``DataFrame`` with a row for each instruction to a client.
 
-        Without pandas it is :attr:`fenchel.Run.calls_table`.
+        Without pandas the value is :attr:`fenchel.Run.calls_table`.
         """
         return _frame(self.calls_table)
 
@@ -294,7 +294,8 @@ class Run:
     def clients(self) -> Any:
         """Pandas ``DataFrame`` with a row for each client and round.
 
-        ``None`` if the algorithm has no figures of clients. Without pandas it is :attr:`fenchel.Run.clients_table`.
+        ``None`` if the algorithm has no figures of clients. Without pandas the value is
+        :attr:`fenchel.Run.clients_table`.
         """
         return None if self.clients_table is None else _frame(self.clients_table)
 
@@ -320,7 +321,7 @@ class Run:
         Raises
         ------
         CheckpointError
-            The run has no checkpoint of this version.
+            If the run has no checkpoint of this version.
         """
         path = self._folder.checkpoint
         try:
@@ -339,7 +340,7 @@ class Run:
         Raises
         ------
         CheckpointError
-            The run has no final model yet, or its file is damaged.
+            If the run has no final model yet, or its file is damaged.
         """
         return self._archive["model"]
 
@@ -354,7 +355,7 @@ class Run:
         Parameters
         ----------
         t : int
-            One of :attr:`fenchel.Run.kept_rounds`.
+            Number of the round, one of :attr:`fenchel.Run.kept_rounds`.
 
         Returns
         -------
@@ -364,7 +365,7 @@ class Run:
         Raises
         ------
         CheckpointError
-            The model was not kept, or its file is damaged.
+            If the model was not kept, or its file is damaged.
         """
         if t not in self.kept_rounds:
             raise CheckpointError(
@@ -405,7 +406,7 @@ class Run:
         Raises
         ------
         CheckpointError
-            The run has no final model yet, or its file is damaged.
+            If the run has no final model yet, or its file is damaged.
         """
         from fenchel.report.predictor import Predictor
 
@@ -433,11 +434,11 @@ class Run:
         Raises
         ------
         DataError
-            The samples do not fit the model.
+            If the samples do not fit the model.
         CheckpointError
-            The run has no final model yet, or its file is damaged.
+            If the run has no final model yet, or its file is damaged.
         SettingsError
-            The objective does not offer predictions.
+            If the objective does not offer predictions.
         """
         return self.predictor.predict(data)
 
@@ -457,12 +458,12 @@ class Run:
         Raises
         ------
         SettingsError
-            There are no probabilities: in regression, for hinge losses, or if the area under the ROC curve was
+            If there are no probabilities: in regression, for hinge losses, or if the area under the ROC curve was
             maximised.
         DataError
-            The samples do not fit the model.
+            If the samples do not fit the model.
         CheckpointError
-            The run has no final model yet, or its file is damaged.
+            If the run has no final model yet, or its file is damaged.
         """
         return self.predictor.predict_proba(data)
 
@@ -482,11 +483,11 @@ class Run:
         Raises
         ------
         SettingsError
-            The objective does not offer scores.
+            If the objective does not offer scores.
         DataError
-            The samples do not fit the model.
+            If the samples do not fit the model.
         CheckpointError
-            The run has no final model yet, or its file is damaged.
+            If the run has no final model yet, or its file is damaged.
         """
         return self.predictor.decision_function(data)
 
@@ -508,11 +509,11 @@ class Run:
         Raises
         ------
         SettingsError
-            The library is unknown or cannot represent the model.
+            If the library is unknown or cannot represent the model.
         MissingDependencyError
-            The library is not installed.
+            If the library is not installed.
         CheckpointError
-            The run has no final model yet, or its file is damaged.
+            If the run has no final model yet, or its file is damaged.
         """
         return self.predictor.model_for(library)
 
@@ -567,7 +568,7 @@ def values_of(text: str, path: Path) -> dict[str, Any]:
 
 
 def _table(path: Path) -> pa.Table:
-    """Read a table, or return an empty one if it has no rows yet."""
+    """Read a table and check its columns; return an empty table if there are no rows yet."""
     growing = path.with_suffix(".arrows")
     begun = growing.stat().st_size > 0 if growing.exists() else path.exists()
     if not begun:

@@ -23,9 +23,9 @@ class Stages:
     answered
         Number of answered calls.
     seconds
-        Means by the columns of ``STAGES``; nan if the run's table lacks the column.
+        Mean seconds by the columns of ``STAGES``; nan if the run's table lacks the column.
     whole
-        Mean time from queueing until the end of the request.
+        Mean seconds from queueing until the end of the request.
     """
 
     client: str

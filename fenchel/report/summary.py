@@ -25,11 +25,11 @@ _QUANTILES = ("compute", "encryption", "network")
 
 
 SHARES = (*PARTS, "unaccounted")
-"""Parts of a round in order, and the rest that none of them accounts for."""
+"""Parts of a round in order, and the unaccounted time."""
 
 Shares: TypeAlias = dict[str, float]
-"""Seconds by :data:`SHARES`. ``waiting`` of a round is the wait for replies that never came, and that of a client's
-calls the wait for the slowest client."""
+"""Seconds by :data:`SHARES`. For a round, ``waiting`` is the wait for replies that never came; for a client's calls,
+``waiting`` is the wait for the slowest client."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class RunTraffic:
     payload_down, payload_up
         Bytes of arrays from and to the server.
     wire_down, wire_up
-        Bytes of the frames that contain them.
+        Bytes of the frames that contain the arrays.
     socket_down, socket_up
         Bytes of the connections, counted by the operating system, with HTTP/2 and TLS; nan if unknown.
     """
@@ -67,7 +67,7 @@ class CallCosts:
     calls, answered, late, failed, unanswered
         Number of calls, in total and by outcome.
     total_p50, total_p90, compute_p50, compute_p90, encryption_p50, encryption_p90, network_p50, network_p90
-        Quantiles of the seconds of answered calls.
+        Medians and 90th percentiles over answered calls, in seconds.
     mean
         Mean seconds of the parts of answered calls, including the wait for the slowest client.
     """
@@ -134,17 +134,17 @@ def total_of(shares: Shares) -> float:
 
 
 def rounds_seconds(run: Run) -> float:
-    """Return the seconds of all rounds, without reconnections after restarts."""
+    """Return the seconds of all rounds, without the time of reconnection after restarts of the server."""
     return total_of(time_split(run.steady.metrics))
 
 
 def idle_seconds(metrics: pa.Table) -> float:
-    """Return the mean seconds that clients waited for the slowest one, over all rounds; nan if unknown."""
+    """Return the sum over rounds of the mean seconds that clients waited for the slowest one; nan if unknown."""
     return _of_known(np.sum, column(metrics, "idle_s"))
 
 
 def traffic(metrics: pa.Table) -> RunTraffic:
-    """Return the bytes of all rounds."""
+    """Return the bytes of all rounds. Socket bytes are nan if any round lacks them."""
     names = ("bytes_down", "bytes_up", "wire_down", "wire_up")
     sockets = (column(metrics, name) for name in ("socket_down", "socket_up"))
     return RunTraffic(
@@ -155,7 +155,7 @@ def traffic(metrics: pa.Table) -> RunTraffic:
 
 
 def own_calls(calls: pa.Table) -> pa.Table:
-    """Return the calls of the rounds, without those of the evaluation."""
+    """Return the calls of the rounds, without calls of the evaluation."""
     return calls.filter(pc.not_equal(calls["kind"], "inspect")) if "kind" in calls.column_names else calls
 
 
@@ -233,7 +233,7 @@ def headline(run: Run) -> dict[str, Any]:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Return the shortest unique name for each run: by its settings, its id without the date, or its id."""
+    """Return the shortest unique name for each run: the name in its settings, its id without the date, or its id."""
     given = [str(run.settings_values.get("name") or run.id) for run in runs]
     undated = [_DATE.sub("", run.id) for run in runs]
     return [

@@ -58,7 +58,7 @@ class Instruction:
     decode, take
         Seconds of the server for decoding and using the reply.
     answered
-        Whether the server received a reply in time, possibly a failure.
+        True if the server received a reply in time, possibly a failure.
     """
 
     client: str
@@ -93,7 +93,7 @@ class Step:
     rest
         Seconds from the last reply until ``ended``.
     overdue
-        Whether any client did not answer in time, so that a deadline may have ended the request.
+        True if any client did not answer in time, so that a deadline may have ended the request.
     """
 
     phase: str
@@ -119,9 +119,9 @@ class Step:
         return frozenset(each.client for each in self.instructions)
 
     def follows(self, earlier: Step) -> bool:
-        """Return whether this request began after the end of an earlier one, so that the server had waited for it.
+        """Return True if this request began after the server had waited for the end of an earlier one.
 
-        This is certain if they have a client in common, as a client has at most one open request. Otherwise timestamps
+        This is certain if both have a client in common, as a client has at most one open request. Otherwise timestamps
         decide.
         """
         if not earlier.is_awaited:
@@ -220,7 +220,7 @@ class Timeline:
 
 
 def _in_one_process(run: Run) -> bool:
-    """Return whether clients and server were one process, in which case there are no logs and no socket bytes."""
+    """Return True if clients and server were one process, which leaves no logs and no socket bytes."""
     logs = any((run.path / name).exists() for name in ("log.jsonl", "clients"))
     crossed = columns.column(run.calls_table, "socket_up")
     return not logs and not np.isfinite(crossed).any()
@@ -243,7 +243,7 @@ def _steps(calls: pa.Table, origin: float, away: Floats) -> list[tuple[int, Step
 
 
 def _occasions(rows: Sequence[dict[str, Any]]) -> Iterator[int]:
-    """Yield the number of the request of its phase to which each row belongs. A client is in each request once."""
+    """Yield for each row the number of its request. A request has one phase, and at most one row for each client."""
     occasion, of, seen = 0, ("", ""), set[str]()
     for row in rows:
         if (row["phase"], row["kind"]) != of or row["client"] in seen:

@@ -66,7 +66,7 @@ class SearchResult:
 
 
 def loss_column(known: Collection[str]) -> str:
-    """Return the column for the objective ``objective``."""
+    """Return the name of the column for the objective ``objective``."""
     return next((name for name in LOSSES if name in known), LOSSES[0])
 
 
@@ -100,7 +100,7 @@ def objective_value(run: Run, objective: str) -> float:
 
 
 def as_json(result: SearchResult) -> dict[str, Any]:
-    """Return the result for JSON."""
+    """Return the result as a dictionary that can be written as JSON."""
     return {
         "objectives": dict(result.objectives),
         "best": list(result.front),
@@ -120,7 +120,7 @@ def as_json(result: SearchResult) -> dict[str, Any]:
 
 
 def show(result: SearchResult, console: Console) -> None:
-    """Print completed trials, best first, then stopped and failed ones."""
+    """Print completed trials, the best trial first, then stopped and failed trials with their reasons."""
     best = (
         "the best trial" if len(result.objectives) == 1 else f"on the Pareto front, of which {result.chosen} is chosen"
     )
@@ -156,7 +156,7 @@ def _text(value: Any) -> str:
 
 
 def draw(result: SearchResult, path: Path) -> Path:
-    """Draw the first objective against the second, or against the number of the trial if there is only one."""
+    """Draw the first objective against the second or, without one, the number of the trial; return ``path``."""
     names = list(result.objectives)
     completed = [trial for trial in result.trials if trial.state.name == "COMPLETE"]
     y = np.array([trial.values[0] for trial in completed])

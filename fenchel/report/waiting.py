@@ -22,7 +22,7 @@ Number = TypeVar("Number", np.float64, np.int64)
 
 @dataclass(frozen=True)
 class Waiting:
-    """Map of c clients by m rounds, or of groups of these.
+    """Waiting times of c clients in m rounds, or of c groups of clients in m groups of rounds.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Waiting:
 
 
 def waiting_of(calls: pa.Table) -> Waiting:
-    """Return the map of all clients and rounds.
+    """Return the waiting times of all clients in all rounds.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def neighbours(size: int, most: int) -> Groups:
 
 
 def names_of(names: Sequence[str], groups: Groups, between: str) -> list[str]:
-    """Return a name for each group: that of its only member, or those of the first and last."""
+    """Return a name for each group: the name of its only member, or the names of its first and last members."""
     return [names[each[0]] if each.size == 1 else f"{names[each[0]]}{between}{names[each[-1]]}" for each in groups]
 
 

@@ -41,7 +41,7 @@ class WallTime:
 
     @property
     def total(self) -> float:
-        """Sum of all parts."""
+        """Sum of all parts in seconds."""
         return math.fsum(getattr(self, field.name) for field in fields(self))
 
     def parts(self) -> dict[str, float]:

@@ -84,11 +84,11 @@ class Checkpoint:
         return _is_large(self.values)
 
     def state(self, kind: type[Any]) -> Any:
-        """Rebuild the algorithm's state."""
+        """Return the algorithm's state, rebuilt from the values."""
         return thaw(kind, self.values)
 
     def restore(self) -> dict[str, ClientRecord]:
-        """Rebuild the client records. Their next sequence numbers are above all that were ever sent."""
+        """Return the client records with their unconfirmed promises; new sequence numbers exceed all used before."""
         members = {}
         for index, (name, kept) in enumerate(sorted(self.members.items())):
             members[name] = ClientRecord(
@@ -213,7 +213,7 @@ def take(run: str, t: int, epoch: int, state: DataclassInstance, members: Mappin
 
 
 def _copied(values: dict[str, Value], memory: dict[str, Value]) -> dict[str, Value]:
-    """Copy values, arrays into those of ``memory`` if they fit, as allocating new pages costs more than the copy."""
+    """Return copies of values. An array of ``memory`` that fits is reused, as new pages cost more than the copy."""
     copies: dict[str, Value] = {}
     for name, value in values.items():
         place = memory.get(name)
@@ -279,12 +279,12 @@ _LAST_IS_LEFT = "or continue from the last checkpoint, which is intact, with --r
 
 
 def newest(folder: RunFolder) -> Checkpoint:
-    """Return the last checkpoint of a run, or the previous one if the last one is damaged.
+    """Return the last checkpoint of a run. If it is damaged, replace it by the previous one, and return that one.
 
     Raises
     ------
     CheckpointError
-        No checkpoint was written, or none is usable.
+        If no checkpoint was written, or none is usable.
     """
     try:
         return load(folder.checkpoint)
@@ -300,7 +300,10 @@ def newest(folder: RunFolder) -> Checkpoint:
 
 
 def before_last(folder: RunFolder) -> Checkpoint:
-    """Return the previous checkpoint, which replaces the last one. That is renamed to ``checkpoint/damaged``."""
+    """Replace the last checkpoint by the previous one, and return it, with a new epoch.
+
+    The last checkpoint is renamed to ``checkpoint/damaged``.
+    """
     try:
         found = load(folder.previous_checkpoint)
     except CheckpointError as damage:

@@ -50,7 +50,7 @@ _COME_BACK = "start this client again when the server is available"
 
 
 class Coordinator:
-    """One run on the server: it gathers clients, conducts rounds, and writes the run folder.
+    """Coordinator of one run on the server, which gathers clients, conducts rounds and writes the run folder.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class Coordinator:
     # Course of the run
 
     async def conduct(self, revoked: Callable[[bytes], str] = lambda certificate: "") -> Summary:
-        """Conduct the run, and return its summary, which the run folder also contains.
+        """Conduct the run, queue the farewells to its clients, and write and return its summary.
 
         Parameters
         ----------
@@ -271,8 +271,8 @@ class Coordinator:
     async def _end(self, rounds: Rounds | None, seconds: float, reason: str, told: str | None) -> Summary:
         """End the run: send farewells to the clients, and write the summary.
 
-        ``reason`` is empty if the run is complete. Clients receive a reason without paths of the server's files, or no
-        farewell at all if that is ``None``, as if the server had been killed.
+        ``reason`` is empty if the run is complete. Clients receive a reason without paths of the server's files. If
+        their reason is ``None``, they receive no farewell, as if the server had been killed.
         """
         done = 0 if rounds is None else rounds.done
         figures = {} if rounds is None else {k: v for k, v in rounds.figures.items() if not math.isnan(v)}
@@ -303,7 +303,7 @@ class Coordinator:
                 await until_written(what, write, self._throttled_log)
 
     async def farewells(self, patience: float = 5.0) -> None:
-        """Wait until every connected client has received its farewell, for at most ``patience`` seconds."""
+        """Wait for the farewells to connected clients, at most ``patience`` seconds, and save the disclosure record."""
         await self.admission.farewells(patience)
         # The record must also contain replies that arrived while farewells were sent.
         await self._write("the disclosure record", self.disclosures.save_news)
@@ -317,12 +317,12 @@ def open_resumed(folder: RunFolder, *, previous: bool = False) -> Checkpoint:
     folder
         Run folder.
     previous
-        True for the checkpoint before the last one, even if the last one is intact.
+        True to resume from the previous checkpoint, which then replaces the last one, even if the last one is intact.
 
     Raises
     ------
     CheckpointError
-        No checkpoint is usable, or it belongs to another run.
+        If no checkpoint is usable, or it belongs to another run.
     """
     found = checkpoints.before_last(folder) if previous else checkpoints.newest(folder)
     if found.run != folder.id:

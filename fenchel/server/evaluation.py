@@ -1,7 +1,7 @@
 """Evaluation of the current model, on the server's test set and on the training data.
 
-If clients hold whole samples, they evaluate the model on their shards. Their sums give the training objective, and
-their single values the spread over clients.
+If clients hold whole samples, they evaluate the model on their shards. The sums of their values give the training
+objective, and the values themselves the spread over clients.
 
 The area under the ROC curve (AUC) is not a sum over samples. If the settings ask for it, clients send histograms of
 their scores, from which the AUC of all samples is known up to an error. :mod:`fenchel.common.objectives.score_groups`
@@ -120,7 +120,7 @@ class Evaluator:
         return t % self.settings.evaluation.every == 0 or t == self.settings.rounds
 
     async def evaluate(self, model: Vector) -> dict[str, float]:
-        """Return the figures named in ``FIGURES``; those that the settings do not ask for are nan.
+        """Evaluate a model, and return the figures named in ``FIGURES``; figures that are not computed are nan.
 
         The objective is the mean loss over all training samples, plus the penalty and the regulariser h. It is exact,
         whether it comes from the clients' sums or from the server's own pass over the data set.
@@ -202,9 +202,9 @@ class Evaluator:
         return figures
 
     def _verify_groups(self, bins: int, least: int, client: str, reply: Values) -> None:
-        """Raise ``PayloadError`` unless a client's histograms are valid and hold all its samples.
+        """Raise ``PayloadError`` unless a client's histograms are valid and hold all samples of the client.
 
-        They are empty if scores are not finite.
+        Histograms are empty if scores are not finite.
         """
         described = self.fleet.members[client].shard
         assert described is not None

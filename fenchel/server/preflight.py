@@ -49,7 +49,7 @@ def check_run(settings: RunSettings, source: DataSource | None, clients: int | N
     Raises
     ------
     SettingsError, DataError
-        The run is not possible.
+        If the run is not possible.
     """
     if settings.differential_privacy is not None:
         require_library()
@@ -106,7 +106,7 @@ def build_half(
     Raises
     ------
     SettingsError
-        The algorithm cannot use the objective's optimiser, or the half refuses the settings.
+        If the algorithm cannot use the objective's optimiser, or the server half refuses the settings.
     """
     objective = build_objective(settings.objective, no_samples(*shape))
     model = initial_model(settings.objective, *shape, settings.seed)
@@ -150,7 +150,7 @@ def _check_optimizer(settings: RunSettings, objective: Objective, model: Vector)
 
 
 def no_samples(features: int, classes: int) -> Shard:
-    """Return a shard without samples, of a problem with these features and classes."""
+    """Return a shard without samples, of a problem with these numbers of features and classes."""
     return Shard(
         np.empty((0, features)),
         np.empty(0, np.int64 if classes else np.float64),

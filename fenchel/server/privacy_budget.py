@@ -39,7 +39,7 @@ class PrivacyBudget:
     facts
         Public facts of each client that determine its noise, by client id.
     releases
-        Noise and sampling of each client's uploads, by client id.
+        Noise multiplier and sampling rate of each client's uploads, by client id.
     uploads
         Number of uploads that each client was asked for, by client id.
     names
@@ -144,7 +144,7 @@ class PrivacyBudget:
         }
 
     def groups(self) -> list[dict[str, object]]:
-        """Return one row for all clients of equal noise and sampling, with the largest privacy loss of any of them."""
+        """Return a row for each group of clients with equal noise and sampling, with their largest privacy loss."""
         alike: dict[Release, list[str]] = {}
         for client, release in self.releases.items():
             alike.setdefault(release, []).append(client)
@@ -175,5 +175,5 @@ class PrivacyBudget:
 
 
 def _finite(epsilon: float) -> float | None:
-    """Return an epsilon for a JSON file, which has no infinity; ``None`` stands for no guarantee."""
+    """Return an epsilon for a JSON file, which has no infinity; ``None``: epsilon is infinite, without a guarantee."""
     return epsilon if math.isfinite(epsilon) else None

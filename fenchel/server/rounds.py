@@ -43,7 +43,7 @@ _ZIP64_BYTES = 1 << 30  # size in bytes above which the archive needs ZIP64, who
 
 @dataclass(kw_only=True)
 class Rounds:
-    """The rounds of a run.
+    """Rounds of a run, with the objects that conduct, evaluate, record and save them.
 
     Attributes
     ----------
@@ -185,7 +185,7 @@ class Rounds:
             self.saving.keep(t, self.algorithm.state)
 
     async def _train(self, t: int) -> None:
-        """Run one round of the algorithm, and report clients that have used up their privacy budgets in it."""
+        """Run one round of the algorithm, and log the number of clients that have used up their privacy budgets."""
         fleet = self.fleet
         self.begins(t)
         self.observer.round_begun(t)
@@ -204,7 +204,7 @@ class Rounds:
         fleet.check_lost()
 
     async def _evaluate(self, t: int) -> dict[str, float]:
-        """Return the figures of the model after a round; empty if no evaluation is due or the model is hidden."""
+        """Evaluate the model after a round, and return its figures; empty if none is due or the model is hidden."""
         if not (self.evaluator.is_due(t) and self.algorithm.model_is_known):
             return {}
         self.figures, self._evaluated = await self.evaluator.evaluate(self.algorithm.model), t
@@ -229,7 +229,7 @@ class Rounds:
         self.observer.round_ended(row)
 
     async def _finish(self) -> None:
-        """Finish the algorithm, and evaluate the final model unless the last evaluation was of the same one."""
+        """Finish the algorithm, and evaluate the final model unless the last evaluation was of the same model."""
         fleet, algorithm = self.fleet, self.algorithm
         # Compare digests of the models: the server may lack the memory for a second large model.
         known = algorithm.model_is_known and self._evaluated == self.done
@@ -256,7 +256,13 @@ class Rounds:
         self.disclosures.save()
 
     async def close(self, *, completed: bool) -> None:
-        """Close the tables, for good if the run is complete, otherwise so that a resumed run can continue them."""
+        """Wait for the save in progress, record the last round, and close the tables.
+
+        Parameters
+        ----------
+        completed
+            True to convert the tables to Parquet files, False to leave them for a resumed run.
+        """
         await self.saving.close()
         try:
             self.note.settle()
@@ -274,7 +280,7 @@ def _digest(model: Vector) -> bytes:
 
 
 def save_model(path: Path, arrays: Mapping[str, NDArray[Any]], *, private: bool) -> None:
-    """Write a model as NPZ, atomically. Equal models give identical bytes, as the archive contains no timestamps.
+    """Write a model as NPZ, atomically. Equal models give equal bytes, as all timestamps in the archive are fixed.
 
     Parameters
     ----------

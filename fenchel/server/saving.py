@@ -1,4 +1,4 @@
-"""The writer of a run's checkpoints, off the critical path, and at the latest when the run has to wait."""
+"""The writer of a run's checkpoints, which works in the background, and writes at the latest when the run waits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def until_written(what: str, write: Callable[[], Awaitable[None] | None], 
     what
         Name of the file, for the log.
     write
-        Function that writes it, and leaves nothing half done if it fails.
+        Function that writes the file, and leaves no partial file if it fails.
     throttled_log
         Log for the warnings.
     """
@@ -158,9 +158,9 @@ class Saving:
         self._keep_from = time.perf_counter() + spent * (1 / _KEEPING_SHARE - 1)
 
     async def secure(self) -> int | None:
-        """Write the snapshot, as the run may wait for long now, and return the number of the last round saved.
+        """Write the snapshot that is kept in memory, if any, and return the number of the last round saved.
 
-        An error is logged, and raised by the next :meth:`save`.
+        The run may have to wait for long after this call. An error is logged, and raised by the next :meth:`save`.
         """
         await self._idle()
         snapshot, self._kept = self._kept, None
@@ -172,7 +172,7 @@ class Saving:
         return self.saved
 
     async def close(self) -> None:
-        """Wait for the save in progress, and begin no further one.
+        """Wait for the save in progress, and prevent further ones.
 
         A thread cannot be stopped, and a later writer of the same file would collide with it.
         """

@@ -138,7 +138,7 @@ def test_a_hospital_that_joins_later_counts_as_the_others_also_after_a_kill(
     assert federation.clients[LATE].wait(60) == JoinRefusedError.exit_code
     said = federation.says(LATE)
     assert "Traceback" not in said
-    assert "has features 4, but client client-000 has 5; all clients need the same" in said
+    assert "has 4 features, but client client-000 has 5; all clients need the same" in said
     federation.start_hospital(3)  # its file is mended
     wait_until(lambda: "4 of 4 clients ready" in federation.says("server"), "the admission")
     federation.goes_on()

@@ -22,7 +22,7 @@ class Budget:
     accountant
         Accountant that computes epsilon.
     scope
-        Description of the uploads for error messages, unless they are those of one run.
+        Description of the uploads for error messages; empty for the uploads of one run.
     releases
         Number of charges by kind of release.
     """
@@ -41,7 +41,7 @@ class Budget:
         return self.releases.total()
 
     def check(self, what: str, release: Release) -> None:
-        """Raise an error if another upload exceeds the budget."""
+        """Raise ``BudgetSpentError`` if another upload exceeds the budget."""
         if self.cap is None or self._fits(self.cap, release):
             return
         after = self.accountant.epsilon(self.releases + Counter([release]), self.delta)
@@ -55,7 +55,7 @@ class Budget:
             )
 
     def _fits(self, cap: float, release: Release) -> bool:
-        """Return whether another upload fits. Powers of two are tried, so that few epsilons are computed."""
+        """Return True if another upload fits. To save time, only powers of two are tried as numbers of uploads."""
         count = self.releases[release]
         others = self.uploads - count
         if self._known is not None and self._known[:2] == (release, others) and count < self._known[2]:

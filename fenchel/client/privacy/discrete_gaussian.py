@@ -23,7 +23,10 @@ from numpy.typing import NDArray
 LARGEST_SCALE = 2.0**46
 """Largest block length; the bounds of 64 such blocks are exact in float64."""
 _MARGIN = 2.0**-40
-"""Bound on the relative error of an acceptance probability in float64, which is below 2^-43 for those above 2^-64."""
+"""Bound on the relative error of an acceptance probability in float64.
+
+For probabilities above 2^-64, the error is below 2^-43.
+"""
 _AT_ONCE = 1 << 13
 """Number of proposals in a batch, whose arrays fit into the processor's cache."""
 
@@ -32,7 +35,7 @@ def discrete_gaussian(key: bytes, scale: float, count: int, *, margin: float = _
     """Return independent samples of the discrete Gaussian distribution.
 
     A proposal is ``x = 2^m V + U`` with a random sign, where ``2^m <= r < 2^(m+1)``, ``V`` is geometric with
-    probabilities ``2^-(V+1)``, and ``U`` uniform in ``{0, ..., 2^m - 1}``. It is accepted with probability
+    probabilities ``2^-(V+1)``, and ``U`` uniform in ``{0, ..., 2^m - 1}``. The proposal is accepted with probability
     ``exp(-x²/2r²) 2^V / B``, where ``B`` bounds the numerator. Blocks from the 64th on are omitted, as they begin at
     32 standard deviations and have a probability below 1e-200.
 
@@ -41,16 +44,17 @@ def discrete_gaussian(key: bytes, scale: float, count: int, *, margin: float = _
     key
         32 secret bytes, used as a key of ChaCha20. They must not be used for anything else.
     scale
-        ``r``, from 1 to 2^46, which is close to the standard deviation.
+        Parameter ``r`` of the distribution, from 1 to 2^46. The standard deviation is close to it.
     count
-        Number of samples. The first samples do not depend on it.
+        Number of samples. A larger number leaves the first samples unchanged.
     margin
-        Relative distance to an acceptance probability below which exact arithmetic decides. It changes only the speed.
+        Relative distance to an acceptance probability below which exact arithmetic decides. A larger margin only takes
+        more time.
 
     Returns
     -------
     NDArray[np.int64]
-        Shape (count,), int64.
+        Samples, shape (count,).
     """
     if not 1 <= scale <= LARGEST_SCALE:
         raise ValueError(f"scale must lie between 1 and 2^46, given {scale!r}")
@@ -103,7 +107,7 @@ class _Acceptance:
             return gmpy2.mul_2exp(gmpy2.exp(exponent), magnitude >> self.shift)
 
     def decide(self, number: int, magnitude: int, word: int) -> bool:
-        """Return whether a uniform number whose first 64 bits are ``word`` lies below the acceptance probability.
+        """Return True if a uniform number whose first 64 bits are ``word`` lies below the acceptance probability.
 
         Further bits come from the proposal's own keystream, until the result is certain.
         """

@@ -184,7 +184,7 @@ class Account:
     state: Path | None
 
     def opened(self, cap: float | None, delta: float) -> PolicyLedger | None:
-        """Open the policy's ledger, and add charges that only the ledgers of runs below :attr:`state` have."""
+        """Open the policy's ledger, if it has a file, and add charges that only the ledgers of runs contain."""
         if self.path is None:
             return None
         runs = {run.name: Ledger(run / self.client / LEDGER, self.client) for run in self._runs()}
@@ -201,7 +201,7 @@ class Account:
 
 
 class PolicyLedger:
-    """Ledger over all runs of a client with a policy, which enforces the policy's budget.
+    """Ledger that enforces the budget of a client's policy over all runs.
 
     Charges count if they are of the same client, whatever its data were, or of the same data, whatever the client's id
     was. A data file with one more sample thus does not have a new budget. Several clients and processes may share
@@ -250,12 +250,12 @@ class PolicyLedger:
 
     @contextlib.contextmanager
     def charging(self, entry: dict[str, Any], release: Release) -> Iterator[dict[str, Any]]:
-        """Charge an upload at the end of the block, in which the run's ledger is written.
+        """Check the budget, and charge an upload at the end of the ``with`` block, which writes the run's ledger.
 
         Yields
         ------
         dict[str, Any]
-            Fields for the entry of the run's ledger: the length of this ledger.
+            Fields for the entry of the run's ledger: path and length of this ledger.
         """
         with self._file.held():
             if entry["payload"] not in self:
@@ -290,7 +290,7 @@ class PolicyLedger:
 
 
 def _release(entry: Mapping[str, Any], fields: set[str]) -> Release:
-    """Return the release of an entry."""
+    """Return the release of an entry; raise ``ValueError`` if the entry has other fields than ``fields``."""
     if entry.keys() != fields:
         raise ValueError(f"expected {sorted(fields)}, found {sorted(entry)}")
     return Release(entry["noise_multiplier"], entry["sampling_rate"])

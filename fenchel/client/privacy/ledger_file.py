@@ -34,7 +34,7 @@ class LedgerFile:
     take
         Callback for each entry that is read, which raises ``ValueError`` or ``TypeError`` for invalid ones.
     shared
-        Whether several processes use the file.
+        True if several processes use the file.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class LedgerFile:
             self.append(None)
 
     def append(self, entry: dict[str, Any] | None) -> None:
-        """Append an entry, if any, after a header in a new file, and return once it is on disk."""
+        """Append an entry, if any, and return once it is on disk. A new file begins with the header."""
         if self.path is None:
             return
         lines = b""
@@ -136,7 +136,7 @@ class LedgerFile:
         )
 
     def _read(self, path: Path) -> None:
-        """Read the lines after those already read."""
+        """Read and check the lines after those already read, and repair an incomplete last line."""
         try:
             with path.open("rb") as file:
                 if file.seek(0, os.SEEK_END) < self._size:
@@ -157,7 +157,7 @@ class LedgerFile:
             self._mend(path, rest)
 
     def _mend(self, path: Path, rest: bytes) -> None:
-        """Complete a last line that lacks only its newline, and remove one that a crash left incomplete.
+        """Complete a last line that lacks only its newline, or remove a last line that a crash left incomplete.
 
         A payload is sent only after its line is complete, so an incomplete line charges none.
         """

@@ -59,12 +59,12 @@ class Policy(Section):
 
     @property
     def wants_noise(self) -> bool:
-        """Requirement of noise, which all policies have but those that require only encryption."""
+        """True if the policy requires noise, as all policies do except those that require only encryption."""
         return not self._wants_encryption or not self.model_fields_set <= _OF_ENCRYPTION
 
     @property
     def _wants_encryption(self) -> str:
-        """Return the key that requires encryption, with its value; empty if there is none."""
+        """Key that requires encryption, with its value; empty if no key does."""
         if self.encryption == "required":
             return "encryption: required"
         return "protect_primal: true" if self.protect_primal else ""
@@ -79,12 +79,12 @@ class Policy(Section):
         algorithm
             Settings of the run's algorithm.
         evaluates
-            Whether the client sends exact losses of models that the server chooses.
+            True if the client sends exact losses of models that the server chooses.
 
         Raises
         ------
         SettingsError
-            Lists each value of the run that the policy does not accept, and the required one.
+            If the policy does not accept a value of the run. The message lists all such values and the required ones.
         """
         wanted = []
         if evaluates and self._wants_encryption:
@@ -138,7 +138,7 @@ class Policy(Section):
         Raises
         ------
         SettingsError
-            Lists each value of the run that the policy does not accept, and the required one.
+            If the policy does not accept a value of the run. The message lists all such values and the required ones.
         """
         wanted = []
         if asked.mechanism not in self.mechanisms:
@@ -178,7 +178,7 @@ def _any(allowed: tuple[str, ...]) -> str:
 
 
 def load_policy(path: Path) -> Policy:
-    """Read a policy from a YAML file."""
+    """Read a policy from a YAML file. A relative path of its ledger is resolved from the folder of the file."""
     try:
         values: Any = yaml_value(path.read_text())
     except OSError as error:

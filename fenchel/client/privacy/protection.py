@@ -52,12 +52,12 @@ class Protection:
 
     @property
     def clip_gradient(self) -> float | None:
-        """Bound G to which the gradient of each sample is clipped."""
+        """Bound G to which the gradient of each sample is clipped; ``None``: the upload is clipped instead."""
         return None if self.privacy.mechanism == "clip-update" else self.privacy.clip
 
     @property
     def clip_update(self) -> float | None:
-        """Bound C to which an upload is clipped, as a difference from the model at the start of the round."""
+        """Bound C on an upload's difference from the round's initial model; ``None``: gradients are clipped."""
         return self.privacy.clip if self.privacy.mechanism == "clip-update" else None
 
     @property
@@ -86,7 +86,7 @@ class Protection:
         values
             Values to send, shape (k,).
         t
-            Round.
+            Number of the round.
         name
             Name of the vector among those of a round.
         sensitivity
@@ -124,7 +124,7 @@ class Protection:
         return noised
 
     def rounding(self, values: Vector, largest: float) -> float:
-        """Return the increase of the sensitivity by rounding, as the sensitivity is that of real arithmetic.
+        """Return the increase of the sensitivity by rounding, because the sensitivity itself assumes exact arithmetic.
 
         Two runs that differ in one sample round differently in each coordinate of each step, by a few units in the last
         place. This is negligible unless the model, a dual variable or a control variate is very large, or its dtype
@@ -154,7 +154,10 @@ def protection_of(
     policy: Policy | None = None,
     account: Account | None = None,
 ) -> Protection | None:
-    """Return the differentially private mechanism of a client in a run, or ``None`` for a run without one.
+    """Create the differentially private mechanism of a client in a run, with its ledger and secret.
+
+    A run without such a mechanism gives ``None``.
+
 
     Parameters
     ----------
@@ -214,7 +217,7 @@ def protection_of(
 
 
 def _policy_ledger(client: str, policy: Policy | None, account: Account | None) -> PolicyLedger | None:
-    """Open the ledger over all runs of a client with a policy, if there is a folder for it."""
+    """Open the ledger over all runs of a client; ``None`` without a policy or a place for the ledger."""
     if policy is None:
         return None
     opened = None if account is None else account.opened(policy.maximum_epsilon, policy.delta)

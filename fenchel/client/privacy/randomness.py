@@ -1,9 +1,9 @@
 """Secret random numbers of a client, on which its differential privacy rests.
 
-They are derived from a secret that the client draws from the operating system once per run. Each draw is keyed by its
-purpose *and* by its subject: the values that it protects, or the instruction that it answers. A retry of the same work
-therefore gives the same bytes, so that a server cannot average the noise out. Other work gets other noise, so that a
-server cannot subtract it (docs/specifications/fedpdm.md, section 2.1, rules 4 and 6).
+The numbers are derived from a secret that the client draws from the operating system once per run. Each draw is
+keyed by its purpose *and* by its subject: the values that it protects, or the instruction that it answers. A retry of
+the same work therefore gives the same bytes, so that a server cannot average the noise out. Other work gets
+other noise, so that a server cannot subtract it (docs/specifications/fedpdm.md, section 2.1, rules 4 and 6).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PrivateRandomness:
         return cls(secret)
 
     def derived(self, context: str) -> PrivateRandomness:
-        """Derive another source from the secret and the context, which is as secret as this one."""
+        """Return another source of random numbers, as secret as this one, derived from the secret and a context."""
         return PrivateRandomness(self._key("derived", context))
 
     def generator(self, *context: str | int | bytes) -> np.random.Generator:

@@ -16,14 +16,14 @@ _DRIFT = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Estimate of the server's clock minus the client's.
+    """Estimate of a client's clock offset: the time of the server's clock minus the time of the client's.
 
     Attributes
     ----------
     ns
         Offset in nanoseconds.
     error_ns
-        Bound on the error in nanoseconds, valid unless a clock was set meanwhile.
+        Bound on the absolute error of ``ns`` in nanoseconds, valid unless a clock was set after the messages used.
     """
 
     ns: int
@@ -36,7 +36,7 @@ class _Bound:
     when: int
 
     def slack(self, now: int) -> int:
-        """Return the nanoseconds by which drift may have loosened the bound."""
+        """Return the nanoseconds by which clock drift may have loosened the bound until ``now``."""
         return int(abs(now - self.when) * _DRIFT)
 
 
@@ -53,7 +53,15 @@ class Clock:
     _latest: _Bound | None = None  # bound from the latest message to the client
 
     def sent(self, by_server: int, by_client: int) -> None:
-        """Use the stamps of a message to the client: sent by the server's clock, received by the client's."""
+        """Update the bounds with a message to the client.
+
+        Parameters
+        ----------
+        by_server
+            Time of sending, by the server's clock.
+        by_client
+            Time of receipt, by the client's clock.
+        """
         bound = _Bound(by_server - by_client, by_server)
         most, least, self._latest = self._most, self._least, bound
         if most is not None and bound.ns > most.ns + most.slack(by_server):
@@ -62,7 +70,15 @@ class Clock:
             self._least = bound
 
     def heard(self, by_client: int, by_server: int) -> None:
-        """Use the stamps of a message from the client: sent by the client's clock, received by the server's."""
+        """Update the bounds with a message from the client.
+
+        Parameters
+        ----------
+        by_client
+            Time of sending, by the client's clock.
+        by_server
+            Time of receipt, by the server's clock.
+        """
         bound = _Bound(by_server - by_client, by_server)
         most, least = self._most, self._least
         if least is not None and bound.ns < least.ns - least.slack(by_server):
@@ -74,7 +90,7 @@ class Clock:
             self._most = bound
 
     def at(self, now: int) -> Offset | None:
-        """Return the estimate at a time of the server's clock; ``None`` before messages in both directions."""
+        """Return the offset at time ``now`` of the server's clock; ``None`` without bounds from both directions."""
         if self._most is None or self._least is None:
             return None
         most = self._most.ns + self._most.slack(now)

@@ -1,4 +1,4 @@
-"""Limits on the server's resources that clients and other callers may use, the same for every run.
+"""Limits on the server resources that clients and other callers may use. No setting changes these limits.
 
 Two thousand clients can join at once without being slowed down (docs/resource-limits.md).
 """
@@ -10,38 +10,41 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of calls and of unsolicited replies. A call beyond a rate waits, and one beyond a number is refused.
+    """Limits of calls and of unsolicited replies.
+
+    A call that exceeds a rate is delayed, and a call that exceeds a number is refused.
 
     Attributes
     ----------
     max_connections
-        Number of connections from all clients and other callers, as far as the limit of open files permits.
+        Largest number of connections from all clients and other callers together. A low limit of open files lowers it.
     max_calls
-        Number of calls of all clients that are open, or refused and delayed.
+        Largest number of calls of all clients together, including refused calls that are delayed.
     max_calls_per_client
-        Number of open calls of one client, on any number of connections.
+        Largest number of open calls of one client, over all its connections.
     max_refusals
-        Number of refused calls of all clients that are delayed. Further ones end at once.
+        Largest number of refused calls of all clients together that are delayed. Further refused calls end at once.
     max_refusals_per_client
-        Number of refused calls of one client that are delayed.
+        Largest number of refused calls of one client that are delayed. Further refused calls end at once.
     calls_per_second
-        Rate at which one client may begin calls other than probes.
+        Largest number of calls per second, other than probes, that one client may begin.
     calls_at_once
-        Burst of such calls that passes without delay.
+        Number of such calls that may begin in a burst without delay.
     probes_per_second
-        Rate at which one client may begin calls of ``fenchel probe``.
+        Largest number of ``fenchel probe`` calls per second that one client may begin.
     probe_bytes_per_second
-        Rate of the bytes of such calls, both directions together.
+        Largest number of bytes per second of one client's probes, both directions together.
     probe_bytes_at_once
-        Burst of such bytes that passes without delay: one measurement on a link of 4 Gbit/s.
+        Number of such bytes that pass in a burst without delay: enough for one measurement on a link of 4 Gbit/s.
     unsolicited_per_second
-        Rate of unsolicited replies from one client, after a burst of 100.
+        Largest number of unsolicited replies per second from one client, after a burst of 100.
     unsolicited_frames_per_second
-        Rate of the frames of such replies, after a burst of 1,024.
+        Largest number of frames of such replies per second, after a burst of 1,024.
     handshake_timeout
-        Seconds for the TLS handshake of a connection.
+        Timeout of a connection's TLS handshake in seconds.
     request_timeout
-        Seconds for the message of a call that has one message, and until an idle connection is closed.
+        Seconds within which the message of a single-message call must arrive, and after which an idle connection
+        is closed.
     """
 
     max_connections: int = 4_096
@@ -61,7 +64,10 @@ class Limits:
 
     @classmethod
     def of(cls, clients: int | None) -> Limits:
-        """Return the limits of a run, in which all clients can have all their calls open at once, with 64 to spare.
+        """Return the limits of a run with a given number of clients.
+
+        All clients can have their largest number of calls open at once, and all delayed refusals and 64 further calls
+        fit as well.
 
         Parameters
         ----------

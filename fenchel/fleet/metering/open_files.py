@@ -1,6 +1,7 @@
-"""The limit of open files of the server's process, and its share for connections.
+"""Limit of open files of the server's process, and the share of file descriptors for connections.
 
-Every connection takes a file, even an idle one from an unknown caller. So some files are reserved for the run.
+Every connection takes a file descriptor, even an idle connection from an unknown caller. So some descriptors are
+reserved for the run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from fenchel.common.errors import SettingsError
 
 RESERVED = 128
-"""Files reserved for the run: checkpoint, tables, log, dashboard and metrics with their readers, and gRPC's own."""
+"""Number of file descriptors reserved for the run's files, its dashboard and metrics with their readers, and gRPC."""
 
 
 def raise_limit() -> None:
@@ -29,7 +30,7 @@ def raise_limit() -> None:
 
 
 def largest_number() -> int:
-    """Return the limit of open files of this process."""
+    """Return the soft limit of open files of this process; ``sys.maxsize`` if there is none."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
@@ -42,16 +43,16 @@ def connections(wanted: int, clients: int, host: str, files: int | None = None) 
     wanted
         Number of connections to allow if the limit of open files permits.
     clients
-        Smallest number of clients of the run, each with a connection.
+        Number of connections that the run needs, one for each client.
     host
         Host that the server listens on. A name such as ``localhost`` may stand for several addresses.
     files
-        Limit of open files; ``None``: that of this process.
+        Limit of open files; ``None``: the soft limit of this process.
 
     Raises
     ------
     SettingsError
-        The limit leaves too few files for the clients.
+        If the limit leaves too few file descriptors for the clients' connections.
     """
     files = largest_number() if files is None else files
     taken = sum(1 for _ in Path("/dev/fd").iterdir())
@@ -67,7 +68,7 @@ def connections(wanted: int, clients: int, host: str, files: int | None = None) 
 
 
 def _addresses(host: str) -> int:
-    """Return the number of addresses of a host name, because gRPC limits the connections of each separately."""
+    """Return the number of addresses of a host name, because gRPC limits the connections of each address separately."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
     except OSError:  # ignored, because gRPC reports the error on listening

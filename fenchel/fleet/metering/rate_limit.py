@@ -1,7 +1,7 @@
-"""Rate limits of each client's calls: the number open at once, and the number in a second.
+"""Limits of each client's calls: the number of open calls, and the number of calls that begin per second.
 
-A client that keeps to the protocol never reaches them. One that does not is delayed and then refused, and the other
-clients are not affected.
+A client that follows the protocol never reaches these limits. Calls that exceed them are delayed or refused, and the
+calls of other clients are not affected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REFUSALS_AT_ONCE = 20
 
 
 class CrowdedError(FenchelError):
-    """Error for a call of a client that has reached its number of open calls."""
+    """Error for a call of a client that already has its largest number of open calls."""
 
 
 @dataclass
@@ -36,9 +36,9 @@ class TokenBucket:
     Attributes
     ----------
     rate
-        Events per second.
+        Events or bytes per second.
     burst
-        Number of events that pass without delay.
+        Number of events or bytes that pass without delay.
     """
 
     rate: float
@@ -47,7 +47,7 @@ class TokenBucket:
     _since: float = field(default_factory=time.monotonic)
 
     def delay(self, number: float = 1.0) -> float:
-        """Count ``number`` events, and return the seconds after which they may pass."""
+        """Count ``number`` events or bytes, and return the seconds after which they may pass."""
         now = time.monotonic()
         self._debt = max(self._debt - (now - self._since) * self.rate, 0.0) + number
         self._since = now
@@ -85,7 +85,7 @@ class RateLimiter:
 
     @asynccontextmanager
     async def passed(self, client: str, *, probe: bool = False) -> AsyncIterator[None]:
-        """Count a call of a client as open for the duration of a ``with`` block, after the delay of the rate limit.
+        """Delay a call of a client as the rate limit requires, and count it as open until the ``with`` block ends.
 
         Parameters
         ----------
@@ -97,7 +97,7 @@ class RateLimiter:
         Raises
         ------
         CrowdedError
-            The client has reached its number of open calls.
+            If the client already has its largest number of open calls.
         """
         visitor, most = self._visitor(client), self._limits.max_calls_per_client
         if visitor.open >= most:
@@ -146,7 +146,7 @@ class RateLimiter:
         await asyncio.sleep(self._visitor(client).probe_bytes.delay(size))
 
     def _tell_if_full(self) -> None:
-        """Log at most once a minute that all calls are open, as gRPC refuses the next one without a trace here."""
+        """Log at most once a minute that the limit of open calls is reached, as gRPC refuses further calls silently."""
         now = time.monotonic()
         if self._open + self._waiting >= self._limits.max_calls and now - self._full_since >= _FULL_SECONDS:
             self._full_since = now

@@ -1,6 +1,6 @@
 """Socket bytes: the operating system's count of the bytes of a client's connection, TLS and HTTP/2 included.
 
-Linux counts the bytes of each TCP connection (``TCP_INFO``), and a process can read those of its own connections
+Linux counts the bytes of each TCP connection (``TCP_INFO``), and a process can read the counts of its own connections
 without privileges. On other systems, and for connections that are not TCP, the counts are unknown.
 """
 
@@ -26,7 +26,7 @@ Address: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class SocketBytes:
-    """Bytes of a connection: those that the client has acknowledged, and those received from it."""
+    """Socket bytes of a connection: ``down`` acknowledged by the client, and ``up`` received from it."""
 
     down: int
     up: int
@@ -46,13 +46,13 @@ class Metered(Protocol):
     """Interface of a stream that can read the socket bytes of its connection."""
 
     def read_socket_bytes(self) -> SocketBytes | None:
-        """Return the socket bytes since the last call; ``None``: unknown."""
+        """Return the socket bytes since the last call of this method; ``None``: unknown."""
         ...
 
 
 @dataclass(slots=True)
 class _Read:
-    """Last reading of a connection. The cookie distinguishes it from a later socket with the same descriptor."""
+    """Last reading of a connection. The cookie distinguishes its socket from a later one with the same descriptor."""
 
     descriptor: int
     cookie: bytes
@@ -61,13 +61,13 @@ class _Read:
 
 @dataclass
 class Sockets:
-    """Connections of this process, by the address of the peer."""
+    """Byte counts of this process's connections, by the address of the peer."""
 
     _read: dict[Address, _Read] = field(default_factory=dict)
     _gone: set[Address] = field(default_factory=set)  # peers without a connection, which later searches skip
 
     def news(self, peer: str) -> SocketBytes | None:
-        """Return the socket bytes of a connection since the last call, or since it was established.
+        """Return the socket bytes of a connection since the last call for this peer, or since the connection began.
 
         Parameters
         ----------
@@ -77,7 +77,7 @@ class Sockets:
         Returns
         -------
         SocketBytes or None
-            Bytes; ``None`` if the connection is closed, or the system does not count.
+            Socket bytes; ``None`` if the connection is closed or not TCP, or if the system does not count bytes.
         """
         address = _address(peer)
         if address is None or address in self._gone or not _COUNTED:
@@ -94,7 +94,7 @@ class Sockets:
         return now.count - before
 
     def _found(self, wanted: Address) -> _Read | None:
-        """Search all open files for a connection, and keep those found on the way for later calls."""
+        """Search this process's file descriptors for a connection, and keep all connections found for later calls."""
         try:
             descriptors = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
         except OSError:
@@ -112,7 +112,7 @@ class Sockets:
 
 
 def _looked_at(last: _Read, address: Address) -> _Read | None:
-    """Read a connection again; ``None`` if its descriptor now belongs to another file."""
+    """Return a new reading of a connection; ``None`` if it is closed or its descriptor belongs to another file."""
     cookie = last.cookie
     if not cookie:
         first = _look(last.descriptor)
@@ -125,7 +125,7 @@ def _looked_at(last: _Read, address: Address) -> _Read | None:
 
 @functools.lru_cache(maxsize=4096)
 def _address(peer: str) -> Address | None:
-    """Return host and port of a peer as named by gRPC; ``None`` if it is not TCP."""
+    """Return host and port of a peer as named by gRPC; ``None`` if the name is not a TCP address."""
     kind, _, rest = unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
     if kind not in ("ipv4", "ipv6") or not port.isdecimal():
@@ -143,7 +143,7 @@ def _normal(host: str, port: int) -> Address | None:
 
 
 def _peer(descriptor: int) -> Address | None:
-    """Return the peer's address of an open file; ``None`` if it is not a connection over IP."""
+    """Return the peer's address of a file descriptor; ``None`` if the descriptor is not a connected IP socket."""
     connection = _borrowed(descriptor)
     if connection is None:
         return None
@@ -157,7 +157,7 @@ def _peer(descriptor: int) -> Address | None:
 
 
 def _look(descriptor: int) -> _Read | None:
-    """Read the counters of a connection; ``None`` if it is closed, or the system does not count."""
+    """Return a reading of a descriptor's connection; ``None`` if it is closed or the system does not count bytes."""
     connection = _borrowed(descriptor)
     if connection is None:
         return None

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 log = logging.getLogger("fenchel.server")
 
 AT_ONCE = 5
-"""Burst of lines about one client that are written without a limit."""
+"""Number of lines about one client that are logged in a burst."""
 
 EVERY = 10.0
-"""Seconds for each further line about one client."""
+"""Seconds after which one more line about a client may be logged, once the burst is used up."""
 
 _REMEMBERED = 10_000  # number of clients above which all records are dropped
 

@@ -18,7 +18,7 @@ class Throughput:
     Attributes
     ----------
     rate
-        Bytes per second of the last message of several frames; 0: there was none.
+        Rate of the last message of several frames, in bytes per second; 0: no such message yet.
     """
 
     rate: float = 0.0
@@ -26,7 +26,9 @@ class Throughput:
     _fastest: float = 0.0
 
     def serialisation(self, size: int, opening: int, spread: float, crossing: float) -> float:
-        """Return the transmission time of a message in seconds, at most ``crossing``.
+        """Update the estimate with a message, and return its transmission time in seconds, at most ``crossing``.
+
+        The time is 0 while the rate is unknown.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Rate limits of unsolicited replies: those that answer no instruction of this run that the server still knows."""
+"""Rate limits of unsolicited replies, which answer no instruction of this run that the server still knows."""
 
 from __future__ import annotations
 

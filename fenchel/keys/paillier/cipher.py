@@ -22,7 +22,7 @@ class Paillier:
     Parameters
     ----------
     owner
-        Key with its arithmetic, which all clients of a process share.
+        Owner of the key on one backend, which all clients of a process share.
     """
 
     def __init__(self, owner: KeyOwner) -> None:
@@ -36,12 +36,14 @@ class Paillier:
         return self._owner.public
 
     def encrypt(self, values: Vector, layout: Layout) -> CipherVector:
-        """Encrypt a vector.
+        """Return the ciphertexts of a vector, and count them in the meter.
 
         Parameters
         ----------
         values
             Values, shape (count,), float64. They are rounded to multiples of ``2^-layout.fraction_bits``.
+        layout
+            Layout of several values in one plaintext.
         """
         layout.check_fits(self.public)
         started = time.perf_counter_ns()
@@ -51,7 +53,7 @@ class Paillier:
         return CipherVector(self.public, layout, len(values), 1, ciphertexts)
 
     def decrypt(self, vector: CipherVector) -> NDArray[np.float64]:
-        """Return the values of a vector, shape (count,), float64."""
+        """Return the decrypted values of a vector, shape (count,), float64, and count its ciphertexts in the meter."""
         public = self.public
         if vector.key != public:
             raise EncryptionError(

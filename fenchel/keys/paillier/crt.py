@@ -34,7 +34,7 @@ _SHARE = 8  # smallest number of values per thread, which the backend ifma compu
 
 
 class CrtArithmetic(Protocol):
-    """Powers modulo p² and q², for any number of threads. Results are one list for each modulus."""
+    """Interface for powers modulo p² and q² on a backend, for any number of threads. Each modulus has its own list."""
 
     @property
     def table_bytes(self) -> int:
@@ -59,7 +59,7 @@ class CrtOwner:
     backend
         Name of the backend.
     arithmetic
-        Arithmetic of the backend for this key.
+        Powers modulo p² and q² for this key, computed by the backend.
     """
 
     def __init__(self, key: PrivateKey, backend: Backend, arithmetic: CrtArithmetic) -> None:
@@ -73,7 +73,7 @@ class CrtOwner:
         return [self.key.ciphertext(modulo_p, modulo_q) for modulo_p, modulo_q in halves]
 
     def encrypt(self, plaintexts: Sequence[mpz]) -> Residues:
-        """Encrypt integers."""
+        """Return the ciphertexts of integers."""
         return residues(self.public.backend).of(self.public, _shared(self._encrypted, plaintexts))
 
     def decrypt(self, ciphertexts: Residues) -> list[mpz]:

@@ -22,7 +22,8 @@ class GeneratorPowers:
     modulo
         Prime power with its constants.
     window
-        Bits of a digit. At 3072 bits the tables of both primes take 38 MB with 8 and 220 MB with 11.
+        Number of bits of a digit. For a key of 3072 bits, the tables of both primes take 38 MB with 8 bits and 220 MB
+        with 11 bits.
     """
 
     def __init__(self, modulo: PrimePower, window: int) -> None:
@@ -53,14 +54,14 @@ class GeneratorPowers:
 
 
 class GmpArithmetic:
-    """Arithmetic modulo p² and q², number by number. Powers take constant time, except those of a generator.
+    """Powers modulo p² and q² on the backend gmp, one by one, in constant time except those of a generator.
 
     Parameters
     ----------
     key
         Private key.
     window
-        Bits of a digit of the tables of :class:`GeneratorPowers`.
+        Number of bits of a digit of the tables of :class:`GeneratorPowers`.
     """
 
     def __init__(self, key: PrivateKey, window: int = 8) -> None:
@@ -73,7 +74,7 @@ class GmpArithmetic:
         return sum(table.bytes for table in self._tables if table is not None)
 
     def powers(self, numbers: list[mpz]) -> list[list[mpz]]:
-        """Return x^(p-1) modulo p² and x^(q-1) modulo q²."""
+        """Return x^(p-1) modulo p² and x^(q-1) modulo q² for each number x."""
         # this context releases the GIL, so that threads share the work
         with gmpy2.context(gmpy2.get_context(), allow_release_gil=True):
             return [

@@ -1,4 +1,4 @@
-"""Powers modulo p² and q² of eight numbers at a time."""
+"""Powers modulo p² and q² on the backend ifma, eight at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fenchel.keys.paillier.key import PrivateKey
 
 
 class IfmaArithmetic:
-    """Arithmetic modulo p² in four lanes and modulo q² in four.
+    """Powers on the backend ifma, modulo p² in four lanes and modulo q² in four lanes.
 
     No branch and no memory address of a power depends on secrets.
 
@@ -35,7 +35,7 @@ class IfmaArithmetic:
         return len(self._table)
 
     def powers(self, numbers: list[mpz]) -> list[list[mpz]]:
-        """Return x^(p-1) modulo p² and x^(q-1) modulo q²."""
+        """Return x^(p-1) modulo p² and x^(q-1) modulo q² for each number x."""
         row = self._moduli.of(numbers, numbers, width=self._key.public.ciphertext_bytes)
         return self._moduli.numbers(self._moduli.powers(row, self._key.p - 1, self._key.q - 1), len(numbers))
 

@@ -1,7 +1,7 @@
 """Secret key, which all clients of a federation share and the server never has.
 
 The notation is that of Paillier (1999): n = pq, ciphertexts modulo n². Fenchel makes its own primes with known factors
-of p-1 and q-1. With these it can find a generator of the units modulo p², whose table of powers makes encryption ten
+of p-1 and q-1. The factors give a generator of the n-th residues modulo p², whose table of powers makes encryption ten
 times faster (:mod:`fenchel.keys.paillier.crt`).
 """
 
@@ -37,7 +37,8 @@ _FIELDS = frozenset({"kind", "version", "n", "p", "q", "p_factors", "q_factors"}
 class PrivateKey:
     """Primes p and q of a key, with gcd(pq, (p-1)(q-1)) = 1, and the distinct primes that divide p-1 and q-1.
 
-    The latter are unknown, and therefore empty, for a key from another program. Its encryption takes longer.
+    The primes that divide p-1 and q-1 are unknown for a key from another program, so their tuples are empty. Encryption
+    with such a key takes longer.
     """
 
     p: int
@@ -129,7 +130,7 @@ class PrivateKey:
 
 @dataclass(frozen=True, repr=False)
 class PrimePower:
-    """Constants of arithmetic modulo the square of one prime p of the key. ``other`` is the second prime.
+    """Constants of arithmetic modulo the square of one prime p of the key.
 
     ``weight`` is L((1+n)^(p-1) mod p²)^-1 mod p with L(x) = (x-1)/p. It converts the logarithm of a power c^(p-1) to
     the plaintext modulo p (Paillier 1999, section 7).
@@ -143,7 +144,7 @@ class PrimePower:
 
     @classmethod
     def of(cls, prime: int, other: int, factors: Factors) -> PrimePower:
-        """Compute the constants for a prime."""
+        """Compute the constants for a prime of a key; ``other`` is the second prime."""
         # (1+n)^(p-1) = 1 + n(p-1) modulo p², and L maps this power to q(p-1) = -q modulo p.
         weight = gmpy2.invert(-other, prime)
         return cls(gmpy2.mpz(prime), gmpy2.mpz(prime) ** 2, gmpy2.mpz(prime - 1), weight, factors)
@@ -162,8 +163,8 @@ class PrimePower:
     def generator(self) -> gmpy2.mpz:
         """Return a random generator of the n-th residues modulo p², a cyclic group of p-1 elements.
 
-        It is g^p for a generator g modulo p. The map x -> x^p is a bijection from the units modulo p to the n-th
-        residues modulo p², because p divides n and the second prime has no factor in common with p-1.
+        The result is g^p for a generator g modulo p. The map x -> x^p is a bijection from the units modulo p to the
+        n-th residues modulo p², because p divides n and the second prime has no factor in common with p-1.
         """
         while True:
             candidate = gmpy2.mpz(2 + secrets.randbelow(int(self.prime) - 3))
@@ -172,7 +173,7 @@ class PrimePower:
 
 
 def no_ciphertext(count: int) -> str:
-    """Return the error text of a number that shares a factor with n."""
+    """Return the error text if one of ``count`` numbers to decrypt shares a factor with n."""
     return (
         f"one of {count} numbers to decrypt shares a factor with n, which no ciphertext does; nothing is decrypted. "
         "Its sender does not follow the protocol"
@@ -197,7 +198,7 @@ def generate(bits: int = DEFAULT_BITS, *, for_tests: bool = False) -> PrivateKey
 
 
 def check_length(bits: int, *, for_tests: bool) -> None:
-    """Raise a ``SettingsError`` for a length that is too short, or odd."""
+    """Raise ``SettingsError`` if a key length is too short or odd."""
     smallest = SMALLEST_BITS if for_tests else SAFE_BITS
     if bits < smallest:
         raise SettingsError(

@@ -1,4 +1,4 @@
-"""Interface of implementations of Paillier for owners of the private key, and the choice of one."""
+"""Interface of implementations of Paillier for owners of the private key, and the choice of an implementation."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fenchel.keys.paillier.key import PrivateKey
 
 
 class KeyOwner(Protocol):
-    """Encryption and decryption of packed plaintexts, for any number of clients of one process."""
+    """Interface for encryption and decryption of packed plaintexts, for any number of clients of one process."""
 
     @property
     def public(self) -> PublicKey:
         """Public key, with the backend for its ciphertexts."""
 
     def encrypt(self, plaintexts: Sequence[mpz]) -> Residues:
-        """Encrypt integers between ``-n/2`` and ``n/2``."""
+        """Return the ciphertexts of integers between ``-n/2`` and ``n/2``."""
 
     def decrypt(self, ciphertexts: Residues) -> list[mpz]:
         """Return the plaintexts, modulo ``n``.
@@ -38,7 +38,7 @@ class KeyOwner(Protocol):
 
 
 def generate(bits: int, implementation: Implementation, *, for_tests: bool = False) -> PrivateKey:
-    """Make a key of ``bits`` bits.
+    """Make a private key of ``bits`` bits by an implementation.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def generate(bits: int, implementation: Implementation, *, for_tests: bool = Fal
 
 
 def key_owner(key: PrivateKey, backend: Backend) -> KeyOwner:
-    """Return the owner of a key, which first makes its tables.
+    """Create the owner of a key on a backend, with the tables that encryption needs.
 
     Raises
     ------

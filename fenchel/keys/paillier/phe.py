@@ -29,7 +29,7 @@ class PheOwner:
         self._decrypting = PaillierPrivateKey(self._encrypting, key.p, key.q)
 
     def encrypt(self, plaintexts: Sequence[mpz]) -> PheResidues:
-        """Encrypt integers."""
+        """Return the ciphertexts of integers."""
         n = self.public.n
         return PheResidues.of(self.public, [mpz(self._encrypting.raw_encrypt(int(m) % n)) for m in plaintexts])
 

@@ -23,7 +23,7 @@ from fenchel.report.energy.operations import BACKWARD, forward_macs
 from fenchel.report.run import Run
 
 Work: TypeAlias = Literal["nothing", "local steps", "loss", "loss and gradient"]
-"""Computation of a client in each phase: mini-batch gradients, a loss of the dual batch, or both on the shard."""
+"""Computation of a client in a phase. ``loss`` is on the dual batch, ``loss and gradient`` on the whole shard."""
 
 _TRAINING: Mapping[str, Work] = {"train": "local steps"}
 _PHASES: Mapping[str, Mapping[str, Work]] = {

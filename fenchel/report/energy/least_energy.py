@@ -32,7 +32,7 @@ def between(table: Mapping[int, float], steps: float) -> float:
 def best_local_steps(rounds: Mapping[int, float], energy_of_round: Callable[[int], float]) -> int:
     """Return the number of local steps with the least energy to a target.
 
-    It minimises ``S(tau) E_round(tau)`` over all integers in the range of the table, and is the smallest of equal ones.
+    The result is the smallest minimiser of ``S(tau) E_round(tau)`` over all integers in the range of the table.
     Between two entries S is linear, and so is the energy of a round, ``tau E_step + E_tx``, which increases. Their
     product has no minimum in between, so the result is always an entry of the table.
 

@@ -38,7 +38,7 @@ class Measured:
 
     @classmethod
     def of(cls, run: Run, target: float | None = None, figure: str | None = None, macs: int | None = None) -> Measured:
-        """Read a run.
+        """Return a run with the effort of its clients until a target.
 
         Parameters
         ----------
@@ -67,7 +67,7 @@ class Fit:
     Attributes
     ----------
     off
-        Largest difference between the fit and measured rounds.
+        Largest absolute difference between the fitted and the measured numbers of rounds.
     """
 
     a: float
@@ -85,7 +85,7 @@ class LeastEnergy:
     best
         The best number, tau*.
     rounds, energy_of_round
-        Means over runs, by number of local steps.
+        Mean number of rounds, and mean energy of a round in joules, over runs, by number of local steps.
     fit
         Fit of the rounds; ``None`` with fewer than three numbers, or if rounds do not decrease with tau.
     """
@@ -97,7 +97,7 @@ class LeastEnergy:
 
 
 def choice(measured: Sequence[Measured], devices: Devices, channel: Channel) -> LeastEnergy | None:
-    """Return the best number of local steps of runs that reached the target, or ``None`` if all have the same."""
+    """Return the best number of local steps of runs that reached the target; ``None``: fewer than two numbers."""
     priced: dict[int, list[tuple[Effort, Expense]]] = {}
     for each in measured:
         if each.effort is not None and each.local_steps is not None:

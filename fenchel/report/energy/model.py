@@ -1,9 +1,8 @@
 """Model of the energy and time of a client for computation and communication.
 
-The model is the usual one (docs/specifications/drdm.md, section 4.2): dynamic power of a processor, a channel at
-Shannon's
-capacity. Its constants stand for no particular device; all of them can be set. Units: bits, hertz, watts, seconds,
-joules.
+The model is the usual one (docs/specifications/drdm.md, section 4.2): dynamic power of a processor, and a channel
+at Shannon's capacity. The constants describe no particular device, and all of them can be set. Units: bits, hertz,
+watts, seconds, joules.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ class Device(Section):
 
 @dataclass(frozen=True)
 class Devices:
-    """The devices of a run's clients.
+    """Devices of a run's clients.
 
     Attributes
     ----------
     common
-        Of all clients but these:.
+        Device of all clients that have no device of their own.
     clients
         Devices of some clients, by id.
     """
@@ -53,7 +52,7 @@ class Devices:
 
     @classmethod
     def of_constants(cls, values: Mapping[str, Any]) -> Devices:
-        """Make devices of constants: those of :class:`Device`, and under ``clients`` what differs for some of them."""
+        """Make devices from the constants of :class:`Device`; ``clients`` has constants that differ, by client id."""
         common = {key: value for key, value in values.items() if key != "clients"}
         own = values.get("clients") or {}
         if not isinstance(own, Mapping) or not all(isinstance(each, Mapping) for each in own.values()):
@@ -83,16 +82,16 @@ def _device(values: Mapping[str, Any], source: str) -> Device:
 
 @dataclass(frozen=True)
 class Channel:
-    """A client's way to the server; each client has it for itself.
+    """Channel between a client and the server. Each client has such a channel for itself.
 
     Attributes
     ----------
     snr_db
         Signal-to-noise ratio, in decibels.
     bandwidth
-        B, in hertz; independent of the ratio (noise power is not tied to it).
+        Bandwidth B in hertz, which does not affect the signal-to-noise ratio.
     downlink_rate
-        Of the way back, in bits a second; ``None``: it costs neither time nor energy.
+        Rate from the server to the client in bits per second; ``None``: receiving costs neither time nor energy.
     """
 
     snr_db: float
@@ -108,36 +107,36 @@ class Channel:
 
     @property
     def rate(self) -> float:
-        """Bits a second towards the server: ``B log2(1 + snr)``, Shannon's capacity."""
+        """Rate to the server in bits per second: ``B log2(1 + snr)``, Shannon's capacity."""
         return float(self.bandwidth * math.log1p(10 ** (self.snr_db / 10)) / math.log(2))
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Energy in joules, time in seconds."""
+    """Cost of a computation or transmission: energy in joules, and time in seconds."""
 
     energy: float
     seconds: float
 
 
 def sending(device: Device, channel: Channel, bits: float) -> Cost:
-    """Return what sending so many bits to the server costs: ``E_tx = P_tx bits / rate``."""
+    """Return the cost of sending ``bits`` bits to the server; the energy is ``E_tx = P_tx bits / rate``."""
     seconds = bits / channel.rate
     return Cost(device.transmit_power * seconds, seconds)
 
 
 def receiving(device: Device, channel: Channel, bits: float) -> Cost:
-    """Return what receiving so many bits costs: nothing, unless the channel has a rate for it."""
+    """Return the cost of receiving ``bits`` bits, which is zero if the channel has no downlink rate."""
     seconds = 0.0 if channel.downlink_rate is None else bits / channel.downlink_rate
     return Cost(device.receive_power * seconds, seconds)
 
 
 def computing(device: Device, macs: float) -> Cost:
-    """Return what so many multiply-accumulate operations cost: ``kappa cycles f^2`` joules, ``cycles / f`` seconds."""
+    """Return the cost of multiply-accumulate operations: ``kappa cycles f^2`` joules and ``cycles / f`` seconds."""
     cycles = macs * device.cycles_per_mac
     return Cost(device.capacitance * cycles * device.frequency**2, cycles / device.frequency)
 
 
 def bits_of(vectors: float, parameters: int, scalars: int = 0, *, float_bytes: int = 4, header: int = 0) -> float:
-    """Return the length of a message that was not measured, in bits: vectors of so many parameters, and scalars."""
+    """Return the estimated length in bits of a message with vectors of ``parameters`` numbers, scalars and header."""
     return 8 * float_bytes * (vectors * parameters + scalars) + header

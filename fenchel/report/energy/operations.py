@@ -17,16 +17,18 @@ from fenchel.common.settings.objective import (
 )
 
 BACKWARD = 3
-"""A forward and backward pass cost about as much as three forward passes."""
+"""Approximate cost of a forward and a backward pass together, in forward passes."""
 
 
 def forward_macs(objective: ObjectiveSettings, features: int, classes: int) -> int:
-    """Return the multiply-accumulate operations of one sample's forward pass; biases, ReLU and pooling are free.
+    """Return the number of multiply-accumulate operations of one sample's forward pass.
+
+    Biases, ReLU and pooling are not counted.
 
     Parameters
     ----------
     features, classes
-        Of the whole problem, the bias among the features.
+        Numbers of features, including a bias feature, and of classes of the whole problem.
     """
     if isinstance(objective, OwnSettings):
         raise SettingsError(
@@ -59,7 +61,7 @@ def _scorer_macs(objective: BinarySettings, features: int) -> int:
 
 
 def _cnn(features: int, outputs: int) -> int:
-    """Two 3x3 convolutions (16 and 32 channels), each followed by 2x2 pooling, and 500 units."""
+    """Return the operations of two 3x3 convolutions (16 and 32 channels) with 2x2 pooling, and a layer of 500 units."""
     side = math.isqrt(features)
     first = side**2 * 16 * 9
     second = (side // 2) ** 2 * 32 * 16 * 9

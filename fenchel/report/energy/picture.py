@@ -1,4 +1,4 @@
-"""A picture of what a run, or the best of several, takes for every channel."""
+"""Picture of the energy of a run, or of the best number of local steps of several runs, for each channel."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FEW, _MANY = "#d8e6f3", "#1f62a8"  # colours of the smallest and the largest nu
 def draw_map(
     values: NDArray[np.float64], snrs: Sequence[float], bandwidths: Sequence[float], *, title: str, path: Path
 ) -> Path:
-    """Draw a number for each signal-to-noise ratio and bandwidth, as a coloured table.
+    """Draw a number for each signal-to-noise ratio and bandwidth as a coloured table, and return the path of the file.
 
     Parameters
     ----------
     values
-        Shape (bandwidths, ratios), positive.
+        Positive numbers to draw, shape (bandwidths, ratios).
     path
-        Of the PNG file; folders above it are made.
+        Path of the PNG file. Folders above it are created.
     """
     size = (1.6 + 0.72 * len(snrs), 1.3 + 0.5 * len(bandwidths))
     with canvas(path, size, {**STYLE, "axes.grid": False}) as figure:

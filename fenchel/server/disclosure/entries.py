@@ -46,13 +46,13 @@ class DisclosureEntry:
     key
         Id of the public key of ciphertexts, in hexadecimal digits.
     first_round, last_round
-        Numbers of the first and last round in which it was sent.
+        Numbers of the first and last round in which such a value was sent.
     shape
         Smallest and largest length of each axis; for ciphertexts the number of encrypted values.
     entries
         Smallest and largest number of stored entries of a sparse vector.
     bytes
-        Smallest and largest size in the message, without padding; 0 for scalars, which are part of the head.
+        Smallest and largest size of the value in bytes, without padding; 0 for scalars, which are part of the head.
     additions
         Smallest and largest number of fresh ciphertext vectors in a sum; 0: encrypted zeros, which anyone can make.
     clients

@@ -45,7 +45,7 @@ _KEYS = 8  # largest number of key ids listed for each name: a faulty client cou
 
 @dataclass(frozen=True)
 class _Noted:
-    """A recorded message, kept because most later ones have the same descriptors."""
+    """A recorded message, kept because most later messages have the same descriptors."""
 
     content: bytes | Outline
     forms: Mapping[str, Form]
@@ -126,7 +126,7 @@ class DisclosureRecord:
         head
             Head of the message.
         payload
-            Encoded descriptors of its arrays, the same object for all receivers of a broadcast.
+            Encoded descriptors of the message's arrays, the same object for all receivers of a broadcast.
         goes_on
             True if the transmission resumes where it broke off. The arrays were then recorded before.
         """
@@ -154,9 +154,9 @@ class DisclosureRecord:
         reply
             Head of the message.
         content
-            Descriptors of its values.
+            Descriptors of the reply's values.
         call
-            Call that it answers; ``None``: none that the server still knows.
+            Call that the reply answers; ``None``: no call that the server still knows.
         """
         self.head("up", reply)
         if reply.resume:
@@ -239,7 +239,7 @@ class DisclosureRecord:
         return asdict(kind) | {"clients": named, "readers": kind.readers}
 
     def _noise(self) -> dict[str, Any] | None:
-        """Return the mechanism of the noise that clients add, and their privacy loss, by groups of equal noise."""
+        """Return the mechanism of the clients' noise, and their privacy loss by groups of equal noise."""
         if self.privacy is None:
             plain = self.uplink.noise
             return None if plain is None else {"mechanism": "uplink.noise", "standard_deviation": plain}
@@ -260,7 +260,7 @@ class DisclosureRecord:
         Raises
         ------
         CheckpointError
-            The file cannot be read.
+            If the file cannot be read.
         """
         if not self.path.exists():
             return  # the run began with a version without disclosure records

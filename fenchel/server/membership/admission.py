@@ -63,7 +63,7 @@ class Admission:
     joined
         Function that is called after each registration with the numbers of clients ready and expected.
     opened
-        Function that is called for each stream with the client's id and its trace context.
+        Function that is called for each stream with the client's id and the stream's trace context.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class Admission:
         Raises
         ------
         JoinRefusedError
-            The client cannot take part in this run.
+            If the client cannot take part in this run.
         """
         if request.own_data != self._settings.own_data:
             raise JoinRefusedError(
@@ -163,7 +163,7 @@ class Admission:
         Raises
         ------
         JoinRefusedError
-            The client has not joined, or was turned away.
+            If the client has not joined, or was turned away.
         """
         member = self.members.get(client)
         if member is None and self.registration.is_late(client):
@@ -240,7 +240,7 @@ class Admission:
         return pb.Welcome()
 
     async def _admit_late(self, member: ClientRecord, hello: pb.Hello) -> pb.Welcome | pb.Farewell:
-        """Admit a late joiner: wait until it is in the fleet or the run has ended."""
+        """Wait until a late joiner is in the fleet, and return a welcome; return a farewell if the run ends first."""
         self._describe(member, hello.shard)
         self._environments.joined(member.name, hello)
         pause = self._late_joiners.pause(member.name)
@@ -341,7 +341,7 @@ class Admission:
         Raises
         ------
         RunStoppedError
-            That took longer than ``network.join_timeout``.
+            If the clients take longer than ``network.join_timeout`` to join or to describe their data.
         """
         patience = self._settings.network.join_timeout
         for index, name in enumerate(await self.registration.completed(patience)):
@@ -370,8 +370,8 @@ class Admission:
     async def take_in(self, fleet: Fleet, algorithm: Algorithm) -> bool:
         """Add the waiting late joiners to the fleet, one after another; return True if the fleet has grown.
 
-        After a failure the others wait for the end of the next round, so that failures delay a round by at most one
-        client.
+        After a failed admission the other late joiners wait for the end of the next round. So each round is delayed by
+        at most one failed admission.
         """
         before = len(fleet.members)
         while (late_joiner := self._late_joiners.call()) is not None:
@@ -402,7 +402,7 @@ class Admission:
         return len(fleet.members) > before
 
     def end(self, farewell: pb.Farewell) -> None:
-        """Send a farewell to every client, now or when it connects."""
+        """Refuse further registrations, and send a farewell to every client of the run, now or when it connects."""
         self._over = farewell
         self.registration.end(f"run {self._run} is over: {farewell.reason or 'all rounds are done'}")
         self._described.set()  # release clients that wait for the fleet, so that they receive the farewell

@@ -12,8 +12,9 @@ from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.membership.admission import Admission
 
 State = Literal["joined", "connected", "away", "lost"]
-"""State of a client. A client that has ``joined`` waits for the others, or for the next round. One that is ``away`` has
-lost its connection, and the run waits for it as the settings say. One that is ``lost`` is out of the run."""
+"""State of a client. A client that has ``joined`` waits for the other clients, or for the next round. A client that is
+``away`` has lost its connection, and the settings determine whether the run waits for it. A client that is ``lost`` is
+out of the run."""
 
 STATES: tuple[State, ...] = get_args(State)
 
@@ -29,7 +30,7 @@ class OpenInstruction:
     kind
         Kind of the instruction: ``ask``, ``tell`` or ``inspect``.
     since_unix
-        Time when it was queued, in seconds since 1970.
+        Time when the instruction was queued, in seconds since 1970.
     """
 
     phase: str

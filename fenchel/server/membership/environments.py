@@ -1,4 +1,4 @@
-"""Supervision of the computing environments of a run: recorded, and compared with each other."""
+"""Record of the computing environments of a run's server and clients, and comparison between them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONSEQUENCE = (
 
 @dataclass
 class Environments:
-    """The environments of one run's participants."""
+    """Computing environments of the server and the clients of one run, with their record in the run folder."""
 
     folder: RunFolder
     throttled_log: ThrottledLog
@@ -38,9 +38,9 @@ class Environments:
         self._round = done + 1
 
     def joined(self, client: str, hello: pb.Hello) -> None:
-        """Record the environment that a client reports, and warn if it differs from what is known.
+        """Record the environment that a client reports; warn if it has changed, or differs from the server's.
 
-        Before the first round all are compared at once (:meth:`compare`).
+        Before the first round, :meth:`compare` compares the environments of all clients at once.
         """
         environment = Environment.received(hello.environment)
         is_new = client not in self._record.latest
@@ -51,7 +51,7 @@ class Environments:
                 self._warn(client, f"client {client} has another environment: {differences_text(found)}")
 
     def compare(self) -> None:
-        """Record the environment of the server, and warn if not all are equal."""
+        """Record the environment of the server, warn if the environments are not all equal, and write the record."""
         self._update(SERVER, Environment.current())
         self._compared = True
         if found := differences(self._record.latest):

@@ -1,8 +1,8 @@
 """Late joiners: clients that register after the run has begun, and wait for the end of the round.
 
 Between two rounds no request is open, so that the fleet can grow without disturbing the work of a client. But the run
-waits while an algorithm initialises a late joiner. A client for which that failed must therefore wait before it can try
-again.
+waits while an algorithm initialises a late joiner. A client whose initialisation failed must therefore wait before it
+can try again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _LateJoiner:
     member
         Client record, which the fleet will use.
     streams
-        Number of the client's streams that wait. An older one may appear open for a while.
+        Number of the client's streams that wait. An abandoned stream may appear open for a while.
     called
         Event that is set when the client is in the fleet, or the run has ended.
     """
@@ -44,7 +44,7 @@ class LateJoiners:
     Parameters
     ----------
     epoch
-        Number of times that the run has been resumed, which determines their first sequence numbers.
+        Number of times that the run has been resumed, which determines the first sequence numbers of late joiners.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -56,7 +56,7 @@ class LateJoiners:
         self._next_chance: dict[str, float] = {}
 
     def record(self, name: str) -> ClientRecord:
-        """Return the record of a client that is not in the fleet yet."""
+        """Return the record of a client that is not in the fleet yet; create it at the first call."""
         late_joiner = self._waiting.get(name)
         if late_joiner is None:
             # Start above the sequence numbers of an earlier attempt, because the client's journal may hold its replies.
@@ -70,7 +70,7 @@ class LateJoiners:
         Raises
         ------
         JoinRefusedError
-            The process was turned away, for the reason in the text.
+            If the process was turned away. The text gives the reason.
         """
         turned_away, reason = self._turned_away.get(name, (None, ""))
         if reason and turned_away == instance:
@@ -88,7 +88,7 @@ class LateJoiners:
             late_joiner.streams -= 1
 
     def call(self) -> ClientRecord | None:
-        """Remove the first waiting client by id whose pause is over, and return its record; ``None``: there is none."""
+        """Release the first waiting client by id whose pause is over, and return its record, if there is one."""
         for name in sorted(self._waiting):
             late_joiner = self._waiting[name]
             if late_joiner.streams and not self.pause(name):

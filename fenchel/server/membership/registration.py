@@ -51,7 +51,7 @@ class Registration:
 
     @property
     def names(self) -> list[str]:
-        """Ids of the clients that have joined, in order; after the fleet is complete, those without late joiners."""
+        """Sorted ids of the clients that have joined; once the fleet is complete, without late joiners."""
         return sorted(self._indices or self.instances)
 
     def is_late(self, name: str) -> bool:
@@ -76,7 +76,7 @@ class Registration:
         Raises
         ------
         JoinRefusedError
-            The client cannot take part in this run.
+            If the client cannot take part in this run.
         """
         if request.protocol != PROTOCOL:
             raise JoinRefusedError(
@@ -113,7 +113,7 @@ class Registration:
         return pb.Assignment(index=self._indices[name], clients=len(self._indices))
 
     def end(self, reason: str) -> None:
-        """Refuse all further clients, as the run has ended."""
+        """Refuse all further and all waiting clients, as the run has ended."""
         self._refusal = reason
         self._complete.set()
 
@@ -122,12 +122,12 @@ class Registration:
         self._complete.set()
 
     async def completed(self, patience: float) -> list[str]:
-        """Wait until the fleet is complete, and return the ids of its clients in order.
+        """Wait until the fleet is complete, and return the sorted ids of its clients.
 
         Raises
         ------
         RunStoppedError
-            That took longer than ``patience`` seconds.
+            If the fleet is not complete after ``patience`` seconds.
         """
         try:
             async with asyncio.timeout(patience):

@@ -1,7 +1,7 @@
 """The secret exchange between clients, which the server relays and cannot read.
 
 The server sees each client's X25519 public key and certificate, one sealed box for each client, and fingerprints of the
-secrets, which show only if they are equal. The clients sign and verify these messages themselves
+secrets, which reveal only if two clients have equal secrets. The clients sign and verify these messages themselves
 (:mod:`fenchel.keys.secret_exchange`), because the protocol must protect against the server.
 """
 
@@ -23,7 +23,7 @@ log = logging.getLogger("fenchel.server")
 async def share_secrets(
     fleet: Fleet, designated: str | None = None, revoked: Callable[[bytes], str] = lambda certificate: ""
 ) -> str:
-    """Run the secret exchange: one client generates the secrets, and the server relays them to the others, sealed.
+    """Run the secret exchange: one client generates the secrets, and the server relays them in sealed boxes.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ async def share_secrets(
     Raises
     ------
     RunStoppedError
-        A client did not answer, has a revoked certificate, or has other secrets.
+        If a client did not answer, has a revoked certificate, or has other secrets.
     SettingsError
-        The run has no client named ``designated``.
+        If the run has no client named ``designated``.
     """
     clients = fleet.all().clients
     maker = clients[0] if designated is None else designated

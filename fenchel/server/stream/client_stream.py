@@ -37,9 +37,9 @@ class ClientStream:
     stream
         Frames in both directions.
     largest
-        Bytes of the largest reply to accept.
+        Limit on the size of a reply in bytes.
     limits
-        Rate limits of unsolicited replies. Those beyond them stay on the wire.
+        Limits with the rates of unsolicited replies. Replies beyond these rates stay on the wire.
     disclosures
         Disclosure record of the run; ``None``: no record.
     buffer_pool
@@ -83,7 +83,7 @@ class ClientStream:
         Raises
         ------
         WireError
-            The client has broken the protocol.
+            If the client has broken the protocol.
         """
         data = await self._stream.read()
         now = time.time_ns()
@@ -145,7 +145,7 @@ class ClientStream:
             pass
 
     async def _send(self, what: int | pb.Farewell, partial: pb.Partial) -> bool:
-        """Send one message; return False after a farewell, which is the last one."""
+        """Send one message, unless its call has ended; return False after a farewell, which is the last message."""
         if isinstance(what, pb.Farewell):
             for frame in frames(what):
                 await self._stream.write(frame)
@@ -197,7 +197,7 @@ class ClientStream:
             await self._unsolicited.frame()
 
     async def _opened(self, reader: MessageReader[pb.Reply], reply: IncomingMessage[pb.Reply]) -> Call | None:
-        """Return the call that a reply answers, after reserving memory for its body; ``None``: it is discarded.
+        """Return the call that a reply answers, after reserving memory for its body; ``None``: the reply is discarded.
 
         The number of values is checked before their descriptors are read.
         """
@@ -286,7 +286,7 @@ class ClientStream:
             request.receive(call, values)
 
     def _align(self, call: Call, timing: pb.Timing) -> None:
-        """Update the estimates of clock offset and throughput from the stamps of a call."""
+        """Update the estimates of clock offset and throughput from a call's stamps, and store both in the call."""
         member, clock = self._member, self._member.clock
         if timing.welcomed_ns and self._welcomed_ns:
             clock.sent(self._welcomed_ns, self._welcomed_ns + timing.welcomed_ns)

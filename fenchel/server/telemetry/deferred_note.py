@@ -19,7 +19,7 @@ class DeferredNote:
         self._error: BaseException | None = None
 
     def defer(self, write: Callable[[], None]) -> None:
-        """Defer a call of ``write`` for the round that has ended, after settling the previous one."""
+        """Defer a call of ``write``, which records the round that has ended; make an earlier deferred call first."""
         try:
             self.settle()
         finally:
@@ -33,7 +33,7 @@ class DeferredNote:
             asyncio.get_running_loop().call_soon(self._now)
 
     def settle(self) -> None:
-        """Make the deferred call now if it is still due, and raise its error, also one of an earlier attempt."""
+        """Make the deferred call now if it is still due, and raise its error or that of an earlier deferred call."""
         self._do()
         error, self._error = self._error, None
         if error is not None:

@@ -90,7 +90,7 @@ class ServerMetrics(Observer):
         self._begun.set(t)
 
     def round_ended(self, row: Row) -> None:
-        """Count a round."""
+        """Update the metrics of rounds, checkpoints and figures with the row of a round."""
         self._rounds.inc()
         self._ended.set(row["unix"])
         self._seconds.observe(row["seconds"])
@@ -106,7 +106,7 @@ class ServerMetrics(Observer):
                 self._figures.labels(name).set(value)
 
     def calls(self, calls: Sequence[Call]) -> None:
-        """Count instructions."""
+        """Count the outcomes and bytes of instructions, and observe their times."""
         for (phase, outcome), number in Counter((call.phase, call.outcome) for call in calls).items():
             self._calls.labels(phase, outcome).inc(number)
         for (layer, direction), size in _LAYERS.items():

@@ -11,7 +11,7 @@ log = logging.getLogger("fenchel.server")
 
 _FACTOR = 1e3  # ratio to the first objective that only divergent runs reach
 _SMALL = 1.0
-"""Objective up to which no warning is given, about that of the zero model in classification.
+"""Objective up to which no warning is given, about the objective of the zero model in classification.
 
 A run that begins next to its optimum may drift away from it by noise. A run that diverges soon exceeds any constant.
 """
@@ -38,7 +38,7 @@ class ObjectiveGrowth:
             self._grown(_number(objective), _number(loss))
 
     def evaluated(self, t: int, figures: Mapping[str, float]) -> None:
-        """Warn if the objective after round ``t``, or without it the test loss, has grown a thousandfold."""
+        """Warn once if the objective after round ``t``, or without it the test loss, has grown a thousandfold."""
         grown = self._grown(figures.get("objective", math.nan), figures.get("test_loss", math.nan))
         if grown is not None:
             log.warning(

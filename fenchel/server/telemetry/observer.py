@@ -41,8 +41,9 @@ class OngoingRun(Protocol):
 class StopRun(Exception):
     """Exception that an observer raises to end a run after the current round.
 
-    That round counts as the last one: the final model is evaluated and saved, and the run is complete. The text of the
-    exception is the reason in its summary. A resumed run continues with the remaining rounds, unless it is encrypted.
+    That round counts as the last one: the final model is evaluated and saved, and the run is complete. The text of
+    the exception is the reason in the run's summary. When it is resumed, the run continues with the remaining rounds,
+    unless the run is encrypted.
     """
 
 
@@ -155,7 +156,7 @@ class Observer:
         """
 
     def waiting(self, reason: str) -> None:
-        """Handle a wait for replies beyond their deadline.
+        """Handle the beginning, a change or the end of a wait for replies beyond their deadline.
 
         Parameters
         ----------
@@ -166,7 +167,7 @@ class Observer:
     def ended(self, summary: Summary) -> None:
         """Handle the end of the run, whether it is completed, failed or interrupted.
 
-        Called once after ``begun``, as the last method, in a thread. It may block until everything is sent.
+        Called once after ``begun``, as the last method, in a thread. The method may block, for example to send data.
 
         Parameters
         ----------
@@ -179,7 +180,7 @@ class Observer:
 class Observers(Observer):
     """Observer that forwards all events to several observers, in order.
 
-    An exception of one does not keep events from the others.
+    An exception of one observer does not keep events from the others.
 
     Parameters
     ----------

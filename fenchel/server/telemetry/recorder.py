@@ -40,9 +40,10 @@ class Ended:
     unix, started_unix
         End and start of the round, in seconds since 1970.
     seconds, evaluation_seconds
-        Durations of the round and of the evaluation after it.
+        Durations of the round and of the evaluation after it, in seconds.
     saved_unix, saved_seconds
-        Start and duration of the last checkpoint that was finished during the round; nan: none was.
+        Start (in seconds since 1970) and duration (in seconds) of the last checkpoint that was finished during the
+        round; nan: none was.
     """
 
     unix: float
@@ -68,7 +69,7 @@ class Recorder:
     on_calls
         Function that is called with the recorded instructions.
     client_figures
-        Names of the algorithm's figures of each client. Without any, there is no table of them.
+        Names of the algorithm's figures of each client. Without any, the run has no table of client figures.
     """
 
     folder: RunFolder
@@ -94,7 +95,7 @@ class Recorder:
             self._clients_log = TableLog(self.folder.clients, pa.schema(fields), self.kept_rounds)
 
     def ended(self, started: float, seconds: float, evaluation_seconds: float) -> Ended:
-        """Return the times of a round that ends now.
+        """Return the times of a round that ends now, with those of the last checkpoint since the previous round.
 
         Parameters
         ----------
@@ -110,7 +111,7 @@ class Recorder:
     def round(
         self, t: int, started: float, ended: Ended, calls: Sequence[Call], connected: int, figures: Mapping[str, float]
     ) -> dict[str, float]:
-        """Record a round, and return its row.
+        """Record a round and its instructions, and return the row of the round.
 
         Parameters
         ----------
@@ -164,7 +165,7 @@ class Recorder:
         self._saved = time.time() - seconds, seconds
 
     def calls(self, calls: Sequence[Call]) -> None:
-        """Record instructions."""
+        """Record instructions, and pass them to ``on_calls``."""
         for call in calls:
             self._calls.append(row_of(call))
             call.mark_recorded()

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Summary:
-    """Outcome of a run, also of one that failed; ``summary.json`` has the same fields.
+    """Outcome of a completed, failed or interrupted run; ``summary.json`` has the same fields.
 
     Attributes
     ----------
     run
         Id of the run: the name of its folder.
     completed
-        True if all rounds were done, or the privacy budget was spent.
+        True if all rounds were done, the privacy budget was spent, or an observer ended the run.
     rounds
-        Rounds done.
+        Number of the last completed round.
     seconds
-        Wall-clock time of the rounds that this process did.
+        Wall-clock time in seconds of this server process's part of the run, including the wait for clients to join.
     reason
         Reason for which the run stopped early, or was complete before its last round; otherwise empty.
     figures

@@ -87,10 +87,11 @@ class RoundBreakdown:
     Attributes
     ----------
     parts
-        Sums of the parts of the critical calls. ``coding`` includes the server's for all clients, ``waiting`` is the
-        time from the last counted reply to the end of its request, and ``server`` the work between requests.
+        Sums of the parts of the critical calls. ``coding`` includes the server's encoding for all clients, ``waiting``
+        is the time from the last counted reply to the end of its request, and ``server`` the work between requests.
     idle
-        Mean time that the other clients waited for the slowest one. It overlaps with the parts of the critical call.
+        Mean time that clients waited for the slowest one, summed over requests. It overlaps with the parts of the
+        critical calls.
     """
 
     parts: TimeParts = field(default_factory=TimeParts)
@@ -141,5 +142,5 @@ def split(started_ns: int, ended_ns: int, calls: Iterable[Call]) -> RoundBreakdo
 
 
 def between(start_ns: int, stop_ns: int) -> float:
-    """Return the seconds between two stamps; nan if one of them is not set."""
+    """Return the seconds between two stamps; nan if a stamp is not set."""
     return (stop_ns - start_ns) / 1e9 if start_ns and stop_ns else math.nan

@@ -1,7 +1,7 @@
 """The trace of a run: a span for the run, with a child span for each round, which has a child span for each phase.
 
-Instructions carry the trace context of their phase, so that the clients' spans are its children. A client sends the
-trace context of its stream in the metadata of the call, and the span of the run links to it.
+Instructions carry the trace context of their phase, so that the clients' spans are children of the phase's span. A
+client sends the trace context of its stream in the metadata of the call, and the span of the run links to it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ServerTraces(Observer):
             span.end(round(row["unix"] * 1e9))
 
     def stream_opened(self, client: str, traceparent: str) -> None:
-        """Link the span of the run to that of a client's stream."""
+        """Link the span of the run to the span of a client's stream."""
         if self._run is not None and traceparent:
             self._tracing.link(self._run, traceparent, {"fenchel.client": client})
 
@@ -84,7 +84,7 @@ class ServerTraces(Observer):
         return traceparent
 
     def calls(self, calls: Sequence[Call]) -> None:
-        """End the spans of the phases that these instructions belong to, each with the end of its request."""
+        """End the spans of the phases of these instructions, each at the time at which its request ended."""
         for call in calls:
             span = self._phases.pop(call.traceparent, None)
             if span is not None:

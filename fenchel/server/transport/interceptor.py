@@ -1,6 +1,6 @@
 """The admission interceptor, which applies revocation check and rate limits to a call before its message is read.
 
-It handles every call: those of Fenchel's own service, those of gRPC health and reflection, and those of unknown
+The interceptor handles every call: those of Fenchel's own service, of gRPC health and reflection, and of unknown
 methods. gRPC invokes a unary handler only when its message is complete, so a call whose message never ends would stay
 open without being counted. Unary handlers are therefore registered as streaming ones, which are the same on the wire.
 They are invoked when the head of the call has arrived, and the message is read after the call was admitted.
@@ -56,7 +56,7 @@ def who_calls(context: _Context) -> str:
 
 
 def counted_as(context: _Context) -> str:
-    """Return the name under which a caller's calls are counted; a monitor's do not count for the client of its name."""
+    """Return the name under which a caller's calls are counted, which distinguishes monitors from clients."""
     client = who_calls(context)
     return f"{client} (monitor)" if _is_monitor(context) else client
 
@@ -78,7 +78,7 @@ def noted(handler: _Handler, note: Note) -> _Handler:
 
 
 class AdmissionInterceptor(grpc.aio.ServerInterceptor):
-    """gRPC interceptor of every call.
+    """gRPC interceptor that admits or refuses every call.
 
     Parameters
     ----------

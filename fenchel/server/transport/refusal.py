@@ -29,7 +29,7 @@ async def refuse(address: str, credentials: Credentials | None, reason: str, sec
     reason
         Reason for the clients.
     seconds
-        Duration in seconds.
+        Duration of the refusal in seconds.
     """
 
     async def abort(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> NoReturn:

@@ -65,7 +65,7 @@ class RevocationCheck:
             self._ended.pop(task, None)
 
     async def watch(self) -> None:
-        """Check open calls against the list every two seconds, until cancelled."""
+        """Check open calls every two seconds, and cancel those whose certificate has been revoked, until cancelled."""
         while self._revocations is not None:
             await asyncio.sleep(_LOOK_SECONDS)
             self._revocations.refresh()

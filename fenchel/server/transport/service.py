@@ -200,9 +200,9 @@ async def listening(
     Raises
     ------
     SettingsError
-        The limit of open files is too low for the run's clients.
+        If the limit of open files is too low for the run's clients.
     UnreachableError
-        The server cannot listen on the address.
+        If the server cannot listen on the address.
     """
     limits = coordinator.limits
     connections = open_files.connections(limits.max_connections, coordinator.least_clients, address.rpartition(":")[0])
