@@ -81,7 +81,13 @@ $(SITE): third_party/site/package.json third_party/site/collect.mjs
 	cd third_party/site && npm install --silent --no-audit --no-fund --no-package-lock && npm run --silent build
 	touch $@
 
-site: $(READY) $(SITE)  ## the site of the documentation, in build/site; needs npm
+GALLERY := build/gallery
+
+$(GALLERY): docs/gallery.md docs/gallery.py | $(READY)
+	rm -rf $@ && mkdir -p $@
+	$(BIN)/python -m docs.gallery $@
+
+site: $(READY) $(SITE) $(GALLERY)  ## the site of the documentation, in build/site; needs npm
 	$(PIP) 'sphinx==9.0.4' 'myst-nb==1.4.0' 'numpydoc==1.11.0' 'pydata-sphinx-theme==0.24.0' 'sphinx-copybutton==0.5.2' \
 		'sphinxcontrib-katex==0.9.11' 'sphinxcontrib-mermaid==2.1.1' 'sphinxcontrib-typer==0.10.0'
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site

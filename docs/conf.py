@@ -49,6 +49,7 @@ templates_path = ["_templates"]
 html_theme = "pydata_sphinx_theme"
 html_title = "Fenchel"
 html_static_path = ["_static", "../third_party/site/static"]
+html_extra_path = ["../build/gallery"]
 html_css_files = ["site.css"]
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
 html_show_sourcelink = False

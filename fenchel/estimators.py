@@ -70,7 +70,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         for key in [key for key in params if key.partition("__")[0] in _SECTIONS and "__" in key]:
             section, _, name = key.partition("__")
             value = params.pop(key)
-            value = value.item() if isinstance(value, np.generic) else value  # as searches draw them
+            value = (
+                value.item() if isinstance(value, np.generic) else value
+            )  # hyperparameter searches draw NumPy scalars
             changes.setdefault(section, {})[name.replace("__", ".")] = value
         super().set_params(**params)
         for section, values in changes.items():

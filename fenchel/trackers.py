@@ -22,8 +22,8 @@ from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.summary import Summary
 
 _FLUSH_SECONDS = 10
-_PARAMETERS = 100  # the most that MLflow takes at once
-_CHARACTERS = 6000  # the most that MLflow takes for a parameter
+_PARAMETERS = 100  # largest number of parameters that MLflow accepts in one call
+_CHARACTERS = 6000  # largest number of characters that MLflow accepts in a parameter
 
 
 class TensorBoard(Observer):

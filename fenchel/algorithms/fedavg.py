@@ -159,7 +159,7 @@ class FedAvgSettings(WeightedAverageSettings):
 
     @property
     def prox_penalty(self) -> float | None:
-        """Penalty of the proximal operator in FedMiD: ``1/eta`` of the longest step."""
+        """Penalty ``1/eta`` of FedMiD's proximal operator, for the largest step size; ``None`` without it."""
         return 1 / self.step_size if self.regularizer_step == "prox" else None
 
 

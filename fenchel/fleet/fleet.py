@@ -130,8 +130,8 @@ class Fleet:
             if member.lost is not None:
                 raise LostStateError(
                     f"{member.lost}. The run stops, because the algorithm's state on the clients would become "
-                    "inconsistent. Restore the client's state, or begin a new run (with "
-                    "participation.on_lost_state: continue it does not stop)",
+                    "inconsistent. Restore the client's state, or begin a new run; with "
+                    "participation.on_lost_state: continue, a run continues without lost clients",
                     client=member.name,
                 )
 

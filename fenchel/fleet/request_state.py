@@ -151,7 +151,7 @@ class RequestState:
         return len(self.answered) >= self.needed
 
     def seconds(self, now: float) -> float:
-        """Return the seconds since all clients were asked."""
+        """Return the seconds since the request was sent to the clients."""
         return now - self._began
 
     def next_wakeup(self, now: float) -> float:

@@ -106,7 +106,7 @@ def known_figures(curves: Sequence[Curves]) -> list[str]:
 
 
 def main_figures(known: Collection[str]) -> list[str]:
-    """Return the figures of a picture: objective, quality of the model, worst client, gap.
+    """Return the names of the figures to plot: objective, quality of the model, worst client, optimality gap.
 
     The quality is shown by the first two known accuracies or losses of different kinds.
     """

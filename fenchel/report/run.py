@@ -246,7 +246,7 @@ class Run:
 
     @cached_property
     def clients_table(self) -> pa.Table | None:
-        """Algorithm's figures of each client as an Arrow table with a row for each client and round.
+        """Figures of the algorithm for each client, as an Arrow table with a row for each client and round.
 
         ``None`` if the algorithm has no such figures.
         """

@@ -51,7 +51,7 @@ def carried_by(calls: pa.Table, key: str) -> list[TrafficRow]:
         return []
     names, group = columns.grouped(calls, key)
     numbers = np.bincount(group)
-    # Bytes of a call without a reply (nan) belong to the client's next call.
+    # The bytes of a call without a reply are nan here, and counted in the client's next call.
     sums = {
         layer: tuple(columns.sums_by(columns.column(calls, column), group, len(names)) for column in pair)
         for layer, pair in LAYERS.items()

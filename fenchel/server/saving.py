@@ -112,7 +112,7 @@ class Saving:
 
     @property
     def may_save(self) -> bool:
-        """True if a save now would not exceed its share of the time."""
+        """True if a save now keeps saves within their share of the run time."""
         return time.perf_counter() >= self._save_from
 
     async def save(self, done: int, state: DataclassInstance, *, wait: bool, again: bool = False) -> None:
@@ -125,8 +125,8 @@ class Saving:
         state
             State of the algorithm.
         wait
-            True to wait until the checkpoint is written. Otherwise it is written in the background, or skipped if that
-            would exceed the share of the time.
+            True to wait until the checkpoint is written. Otherwise it is written in the background, or skipped if the
+            last save is still running, or saves would exceed their share of the run time.
         again
             True for the checkpoint that the run was resumed from, with its new epoch.
         """

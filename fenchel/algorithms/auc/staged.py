@@ -142,9 +142,9 @@ class Staged(FixedFleet):
             described = n if shard is None else shard.samples
             if n != described or not 0 <= n_positive <= n or n == 0:
                 raise PayloadError(
-                    f"client {client} now reports {n_positive} positive samples of {n}, but {described} samples "
-                    "when it joined. The number must stay above 0 and constant during a run; check whether the "
-                    "client's data file was changed"
+                    f"client {client} reports {n} samples, {n_positive} of them positive, but joined with "
+                    f"{described} samples. The number of samples must stay above 0 and constant during a run; "
+                    "check whether the client's data file was changed"
                 )
         state.samples[~state.lost], state.positives[~state.lost] = samples, positives
         self._weigh()

@@ -91,7 +91,7 @@ class StagedSettings(AlgorithmSettings):
     @field_validator("schedule", mode="before")
     @classmethod
     def _schedule_of_practice(cls, value: Any) -> Any:
-        """Make a schedule without ``kind`` one of practice."""
+        """Set ``kind: practice`` in a schedule that is given without ``kind``."""
         return {"kind": "practice", **value} if isinstance(value, Mapping) else value
 
     def check_stage(self, number: int, prior: float, clients: int) -> None:

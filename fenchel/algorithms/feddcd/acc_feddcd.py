@@ -117,7 +117,7 @@ log = logging.getLogger("fenchel.server")
 
 _WINDOW = 10  # number of rounds over which the clients' spread is averaged
 _FINEST = 1e-6  # smallest accuracy of local solves that restarts may set
-_GROWTH = 10.0  # ratio of the average spread to its lowest value that triggers a restart
+_GROWTH = 10.0  # restart if the average spread exceeds its lowest value by this factor
 _INEXACT = 0.25  # ratio of the mean solver error to the mean spread above which local solves count as too inexact
 _UNFIT = (
     "acc-feddcd needs a smooth and strongly convex objective: not the hinge, and objective.l2 above 0; for a neural "

@@ -197,8 +197,8 @@ class DualAscent(Algorithm):
             shard = self.fleet.members[client].shard
             if samples[client] < 1 or (shard is not None and samples[client] != shard.samples):
                 raise PayloadError(
-                    f"client {client} now reports {samples[client]} samples, but "
-                    f"{0 if shard is None else shard.samples} when it joined. The number must stay above 0 and "
+                    f"client {client} reports {samples[client]} samples, but joined with "
+                    f"{0 if shard is None else shard.samples}. The number of samples must stay above 0 and "
                     "constant during a run; check whether the client's data file was changed"
                 )
         state = self.state  # dictionaries of the state are replaced, not changed, so that a failed admit can be undone
@@ -261,7 +261,7 @@ class DualAscent(Algorithm):
         return {}
 
     def moment(self) -> dict[str, Any]:
-        """Return the values from which a client knows the rounds that it missed, if the method needs them."""
+        """Return the values from which a client derives which rounds it missed; empty if the method needs none."""
         return {}
 
     def weights(self) -> dict[str, float]:

@@ -457,9 +457,9 @@ def _common_cells(first: str, second: str, part: tuple[Indices, Indices], other:
     same_row = int(np.flatnonzero(other[0] == samples[0])[0]) + 1
     return DataError(
         f"clients {first} and {second} both hold {len(samples) * len(features)} values ({len(samples)} samples, "
-        f"{len(features)} features); for example, row {row} of {first} and row {same_row} of {second} are the same "
-        f"sample, and both have the feature at position {features[0]} (from 0). A value with two holders would "
-        "count twice, so remove these samples or features from one client"
+        f"{len(features)} features). For example, row {row} of client {first} and row {same_row} of client "
+        f"{second} are the same sample, and both have feature {features[0]} (from 0). A value with two holders "
+        "would count twice, so remove these samples or features from one client"
     )
 
 

@@ -27,12 +27,12 @@ SECRET = "own.secret"  # noqa: S105 - the name of a file
 
 @dataclass(frozen=True)
 class PrivateRandomness:
-    """Secret source of random numbers.
+    """Pseudorandom generator keyed by a client's secret.
 
     Attributes
     ----------
     secret
-        32 bytes that never leave the client.
+        Key of 32 bytes, which never leaves the client.
     """
 
     secret: bytes = field(repr=False)

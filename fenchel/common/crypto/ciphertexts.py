@@ -57,7 +57,7 @@ class Ciphertexts:
         layout = self.layout
         if len(self.key_id) != KEY_ID_BYTES:
             raise PayloadError(f"the id of the ciphertexts' key has {len(self.key_id)} bytes, expected {KEY_ID_BYTES}")
-        # A ciphertext is a number modulo n^2, and n is two bits longer than all slots together.
+        # A ciphertext is a number modulo n^2, and n is at least two bits longer than all slots together.
         if self.ciphertext_bytes * 8 < 2 * layout.slot_bits * layout.slots:
             raise PayloadError(f"ciphertexts of {self.ciphertext_bytes} bytes are too short for {layout}")
         most = min(layout.max_additions, LARGEST)

@@ -253,8 +253,8 @@ def _image_and_label(data: Any, label: str | None) -> dict[str, NDArray[Any]]:
     features = [name for name in names if name != label]
     if label not in names or len(features) != 1:
         raise DataError(
-            f"the data set has the columns {listed(names)} and the label {label!r}; expected one column of images "
-            "or lists beside the label (remove the others with remove_columns)",
+            f"the data set has the columns {listed(names)}, and the label is {label!r}; expected the label's "
+            "column and one other column, of images or lists (remove further ones with remove_columns)",
             source="data",
             column=label,
         )

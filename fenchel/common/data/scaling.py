@@ -37,7 +37,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class UnitRows:
-    """Step that divides every row by its Euclidean norm, but rows of zeros."""
+    """Step that divides every row, except rows of zeros, by its Euclidean norm."""
 
 
 Step: TypeAlias = Columns | UnitRows

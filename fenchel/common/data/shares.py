@@ -101,7 +101,7 @@ def fill(open_cells: NDArray[np.bool_], total: int, stock: NDArray[np.int64]) ->
 def _topped_up(
     whole: NDArray[np.int64], open_cells: NDArray[np.bool_], total: int, stock: NDArray[np.int64], *, most: int
 ) -> NDArray[np.int64] | None:
-    """Add at most ``most`` to each open cell, so that row and column sums are those of :func:`fill`."""
+    """Add at most ``most`` to each open cell, to rows of ``total`` within ``stock``; ``None`` if that is impossible."""
     missing, left = total - whole.sum(axis=1), stock - whole.sum(axis=0)
     if missing.min() < 0 or left.min() < 0:
         return None

@@ -38,9 +38,9 @@ def sites(positive: NDArray[np.bool_], clients: int, seed: int, settings: SitesP
     total = most if settings.samples is None else settings.samples
     if not clients <= total <= most:
         raise DataError(
-            f"{total} samples given for {clients} sites, but each site needs one, and {len(pools[0])} positive and "
-            f"{len(pools[1])} negative training samples suffice for {most}; change samples, the rates or the data "
-            "set",
+            f"{total} samples for {clients} sites; expected {clients} to {most}, as there are {len(pools[0])} "
+            f"positive and {len(pools[1])} negative training samples. Change data.partition.samples, the rates of "
+            "the sites, or the data set",
             key="data.partition.sites" if settings.samples is None else "data.partition.samples",
         )
     rng = generator(seed, "partition", "sites")

@@ -106,7 +106,8 @@ def _scikit_learn_split(labels: NDArray[Any], count: int, seed: int, classes: bo
         )
     except ValueError as error:
         raise DataError(
-            f"scikit-learn cannot draw {count} of {len(labels)} samples in proportion to the classes: {error}",
+            f"scikit-learn cannot draw a test set of {count} from {len(labels)} samples ({error}); change "
+            "data.test_fraction, or use data.test_split: fenchel",
             key="data.test_split",
         ) from None
     return kept, drawn

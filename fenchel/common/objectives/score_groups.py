@@ -255,7 +255,9 @@ def _pairs_in_order(lower: Groups, higher: Groups) -> int:
 
 
 def further_places(positives: Iterable[Groups], negatives: Iterable[Groups], edges: Vector) -> Vector | None:
-    """Return further cut points, shape (PARTS - 1,), or ``None`` if no part of the line contains too many samples.
+    """Return further cut points, shape (PARTS - 1,), or ``None`` if a class has no samples or no part is crowded.
+
+    A part of the line is crowded if it has more than ``CROWDED / PARTS`` of the samples.
 
     The cut points are quantiles of the class-balanced samples, estimated from the groups. An unbounded bin is assumed
     to extend to 16 times its finite edge, so that saturated scores are separated.

@@ -90,7 +90,8 @@ def check_fit(
     step_size = solver.step_size if isinstance(solver, GradientSolver) else None
     if step_size == "1/beta" and beta() == math.inf:
         raise SettingsError(
-            "1/beta needs a smooth objective, which this one is not known to be; use a number, or solver.kind: sgd",
+            "1/beta needs a smooth objective, which this objective is not known to be; use a number, or "
+            "solver.kind: sgd",
             key="solver.step_size",
         )
     if stop.accuracy is None and step_size != "2/(alpha+beta)":
@@ -98,14 +99,15 @@ def check_fit(
     convexity = alpha()
     if convexity is not None and not convexity > 0:
         raise SettingsError(
-            "an accuracy needs a strongly convex objective, which this one is not known to be; set objective.l2 "
-            "of a linear model above 0, or use solver.stop.steps, epochs or gradient",
+            "the accuracy as stopping criterion needs a strongly convex objective, which this objective is not "
+            "known to be; set objective.l2 of a linear model above 0, or use solver.stop.steps, epochs or "
+            "gradient",
             key="solver.stop.accuracy",
         )
     if beta() == math.inf:
         raise SettingsError(
-            "this stop needs a smooth objective, which this one is not known to be; use smoothed-hinge or "
-            "squared-hinge for hinge, or solver.kind: sgd with solver.stop.epochs",
+            "the stopping criterion needs a smooth objective, which this objective is not known to be; use "
+            "smoothed-hinge or squared-hinge for hinge, or solver.kind: sgd with solver.stop.epochs",
             key="solver.stop.accuracy",
         )
 

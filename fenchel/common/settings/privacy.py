@@ -182,14 +182,14 @@ class DifferentialPrivacy(Section):
         return sensitivity.whole_batch(local, self.clip, beta=unclipped), difference
 
     def problems(self, facts: PrivacyFacts) -> list[str]:
-        """Return why this run's privacy would not be what it says, and what to set instead; empty if it is sound.
+        """Return the reasons why the run violates its stated privacy guarantee, with remedies; empty if there are none.
 
-        ``mechanism: paper`` says nothing that could be untrue; see :meth:`warnings`.
+        ``mechanism: paper`` states no guarantee; see :meth:`warnings`.
         """
         return [] if self.mechanism == "paper" else [*_leaks(facts), *self._unmet(facts)]
 
     def warnings(self, facts: PrivacyFacts) -> list[str]:
-        """Return what a reader of this run's epsilon should know."""
+        """Return caveats for readers of this run's epsilon."""
         found = []
         if self.mechanism == "paper":
             found.append(

@@ -95,7 +95,7 @@ def asked_phases(settings: AlgorithmSettings) -> tuple[str, ...]:
 
 
 def keeps_no_state(settings: AlgorithmSettings) -> bool:
-    """Return whether the client half of an algorithm keeps no state, as far as that can be known without a client."""
+    """Return whether the client half of an algorithm is known to keep no state; False if only a client can tell."""
     if settings.phases:
         return False
     try:

@@ -79,8 +79,8 @@ class RunFolder:
             folder.checkpoint.parent.mkdir()
         except OSError as error:
             raise StorageError(
-                f"no run folder can be created there ({error.strerror}); make room on the disk, make the folder "
-                "writable, or choose another with --runs",
+                f"no run folder can be created in this folder ({error.strerror}); make room on the disk, make the "
+                "folder writable, or choose another one with --runs",
                 source=parent,
             ) from None
         return folder

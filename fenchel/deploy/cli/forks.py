@@ -122,7 +122,7 @@ def _reap(running: dict[int, int]) -> None:
 
 
 def main() -> None:
-    """Import the modules that processes need, then fork for each order."""
+    """Import the modules that the forked processes need, then fork a process for each request."""
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))  # one thread for linear algebra, as a fork does not copy threads
     set_up_process()
     import fenchel.algorithms.registry

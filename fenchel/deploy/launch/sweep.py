@@ -179,8 +179,8 @@ def create_sweep_folder(parent: Path, name: str) -> Path:
         path.mkdir(parents=True)
     except OSError as error:
         raise StorageError(
-            f"no sweep folder can be created there ({error.strerror}); make room on the disk, make the folder "
-            "writable, or choose another",
+            f"no sweep folder can be created in this folder ({error.strerror}); make room on the disk, make the "
+            "folder writable, or choose another one",
             source=parent,
         ) from None
     return path

@@ -94,8 +94,8 @@ class TuningFolder:
             folder.write_settings(tuning)
         except OSError as error:
             raise StorageError(
-                f"no tuning folder can be created there ({error.strerror}); make room on the disk, make the folder "
-                "writable, or choose another with --runs",
+                f"no tuning folder can be created in this folder ({error.strerror}); make room on the disk, make "
+                "the folder writable, or choose another one with --runs",
                 source=parent,
             ) from None
         return folder

@@ -42,7 +42,7 @@ def write_report(runs: Sequence[Run], path: Path, optima: Sequence[float | None]
 
 
 def render(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> str:
-    """Return the HTML page, with the parameters of :func:`write_report`."""
+    """Return the HTML page as text. The parameters are those of :func:`write_report`, without ``path``."""
     made, fixed = parts(runs, optima), fixed_parts()
     return Template(_part("page.html")).substitute(
         title=made.title,

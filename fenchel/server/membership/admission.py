@@ -296,7 +296,10 @@ class Admission:
                         f"{ours}; use the same data set on both machines"
                     )
             return
-        remedy = "all clients need the same; list the classes in data.classes, and give every file the same columns"
+        remedy = (
+            "all clients need the same features and classes; list the classes in data.classes, and give every file "
+            "the same columns"
+        )
         others = (other for other in self.members.values() if other.shard is not None and other is not member)
         other = next(others, None)  # comparing with one client suffices, as all were compared on joining
         if other is not None and other.shard is not None:

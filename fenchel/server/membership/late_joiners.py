@@ -155,7 +155,7 @@ def check_late_joiners(settings: RunSettings, half: type[Algorithm]) -> None:
     own = "has a start()" if half.start is not Algorithm.start else f"keeps {', '.join(keeps)}" if keeps else ""
     if own and half.admit is Algorithm.admit:
         raise SettingsError(
-            f"admit given, but {name} {own} and does not define it for late joiners; use refuse or another "
-            "algorithm (in one of your own, define admit(cohort))",
+            f"admit given, but {name} {own} and does not define admit(cohort) for late joiners; use refuse or "
+            "another algorithm, or define admit(cohort) in your own",
             key=key,
         )

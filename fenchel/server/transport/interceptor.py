@@ -51,7 +51,7 @@ def certified(context: _Context) -> str:
 
 
 def who_calls(context: _Context) -> str:
-    """Return the name in the caller's certificate; without TLS, its address."""
+    """Return the name in the caller's certificate, or the caller's address without TLS."""
     return certified(context) or context.peer()
 
 

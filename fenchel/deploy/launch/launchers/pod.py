@@ -98,7 +98,8 @@ class Cluster:
             raise kind(f"Kubernetes refuses it: {plain(reason)[:500]}") from error
         except HTTPError as error:
             raise UnreachableError(
-                f"the cluster does not answer: {plain(str(error))[:300]}; see kubectl get pods"
+                f"the cluster does not answer: {plain(str(error))[:300]}; check the connection with kubectl "
+                "cluster-info"
             ) from None
 
     def clean(self, selector: str) -> None:

@@ -116,7 +116,8 @@ class SlurmLauncher:
             code, _, errors = await piped.said(removing, _environment())
             if code != 0:
                 raise UnreachableError(
-                    f"journals may be left in {self._temporary} of a node ({errors}); remove that folder"
+                    f"the folder {self._temporary} could not be removed from all nodes ({errors}), and may contain "
+                    "journals; remove it there"
                 )
 
     def _step(self, process: ClientProcess) -> list[str]:

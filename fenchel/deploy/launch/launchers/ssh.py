@@ -108,7 +108,9 @@ class SshLauncher:
             for host, (code, _, errors) in zip(hosts, await asyncio.gather(*removing), strict=True):
                 if code != 0:
                     raise UnreachableError(
-                        f"journals are left in {self._state} ({errors}); remove that folder", source=host
+                        f"the folder {self._state} could not be removed ({errors}), and contains journals; remove "
+                        "it there",
+                        source=host,
                     )
 
     def _start(self, process: ClientProcess) -> list[str]:
