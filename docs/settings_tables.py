@@ -15,6 +15,7 @@ from fenchel.common.settings.run import json_schema
 
 PAGE = Path(__file__).with_name("settings.md")
 _SHARED = 3  # rows in common that make a table of their own
+_WORDS = 35  # most words of a cell
 _BEGIN, _END = "<!-- tables: begin -->", "<!-- tables: end -->"
 
 
@@ -141,11 +142,29 @@ def _sections(name: str, forms: list[_Form], shown: dict[str, list[_Form]]) -> I
 
 
 def _table(rows: Iterable[str]) -> Iterator[str]:
-    """Yield a table of these rows, if there are any."""
+    """Yield a table of these rows, if there are any, and below it what is too long for a cell."""
     if rows := list(rows):
+        below = []
         yield "| key | type | default | meaning |\n|---|---|---|---|"
-        yield from rows
+        for row in rows:
+            *cells, meaning = row.removesuffix(" |").split(" | ")
+            meaning, values = _divided(meaning)
+            yield f"{' | '.join([*cells, meaning])} |"
+            if values:
+                below += ["", f"{cells[0].removeprefix('| ')}:", "", *(f"* {value}" for value in values)]
+        yield from below
         yield ""
+
+
+def _divided(meaning: str) -> tuple[str, list[str]]:
+    """Divide a meaning that is too long for a cell before its first ``value: what it means``, or after a sentence."""
+    if len(meaning.split()) <= _WORDS:
+        return meaning, []
+    first, *others = re.split(r"(?<=[.;]) (?=[\w-]+(?:, [\w-]+)*: )", meaning)
+    sentences = re.split(r"(?<=[.;]) ", first)
+    kept = next((n for n in range(len(sentences), 0, -1) if len(" ".join(sentences[:n]).split()) <= _WORDS), 1)
+    rest = [*([" ".join(sentences[kept:])] if sentences[kept:] else []), *others]
+    return " ".join(sentences[:kept]).rstrip(".;"), [each.rstrip(".;") for each in rest]
 
 
 def _variants(node: Mapping[str, Any], defs: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

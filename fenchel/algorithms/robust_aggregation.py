@@ -32,9 +32,9 @@ class RobustAggregationSettings(LocalTrainingSettings):
     name: Literal["robust-aggregation"] = "robust-aggregation"
     rule: Literal["median", "trimmed-mean", "krum", "multi-krum"] = Field(
         "trimmed-mean",
-        description="median: of each coordinate. trimmed-mean: of each coordinate, without the `faulty` largest and "
-        "smallest. krum: the model with the smallest squared distances to its nearest others. multi-krum: the mean of "
-        "all but the `faulty` models for which they are largest",
+        description="aggregation rule. median: of each coordinate; trimmed-mean: of each coordinate, without the "
+        "`faulty` largest and smallest; krum: the model with the smallest squared distances to its nearest others; "
+        "multi-krum: the mean of all but the `faulty` models for which these are largest",
     )
     faulty: NonNegativeInt = Field(1, description="number of clients of a cohort that may send arbitrary models (f)")
 

@@ -31,9 +31,9 @@ class ScaffoldSettings(WeightedSumSettings):
     name: Literal["scaffold"] = "scaffold"
     correction: Literal["option-ii", "option-i", "none"] = Field(
         "option-ii",
-        description="a client's new control variate: the mean of the gradients along its local steps (option-ii), "
-        "or its gradient at the global model (option-i); none: there are no control variates, as in the linear "
-        "baseline published with FedDCD",
+        description="new control variate of a client. option-ii: mean of the gradients along its local steps; "
+        "option-i: its gradient at the global model; none: no control variates, as in the linear baseline published "
+        "with FedDCD",
     )
     server_step_size: PositiveFloat = Field(
         1.0, description="step size of the server along the mean change of the local models (eta_g)"

@@ -40,7 +40,7 @@ class StagedSettings(AlgorithmSettings):
     batch_size: PositiveInt | None = Field(32, description="samples a step (B); null: the whole shard")
     batches: Literal["independent", "passes", "stratified"] = Field(
         "independent",
-        description="how batches are drawn. independent: distinct samples, drawn anew for each step; passes: each pass "
+        description="sampling of batches. independent: distinct samples, drawn anew for each step; passes: each pass "
         "over the shard in a new random order; stratified: drawn anew, with the same number of positive samples in "
         "each, and at least one if the client has any",
     )

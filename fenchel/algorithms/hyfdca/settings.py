@@ -55,9 +55,9 @@ class Encryption(Section):
     )
     largest_dual: PositiveFloat = Field(
         64.0,
-        description="largest magnitude of a dual variable of a loss that does not bound it (squared, "
-        "squared-hinge), in multiples of the largest target (1 for classes; a power of two above the clients' "
-        "largest for real targets); for the other losses it is 1",
+        description="largest magnitude of a dual variable with squared and squared-hinge, in multiples of the largest "
+        "target; the other losses bound it by 1. The largest target is 1 for classes, and a power of two above the "
+        "clients' largest for real targets",
     )
     largest_score: PositiveFloat | None = Field(
         None,

@@ -48,10 +48,10 @@ class SampledByWeightSettings(RobustSettings):
 
     sampling: Literal["with-replacement", "without-replacement", "uniform"] = Field(
         "with-replacement",
-        description="how the training cohort is drawn from lambda; how many clients, participation.sampler says (all: "
-        "as many as there are). with-replacement: independent draws, as the analysis needs; a client that is drawn "
-        "more than once trains once and counts more. without-replacement: one draw after the other, from those that "
-        "are left. uniform: without regard to lambda",
+        description="draw of the training cohort from lambda; participation.sampler gives the number of clients (all: "
+        "as many as there are). with-replacement: independent draws, as the analysis needs, where a client that is "
+        "drawn more than once trains once and counts more; without-replacement: one draw after the other, from the "
+        "remaining clients; uniform: independent of lambda",
     )
     exploration: float | None = Field(
         None,

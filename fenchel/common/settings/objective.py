@@ -61,9 +61,9 @@ class LinearSettings(_Linear):
     """A linear model whose loss has no parameter of its own."""
 
     kind: Literal["squared", "logistic", "hinge", "squared-hinge", "softmax", "one-sided-logistic"] = Field(
-        description="loss of a linear model: squared (regression, or two classes as -1 and +1); logistic, "
-        "hinge and squared-hinge (two classes); softmax (any number of classes, one weight vector for each); "
-        "one-sided-logistic (likewise, but only the score of the true class counts: the loss of FedPDM)"
+        description="loss of a linear model. squared: regression, or two classes as -1 and +1; logistic, hinge, "
+        "squared-hinge: two classes; softmax: any number of classes, one weight vector for each; "
+        "one-sided-logistic: the same, but only the score of the true class counts, which is the loss of FedPDM"
     )
 
 
