@@ -19,7 +19,7 @@ Folder = Annotated[Path, typer.Argument(help="folder to write to")]
 Authority = Annotated[Path, typer.Option("--authority", help="folder of the authority")]
 Hosts = Annotated[list[str], typer.Option("--host", help="name or address that clients dial; repeat for several")]
 Days = Annotated[int, typer.Option(min=1, help="validity in days")]
-Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
+Force = Annotated[bool, typer.Option("--force", help="replace existing files")]
 
 
 @app.command("all")
@@ -79,12 +79,12 @@ def client(
 def invite(
     authority: Authority,
     names: Annotated[list[str], typer.Option("--name", help="id of a client to invite; repeat for several")],
-    at: Annotated[str, typer.Option(metavar="HOST:PORT", help="where clients reach this machine")],
+    at: Annotated[str, typer.Option(metavar="HOST:PORT", help="address at which clients reach this machine")],
     listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="where to listen; default: on all addresses, at the port of --at"),
+        typer.Option(metavar="HOST:PORT", help="address to listen on; default: all addresses, at the port of --at"),
     ] = None,
-    minutes: Annotated[int, typer.Option(min=1, help="how long the tokens count")] = 60,
+    minutes: Annotated[int, typer.Option(min=1, help="validity of the tokens in minutes")] = 60,
     days: Days = 397,
 ) -> None:
     """Print a token for each invited client, and sign the certificate request that comes with a token.
@@ -151,16 +151,21 @@ def renew(
 def revoke(
     authority: Authority,
     names: Annotated[
-        list[str] | None,
-        typer.Option("--name", help="client whose certificates up to now are revoked; repeat for several"),
+        list[str] | None, typer.Option("--name", help="client whose certificates are revoked; repeat for several")
     ] = None,
     serials: Annotated[
         list[str] | None,
-        typer.Option("--serial", metavar="HEX", help="one certificate, by the number that certs show tells; repeat"),
+        typer.Option(
+            "--serial",
+            metavar="HEX",
+            help="serial number of a certificate, which certs show prints; repeat for several",
+        ),
     ] = None,
     to: Annotated[
         list[Path] | None,
-        typer.Option(metavar="DIR", help="also copy the list into this folder of the server's or a client's; repeat"),
+        typer.Option(
+            metavar="DIR", help="also copy the list into this folder of the server or of a client; repeat for several"
+        ),
     ] = None,
 ) -> None:
     """Revoke certificates: write the authority's list, revoked.pem, for the folders of the server and the clients.

@@ -40,22 +40,25 @@ def client(
     token: Annotated[
         str | None,
         typer.Option(
-            help="invitation of fenchel certs invite: make a key in the --certs folder (default certs) and get its "
-            "certificate, if there is none yet; also as FENCHEL_TOKEN in the environment"
+            help="token of fenchel certs invite: make a key in the --certs folder (default certs) and get its "
+            "certificate, if the folder has none; also as FENCHEL_TOKEN in the environment"
         ),
     ] = None,
     claim: Annotated[
         Path | None,
-        typer.Option(help="folder of identities, one of which this client claims for its host (containers)"),
+        typer.Option(help="folder of identities, of which this client claims one for its host (containers)"),
     ] = None,
     name: Annotated[str | None, typer.Option(help="client id, with --insecure; else the certificate's name")] = None,
     sessions: Annotated[
         int | None,
-        typer.Option(min=1, help="host so many clients: client-000, client-001, ... below the --certs folder"),
+        typer.Option(
+            min=1, help="number of clients in this process: client-000, client-001, ... below the --certs folder"
+        ),
     ] = None,
-    first: Annotated[int, typer.Option(min=0, help="number of the first of the --sessions")] = 0,
+    first: Annotated[int, typer.Option(min=0, help="number of the first client of --sessions")] = 0,
     data: Annotated[
-        list[Path] | None, typer.Option(help="data file of this client's own; of several clients, one for each in turn")
+        list[Path] | None,
+        typer.Option(help="data file of this client; repeat it for each of several clients, in their order"),
     ] = None,
     label: LabelOption = None,
     identifier: IdentifierOption = None,
@@ -64,7 +67,7 @@ def client(
     state: Annotated[Path, typer.Option(help="folder for journals, which survive a restart")] = Path("state"),
     allow: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODULE:CLASS", help="code from outside Fenchel that the server may have this client run"),
+        typer.Option(metavar="MODULE:CLASS", help="code from outside Fenchel that this client may run for the server"),
     ] = None,
     allow_file: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="file of this machine that the server's settings may name")
@@ -73,35 +76,40 @@ def client(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="data set of this machine that the server may have this client use, and no other; default: any "
-            "public one",
+            help="only data set of this machine that the server's settings may name; default: any public one",
         ),
     ] = None,
     max_message_bytes: Annotated[
-        int, typer.Option(min=1, help="largest messages that the server's settings may allow")
+        int, typer.Option(min=1, help="limit on network.max_message_bytes in the server's settings")
     ] = 8 << 30,
     least_group: Annotated[
         int,
         typer.Option(
-            min=1, help="samples that must share a group at least, where the server's settings ask for scores by groups"
+            min=1,
+            help="smallest group of samples for which the client sends scores, if the server's settings request scores "
+            "by groups",
         ),
     ] = 5,
     max_journal_bytes: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="how much of the disk the journal may take, which the server has this client keep; default: 4 GiB, or "
-            "10,000 times the largest entry if that is more, and a tenth of the space that it finds stays free",
+            help="limit on the disk space of journals in bytes; default: 4 GiB, or 10,000 times the largest entry if "
+            "that is more, and at most nine tenths of the free space",
         ),
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="clients of this process that compute at the same time")] = 1,
-    retry_for: Annotated[float, typer.Option(min=0, help="seconds to go on trying to reach a silent server")] = 600.0,
+    threads: Annotated[
+        int, typer.Option(min=1, help="number of clients of this process that compute at the same time")
+    ] = 1,
+    retry_for: Annotated[
+        float, typer.Option(min=0, help="seconds after which the client gives up on a server that does not answer")
+    ] = 600.0,
     secrets: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             envvar=SECRETS_VARIABLE,
-            help="clients.secret of fenchel keys: what all clients share and the server must not have",
+            help="file clients.secret of fenchel keys, which all clients share and the server must not have",
         ),
     ] = None,
     peers: Annotated[
@@ -109,47 +117,44 @@ def client(
         typer.Option(
             "--peer",
             metavar="NAME",
-            help="a client with which to exchange secrets in sealed boxes; default: all of the same authority",
+            help="client with which to exchange secrets in sealed boxes; repeat for several; default: all clients of "
+            "the same authority",
         ),
     ] = None,
     solver: Annotated[
         str | None,
         typer.Option(
             metavar="KIND",
-            help="local solver that suits this machine, in place of the run's: a kind, such as lbfgs, or a "
-            "section in braces (docs/solvers.md)",
+            help="local solver in place of the run's: a kind, such as lbfgs, or a section in braces (docs/solvers.md)",
         ),
     ] = None,
     allow_plaintext: Annotated[
         bool,
         typer.Option(
-            "--allow-plaintext", help="with --secrets or --peer: take part in a run that encrypts nothing, too"
+            "--allow-plaintext", help="with --secrets or --peer: also take part in a run that encrypts nothing"
         ),
     ] = False,
     any_run: Annotated[
-        bool,
-        typer.Option(
-            "--any-run", help="go on with whatever run the server has, after this client has taken part in another one"
-        ),
+        bool, typer.Option("--any-run", help="take part in whatever run the server conducts, even after another one")
     ] = False,
     privacy_policy: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="limits of this client's own: it takes part in no run that protects its samples less "
+            help="file of the client's privacy policy; it takes part only in runs that satisfy the policy "
             "(docs/privacy.md)",
         ),
     ] = None,
     metrics: MetricsOption = None,
     insecure: InsecureOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show warnings and errors alone")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show only warnings and errors")] = False,
     log_level: LogLevelOption = None,
     bundle: Annotated[
         str | None,
         typer.Option(
             metavar="-|FILE",
-            help="read names, certificates, keys and secrets of the clients to host from standard input, with whose "
-            "end they end, or from a file in memory (a mounted Secret); fenchel up starts its clients so",
+            help="read names, certificates, keys and secrets of the clients from standard input, until whose end they "
+            "work, or from a file in memory (a mounted Secret); used by fenchel up",
         ),
     ] = None,
     relays: Annotated[list[str] | None, typer.Option("--relay", hidden=True)] = None,

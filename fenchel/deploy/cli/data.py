@@ -53,7 +53,7 @@ def list_sets(as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def fetch(name: Annotated[str, typer.Argument(help="a named data set")]) -> None:
+def fetch(name: Annotated[str, typer.Argument(help="name of a data set")]) -> None:
     """Download a data set from its public source and check it."""
     from fenchel.common.data.catalogue import locate
     from fenchel.common.data.fetch import entry_of
@@ -86,9 +86,7 @@ def import_set(
 def extract(
     settings: Annotated[Path, typer.Argument(help="settings file (YAML) with data.extractor")],
     overrides: SetOption = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="threads of the network; default all that there are")
-    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="number of threads of the network; default: all")] = None,
 ) -> None:
     """Compute the features of all images of a run in advance, so that its processes only read them."""
     import os

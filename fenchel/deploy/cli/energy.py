@@ -34,16 +34,14 @@ def energy(
         typer.Argument(metavar="RUN...", help="run folders; several with different local steps are compared"),
     ],
     snr: Annotated[float, typer.Option(metavar="DB", help="signal-to-noise ratio of the uplink, in decibels")] = 10.0,
-    bandwidth: Annotated[
-        float, typer.Option(metavar="HZ", min=1e-3, help="bandwidth that each client has for itself")
-    ] = 1e6,
+    bandwidth: Annotated[float, typer.Option(metavar="HZ", min=1e-3, help="bandwidth of each client")] = 1e6,
     target: Annotated[
         float | None,
-        typer.Option(help="count the rounds until the figure reaches this, such as 0.8; default: all rounds"),
+        typer.Option(help="target of the figure, such as 0.8: only rounds up to it are counted; default: all rounds"),
     ] = None,
     figure: Annotated[
         str | None,
-        typer.Option(help="figure that is to reach the target; default client_accuracy_worst, or else test_accuracy"),
+        typer.Option(help="figure that must reach the target; default: client_accuracy_worst, or else test_accuracy"),
     ] = None,
     device: Annotated[
         list[str] | None,
@@ -53,8 +51,7 @@ def energy(
         ),
     ] = None,
     downlink_rate: Annotated[
-        float | None,
-        typer.Option(metavar="BIT/S", min=1e-3, help="rate towards the clients; default: receiving costs nothing"),
+        float | None, typer.Option(metavar="BIT/S", min=1e-3, help="downlink rate; default: receiving costs nothing")
     ] = None,
     macs: Annotated[
         int | None,
@@ -64,7 +61,9 @@ def energy(
     ] = None,
     picture: Annotated[
         Path | None,
-        typer.Option("--map", metavar="PNG", help="draw the best local steps (of one run: its energy) per channel"),
+        typer.Option(
+            "--map", metavar="PNG", help="draw the best number of local steps by channel (of one run: its energy)"
+        ),
     ] = None,
     snrs: Annotated[str, typer.Option(metavar="DB,...", help="ratios of the map")] = _RATIOS,
     bandwidths: Annotated[str, typer.Option(metavar="HZ,...", help="bandwidths of the map")] = _BANDWIDTHS,

@@ -136,18 +136,19 @@ def report(
         typer.Option(
             *("--output", "-o", "--html"),
             metavar="FILE",
-            help="default: report.html in the run folder; of several runs comparison.html beside the first",
+            help="file of the page; default: report.html in the run folder, or comparison.html beside the first of "
+            "several runs",
         ),
     ] = None,
-    png: Annotated[Path | None, typer.Option(metavar="DIR", help="also draw pictures into this folder")] = None,
+    png: Annotated[Path | None, typer.Option(metavar="DIR", help="also draw plots into this folder")] = None,
     csv: Annotated[
         Path | None, typer.Option(metavar="DIR", help="also write the numbers of all charts into this folder")
     ] = None,
     optimum: Annotated[
         list[float] | None,
         typer.Option(
-            help="of the objective (fenchel solve): also show how far above it the runs are. Once for all runs of the "
-            "same problem, else once for each run, in their order"
+            help="optimum of the objective (fenchel solve), to show the optimality gap; once for all runs of the same "
+            "problem, else once for each run, in their order"
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -192,9 +193,9 @@ def probe(
     server: Annotated[str, typer.Argument(metavar="HOST:PORT", help="address of the server")],
     certs: Annotated[
         list[Path] | None,
-        typer.Option("--certs", help="folder of a client's certificate; repeat it to probe as several"),
+        typer.Option("--certs", help="folder of a client's certificate; repeat it for several clients"),
     ] = None,
-    pings: Annotated[int, typer.Option(min=2, help="round trips to measure")] = 50,
+    pings: Annotated[int, typer.Option(min=2, help="number of round trips to measure")] = 50,
     insecure: InsecureOption = False,
     as_json: JsonOption = False,
 ) -> None:

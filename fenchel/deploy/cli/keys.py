@@ -19,19 +19,20 @@ _BITS = {str(security): bits for security, bits in BITS_OF_SECURITY.items()}
 
 def keys(
     words: Annotated[
-        list[str], typer.Argument(metavar="FOLDER | show FILE", help="folder to write to, or a file to look at")
+        list[str], typer.Argument(metavar="FOLDER | show FILE", help="folder to write to, or a file to show")
     ],
     security: Annotated[
         Literal["112", "128", "192"],
-        typer.Option(help="length in bits of a symmetric key that is as hard to guess as the Paillier key is to break"),
+        typer.Option(help="security level: length in bits of an equally strong symmetric key"),
     ] = "128",
     bits: Annotated[
-        int | None, typer.Option(help="length of the Paillier key instead, where the settings have key_bits")
+        int | None, typer.Option(help="length of the Paillier key in bits, for settings with key_bits")
     ] = None,
     implementation: Annotated[
-        Implementation, typer.Option(help="what makes the key: fenchel, or phe for algorithm.encryption.implementation")
+        Implementation,
+        typer.Option(help="implementation that makes the key: fenchel, or phe (algorithm.encryption.implementation)"),
     ] = "fenchel",
-    force: Annotated[bool, typer.Option("--force", help="replace the keys that are there")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace existing keys")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make the clients' shared secrets and the server's public key, or describe a key file without its secrets."""

@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="of the folder and of the module in it: a Python name")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="name of the folder and of the Python module in it")],
 ) -> None:
     """Make a folder with a working template of an algorithm: both halves, settings and a test."""
     class_name = _class_name(name)

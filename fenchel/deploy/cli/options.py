@@ -31,7 +31,10 @@ ClientsOption = Annotated[
     str | None, typer.Option("--clients", metavar="N|auto", help="number of clients, in place of the settings'")
 ]
 InProcessOption = Annotated[
-    bool, typer.Option("--in-process", help="clients in this process, without a network: sooner, no real latency")
+    bool,
+    typer.Option(
+        "--in-process", help="run all clients in this process, without a network: faster, and without real latency"
+    ),
 ]
 LabelOption = Annotated[str | None, typer.Option(metavar="COLUMN", help="column of the label in --data")]
 IdentifierOption = Annotated[
@@ -45,48 +48,49 @@ IdentifierOption = Annotated[
 ]
 RunsOption = Annotated[Path, typer.Option("--runs", help="folder in which run folders are created")]
 ResumeOption = Annotated[
-    Path | None, typer.Option("--resume", metavar="RUN", help="run folder of an interrupted run to go on with")
+    Path | None, typer.Option("--resume", metavar="RUN", help="run folder of an interrupted run to continue")
 ]
 PreviousOption = Annotated[
     bool,
     typer.Option(
         "--previous",
-        help="with --resume: go back to the checkpoint before the last one, because that one, or a client's journal "
-        "of what came after, is damaged",
+        help="with --resume: continue from the previous checkpoint, if the last one, or a client's journal after it, "
+        "is damaged",
     ),
 ]
 CertsOption = Annotated[Path | None, typer.Option("--certs", help="folder with authority, certificate and key")]
-DashboardOption = Annotated[
-    bool, typer.Option("--dashboard", help="serve a page that shows the run while it goes on (127.0.0.1:7444)")
-]
+DashboardOption = Annotated[bool, typer.Option("--dashboard", help="serve the dashboard of the run (127.0.0.1:7444)")]
 DashboardAtOption = Annotated[
     str | None,
     typer.Option(
-        "--dashboard-at", metavar="HOST:PORT", help="serve that page here, readable by all who reach the address"
+        "--dashboard-at", metavar="HOST:PORT", help="serve the dashboard at this address, readable by all that reach it"
     ),
 ]
 MetricsOption = Annotated[
-    str | None, typer.Option("--metrics", metavar="HOST:PORT", help="serve metrics for Prometheus here, below /metrics")
+    str | None,
+    typer.Option("--metrics", metavar="HOST:PORT", help="serve metrics for Prometheus at this address, below /metrics"),
 ]
 TrackOption = Annotated[
     list[str] | None,
-    typer.Option("--track", metavar="TRACKER", help="write the run to tensorboard, mlflow or wandb; repeatable"),
+    typer.Option(
+        "--track", metavar="TRACKER", help="write the run to tensorboard, mlflow or wandb; repeat for several"
+    ),
 ]
 InsecureOption = Annotated[bool, typer.Option("--insecure", help="no TLS; for tests on one machine only")]
-MaxFeaturesOption = Annotated[int, typer.Option(min=1, help="features that the samples of a data file may have")]
+MaxFeaturesOption = Annotated[int, typer.Option(min=1, help="limit on the number of features of a data file")]
 MaxDataBytesOption = Annotated[
     int,
     typer.Option(
         min=1,
         show_default="a quarter of the memory",
-        help="bytes that a data file may have when decompressed, and its values with eight bytes each",
+        help="limit on the bytes of a decompressed data file, and of its values at eight bytes each",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print a JSON object on standard output, and nothing else")]
 QuietOption = Annotated[
     bool,
     typer.Option(
-        "--quiet", "-q", help="print the path of the run folder alone; warnings and errors go to standard error"
+        "--quiet", "-q", help="print only the path of the run folder; warnings and errors go to standard error"
     ),
 ]
 LogLevelOption = Annotated[
@@ -95,6 +99,6 @@ LogLevelOption = Annotated[
         "--log-level",
         callback=_log_from,
         show_default="warning",
-        help="show records of the log from this level on; the log of the run folder has all from info on",
+        help="lowest level of log records to show; the log of the run folder has all from info on",
     ),
 ]

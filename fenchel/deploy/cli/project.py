@@ -35,23 +35,29 @@ def project(
         typer.Option(metavar="PRESET", help=f"one of {', '.join(PRESETS)}; repeatable. Without any link: all of them"),
     ] = None,
     rtt: Annotated[
-        list[str] | None, typer.Option(metavar="TIME", help="round-trip time, such as 257.5ms or 0.8; repeatable")
+        list[str] | None,
+        typer.Option(metavar="TIME", help="round-trip time, such as 257.5ms or 0.8; repeat for several"),
     ] = None,
     bandwidth: Annotated[
         list[str] | None,
-        typer.Option(metavar="RATE", help="of each client in both directions, such as 20Mbit; repeatable"),
+        typer.Option(
+            metavar="RATE", help="bandwidth of each client in both directions, such as 20Mbit; repeat for several"
+        ),
     ] = None,
     upload: Annotated[str | None, typer.Option(metavar="RATE", help="bandwidth of each client to the server")] = None,
     download: Annotated[
         str | None, typer.Option(metavar="RATE", help="bandwidth from the server to each client")
     ] = None,
     jitter: Annotated[
-        str | None, typer.Option(metavar="TIME", help="mean of what is added to the round trip at random")
+        str | None, typer.Option(metavar="TIME", help="mean of the random addition to the round trip")
     ] = None,
     server_bandwidth: Annotated[
-        str | None, typer.Option(metavar="RATE", help="of the server in each direction, shared by all clients")
+        str | None,
+        typer.Option(metavar="RATE", help="bandwidth of the server in each direction, shared by all clients"),
     ] = None,
-    picture: Annotated[Path | None, typer.Option(metavar="PNG", help="draw where the time goes over each link")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="PNG", help="plot the parts of the time over each link")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Project the duration of a run to other links, from its measured compute times and bytes.

@@ -25,7 +25,7 @@ def relay(
     link: Annotated[str | None, typer.Option(metavar="PRESET", help=f"one of {', '.join(PRESETS)}")] = None,
     rtt: Annotated[str | None, typer.Option(metavar="TIME", help="round-trip time, such as 257.5ms")] = None,
     jitter: Annotated[
-        str | None, typer.Option(metavar="TIME", help="mean of what is added to the round trip at random")
+        str | None, typer.Option(metavar="TIME", help="mean of the random addition to the round trip")
     ] = None,
     up: Annotated[
         str | None, typer.Option(metavar="RATE", help="bandwidth to the server, such as 20Mbit or 1.5MB/s")
@@ -35,16 +35,19 @@ def relay(
         str | None, typer.Option(metavar="TIME", help="mean time until the link is cut, at random")
     ] = None,
     cut_at: Annotated[
-        list[str] | None, typer.Option(metavar="TIME", help="cut so long after the first connection")
+        list[str] | None,
+        typer.Option(metavar="TIME", help="time of a cut after the first connection; repeat for several"),
     ] = None,
-    cut_for: Annotated[str | None, typer.Option(metavar="TIME", help="how long it stays down")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="of jitter and cuts")] = 0,
+    cut_for: Annotated[str | None, typer.Option(metavar="TIME", help="duration of a cut")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="seed of jitter and cuts")] = 0,
     each: Annotated[
-        bool, typer.Option("--each", help="a link for each host that dials; else all clients share one")
+        bool, typer.Option("--each", help="use a link for each host that dials; default: all clients share one")
     ] = False,
     idle: Annotated[
         float | None,
-        typer.Option(min=0, help="end when there was a connection, and none for so many seconds; default: never"),
+        typer.Option(
+            min=0, help="seconds without a connection after which the command ends, once there was one; default: never"
+        ),
     ] = None,
 ) -> None:
     """Emulate a network between clients and a server: clients connect to this proxy until Ctrl-C ends it."""

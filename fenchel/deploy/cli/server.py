@@ -73,18 +73,14 @@ def server(
             "--public-key",
             metavar="FILE",
             envvar=PUBLIC_KEY_VARIABLE,
-            help="server.public of fenchel keys: the key that clients must use; else they say which",
+            help="file server.public of fenchel keys, whose key clients must use; default: the clients' choice",
         ),
     ] = None,
     linger: Annotated[
-        float, typer.Option(min=0, help="seconds to stay after an error, so that clients that dial in learn the reason")
+        float, typer.Option(min=0, help="seconds to stay after an error, so that clients that connect learn the reason")
     ] = 0.0,
     keep_clients: Annotated[
-        bool,
-        typer.Option(
-            "--keep-clients",
-            help="when interrupted, leave the clients waiting for the server that is started in place of this one",
-        ),
+        bool, typer.Option("--keep-clients", help="when interrupted, keep the clients waiting for the next server")
     ] = False,
 ) -> None:
     """Coordinate one run of the clients that connect to this server."""

@@ -28,10 +28,9 @@ def solve(
     settings: Annotated[Path, typer.Argument(help="settings file (YAML)")],
     overrides: SetOption = None,
     tolerance: Annotated[float, typer.Option(min=0, help="duality gap at which to stop")] = 1e-9,
-    passes: Annotated[int, typer.Option(min=1, help="stop after so many passes over the data")] = 10_000,
+    passes: Annotated[int, typer.Option(min=1, help="largest number of passes over the data")] = 10_000,
     weighting: Annotated[
-        Weighting | None,
-        typer.Option(help="what counts alike, in place of what it is in the run: each sample, or each client"),
+        Weighting | None, typer.Option(help="equal weights for each sample, or for each client; default: as in the run")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="also write the figures here, as JSON")] = None,
     as_json: JsonOption = False,

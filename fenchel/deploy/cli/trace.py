@@ -14,7 +14,12 @@ def trace(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="run folder, finished or not")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="default: trace.json in the run folder; .gz compresses it"),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="file of the trace; default: trace.json in the run folder; .gz compresses it",
+        ),
     ] = None,
 ) -> None:
     """Write a timeline of the server and all clients, on the server's clock.

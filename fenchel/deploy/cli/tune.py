@@ -29,14 +29,15 @@ def tune(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="override one setting of all runs; dotted key, YAML value"),
     ] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="number of trials, in place of the file's")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="number of trials; default: that of the file")] = None,
     in_process: InProcessOption = False,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="client processes of a run; default one for each client, at most 16")
+        int | None,
+        typer.Option(min=1, help="number of client processes of a run; default: one for each client, at most 16"),
     ] = None,
     runs: RunsOption = Path("runs"),
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="TUNING", help="tuning folder of a search to go on with")
+        Path | None, typer.Option("--resume", metavar="TUNING", help="tuning folder of a search to continue")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -61,49 +61,59 @@ def up(
         typer.Option(
             "--data",
             metavar="FILE|PATTERN",
-            help="data files that clients bring, one for each: 'hospitals/*.csv' (in place of the settings' data)",
+            help="data files of the clients, one for each, such as 'hospitals/*.csv' (in place of the settings' data)",
         ),
     ] = None,
     label: LabelOption = None,
     identifier: IdentifierOption = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="client processes; default one for each client, at most 16")
+        int | None, typer.Option(min=1, help="number of client processes; default: one for each client, at most 16")
     ] = None,
     in_process: InProcessOption = False,
     runs: RunsOption = Path("runs"),
     on: Annotated[
         str,
-        typer.Option("--on", metavar="ENGINE", help="where clients run: local, ssh, slurm, ray, docker, kubernetes"),
+        typer.Option(
+            "--on",
+            metavar="ENGINE",
+            help="engine that starts the clients: local, ssh, slurm, ray, docker or kubernetes",
+        ),
     ] = "local",
     hosts: Annotated[
-        str | None, typer.Option("--hosts", metavar="A,B,C|FILE", help="hosts of --on ssh, which take turns")
+        str | None,
+        typer.Option(
+            "--hosts", metavar="A,B,C|FILE", help="hosts of --on ssh, to which processes are assigned in turn"
+        ),
     ] = None,
     engine: Annotated[
-        Path | None, typer.Option("--engine", metavar="FILE", help="what the engine needs (YAML); see docs/engines.md")
+        Path | None,
+        typer.Option("--engine", metavar="FILE", help="settings file of the engine (YAML); see docs/engines.md"),
     ] = None,
     cpus: Annotated[
-        float | None, typer.Option("--cpus", min=0, help="processors for each client process, where --on reserves them")
+        float | None,
+        typer.Option("--cpus", min=0, help="number of processors for each client process, if the engine reserves them"),
     ] = None,
     gpus: Annotated[
-        float | None, typer.Option("--gpus", min=0, help="GPUs for each client process, where --on reserves them")
+        float | None,
+        typer.Option("--gpus", min=0, help="number of GPUs for each client process, if the engine reserves them"),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print what would be started, in the language of the engine")
+        bool, typer.Option("--dry-run", help="print the plan in the language of the engine, and start nothing")
     ] = False,
     seeds: Annotated[
         str | None,
-        typer.Option(
-            "--seeds", metavar="1..5|1,4,7", help="do a run with each of these seeds; see docs/experiments.md"
-        ),
+        typer.Option("--seeds", metavar="1..5|1,4,7", help="seeds, with a run for each; see docs/experiments.md"),
     ] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(
-            "--grid", metavar="KEY=V1,V2", help="do a run with each value; of several --grid, with all combinations"
+            "--grid",
+            metavar="KEY=V1,V2",
+            help="values of a setting, with a run for each; several --grid make all combinations",
         ),
     ] = None,
     skip_done: Annotated[
-        bool, typer.Option("--skip-done", help="with --seeds or --grid: leave out runs that are completed below --runs")
+        bool, typer.Option("--skip-done", help="with --seeds or --grid: skip runs that are completed below --runs")
     ] = False,
     resume: ResumeOption = None,
     previous: PreviousOption = False,
