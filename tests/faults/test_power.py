@@ -508,7 +508,7 @@ def read_certificates(root: Path, promises: list[Any]) -> None:
     try:
         known = {each.serial for each in issued(authority)}
     except CredentialError as error:  # zeros in the middle of a line
-        assert "issued.jsonl: damaged" in str(error)
+        assert Path(error.source).name == "issued.jsonl"
         assert b"\0" in (authority / "issued.jsonl").read_bytes()
         return
     if "renewed" in said:
