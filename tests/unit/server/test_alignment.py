@@ -209,7 +209,7 @@ def test_cells_that_two_clients_hold_are_refused_with_an_example() -> None:
     text = str(refusal.value)
     assert "feature 1 (from 0)" in text
     rows = [(2, 3), (4, 2)]  # sample 2, sample 4
-    assert any(f"row {a} of north and row {b} of south are the same sample" in text for a, b in rows)
+    assert any(f"row {a} of client north and row {b} of client south are the same sample" in text for a, b in rows)
     found = align(local_data, features=5, block=2, ragged=True, random=np.random.default_rng(0))
     assert found.samples == 8
 
