@@ -1,4 +1,4 @@
-"""Whoever reaches the dashboard or the metrics can read them, and do nothing else: raw bytes on real sockets.
+"""Readers of the dashboard and the metrics can do nothing else: raw bytes on real sockets.
 
 Both endpoints are open as a server opens them, on loopback. After each attack the page is read as ever, the
 run folder is as it was, and threads, sockets and memory are what they were before.

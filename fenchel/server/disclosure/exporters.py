@@ -44,6 +44,16 @@ class Exporter:
     name: ExporterName
     address: str
 
+    @classmethod
+    def recorded(cls, entry: Mapping[str, str]) -> Exporter:
+        """Return the exporter of an entry of a disclosure record. A ``KeyError`` is raised for an unknown name.
+
+        Records of earlier versions call the dashboard ``live page``.
+        """
+        name = entry["exporter"].replace("live page", "dashboard")
+        known: dict[str, ExporterName] = {each: each for each in _EXPORTERS}
+        return cls(known[name], entry["address"])
+
     def to_json(self) -> dict[str, str]:
         """Return the entry of the disclosure record."""
         readers, shows = _EXPORTERS[self.name]

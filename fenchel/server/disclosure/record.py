@@ -276,7 +276,7 @@ class DisclosureRecord:
             for entry in told["heads"]:
                 self._heads[entry["message"]] = Head(**entry | {"fields": set(entry["fields"])})
             for entry in told.get("exporters", ()):
-                self.shown(Exporter(entry["exporter"], entry["address"]))
+                self.shown(Exporter.recorded(entry))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(
                 f"the disclosure record cannot be read ({error}), and would begin anew without it; restore the "

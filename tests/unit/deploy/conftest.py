@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def nobody_lingers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Close dashboards at once: nobody looks at their end here."""
+    """Close dashboards at once, without waiting for their readers."""
     monkeypatch.setattr("fenchel.deploy.monitoring.dashboard._LINGER", 0.1)

@@ -221,6 +221,14 @@ def test_where_a_run_could_be_watched_is_told_once_and_kept(account: DisclosureR
     assert first.startswith("dashboard at http://127.0.0.1:7444/: the run's id")
     assert "no client's name" in second
     older = json.loads(account.path.read_text())
+    older["exporters"][0]["exporter"] = "live page"  # the name of earlier versions
+    account.path.write_text(json.dumps(older))
+    (again := DisclosureRecord(account.path, "run")).resume([])
+    assert again.to_json()["exporters"] == told
+    older["exporters"][0]["exporter"] = "telegraph"
+    account.path.write_text(json.dumps(older))
+    with raises(CheckpointError, source=account.path):
+        DisclosureRecord(account.path, "run").resume([])
     del older["exporters"]
     account.path.write_text(json.dumps(older))
     DisclosureRecord(account.path, "run").resume([])
