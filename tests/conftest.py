@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -13,10 +14,14 @@ from typing import Any, TypeAlias
 import pytest
 from hypothesis import HealthCheck, settings
 
+# As in the processes of a federation. Linear algebra reads it when NumPy is imported, which Fenchel does below.
+os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.deploy.launch import grpc_engine
 
 grpc_engine.choose()  # as in every process of a federation, whatever a test imports first
+gc.disable()  # until the tests are collected, which makes a million objects that all stay
 
 # Tests start processes by the hundred. What one of them, or an earlier run, has compiled, the next need not compile.
 sys.dont_write_bytecode = False
@@ -48,6 +53,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the tests that start processes, which take longest, so that no worker is left with them at the end."""
     items.sort(key=lambda item: item.get_closest_marker("cluster") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, but leave out the collected tests, which a search would visit each time."""
+    gc.freeze()
+    gc.enable()
 
 
 MakeSettings: TypeAlias = Callable[..., RunSettings]

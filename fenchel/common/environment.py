@@ -6,15 +6,19 @@ import platform
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from importlib import metadata
-from typing import Any, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import scipy.linalg  # loads SciPy's library of linear algebra, so that threadpoolctl finds it
 
 from fenchel.common.crypto.residues.choice import backend_of
 from fenchel.common.untrusted_text import plain
+from fenchel.common.version import version
 from fenchel.proto import fenchel_pb2 as pb
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 SERVER = ""
 """Id of the server among the participants, which differs from all client ids."""
@@ -69,15 +73,12 @@ class Environment:
     @classmethod
     def current(cls) -> Environment:
         """Return the environment of this process, with the currently loaded libraries."""
-        # Late import, because importing threadpoolctl changes the environment of the process.
-        from threadpoolctl import threadpool_info
-
-        pools = threadpool_info()
+        torch = sys.modules.get("torch")
+        pools = _thread_pools(with_torch=torch is not None).info()
         algebra = [pool for pool in pools if pool["user_api"] == "blas"]
         configuration: Any = np.show_config(mode="dicts")
-        torch = sys.modules.get("torch")
         return cls(
-            fenchel=metadata.version("fenchel"),
+            fenchel=version(),
             python=platform.python_version(),
             numpy=np.__version__,
             scipy=scipy.__version__,
@@ -105,6 +106,15 @@ class Environment:
         """Return the values as texts by attribute, without PyTorch if it is not loaded."""
         values = {name: str(value or "") for name, value in asdict(self).items()}
         return {name: value for name, value in values.items() if value or name != "torch"}
+
+
+@cache
+def _thread_pools(*, with_torch: bool) -> ThreadpoolController:
+    """Return the numerical libraries with threads, whose search takes milliseconds. PyTorch brings further ones."""
+    # Late import, because importing threadpoolctl changes the environment of the process.
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def _listed(values: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -78,7 +79,8 @@ def names() -> tuple[str, ...]:
     return (*builtin_settings(), *sorted(_installed()))
 
 
-def builtin_settings() -> dict[str, type[AlgorithmSettings]]:
+@cache
+def builtin_settings() -> Mapping[str, type[AlgorithmSettings]]:
     """Return the settings classes of the algorithms that come with Fenchel, by name."""
     found = {name: _settings_in(importlib.import_module(home.settings), name) for name, home in _builtin().items()}
     return {name: settings for name, settings in found.items() if settings is not None}
