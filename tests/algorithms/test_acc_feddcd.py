@@ -26,6 +26,7 @@ from tests.algorithms.feddcd_oracle import (
 )
 from tests.algorithms.feddcd_quadratics import NEWTON, problem_of, train_quadratics
 from tests.algorithms.mlr import SETS, reproducible, train
+from tests.slow import rest_slow
 
 SGD = {"kind": "sgd", "step_size": 0.05, "batch_size": None, "stop": {"steps": 3}}
 """Three full gradients: no random numbers."""
@@ -58,7 +59,7 @@ def accelerated(**settings: Any) -> dict[str, Any]:
 class TestNetwork:
     """The variant for models that are not convex: local solves start from the average."""
 
-    @pytest.mark.parametrize("method", ["feddcd", "one cohort", "two cohorts"])
+    @pytest.mark.parametrize("method", rest_slow(["feddcd", "one cohort", "two cohorts"]))
     def test_it_is_what_its_definition_says(self, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("torch")
 

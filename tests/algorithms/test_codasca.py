@@ -494,6 +494,7 @@ def test_codasca_reaches_the_saddle_in_the_rounds_of_the_specification(digits: D
     assert rounds == [25, 53, 88, 126]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("window", "eta", "rounds"), [(1, 1.4, 1000), (8, 0.5, 400)])
 def test_codasca_reaches_the_saddle_whatever_the_length_of_its_rounds(
     window: int, eta: float, rounds: int, digits: Digits
@@ -520,6 +521,7 @@ def noise_floor(digits: Digits, name: str, window: int) -> float:
     return float(np.mean(squares[100:]))
 
 
+@pytest.mark.slow
 def test_longer_rounds_lower_the_noise_of_codasca_and_not_of_coda_plus(digits: Digits) -> None:
     corrected = [noise_floor(digits, "codasca", window) for window in (2, 8)]
     averaged = [noise_floor(digits, "coda-plus", window) for window in (2, 8)]

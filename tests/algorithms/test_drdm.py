@@ -54,6 +54,7 @@ from tests.algorithms.feddcd_oracle import Quadratics
 from tests.algorithms.feddcd_quadratics import problem_of
 from tests.algorithms.mlr import Run, reproducible, train
 from tests.messages import raises
+from tests.slow import rest_slow
 
 TAU, ROUNDS = 4, 8
 LOCAL: dict[str, Any] = {"step_size": 0.3, "local_steps": TAU, "batch_size": 2}
@@ -119,13 +120,16 @@ COMBINATIONS: list[tuple[int, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(
     ("size", "correction", "keys"),
-    [
-        *COMBINATIONS,
-        (3, "uniform", BALL),
-        (3, "lambda-table", BALL),
-        (3, "uniform", {"dual_batch_size": 2}),
-        (4, "uniform", {}),  # all, with replacement: as many draws as there are clients
-    ],
+    rest_slow(
+        [
+            *COMBINATIONS,
+            (3, "uniform", BALL),
+            (3, "lambda-table", BALL),
+            (3, "uniform", {"dual_batch_size": 2}),
+            (4, "uniform", {}),  # all, with replacement: as many draws as there are clients
+        ],
+        6,
+    ),
 )
 def test_runs_are_those_of_the_independent_implementation(
     size: int, correction: str, keys: dict[str, Any], tmp_path: Path
@@ -599,6 +603,7 @@ def theorem_gap(total: int, correction: str, sampling: str) -> float:
     return gap(Q1, np.mean(trace.snapshots, axis=0), np.mean(trace.weights[:-1], axis=0))
 
 
+@pytest.mark.slow
 def test_the_duality_gap_falls_as_the_theorem_says_with_a_table_and_not_as_printed() -> None:
     few, many = (theorem_gap(total, "lambda-table", "with") for total in (10_000, 40_000))
     assert many < few / 4**0.375

@@ -95,7 +95,7 @@ def test_clients_with_unequal_curvatures_end_at_the_robust_optimum(seed: int, sc
     assert worst(problem, train(samples_of(problem), tmp_path, DEFAULTS, rounds=200, seed=seed)) < 1.02
 
 
-@pytest.mark.parametrize(("scale", "step_size"), [(0.1, 10.0), (10.0, 1e-3)])
+@pytest.mark.parametrize(("scale", "step_size"), rest_slow([(0.1, 10.0), (10.0, 1e-3)]))
 def test_steps_that_fit_the_scale_of_the_data_end_at_the_robust_optimum(
     scale: float, step_size: float, tmp_path: Path
 ) -> None:

@@ -129,6 +129,7 @@ def test_one_absurd_report_does_not_stop_the_weights(
     assert taken.state.dual_step_size == pytest.approx(0.3 / (TAU * counted.sum()), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_advice_cures_a_run_in_which_one_report_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -27,6 +27,7 @@ from fenchel.common.settings.objective import LinearSettings
 from fenchel.fleet.cohort import Cohort, Reduced
 from tests.algorithms.mlr import SETS, Problem, reproducible, train
 from tests.messages import raises
+from tests.slow import rest_slow
 
 EXACT = {"kind": "newton-cg", "stop": {"gradient": 1e-13}}
 MLP = {"kind": "mlp", "hidden": 4, "l2": 1e-3, "dtype": "float64"}
@@ -150,7 +151,7 @@ def test_the_reproducible_run_gives_the_numbers_of_the_specification(
 
 @pytest.mark.usefixtures("second_sets")
 @pytest.mark.parametrize("algorithm", METHODS.values(), ids=METHODS)
-@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+@pytest.mark.parametrize("weighting", rest_slow(["uniform", "samples"]))
 def test_what_holds_in_every_round(algorithm: dict[str, Any], weighting: str, witness: Witness, tmp_path: Path) -> None:
     problem, rounds = reproducible(weighted=weighting == "samples"), 16
     algorithm = {**algorithm, "weighting": weighting, "monitor": 1}
@@ -367,10 +368,12 @@ class TestGuard:
 
     @pytest.mark.parametrize(
         ("l2", "solver", "size", "gap"),
-        [
-            (0.1, EXACT, 2, 1e-14),
-            (0.01, {"kind": "gradient", "stop": {"accuracy": 0.9}}, 3, 1e-4),  # taken as 1/4
-        ],
+        rest_slow(
+            [
+                (0.1, EXACT, 2, 1e-14),
+                (0.01, {"kind": "gradient", "stop": {"accuracy": 0.9}}, 3, 1e-4),  # taken as 1/4
+            ]
+        ),
         ids=["exact", "a quarter"],
     )
     def test_it_leaves_a_run_that_converges_alone(

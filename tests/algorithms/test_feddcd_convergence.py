@@ -41,6 +41,7 @@ def rounds_to(problem: Problem, run: Run) -> list[float]:
     return [float(rounds[0]) + 1 if rounds.size else np.inf for rounds in found]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("algorithm", "known"),
@@ -69,6 +70,7 @@ def test_digits_take_as_many_rounds_as_known(algorithm: dict[str, Any], known: t
         assert run.states[max(run.states)].restarts.size == 0
 
 
+@pytest.mark.slow
 def test_an_accuracy_of_a_quarter_is_as_good_as_exact(tmp_path: Path) -> None:
     problem, models = digits(), []
     for name, solver in {

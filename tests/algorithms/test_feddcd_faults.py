@@ -64,7 +64,7 @@ class Deadly(random.Random):
         return super().getrandbits(k)  # so that other draws do not rest on random()
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", rest_slow(ALGORITHMS))
 def test_killed_processes_change_nothing(name: str, calm: dict[str, Run], tmp_path: Path) -> None:
     # Streams break before and after uploads, clients and the server restart from what they wrote down.
     faults = Faults(Deadly(name), breaks=3, kills=2, frames=20, lag=2)

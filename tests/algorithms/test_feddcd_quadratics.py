@@ -24,6 +24,7 @@ from tests.algorithms.feddcd_oracle import (
 )
 from tests.algorithms.feddcd_quadratics import NEWTON, QuadraticProblem, duals_of, problem_of, train_quadratics
 from tests.algorithms.mlr import Run
+from tests.slow import rest_slow
 
 Sets = Sequence[Sequence[int]]
 GiveSecond = Callable[[Sets], None]
@@ -183,7 +184,7 @@ def random_sets(seed: int, rounds: int, size: int, *, late: int | None = None) -
     return sets
 
 
-@pytest.mark.parametrize("eta", [1.0, 0.3, 1.9])
+@pytest.mark.parametrize("eta", rest_slow([1.0, 0.3, 1.9], 3))
 @pytest.mark.parametrize("size", [2, 3, 6])
 def test_feddcd_is_that_of_the_independent_implementation(eta: float, size: int, tmp_path: Path) -> None:
     cohorts = random_sets(size, 25, size)
@@ -225,14 +226,17 @@ OTHERS = {size: random_sets(size + 10, 40, size, late=20 if size < 6 else None) 
 
 @pytest.mark.parametrize(
     ("size", "cohorts", "second"),
-    [
-        *((size, LATE[size], second) for size in (2, 3, 6) for second in (None, OTHERS[size])),
-        # Client 0 takes part in rounds 1 to 3, and then not before the last.
-        (2, [(0, 1), (0, 2), (0, 3), *[(1, 2), (2, 3), (4, 5)] * 12, (0, 1)], None),
-        # A second cohort of one moves nothing: it is its own average. The first cohort's step is final by then, so the
-        # round counts: z := u for everybody.
-        (2, [(0, 1), (2, 3), (1, 4), (0, 5), (3, 4), (0, 2)], [(1, 2), (2,), (4,), (3,), (0, 1), (3, 5)]),
-    ],
+    rest_slow(
+        [
+            *((size, LATE[size], second) for size in (2, 3, 6) for second in (None, OTHERS[size])),
+            # Client 0 takes part in rounds 1 to 3, and then not before the last.
+            (2, [(0, 1), (0, 2), (0, 3), *[(1, 2), (2, 3), (4, 5)] * 12, (0, 1)], None),
+            # A second cohort of one moves nothing: it is its own average. The first cohort's step is final by then, so
+            # the round counts: z := u for everybody.
+            (2, [(0, 1), (2, 3), (1, 4), (0, 5), (3, 4), (0, 2)], [(1, 2), (2,), (4,), (3,), (0, 1), (3, 5)]),
+        ],
+        2,
+    ),
 )
 def test_acceleration_is_that_of_the_independent_implementation(
     size: int, cohorts: Sets, second: Sets | None, second_cohorts: GiveSecond, tmp_path: Path

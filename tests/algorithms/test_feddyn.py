@@ -113,6 +113,7 @@ def with_l1(problem: Problem) -> Vector:
     return result
 
 
+@pytest.mark.slow
 def test_the_proximal_operator_of_the_server_finds_the_sparse_optimum(tmp_path: Path) -> None:
     problem = reproducible()
     optimum = with_l1(problem)

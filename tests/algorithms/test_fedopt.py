@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.algorithms.mlr import BATCHES, SETS, locally, reproducible, train
+from tests.slow import rest_slow
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "yogi", "adagrad"])
@@ -34,7 +35,7 @@ def test_rounds_are_those_of_the_formula(optimizer: str, tmp_path: Path) -> None
     assert np.abs(x).max() > 0.1
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "yogi", "adagrad"])
+@pytest.mark.parametrize("optimizer", rest_slow(["adam", "yogi", "adagrad"]))
 def test_it_minimises_where_everybody_takes_full_steps(optimizer: str, tmp_path: Path) -> None:
     """With one full batch the change is a gradient; with a large tau steps shorten as it does."""
     problem = reproducible()

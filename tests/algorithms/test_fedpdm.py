@@ -37,6 +37,7 @@ from tests.algorithms.mlr import Problem, Run, reproducible, train
 from tests.messages import raises
 from tests.payload_sizes import payload_bits
 from tests.rooms import InRoom, roomy
+from tests.slow import rest_slow
 
 LAST = len(COHORTS)
 START = np.array([0.3, -0.1, 0.0, 0.2, 0.05, -0.4, 0.0, 0.15, -0.2])
@@ -180,7 +181,7 @@ def combinations() -> list[Any]:
 
 
 @pytest.mark.usefixtures("_from_start")
-@pytest.mark.parametrize("variant", combinations())
+@pytest.mark.parametrize("variant", rest_slow(combinations(), 12))
 def test_it_is_the_algorithm_of_the_paper_in_every_combination(variant: Variant, tmp_path: Path) -> None:
     problem = reproducible()
     trace = simulated(problem, variant, COHORTS, SEED, start=START)
@@ -315,7 +316,7 @@ def test_with_all_coordinates_kept_it_is_the_dense_algorithm_bit_for_bit(
 
 
 @pytest.mark.parametrize("batch_size", [None, 2], ids=["full", "mini-batches"])
-@pytest.mark.parametrize("aggregator", AGGREGATORS)
+@pytest.mark.parametrize("aggregator", rest_slow(AGGREGATORS))
 def test_with_everybody_it_is_feddyn_and_fedpd(aggregator: str, batch_size: int | None, tmp_path: Path) -> None:
     problem, rounds, rho = reproducible(), 25, 0.8
     variant = Variant(penalty=rho, aggregator=aggregator, batch_size=batch_size)

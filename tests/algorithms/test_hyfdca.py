@@ -14,6 +14,7 @@ from fenchel.common.data.source import DataSource
 from fenchel.common.objectives.losses import Hinge
 from fenchel.common.optim.sdca import DualProblem, ascend
 from tests.algorithms.hyfdca_witness import Witness, settings_of
+from tests.slow import rest_slow
 
 Case = dict[str, Any]
 
@@ -69,7 +70,7 @@ def witnessed(algorithm: Case, parent: Path, *, scale: str | None = None, **rest
     return Witness(settings).run(parent)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", rest_slow(CASES, 6))
 def test_a_run_is_that_of_the_pseudocode(case: str, tmp_path: Path) -> None:
     """Also what stands in caches, and what is measured of the model with which a round began (oracles 3, 8, 9)."""
     algorithm, rest = CASES[case]
@@ -138,11 +139,13 @@ Split = tuple[int, int, bool]
 
 @pytest.mark.parametrize(
     "splits",
-    [
-        [(3, 1, False), (3, 2, False), (3, 5, False)],
-        [(1, 1, False), (1, 3, False), (1, 2, True), (1, 4, True)],
-        [(3, 1, True), (3, 3, True)],
-    ],
+    rest_slow(
+        [
+            [(3, 1, False), (3, 2, False), (3, 5, False)],
+            [(1, 1, False), (1, 3, False), (1, 2, True), (1, 4, True)],
+            [(3, 1, True), (3, 3, True)],
+        ]
+    ),
     ids=["grids", "one group", "ragged"],
 )
 def test_with_common_picks_the_partition_of_the_features_changes_nothing(splits: list[Split], tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def rounds_to(gaps: Vector) -> list[int]:
 # Oracle 6
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", rest_slow(range(3)))
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_dual_objective_never_falls(loss: str, seed: int, tmp_path: Path) -> None:
     chance = np.random.default_rng([seed, LOSSES.index(loss)])
@@ -200,7 +200,7 @@ def errors(run: Witness, optimum: float) -> Vector:
     return optimum - np.array([0.0, *(problem.dual_objective(run.alpha_0(moment)) for moment in run.moments)])
 
 
-@pytest.mark.parametrize("l2", [1.0, 0.1])
+@pytest.mark.parametrize("l2", rest_slow([1.0, 0.1]))
 @pytest.mark.parametrize("grid", [(1, 2), (2, 2), (3, 1)])
 def test_each_round_gains_what_theorem_4_4_promises(grid: tuple[int, int], l2: float, tmp_path: Path) -> None:
     """With H = N_k nothing is random, and the promise is one for every round."""
@@ -232,10 +232,12 @@ def optimum_of(run: Witness, parent: Path) -> float:
 
 @pytest.mark.parametrize(
     ("algorithm", "grid", "active", "share"),
-    [
-        ({"trust": "share", "picks": 20}, (2, 2), None, 20 / 120),
-        ({"picks": 10}, (4, 1), {"kind": "fixed", "size": 2}, 2 * 10 / 120),
-    ],
+    rest_slow(
+        [
+            ({"trust": "share", "picks": 20}, (2, 2), None, 20 / 120),
+            ({"picks": 10}, (4, 1), {"kind": "fixed", "size": 2}, 2 * 10 / 120),
+        ]
+    ),
     ids=["4.5", "4.8"],
 )
 def test_errors_stay_below_the_bound_of_the_theorem(
@@ -257,6 +259,7 @@ def test_errors_stay_below_the_bound_of_the_theorem(
     assert bound[-1] < mean[0]  # not vacuous
 
 
+@pytest.mark.slow
 def test_errors_stay_below_the_bound_of_theorem_4_11(tmp_path: Path) -> None:
     """A vertical split, C = 2 groups in turn, H = N: nothing is random."""
     l2, groups, rounds = 1.0, 2, 250

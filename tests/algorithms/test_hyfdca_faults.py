@@ -191,7 +191,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory, secrets: Secrets) -> dict[str
     return models
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", rest_slow(ALGORITHMS, 2))
 def test_faults_at_random_moments_do_not_change_a_bit(
     name: str, calm: dict[str, Vector], secrets: Secrets, tmp_path: Path
 ) -> None:
@@ -214,7 +214,7 @@ PHASES: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("answered", [False, True], ids=["before its work", "after its work"])
-@pytest.mark.parametrize(("name", "phase"), [(name, phase) for name in PHASES for phase in PHASES[name]])
+@pytest.mark.parametrize(("name", "phase"), rest_slow([(name, phase) for name in PHASES for phase in PHASES[name]], 4))
 def test_a_client_that_dies_in_any_phase_comes_back_and_changes_nothing(
     name: str, phase: str, answered: bool, calm: dict[str, Vector], secrets: Secrets, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from fenchel.common.arrays import Vector
 from tests.algorithms.hyfdca_witness import Witness, settings_of
+from tests.slow import rest_slow
 
 Case = dict[str, Any]
 
@@ -54,6 +55,7 @@ def test_random_cohorts_reach_the_optimum(
     np.testing.assert_allclose(run.model, run.problem.primal(run.final.dual), rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_the_others_go_on_without_a_client_that_left_for_good(tmp_path: Path) -> None:
     """O6: the gap stalls at something like 1e-4, as nobody refreshes that client's part."""
     settings = settings_of({"preset": "exact", "picks": 15}, rounds=100)
@@ -82,7 +84,7 @@ def in_trouble(what: str, client: str, t: int, phase: str) -> bool:
     return client == NAMES[2] and t in rounds and (phase == where or " or " in where)
 
 
-@pytest.mark.parametrize("what", TROUBLE)
+@pytest.mark.parametrize("what", rest_slow(TROUBLE, 2))
 @pytest.mark.parametrize("messages", ["dense", "sparse"])
 def test_a_client_that_fails_is_brought_up_to_date(what: str, messages: str, tmp_path: Path) -> None:
     algorithm = {"preset": "safe", "picks": 9, "messages": messages}

@@ -10,6 +10,7 @@ import pytest
 
 from fenchel.common.settings.run import RunSettings, validate
 from tests.algorithms.hybrid import KEY_BITS, Laboratory, distance
+from tests.slow import rest_slow
 
 SAMPLES, FEATURES, ROUNDS = 40, 6, 6
 
@@ -44,14 +45,17 @@ def regression(folder: Path, low: float, high: float, l2: float, **algorithm: An
 
 @pytest.mark.parametrize(
     ("low", "high", "l2", "algorithm"),
-    [
-        (-1.0, 1.0, 0.01, {}),
-        (-10.0, 20.0, 1e4, {"protect_primal": True}),
-        (-3000.0, -1000.0, 0.01, {"protect_primal": True}),
-        (-3000.0, -1000.0, 100.0, {"preset": "exact", "picks": 4}),
-        (0.0, 1e-3, 1.0, {"preset": "safe"}),
-        (0.0, 1e-3, 1e4, {}),
-    ],
+    rest_slow(
+        [
+            (-1.0, 1.0, 0.01, {}),
+            (-10.0, 20.0, 1e4, {"protect_primal": True}),
+            (-3000.0, -1000.0, 0.01, {"protect_primal": True}),
+            (-3000.0, -1000.0, 100.0, {"preset": "exact", "picks": 4}),
+            (0.0, 1e-3, 1.0, {"preset": "safe"}),
+            (0.0, 1e-3, 1e4, {}),
+        ],
+        2,
+    ),
 )
 def test_an_encrypted_regression_ends_where_the_plaintext_one_does(
     low: float, high: float, l2: float, algorithm: dict[str, Any], laboratory: Laboratory, tmp_path: Path

@@ -16,6 +16,7 @@ from fenchel.common.errors import PayloadError
 from fenchel.common.wire.values import Values
 from tests.algorithms.latecomers import Federation, federation
 from tests.algorithms.mlr import Problem, reproducible
+from tests.slow import rest_slow
 
 SOLVER = {"kind": "newton-cg", "stop": {"gradient": 1e-13}}
 FEDDCD: dict[str, Any] = {"name": "feddcd", "solver": SOLVER}
@@ -91,7 +92,7 @@ def test_somebody_who_is_there_from_the_start_of_round_one_makes_no_difference(
     assert run.fleet_sizes == [4] * 8
 
 
-@pytest.mark.parametrize("name", ["feddcd", "acc-feddcd", "scaffold", "fedavg"])
+@pytest.mark.parametrize("name", rest_slow(["feddcd", "acc-feddcd", "scaffold", "fedavg"], 2))
 @pytest.mark.parametrize("killed_in", [{6}, {6, 8}], ids=str)
 def test_a_kill_after_an_admission_changes_no_bit(name: str, killed_in: set[int], tmp_path: Path) -> None:
     algorithm = DUAL.get(name, SCAFFOLD if name == "scaffold" else {"name": name, "local_epochs": 1})

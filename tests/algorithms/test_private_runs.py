@@ -29,6 +29,7 @@ from fenchel.common.wire.payload import encode
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.testing import Faults, Federation, undisturbed
 from tests.messages import raises
+from tests.slow import rest_slow
 
 SOUND = {"mechanism": "contractive", "clip": 0.5, "feature_norm": 1.0, "noise_multiplier": 2.0, "delta": 1e-4}
 REPEATABLE = {"mechanism": "paper", "clip": 0.5, "noise_multiplier": 2.0, "fixed_seeds": True}
@@ -72,6 +73,7 @@ def counted(folder: RunFolder) -> dict[str, int]:
     return {client: replies.count(client) for client in set(replies)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_whatever_fails_each_distinct_payload_is_charged_once_and_the_bits_are_the_same(
     seed: int, tmp_path: Path
@@ -86,7 +88,7 @@ def test_whatever_fails_each_distinct_payload_is_charged_once_and_the_bits_are_t
     assert {client: ledger.uploads for client, ledger in ledgers(folder).items() if ledger.uploads} == counted(folder)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedpdm"])
+@pytest.mark.parametrize("name", rest_slow(["fedavg", "fedpdm"]))
 def test_with_noise_that_nobody_can_redo_each_payload_is_charged_once_too(name: str, tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "disturbed")
     weights = {} if name == "fedpdm" else {"weighting": "uniform"}
@@ -169,14 +171,17 @@ def test_settings_that_contradict_the_claim_are_refused(changes: dict[str, Any])
 
 @pytest.mark.parametrize(
     ("name", "support"),
-    [
-        ("fedavg", None),
-        ("fedprox", "shared-random"),
-        ("scaffold", "random"),
-        ("feddyn", "public-top-k"),
-        ("fedpdm", "random"),
-        ("fedpdm", "public-top-k"),
-    ],
+    rest_slow(
+        [
+            ("fedavg", None),
+            ("fedprox", "shared-random"),
+            ("scaffold", "random"),
+            ("feddyn", "public-top-k"),
+            ("fedpdm", "random"),
+            ("fedpdm", "public-top-k"),
+        ],
+        2,
+    ),
 )
 def test_every_algorithm_runs_with_noise_and_sparse_messages(name: str, support: str | None, tmp_path: Path) -> None:
     algorithm = {"name": name, **LOCAL} | ({} if name == "fedpdm" else {"weighting": "uniform"})
@@ -268,7 +273,7 @@ EVERYBODY = {"participation": {"sampler": {"kind": "all"}}}
 FEDAVG = {"algorithm": {"name": "fedavg", **LOCAL, "weighting": "uniform"}}
 
 
-@pytest.mark.parametrize("kills", [0, 2])
+@pytest.mark.parametrize("kills", rest_slow([0, 2]))
 def test_a_client_whose_budget_is_spent_is_asked_once_more_and_then_no_longer(
     kills: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,6 +14,7 @@ from fenchel.common.arrays import Vector
 from fenchel.common.errors import SettingsError
 from tests.algorithms.mlr import BATCHES, Problem, locally, reproducible, train
 from tests.messages import raises
+from tests.slow import rest_slow
 
 RULES = ("median", "trimmed-mean", "krum", "multi-krum")
 
@@ -51,7 +52,7 @@ def test_rounds_are_those_of_the_definition(rule: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(run.model, x, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", rest_slow(RULES))
 def test_one_client_that_sends_anything_does_not_move_it_far(rule: str, tmp_path: Path) -> None:
     """All have the same samples, but one has other labels, a thousand times over: a real client with poisoned data."""
     shard = reproducible().shards[3]

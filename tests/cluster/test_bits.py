@@ -17,6 +17,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import digest
+from tests.slow import rest_slow
 
 pytestmark = pytest.mark.cluster
 
@@ -50,6 +51,7 @@ def test_separate_server_and_clients_over_tls_give_the_bits_of_the_in_process_fl
     assert len(run.calls) == 20 * 4 * 2, "each client is asked once to train and once to evaluate, every round"
 
 
+@pytest.mark.slow
 def test_many_clients_share_a_process_and_each_has_its_own_connection(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "rounds": 3,
@@ -67,7 +69,9 @@ def test_many_clients_share_a_process_and_each_has_its_own_connection(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "objective", [{"kind": "softmax", "dtype": "float32"}, {"kind": "mlp"}], ids=["float32", "neural network"]
+    "objective",
+    rest_slow([{"kind": "softmax", "dtype": "float32"}, {"kind": "mlp"}]),
+    ids=["float32", "neural network"],
 )
 def test_other_models_give_the_same_bits_across_processes(objective: dict[str, Any], tmp_path: Path) -> None:
     if objective["kind"] == "mlp":

@@ -51,6 +51,7 @@ class Tapped(Federation):
         ]
 
 
+@pytest.mark.slow
 def test_sealed_boxes_are_listed_as_such_and_hold_nothing_that_can_be_read(federate: MakeFederation) -> None:
     federation = federate(settings(rounds=30, nap=0.05), VAULT, Tapped)
     federation.start()

@@ -42,6 +42,7 @@ def federation(federate: MakeFederation) -> Federation:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_full_disk_stops_a_client_which_goes_on_when_there_is_room(federation: Federation, tmp_path: Path) -> None:
     federation.start()

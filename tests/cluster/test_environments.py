@@ -26,6 +26,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 def test_a_client_with_another_kernel_is_recorded_and_the_log_of_the_run_names_it(federate: MakeFederation) -> None:
     federation = federate(SETTINGS)
     federation.environment = {"OPENBLAS_CORETYPE": "Nehalem"}

@@ -43,6 +43,7 @@ def hospitals(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_processes_learn_from_data_of_python_what_one_process_learns(tmp_path: Path) -> None:
     for data in ((X, Y), [(X[:15], Y[:15]), (X[15:35], Y[15:35]), (X[35:], Y[35:])]):
         across = fenchel.up(SETTINGS, data=data, processes=2, runs=tmp_path)
@@ -63,6 +64,7 @@ def test_a_command_starts_a_client_for_each_file(hospitals: Path, tmp_path: Path
     assert run.model.tobytes() == same.model.tobytes()
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_the_same_files(hospitals: Path, tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(yaml.safe_dump(SETTINGS | {"rounds": 300}))

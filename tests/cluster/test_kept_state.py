@@ -44,6 +44,7 @@ SCAFFOLD = common(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "client", "server", "tolerance"),
     rest_slow(

@@ -27,6 +27,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
     return undisturbed(tmp_path_factory.mktemp("reference"), ROUNDS)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_twenty_kills_at_random_moments_do_not_change_a_bit_of_the_model(
     federate: MakeFederation, tmp_path: Path

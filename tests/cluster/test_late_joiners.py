@@ -128,6 +128,7 @@ def duals(federation: Hospitals, run: Path) -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_hospital_that_joins_later_counts_as_the_others_also_after_a_kill(
     hospitals: Callable[..., Hospitals],

@@ -155,6 +155,7 @@ def passed(run: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_the_experiment_has_the_bits_of_a_run_without_links_and_says_what_each_client_had(tmp_path: Path) -> None:
     run = fenchel.up(EXPERIMENT, overrides=["rounds=2"], runs=tmp_path, processes=2)
     settings = load(EXPERIMENT, ["rounds=2"])

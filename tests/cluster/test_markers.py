@@ -162,6 +162,7 @@ def loose() -> Iterator[None]:
     os.umask(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encrypted", rest_slow([False, True]), ids=["fails", "hyfdca"])
 def test_no_file_or_word_holds_what_its_owner_must_not_have(
     encrypted: bool,

@@ -110,6 +110,7 @@ def test_clients_on_this_machine_have_the_servers_clock(tmp_path: Path) -> None:
     assert (calls["replied_s"] <= received + 1e-6).all()
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize(
     "settings", [pytest.param(ENCRYPTED, marks=pytest.mark.slow, id="hyfdca"), pytest.param(echo(1_000_000), id="1e6")]

@@ -36,6 +36,7 @@ def numbers(cells: list[dict[str, Any]]) -> dict[str, list[float]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_prints_the_numbers_that_are_stored(path: Path, tmp_path: Path) -> None:

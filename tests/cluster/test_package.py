@@ -77,6 +77,7 @@ def test_the_source_distribution_holds_the_package_and_its_c_source_and_little_e
     assert {each for each in held if not each.startswith("fenchel.egg-info/")} == kept | BESIDE
 
 
+@pytest.mark.slow
 def test_the_metadata_are_those_of_the_project(site: Path) -> None:
     (described,) = site.glob("fenchel-*.dist-info")
     found = email.message_from_string((described / "METADATA").read_text())
@@ -119,6 +120,7 @@ def test_the_links_at_the_top_lead_into_the_package() -> None:
     assert [ran("git", "show", f":{name}", at=ROOT) for name in links] == [f"fenchel/{name}" for name in links]
 
 
+@pytest.mark.slow
 def test_nothing_but_fenchel_is_installed(site: Path) -> None:
     found = sorted(each.name for each in site.iterdir())
     assert [name for name in found if not name.endswith(".dist-info")] == ["fenchel"]
@@ -135,6 +137,7 @@ def folder(site: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_shipped_experiment_runs_beside_modules_of_the_same_names(site: Path, folder: Path) -> None:
     binaries = site.parents[2] / "bin"
     ran(binaries / "fenchel", "up", "fedavg-digits", "--set", "rounds=2", "--runs", folder / "runs", at=folder)
@@ -143,6 +146,7 @@ def test_a_shipped_experiment_runs_beside_modules_of_the_same_names(site: Path, 
     assert (run / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_script_imports_fenchel_beside_modules_of_the_same_names(site: Path, folder: Path) -> None:
     script = folder / "script.py"
     script.write_text(
@@ -170,6 +174,7 @@ class TheirsClient(FedAvgClient):
 """
 
 
+@pytest.mark.slow
 def test_an_installed_package_adds_an_algorithm_by_an_entry_point(site: Path, folder: Path) -> None:
     (site / "their_algorithms.py").write_text(THEIRS)
     described = site / "theirs-1.0.dist-info"
@@ -184,6 +189,7 @@ def test_an_installed_package_adds_an_algorithm_by_an_entry_point(site: Path, fo
     assert theirs == ours
 
 
+@pytest.mark.slow
 def test_no_module_of_a_checkout_exists_twice() -> None:
     """What a link at the top leads to must not be imported under its name."""
     code = (

@@ -93,6 +93,7 @@ def test_clients_do_not_follow_a_server_into_another_run(federate: MakeFederatio
     assert federation.clients[NAMES[1]].poll() is None
 
 
+@pytest.mark.slow
 def test_a_client_with_secrets_refuses_plaintext_unless_it_may(federate: MakeFederation) -> None:
     plain = SETTINGS | {"data": {"name": "digits"}, "objective": {"kind": "softmax"}}
     del plain["differential_privacy"]

@@ -76,6 +76,7 @@ def refused(federation: Federation, name: str, instance: bytes, protocol: int = 
     return asyncio.run(join())
 
 
+@pytest.mark.slow
 def test_who_does_not_fit_is_told_so_and_the_run_goes_on_with_those_who_do(federate: MakeFederation) -> None:
     federation: Federation = federate(OWN)
     folder = federation.folder
@@ -142,6 +143,7 @@ def without_journal(**participation: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_a_client_without_its_journal_is_left_out_where_the_settings_say_so(federate: MakeFederation) -> None:
     federation = federate(without_journal(on_lost_state="continue") | {"rounds": 30}, allow=LEDGER)
     federation.start()
@@ -154,6 +156,7 @@ def test_a_client_without_its_journal_is_left_out_where_the_settings_say_so(fede
     federation.finish()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_client_without_its_journal_stops_the_run_which_goes_on_once_it_is_put_back(federate: MakeFederation) -> None:
     """Also where a server that was resumed has missed it again, and has written its checkpoint anew."""

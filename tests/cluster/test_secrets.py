@@ -153,6 +153,7 @@ def test_a_client_that_was_told_its_peers_shares_with_nobody_else(federate: Make
     assert not any(kept(federation, name, "clients.secret").exists() for name in NAMES)
 
 
+@pytest.mark.slow
 def test_secrets_from_a_file_reach_the_clients_and_the_server_insists_on_their_key(
     federate: MakeFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +176,7 @@ def test_secrets_from_a_file_reach_the_clients_and_the_server_insists_on_their_k
     assert decrypting(loaded(federation.says("server"))) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", rest_slow(["sealed", "file"]))
 def test_one_command_makes_the_secrets_elsewhere_and_finds_them_again(
     source: str, federate: MakeFederation, tmp_path: Path

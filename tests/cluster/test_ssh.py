@@ -68,6 +68,7 @@ def check_end(process: Up, reached: Hosts) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_a_connection_that_is_cut_costs_no_bit_and_secrets_are_nowhere(reached: Hosts, tmp_path: Path) -> None:
     process = begun(tmp_path, engine_file(tmp_path, reached))
     running = clients_of(reached)

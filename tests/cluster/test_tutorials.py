@@ -35,6 +35,7 @@ def run(*words: str, folder: Path) -> str:
     return ended.stdout
 
 
+@pytest.mark.slow
 def test_a_network_of_pytorch_is_trained_as_the_page_says(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (code,) = blocks("objectives.md", "python", "A network of PyTorch")
@@ -55,6 +56,7 @@ def test_the_example_of_data_from_python_runs(tmp_path: Path) -> None:
     assert float(run("-c", code, folder=tmp_path)) > 0.9
 
 
+@pytest.mark.slow
 def test_the_example_of_an_estimator_runs(tmp_path: Path) -> None:
     (code,) = (block for block in blocks("python.md", "python") if "FederatedClassifier" in block)
     assert float(run("-c", code, folder=tmp_path)) > 0.9

@@ -116,7 +116,7 @@ def uploads_until_spent(client: Callable[[], Connection], runs: int) -> int:
     return answered
 
 
-@pytest.mark.parametrize("runs", [60, 20], ids=["one client process", "a new start for each run"])
+@pytest.mark.parametrize("runs", rest_slow([60, 20]), ids=["one client process", "a new start for each run"])
 def test_renamed_runs_cost_no_more_than_one_may(runs: int, data: Path, tmp_path: Path) -> None:
     """So it is with restart: on-failure, too, and a server that ends the client again and again."""
     assert 1 < affordable() < 20, "the attack would go beyond"

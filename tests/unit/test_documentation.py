@@ -431,6 +431,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("feddual", None)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_the_example_algorithm_gives_the_same_model_in_real_processes_and_in_one(example: Path) -> None:
     words = [sys.executable, "-m", "fenchel", "up", "feddual.yaml", "--runs", "real", "--set", "rounds=6"]
@@ -447,6 +448,7 @@ def test_the_example_algorithm_gives_the_same_model_in_real_processes_and_in_one
     assert np.isfinite(real.figures["disagreement"])
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_the_printed_command_finds_the_module_in_the_folder_and_nothing_there_stands_in_for_fenchels_own(
     example: Path, monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,7 @@ SCORE = (X - 1) @ [1.0, -1.0, 0.5, 2.0]
 Y = np.where(SCORE > 0, "well", "ill")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @pytest.mark.parametrize(
     "estimator",

@@ -115,6 +115,7 @@ def test_it_fits_on_two_screens() -> None:
     assert len(README.splitlines()) < 120
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_the_example_prints_what_is_shown(tmp_path: Path) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)

@@ -233,6 +233,7 @@ def test_a_tracker_that_does_not_exist_is_refused_with_the_names_of_those_that_d
     assert "--track" in str(done.exception)
 
 
+@pytest.mark.slow
 def test_the_observers_of_the_page_work_as_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,7 @@ from fenchel.common.errors import DataError
 from fenchel.deploy.cli.main import application
 from tests.conftest import MakeSettings
 from tests.messages import raises
+from tests.slow import rest_slow
 
 LIMIT = 16 << 20
 ALLOWED = 10 * LIMIT
@@ -104,7 +105,7 @@ except DataError as error:
 """
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", rest_slow(FILES, 4))
 def test_a_small_file_that_becomes_a_huge_one_is_refused_before_it_takes_memory(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     FILES[name](path)

@@ -112,6 +112,7 @@ def test_a_hundred_clients_of_mnist_hold_two_classes_each(real: Path) -> None:
     assert max(float(shard.features.max()) for shard in shards) == 1.0
 
 
+@pytest.mark.slow
 def test_colour_images_reach_a_resnet_with_their_channels(real: Path) -> None:
     need(real / "cifar100")
     pytest.importorskip("torch")

@@ -72,6 +72,7 @@ def test_it_learns_the_same_in_one_process_and_in_several(folder: Path, monkeypa
     assert run.figures["update_norm"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_its_own_test_passes(folder: Path) -> None:
     assert "2 passed" in ran(folder, "pytest", "--durations=0", "-o", "faulthandler_timeout=60")

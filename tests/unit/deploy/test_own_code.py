@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow import rest_slow
+
 pytestmark = pytest.mark.cluster
 
 _ALGORITHM = """
@@ -36,10 +38,12 @@ algorithm: {name: "mine:Mine"}
 
 @pytest.mark.parametrize(
     ("names", "line", "error"),
-    [
-        (("mean", "modell"), "self.objective.gradient(modell)", "NameError: name 'modell' is not defined"),
-        (("men", "model"), 'replies.men("gradient")', "AttributeError: 'Replies' object has no attribute 'men'"),
-    ],
+    rest_slow(
+        [
+            (("mean", "modell"), "self.objective.gradient(modell)", "NameError: name 'modell' is not defined"),
+            (("men", "model"), 'replies.men("gradient")', "AttributeError: 'Replies' object has no attribute 'men'"),
+        ]
+    ),
     ids=["client half", "server half"],
 )
 def test_the_lines_of_an_own_algorithm_that_fails_are_shown(

@@ -70,6 +70,7 @@ def test_a_quiet_run_in_json_prints_the_object_alone(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_quiet_sweep_prints_its_folder_alone(tmp_path: Path) -> None:
     done = up(tmp_path, "--quiet", "--seeds", "1,2")
@@ -89,6 +90,7 @@ def test_more_of_the_log_is_shown_where_it_is_asked_for(tmp_path: Path) -> None:
         assert f"INFO {json.loads(line)['message']}" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_quiet_server_and_quiet_clients_print_the_folder_alone(tmp_path: Path) -> None:
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

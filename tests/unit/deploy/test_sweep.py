@@ -142,6 +142,7 @@ def command(folder: Path, *words: str) -> Any:
     return CliRunner().invoke(application(), ["up", str(folder / "small.yaml"), "--runs", str(folder / "runs"), *words])
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_the_command_does_the_sweep_compares_it_and_goes_on(tmp_path: Path) -> None:
     first = command(tmp_path, "--seeds", "1,2", "--grid", f"{STEP}=0.5,-1")

@@ -28,6 +28,7 @@ from fenchel.report.run import Run
 from fenchel.report.tuning import SearchResult
 from tests.messages import raises
 from tests.observing import Calling
+from tests.slow import rest_slow
 
 BASE: Mapping[str, Any] = {
     "name": "small",
@@ -110,7 +111,7 @@ def test_a_small_search_finds_the_step_size_and_leaves_settings_that_repeat_its_
     storage.engine.dispose()
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
+@pytest.mark.parametrize("sampler", rest_slow(["tpe", "random", "nsga2"]))
 def test_the_same_seed_gives_the_same_trials(tmp_path: Path, sampler: str) -> None:
     keys = {"sampler": sampler, "trials": 12, "overrides": {"rounds": 1, "clients": 1}}
     first, again, other = (begun(tmp_path, **keys, seed=seed).go(in_process=True) for seed in (3, 3, 4))
@@ -121,7 +122,7 @@ def test_the_same_seed_gives_the_same_trials(tmp_path: Path, sampler: str) -> No
     assert not drawn & {str(each) for each in parameters(other)}
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "grid"])
+@pytest.mark.parametrize("sampler", rest_slow(["tpe", "grid"]))
 def test_an_interrupted_search_goes_on_and_ends_as_if_nothing_had_happened(tmp_path: Path, sampler: str) -> None:
     space = {"algorithm.step_size": {"choice": [0.1, 0.2, 0.5, 1.0]}} if sampler == "grid" else STEP_SIZES
     keys = {"sampler": sampler, "parameters": space, "pruning": {"trials": 1}}
@@ -334,6 +335,7 @@ def test_words_that_do_not_belong_together_are_refused(words: list[str]) -> None
         fenchel("tune", *words)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_trials_run_between_processes(tmp_path: Path) -> None:
     between = begun(tmp_path, trials=1).go(processes=1)

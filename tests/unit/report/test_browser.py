@@ -12,6 +12,7 @@ import pytest
 
 from fenchel.report.render.page import write_report
 from fenchel.report.run import Run
+from tests.slow import rest_slow
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
@@ -47,7 +48,7 @@ def look(page: Path, width: int, profile: Path) -> tuple[str, list[str]]:
     return measures[1], [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
-@pytest.mark.parametrize("width", [390, 1900])
+@pytest.mark.parametrize("width", rest_slow([390, 1900]))
 def test_one_run_is_drawn_within_the_window(tmp_path: Path, finished: Run, width: int) -> None:
     page = write_report([finished], tmp_path / "report.html")
     measures, complaints = look(page, width, tmp_path / "profile")
@@ -55,6 +56,7 @@ def test_one_run_is_drawn_within_the_window(tmp_path: Path, finished: Run, width
     assert complaints == []
 
 
+@pytest.mark.slow
 def test_several_runs_with_long_names_are_drawn_on_a_phone(
     tmp_path: Path, finished: Run, killed: Run, altered: Callable[..., Run]
 ) -> None:

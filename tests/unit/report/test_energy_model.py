@@ -303,6 +303,7 @@ def test_runs_are_compared_by_what_they_take_to_the_target(drdm: Callable[[int],
     assert twice == once
 
 
+@pytest.mark.slow
 def test_the_map_is_of_the_best_steps_or_of_one_runs_energy(drdm: Callable[[int], Run], tmp_path: Path) -> None:
     several = [Measured.of(drdm(steps), 3.0, "worst_client_loss") for steps in (1, 8)]
     title, steps = over_channels(several, Devices(), Channel(0, 1), RATIOS, BANDWIDTHS)

@@ -56,6 +56,7 @@ def test_a_cost_of_ones_choice_is_the_horizontal_axis(tmp_path: Path, finished: 
     assert draw([finished], tmp_path / f"{axis}.png", axis).read_bytes() != rounds.read_bytes()
 
 
+@pytest.mark.slow
 def test_every_chart_of_the_page_has_a_picture(tmp_path: Path, finished: Run, killed: Run) -> None:
     kinds = ["time-by-round", "time-by-client", "latency", "waiting", "bytes-by-client"]
     curves = [f"curves-{axis}" for axis in ("round", "seconds", "bytes")]  # in one process there are no sockets

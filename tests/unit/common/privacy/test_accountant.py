@@ -28,6 +28,7 @@ from fenchel.common.accounting.accountant import (
 from fenchel.common.accounting.gaussian import exact_gaussian, profile
 from fenchel.common.errors import MissingDependencyError, SettingsError
 from tests.messages import raises
+from tests.slow import rest_slow
 
 DELTA, UPLOADS = 1e-4, 60
 METHODS: tuple[Method, ...] = ("rdp-poisson", "pld-poisson", "rdp-wor", "pld-wor")
@@ -46,7 +47,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("drawn", "samples", "claimed", "law", "values"), TABLE)
+@pytest.mark.parametrize(("drawn", "samples", "claimed", "law", "values"), rest_slow(TABLE, 4))
 @pytest.mark.parametrize("column", range(len(METHODS)), ids=METHODS)
 def test_the_table_of_the_specification(
     drawn: int, samples: int, claimed: float, law: paper.Law, values: tuple[float | None, ...], column: int
@@ -64,12 +65,14 @@ def test_the_table_of_the_specification(
 
 @pytest.mark.parametrize(
     ("drawn", "samples", "budget", "values", "plain", "exact"),
-    [
-        (50, 325, 0.5, (8.0, 16.2, 7.4), 50.7, 45.7),
-        (50, 325, 1.0, (4.4, 8.7, 4.2), 27.2, 24.7),
-        (50, 600, 10, (0.69, 0.85, 0.67), 3.8, 3.5),
-        (100, 600, 20, (0.67, 0.85, 0.65), 2.2, 2.1),
-    ],
+    rest_slow(
+        [
+            (50, 325, 0.5, (8.0, 16.2, 7.4), 50.7, 45.7),
+            (50, 325, 1.0, (4.4, 8.7, 4.2), 27.2, 24.7),
+            (50, 600, 10, (0.69, 0.85, 0.67), 3.8, 3.5),
+            (100, 600, 20, (0.67, 0.85, 0.65), 2.2, 2.1),
+        ]
+    ),
 )
 def test_the_noise_that_a_budget_needs(
     drawn: int, samples: int, budget: float, values: tuple[float, ...], plain: float, exact: float
@@ -224,7 +227,7 @@ def test_an_impossible_release_is_refused(z: Any, q: Any) -> None:
 
 
 @pytest.mark.parametrize("method", get_args(Method))
-@pytest.mark.parametrize("z", [SMALLEST_NOISE, 1.0, LARGEST_NOISE])
+@pytest.mark.parametrize("z", rest_slow([SMALLEST_NOISE, 1.0, LARGEST_NOISE]))
 @pytest.mark.parametrize("q", [SMALLEST_RATE, 1.0])
 def test_whatever_a_release_may_be_has_a_price(method: Method, z: float, q: float) -> None:
     assert epsilon({Release(z, q): 2}, 1e-5, method) >= 0
