@@ -103,6 +103,7 @@ def test_with_as_many_steps_everywhere_fednova_is_fedavg(tmp_path: Path) -> None
     np.testing.assert_allclose(nova.models, average.models, rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_clients_with_more_steps_do_not_pull_the_model_of_fednova_to_themselves(tmp_path: Path) -> None:
     """FedAvg ends near the minimum of sum_i p_i tau_i f_i, which is another one (the paper's Theorem 1)."""
     problem = reproducible()

@@ -731,6 +731,7 @@ def the_rest(weighting: str = "uniform", gamma: float = 0.0) -> tuple[list[Part]
     return parts, Machines(left, sizes / sizes.sum(), gamma)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "weighting"), rest_slow([("carry", "uniform"), ("zero", "samples"), ("gradient", "samples")])
 )
@@ -765,7 +766,7 @@ def test_after_a_loss_codasca_finds_the_saddle_of_the_clients_that_are_left(
     assert told == [f"client-{k:03d}" for k in LEFT]
 
 
-@pytest.mark.parametrize("name", ["coda-plus", "npa"])
+@pytest.mark.parametrize("name", rest_slow(["coda-plus", "npa"]))
 def test_after_a_loss_the_relatives_have_the_weights_and_the_prior_of_those_that_are_left(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

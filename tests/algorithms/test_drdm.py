@@ -555,6 +555,7 @@ def test_as_printed_in_the_paper_it_ends_where_the_average_loss_is_least(tmp_pat
     same(taken, drdm_on(Q1, taken, Constants(**CONSTANTS | {"gamma": 5e-3}), 60), 1.0)
 
 
+@pytest.mark.slow
 def test_clients_that_are_never_drawn_again_keep_it_from_any_optimum() -> None:
     ends = [
         float(drdm_on(Q1, Chance(5, 3, 10, "with", seed), Constants(**CONSTANTS | {"gamma": 0.5}), 3000).model[0])
@@ -566,12 +567,14 @@ def test_clients_that_are_never_drawn_again_keep_it_from_any_optimum() -> None:
 
 @pytest.mark.parametrize(
     ("correction", "m", "sampling", "estimator", "tolerance"),
-    [
-        ("lambda-table", 5, "uniform", "plain", 1e-9),
-        ("lambda-scaled", 5, "uniform", "plain", 1e-3),
-        ("lambda-table", 3, "with", "control-variate", 1e-9),
-        ("lambda-scaled", 3, "uniform", "control-variate", 1e-3),
-    ],
+    rest_slow(
+        [
+            ("lambda-table", 5, "uniform", "plain", 1e-9),
+            ("lambda-scaled", 5, "uniform", "plain", 1e-3),
+            ("lambda-table", 3, "with", "control-variate", 1e-9),
+            ("lambda-scaled", 3, "uniform", "control-variate", 1e-3),
+        ]
+    ),
 )
 def test_the_oracle_ends_at_the_saddle_point_where_drifts_count_by_lambda(
     correction: str, m: int, sampling: str, estimator: str, tolerance: float

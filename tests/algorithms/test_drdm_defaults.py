@@ -88,6 +88,7 @@ def test_three_clients_that_disagree_end_at_the_robust_optimum(factor: float, sc
     assert worst(problem, train(samples_of(problem), tmp_path, DEFAULTS, rounds=200)) < 1.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", rest_slow(range(4)))
 @pytest.mark.parametrize("scale", rest_slow([0.3, 1.0, 1.7]))
 def test_clients_with_unequal_curvatures_end_at_the_robust_optimum(seed: int, scale: float, tmp_path: Path) -> None:
@@ -105,6 +106,7 @@ def test_steps_that_fit_the_scale_of_the_data_end_at_the_robust_optimum(
     assert worst(problem, run) < 1.02
 
 
+@pytest.mark.slow
 def test_drifts_that_count_by_scaled_gradients_are_as_stable(tmp_path: Path) -> None:
     problem = three()
     scaled = DEFAULTS | {"correction": "lambda-scaled", "sampling": "uniform"}

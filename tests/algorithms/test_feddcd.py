@@ -183,7 +183,7 @@ def test_what_holds_in_every_round(algorithm: dict[str, Any], weighting: str, wi
         before = y
 
 
-@pytest.mark.parametrize("algorithm", [feddcd(), accelerated()], ids=["feddcd", "acc-feddcd"])
+@pytest.mark.parametrize("algorithm", rest_slow([feddcd(), accelerated()]), ids=["feddcd", "acc-feddcd"])
 def test_in_the_end_everybody_agrees(algorithm: dict[str, Any], witness: Witness, tmp_path: Path) -> None:
     problem, last = reproducible(), 100
     run = train(problem, tmp_path, algorithm | {"monitor": last}, cohorts=SETS, rounds=last, participation=PAIRS)

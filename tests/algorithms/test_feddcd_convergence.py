@@ -85,6 +85,7 @@ def test_an_accuracy_of_a_quarter_is_as_good_as_exact(tmp_path: Path) -> None:
     assert exact[-1] < 0.5 * exact[0]
 
 
+@pytest.mark.slow
 def test_a_step_beyond_the_limit_diverges(tmp_path: Path) -> None:
     # Pixels that are empty on a client have curvature alpha, no more: there the limit is 2.
     algorithm, everybody = {"name": "feddcd", "step_size": 2.2}, {"sampler": {"kind": "all"}}

@@ -259,7 +259,7 @@ UNEQUAL = Quadratics(QUADRATICS.curvatures * np.array([1, 2, 0.5, 1, 4, 1.5]).re
 OWN_SCALES = np.array([1, 2, 0.5, 1, 4, 1.5])
 
 
-@pytest.mark.parametrize("size", [2, 4, 6])
+@pytest.mark.parametrize("size", rest_slow([2, 4, 6]))
 def test_with_constants_of_their_own_clients_weigh_in_the_projection(size: int, tmp_path: Path) -> None:
     cohorts = random_sets(3, 30, size)
     problem = problem_of(UNEQUAL)

@@ -88,6 +88,7 @@ def test_everybody_together_reaches_the_optimum(tmp_path: Path) -> None:
     assert np.abs(run.model - problem.optimum).max() < 1e-7
 
 
+@pytest.mark.slow
 def test_rounds_without_communication_are_exact_for_equal_clients_and_not_for_others(tmp_path: Path) -> None:
     different = reproducible()
     equal = Problem((different.shards[0],) * 3, l2=0.1)

@@ -92,7 +92,7 @@ def test_with_all_coordinates_it_takes_exactly_the_rounds_of_the_specification(
 
 @pytest.mark.parametrize(
     ("l2", "trust", "every", "expected"),
-    [(0.1, "share", 1, [9, 25, 76]), (0.1, "full", 1, [9, 25, 75]), (0.001, "full", 5, [150])],
+    rest_slow([(0.1, "share", 1, [9, 25, 76]), (0.1, "full", 1, [9, 25, 75]), (0.001, "full", 5, [150])]),
 )
 def test_the_cautious_steps_of_the_theory_take_the_rounds_of_the_specification(
     l2: float, trust: str, every: int, expected: list[int], tmp_path: Path
@@ -129,6 +129,7 @@ def test_few_picks_reach_the_optimum_in_about_the_rounds_of_the_specification(
         assert run.final.figures["gap"] < 1e-7
 
 
+@pytest.mark.slow
 def test_undamped_steps_in_all_coordinates_do_not_converge(tmp_path: Path) -> None:
     run = Witness(settings_of({"preset": "paper"}, rounds=60)).run(tmp_path)
     assert run.gaps[20:].min() > 1
@@ -138,7 +139,9 @@ def test_undamped_steps_in_all_coordinates_do_not_converge(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("step_size", "decay", "expected"),
-    [(0.1, "constant", [10, 30, 55, 75]), (1.0, "inverse-sqrt", [5, 30, 45, 60]), (1.0, "inverse", [15, 125])],
+    rest_slow(
+        [(0.1, "constant", [10, 30, 55, 75]), (1.0, "inverse-sqrt", [5, 30, 45, 60]), (1.0, "inverse", [15, 125])]
+    ),
 )
 def test_small_outer_steps_make_it_converge(step_size: float, decay: str, expected: list[int], tmp_path: Path) -> None:
     """Looked at every fifth round, as the specification did."""
@@ -230,14 +233,13 @@ def optimum_of(run: Witness, parent: Path) -> float:
     return found["dual_objective"] + found["gap"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "grid", "active", "share"),
-    rest_slow(
-        [
-            ({"trust": "share", "picks": 20}, (2, 2), None, 20 / 120),
-            ({"picks": 10}, (4, 1), {"kind": "fixed", "size": 2}, 2 * 10 / 120),
-        ]
-    ),
+    [
+        ({"trust": "share", "picks": 20}, (2, 2), None, 20 / 120),
+        ({"picks": 10}, (4, 1), {"kind": "fixed", "size": 2}, 2 * 10 / 120),
+    ],
     ids=["4.5", "4.8"],
 )
 def test_errors_stay_below_the_bound_of_the_theorem(

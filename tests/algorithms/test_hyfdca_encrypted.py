@@ -137,9 +137,8 @@ def test_an_encrypted_run_is_one_of_whole_numbers_to_the_last_bit(fraction_bits:
     np.testing.assert_array_equal(run.model, model)
 
 
-@pytest.mark.parametrize(
-    "way", rest_slow([{"preset": "linesearch"}, {"preset": "exact", "picks": 8, "protect_primal": True}])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [{"preset": "linesearch"}, {"preset": "exact", "picks": 8, "protect_primal": True}])
 def test_other_code_in_place_of_gmp_changes_no_bit(way: dict[str, Any], laboratory: Laboratory) -> None:
     """And each reads whatever the clients sent in a run of another."""
     pytest.importorskip("phe", reason="phe is not installed")

@@ -17,7 +17,6 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import digest
-from tests.slow import rest_slow
 
 pytestmark = pytest.mark.cluster
 
@@ -68,10 +67,9 @@ def test_many_clients_share_a_process_and_each_has_its_own_connection(tmp_path: 
     assert digest(run.path / "model.npz") == digest(folder.model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "objective",
-    rest_slow([{"kind": "softmax", "dtype": "float32"}, {"kind": "mlp"}]),
-    ids=["float32", "neural network"],
+    "objective", [{"kind": "softmax", "dtype": "float32"}, {"kind": "mlp"}], ids=["float32", "neural network"]
 )
 def test_other_models_give_the_same_bits_across_processes(objective: dict[str, Any], tmp_path: Path) -> None:
     if objective["kind"] == "mlp":

@@ -144,6 +144,7 @@ def test_a_server_that_cannot_write_is_resumed_later(disk: Disk, federation: Fed
     assert digest(federation.finish() / "model.npz") == undisturbed(tmp_path / "reference", ROUNDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", [FROZEN, FULL], ids=["frozen", "full"])
 def test_a_folder_in_which_no_run_can_begin_is_refused_at_once(
     disk: Disk, federation: Federation, trouble: Trouble

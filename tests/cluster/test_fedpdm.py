@@ -76,6 +76,7 @@ def in_process(given: Mapping[str, Any], parent: Path) -> tuple[RunFolder, list[
     return folder, uploads, models
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("support", "algorithm", "index_bits"),

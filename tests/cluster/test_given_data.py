@@ -86,6 +86,7 @@ def test_a_killed_run_goes_on_with_the_same_files(hospitals: Path, tmp_path: Pat
     assert resumed.model.tobytes() == whole.model.tobytes()
 
 
+@pytest.mark.slow
 def test_a_command_refuses_files_that_do_not_fit(hospitals: Path, tmp_path: Path) -> None:
     settings = SETTINGS | {"data": {"name": "own"}}
     with raises(SettingsError, key="data.name"):

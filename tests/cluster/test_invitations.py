@@ -37,6 +37,7 @@ def invite(federation: Federation, *names: str) -> tuple[Any, dict[str, str]]:
     return process, dict(re.findall(r"^(\S+)  (fenchel_\S+)$", federation.says("invitations"), re.MULTILINE))
 
 
+@pytest.mark.slow
 def test_clients_with_tokens_join_a_run_and_come_back_without(federate: MakeFederation, tmp_path: Path) -> None:
     (tmp_path / "3.closed").touch()
     federation = federate(settings(tmp_path))

@@ -160,6 +160,7 @@ def test_a_hospital_that_joins_later_counts_as_the_others_also_after_a_kill(
         np.testing.assert_allclose(archive["model"], pooled_optimum(), rtol=0, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_one_that_fails_when_it_is_taken_in_hears_why_and_the_run_goes_on(hospitals: Callable[..., Hospitals]) -> None:
     federation = hospitals(rounds=10_000, failing=LATE)

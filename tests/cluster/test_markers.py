@@ -239,6 +239,7 @@ def check_modes(folder: Path) -> None:
     assert any(path.parent.name == "checkpoint" for path in private)
 
 
+@pytest.mark.slow
 def test_a_client_that_dies_of_a_defect_leaves_no_data_behind(federate: MakeFederation, tmp_path: Path) -> None:
     """Before the run begins, where no algorithm catches anything, and with all of its memory."""
     clinics = federate(settings(tmp_path), NAME, Clinics)

@@ -79,6 +79,7 @@ def up(tmp_path: Path, settings: Mapping[str, Any], rounds: int, clients: int = 
     return Run(folder.path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

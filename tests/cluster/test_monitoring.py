@@ -100,6 +100,7 @@ def test_both_roles_are_scraped_while_they_run(federate: MakeFederation) -> None
     assert sent >= 5 * 640 * 8  # the model, in float64, for each round
 
 
+@pytest.mark.slow
 def test_a_run_is_one_trace_over_all_processes_and_the_model_is_the_same(
     federate: MakeFederation, collector: Onlooker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

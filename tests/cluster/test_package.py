@@ -65,6 +65,7 @@ def site(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
+@pytest.mark.slow
 def test_the_source_distribution_holds_the_package_and_its_c_source_and_little_else(tmp_path: Path) -> None:
     ran("git", "archive", "--format=tar", f"--output={tmp_path / 'main.tar'}", "HEAD", at=ROOT)
     with tarfile.open(tmp_path / "main.tar") as archive:
@@ -102,6 +103,7 @@ def test_a_zip_of_the_repository_which_has_no_links_makes_a_wheel_of_every_file(
     assert installed == kept | (compiled if shutil.which("cc") else set())
 
 
+@pytest.mark.slow
 def test_without_a_compiler_the_wheel_lacks_the_kernel_alone(tmp_path: Path) -> None:
     ran("git", "archive", "--format=tar", f"--output={tmp_path / 'main.tar'}", "HEAD", at=ROOT)
     with tarfile.open(tmp_path / "main.tar") as archive:

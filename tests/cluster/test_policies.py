@@ -74,6 +74,7 @@ def test_a_policy_counts_all_runs_of_a_server_that_begins_anew(federate: MakeFed
     assert len((state / POLICY_LEDGER).read_bytes().splitlines()) == 1 + ALLOWED
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_clients_do_not_follow_a_server_into_another_run(federate: MakeFederation) -> None:
     slow = SETTINGS | {"rounds": 100_000, "data": {"name": "digits"}, "objective": {"kind": "softmax"}}

@@ -96,6 +96,7 @@ def begun(federation: Federation) -> bool:
     return (federation.folder / "runs").is_dir() and any((federation.folder / "runs").iterdir())
 
 
+@pytest.mark.slow
 def test_clients_seal_secrets_for_each_other_and_the_server_only_relays(federate: MakeFederation) -> None:
     chosen = settings(rounds=40, nap=0.05) | {"secrets": {"source": "sealed", "designated": NAMES[2]}}
     federation = federate(chosen, allow=VAULT)
@@ -222,6 +223,7 @@ def test_secrets_in_one_process_are_made_and_removed(tmp_path: Path) -> None:
     assert json.loads((run.path / "summary.json").read_text())["rounds"] == 3
 
 
+@pytest.mark.slow
 def test_a_key_that_is_too_short_is_refused_before_anything_starts(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(json.dumps(settings(source="file", bits=512)))

@@ -51,6 +51,7 @@ def test_a_network_of_pytorch_is_trained_as_the_page_says(tmp_path: Path) -> Non
     assert across.model.tobytes() == inside.model.tobytes()
 
 
+@pytest.mark.slow
 def test_the_example_of_data_from_python_runs(tmp_path: Path) -> None:
     (code,) = (block for block in blocks("data.md", "python") if "data=(X, y)" in block)
     assert float(run("-c", code, folder=tmp_path)) > 0.9
@@ -62,6 +63,7 @@ def test_the_example_of_an_estimator_runs(tmp_path: Path) -> None:
     assert float(run("-c", code, folder=tmp_path)) > 0.9
 
 
+@pytest.mark.slow
 def test_the_example_of_predictions_runs(tmp_path: Path) -> None:
     (code,) = (block for block in blocks("python.md", "python") if "predict" in block)
     printed = run("-c", code, folder=tmp_path)

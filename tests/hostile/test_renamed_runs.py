@@ -116,7 +116,8 @@ def uploads_until_spent(client: Callable[[], Connection], runs: int) -> int:
     return answered
 
 
-@pytest.mark.parametrize("runs", rest_slow([60, 20]), ids=["one client process", "a new start for each run"])
+@pytest.mark.slow
+@pytest.mark.parametrize("runs", [60, 20], ids=["one client process", "a new start for each run"])
 def test_renamed_runs_cost_no_more_than_one_may(runs: int, data: Path, tmp_path: Path) -> None:
     """So it is with restart: on-failure, too, and a server that ends the client again and again."""
     assert 1 < affordable() < 20, "the attack would go beyond"
@@ -185,7 +186,7 @@ class Died(BaseException):
     """The process was killed."""
 
 
-@pytest.mark.parametrize("kills", [1, 2], ids=["after the run's ledger", "after the policy's ledger"])
+@pytest.mark.parametrize("kills", rest_slow([1, 2]), ids=["after the run's ledger", "after the policy's ledger"])
 def test_a_kill_between_charge_and_sending_charges_at_least_what_left(
     kills: int, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,7 +274,7 @@ def test_an_old_copy_of_a_policys_ledger_is_found(change: str, data: Path, tmp_p
         asked(session, 3)
 
 
-@pytest.mark.parametrize("outside", [False, True], ids=["in the folder", "outside of it"])
+@pytest.mark.parametrize("outside", rest_slow([False, True]), ids=["in the folder", "outside of it"])
 def test_only_a_ledger_outside_a_state_folder_knows_that_all_of_the_folder_is_an_old_copy(
     outside: bool, data: Path, tmp_path: Path
 ) -> None:

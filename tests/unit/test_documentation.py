@@ -181,6 +181,7 @@ def test_every_section_of_a_specification_that_is_referred_to_exists() -> None:
 # Commands
 
 
+@cache
 def cli() -> Any:
     return typer.main.get_command(application())
 
@@ -367,9 +368,8 @@ def spoken_words() -> str:
     return "\n".join(run for text in texts for run in fragments(text))
 
 
-@pytest.mark.parametrize("page", ["errors", "engines", "keys", "docker"])
-def test_messages_that_the_pages_explain_are_those_of_the_code(page: str) -> None:
-    text = (ROOT / "docs" / f"{page}.md").read_text()
+def test_messages_that_the_pages_explain_are_those_of_the_code() -> None:
+    text = "\n".join((ROOT / "docs" / f"{page}.md").read_text() for page in ("errors", "engines", "keys", "docker"))
     quoted = re.findall(r"\*\*`([^`]+)`\*\*", text)
     for table in re.findall(r"\| message(?: begins with)? \|.*\n(?:\|.*\n)+", text):
         quoted += [row[0].split("`")[1] for row in table_rows(table)[1:] if "`" in row[0]]
@@ -464,6 +464,7 @@ def test_the_printed_command_finds_the_module_in_the_folder_and_nothing_there_st
     assert json.loads(done.stdout)["completed"]
 
 
+@pytest.mark.slow
 def test_the_example_algorithm_conforms(example: Path) -> None:
     check_algorithm("feddual.yaml", example / "checked", seeds=1)
 

@@ -51,8 +51,8 @@ def imported(folder: Path, name: str, **arrays: NDArray[Any]) -> Path:
         ("fashion-mnist", "fashion_mnist", 60_000, 10_000, 784, 10),
         ("adult", "adult", 32_561, 16_281, 108, 2),
         ("rcv1-subset", "rcv1", 20_242, 3_507, 47_236, 2),
-        pytest.param("cifar10-subset", "cifar10", 20_000, 5_000, 3072, 10, marks=pytest.mark.slow),  # as the next
-        ("cifar100-subset", "cifar100", 25_000, 5_000, 3072, 100),
+        pytest.param("cifar10-subset", "cifar10", 20_000, 5_000, 3072, 10, marks=pytest.mark.slow),
+        pytest.param("cifar100-subset", "cifar100", 25_000, 5_000, 3072, 100, marks=pytest.mark.slow),
         ("pneumoniamnist", "pneumoniamnist", 4_708, 624, 784, 2),
         ("mammography", "imbalanced", 11_183, 0, 6, 2),
     ],

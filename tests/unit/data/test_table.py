@@ -13,6 +13,7 @@ from fenchel.common.data.source import DataSource
 from fenchel.common.data.table import partition_table
 from fenchel.common.settings.data import DataSettings
 from fenchel.report.render.partition import draw
+from tests.slow import rest_slow
 
 
 def source(**partition: Any) -> DataSource:
@@ -33,7 +34,7 @@ def test_the_table_of_a_grid_says_how_many_features_each_client_holds() -> None:
     assert table.features.tolist() == [22, 22, 21, 21, 21, 21]
 
 
-@pytest.mark.parametrize("clients", [1, 4, 20, 100])
+@pytest.mark.parametrize("clients", rest_slow([1, 4, 20, 100], 2))
 def test_a_table_is_drawn_with_the_bars_and_the_map_in_it(tmp_path: Path, clients: int) -> None:
     path = tmp_path / "new" / "table.png"
     draw(partition_table(source(kind="label-shards"), clients), path)

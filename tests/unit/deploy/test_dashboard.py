@@ -158,6 +158,7 @@ def test_a_port_that_is_taken_is_given_up_for_a_free_one_unless_it_was_asked_for
         assert fleet(second)["rounds"] == settings.rounds
 
 
+@pytest.mark.slow
 def test_a_rendering_process_that_is_killed_is_started_again(tmp_path: Path) -> None:
     settings, folder = validate(SETTINGS), RunFolder.create(tmp_path, "watched")
     folder.settings.write_text(settings.to_yaml())

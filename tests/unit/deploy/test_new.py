@@ -61,6 +61,7 @@ def test_its_code_is_as_that_of_fenchel(folder: Path) -> None:
         ran(folder, "ruff", *words, "--no-cache", "--line-length", "120", ".")
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_it_learns_the_same_in_one_process_and_in_several(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     summary = json.loads(ran(folder, "fenchel", "up", "settings.yaml", "--json"))

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.slow import rest_slow
-
 pytestmark = pytest.mark.cluster
 
 _ALGORITHM = """
@@ -36,14 +34,13 @@ algorithm: {name: "mine:Mine"}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "line", "error"),
-    rest_slow(
-        [
-            (("mean", "modell"), "self.objective.gradient(modell)", "NameError: name 'modell' is not defined"),
-            (("men", "model"), 'replies.men("gradient")', "AttributeError: 'Replies' object has no attribute 'men'"),
-        ]
-    ),
+    [
+        (("mean", "modell"), "self.objective.gradient(modell)", "NameError: name 'modell' is not defined"),
+        (("men", "model"), 'replies.men("gradient")', "AttributeError: 'Replies' object has no attribute 'men'"),
+    ],
     ids=["client half", "server half"],
 )
 def test_the_lines_of_an_own_algorithm_that_fails_are_shown(

@@ -63,6 +63,7 @@ def test_a_quiet_run_prints_its_folder_alone(tmp_path: Path) -> None:
     assert "info" in levels(run)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_quiet_run_in_json_prints_the_object_alone(tmp_path: Path) -> None:
     done = up(tmp_path, "-q", "--json")
@@ -80,6 +81,7 @@ def test_a_quiet_sweep_prints_its_folder_alone(tmp_path: Path) -> None:
     assert (folder / "comparison.html").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_more_of_the_log_is_shown_where_it_is_asked_for(tmp_path: Path) -> None:
     done = up(tmp_path, "--quiet", "--log-level", "info")

@@ -19,6 +19,7 @@ from fenchel.common.settings.participation import Weighted
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.deploy.cli.main import application
 from tests.messages import raises
+from tests.slow import rest_slow
 
 SETTINGS: dict[str, Any] = {
     "rounds": 1,
@@ -124,13 +125,16 @@ def optimum(settings: RunSettings, weighting: str) -> float:
 
 @pytest.mark.parametrize(
     ("changes", "weighting"),
-    [
-        ({"algorithm": {"name": "fedavg"}}, "samples"),
-        ({"algorithm": {"name": "fedavg", "weighting": "uniform"}}, "uniform"),
-        ({"algorithm": {"name": "fedpdm"}}, "uniform"),
-        ({"algorithm": {"name": "hyfdca"}}, "samples"),
-        ({"data": UNEVEN["data"] | {"holdout": 0.3}}, "samples"),
-    ],
+    rest_slow(
+        [
+            ({"algorithm": {"name": "fedavg"}}, "samples"),
+            ({"algorithm": {"name": "fedavg", "weighting": "uniform"}}, "uniform"),
+            ({"algorithm": {"name": "fedpdm"}}, "uniform"),
+            ({"algorithm": {"name": "hyfdca"}}, "samples"),
+            ({"data": UNEVEN["data"] | {"holdout": 0.3}}, "samples"),
+        ],
+        2,
+    ),
     ids=str,
 )
 def test_the_problem_that_is_solved_is_that_of_the_run(tmp_path: Path, changes: dict[str, Any], weighting: str) -> None:

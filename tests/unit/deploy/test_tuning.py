@@ -28,7 +28,6 @@ from fenchel.report.run import Run
 from fenchel.report.tuning import SearchResult
 from tests.messages import raises
 from tests.observing import Calling
-from tests.slow import rest_slow
 
 BASE: Mapping[str, Any] = {
     "name": "small",
@@ -111,7 +110,8 @@ def test_a_small_search_finds_the_step_size_and_leaves_settings_that_repeat_its_
     storage.engine.dispose()
 
 
-@pytest.mark.parametrize("sampler", rest_slow(["tpe", "random", "nsga2"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
 def test_the_same_seed_gives_the_same_trials(tmp_path: Path, sampler: str) -> None:
     keys = {"sampler": sampler, "trials": 12, "overrides": {"rounds": 1, "clients": 1}}
     first, again, other = (begun(tmp_path, **keys, seed=seed).go(in_process=True) for seed in (3, 3, 4))
@@ -122,7 +122,8 @@ def test_the_same_seed_gives_the_same_trials(tmp_path: Path, sampler: str) -> No
     assert not drawn & {str(each) for each in parameters(other)}
 
 
-@pytest.mark.parametrize("sampler", rest_slow(["tpe", "grid"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["tpe", "grid"])
 def test_an_interrupted_search_goes_on_and_ends_as_if_nothing_had_happened(tmp_path: Path, sampler: str) -> None:
     space = {"algorithm.step_size": {"choice": [0.1, 0.2, 0.5, 1.0]}} if sampler == "grid" else STEP_SIZES
     keys = {"sampler": sampler, "parameters": space, "pruning": {"trials": 1}}
@@ -163,6 +164,7 @@ def test_more_trials_continue_the_same_draws(tmp_path: Path) -> None:
     assert load_tuning(search.folder.settings).trials == 3
 
 
+@pytest.mark.slow
 def test_several_objectives_give_the_pareto_front(tmp_path: Path) -> None:
     # More local steps and rounds are better, and each round costs bytes.
     space = {"rounds": {"choice": [1, 3]}, "algorithm.local_steps": {"choice": [1, 4]}}
@@ -195,6 +197,7 @@ def test_a_bad_trial_is_pruned_after_a_round(tmp_path: Path, caplog: pytest.LogC
     assert not Run(search.folder.trials / result.trials[2].user_attrs["run"]).completed
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_diverging_and_failing_trials_are_recorded_and_the_search_goes_on(tmp_path: Path) -> None:
     search = begun(

@@ -24,7 +24,6 @@ from fenchel.common.errors import CheckpointError, SettingsError
 from fenchel.deploy.monitoring.notebook import NotebookProgress
 from fenchel.server.telemetry.summary import Summary
 from tests.messages import raises
-from tests.slow import rest_slow
 
 ROOT = Path(__file__).parents[3]
 RNG = np.random.default_rng(4)
@@ -126,7 +125,8 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
         fenchel.up(resume=run, data=(X, Y), in_process=True)
 
 
-@pytest.mark.parametrize("notebook", rest_slow([False, True]), ids=["script", "with a loop"])
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", [False, True], ids=["script", "with a loop"])
 def test_an_interrupted_program_leaves_a_run_that_goes_on(notebook: bool, tmp_path: Path) -> None:
     call = "fenchel.up('quickstart', overrides=['rounds=100000', 'algorithm.privacy=none'], in_process=True)"
     code = f"import asyncio, fenchel\nasync def cell():\n    {call}\nasyncio.run(cell())" if notebook else call

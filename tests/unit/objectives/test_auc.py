@@ -18,6 +18,7 @@ from fenchel.common.objectives.binary import BinaryObjective
 from fenchel.common.objectives.factory import build_objective, dimension_of, initial_model
 from fenchel.common.settings.objective import BinarySettings
 from tests.messages import raises
+from tests.slow import rest_slow
 from tests.unit.objectives.problems import ADAPTER, make_objective, make_shard
 
 SCORERS: list[dict[str, Any]] = [
@@ -268,7 +269,7 @@ def test_a_scorer_has_one_output(scorer: dict[str, Any], features: int, size: in
     assert dimension_of(section(scorer=scorer), features, 2) == size
 
 
-@pytest.mark.parametrize(("kind", "side", "channels"), [("resnet20", 8, 3), ("densenet121", 32, 1)])
+@pytest.mark.parametrize(("kind", "side", "channels"), rest_slow([("resnet20", 8, 3), ("densenet121", 32, 1)]))
 def test_deep_scorers_learn_and_have_no_state_beside_their_parameters(kind: str, side: int, channels: int) -> None:
     pytest.importorskip("torch")
     shard = make_shard(6, channels * side**2, 2, seed=1)

@@ -67,6 +67,7 @@ def test_biases_and_weights_are_drawn_within_the_bounds_of_their_layer() -> None
         assert 0.6 * bound < np.abs(piece).max() <= bound
 
 
+@pytest.mark.slow
 def test_a_fresh_process_draws_the_same_initial_model() -> None:
     code = (
         "import hashlib; from pydantic import TypeAdapter\n"

@@ -14,7 +14,6 @@ import pytest
 import fenchel
 from fenchel.common.errors import MissingDependencyError, SettingsError
 from tests.messages import raises
-from tests.slow import rest_slow
 
 RNG = np.random.default_rng(7)
 X = RNG.normal(2.0, 3.0, size=(90, 5))
@@ -83,7 +82,8 @@ def test_a_module_of_pytorch_has_the_same_scores(given: Any, objective: Any, pre
     assert not module.training
 
 
-@pytest.mark.parametrize(("given", "objective", "prepared"), rest_slow([LINEAR[0], *NETWORKS]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("given", "objective", "prepared"), [LINEAR[0], *NETWORKS])
 def test_a_graph_of_onnx_has_the_same_scores(given: Any, objective: Any, prepared: Any, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     runtime: Any = pytest.importorskip("onnxruntime")

@@ -17,6 +17,7 @@ from fenchel.report.render.figure import draw
 from fenchel.report.render.plots import write_pictures
 from fenchel.report.run import Run
 from tests.messages import raises
+from tests.slow import rest_slow
 
 
 def colors(path: Path) -> int:
@@ -50,7 +51,7 @@ def test_a_gap_has_a_chart_of_its_own(tmp_path: Path, finished: Run, altered: Ca
     assert 3 * imread(gap).shape[1] == 4 * imread(without).shape[1]
 
 
-@pytest.mark.parametrize("axis", ["seconds", "bytes"])
+@pytest.mark.parametrize("axis", rest_slow(["seconds", "bytes"]))
 def test_a_cost_of_ones_choice_is_the_horizontal_axis(tmp_path: Path, finished: Run, axis: str) -> None:
     rounds = draw([finished], tmp_path / "rounds.png")
     assert draw([finished], tmp_path / f"{axis}.png", axis).read_bytes() != rounds.read_bytes()

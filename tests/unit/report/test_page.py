@@ -266,6 +266,7 @@ def test_a_run_of_hardly_any_rounds_has_a_page(
     assert ("No round has been evaluated yet." in page.text) == (rounds == 0)
 
 
+@pytest.mark.slow
 def test_long_runs_of_many_clients_are_aggregated(written: Any, altered: Callable[..., Run], finished: Run) -> None:
     metrics = pa.concat_tables([finished.metrics_table.drop_columns(["round"])] * 2000)
     metrics = metrics.append_column("round", pa.array(range(1, 6001)))

@@ -83,6 +83,7 @@ def with_everybody() -> list[tuple[str, ...]]:
     return course(fleet_of(size=7), lambda name, t: False)
 
 
+@pytest.mark.slow
 @given(st.integers(1, ROUNDS - 2), st.integers(1, 2))
 def test_an_absence_shorter_than_the_patience_changes_no_draw(start: int, rounds: int) -> None:
     away = course(fleet_of(size=7), lambda name, t: start <= t < start + rounds)

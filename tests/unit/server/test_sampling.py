@@ -29,6 +29,7 @@ from fenchel.fleet.fleet import Fleet
 from fenchel.fleet.sampling import SmallCohortWarning, draw, fraction_size
 from fenchel.proto import fenchel_pb2 as pb
 from tests.messages import raises
+from tests.slow import rest_slow
 
 DRAWS = 4000
 SIGNIFICANT = 1e-4
@@ -188,6 +189,7 @@ def test_where_nobody_is_absent_draws_are_those_of_a_plain_choice(sampler: Sampl
         assert drawn_without([], sampler, t) == tuple(sorted(expected.tolist()))
 
 
+@pytest.mark.slow
 def test_the_places_of_the_absent_go_to_the_others_each_as_likely_as_before() -> None:
     rounds = range(1, DRAWS + 1)
     counted = Counter(drawn_without([1], FixedSize(size=2), t) for t in rounds)
@@ -206,7 +208,7 @@ def test_a_fraction_is_one_of_all_clients_and_the_absent_fill_up_what_the_others
     assert {drawn_without([0, 1], Weighted(size=3), t) for t in range(1, 60)} == {(0, 2, 3), (1, 2, 3)}
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: sampler.kind)
+@pytest.mark.parametrize("sampler", rest_slow(SAMPLERS, 2), ids=lambda sampler: sampler.kind)
 def test_where_all_are_absent_all_are_drawn_as_if_nobody_was(sampler: Sampler) -> None:
     everybody = Counter(drawn_without([0, 1, 2, 3], sampler, t) for t in range(1, 200))
     assert {len(cohort) for cohort in everybody} == {len(cohort) for cohort in many(sampler)}

@@ -157,6 +157,7 @@ def test_sampling_is_worth_what_a_simulation_says() -> None:
     assert 0.3 * 0.05 < delta <= 0.05 + 0.002
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(z=st.floats(0.3, 30), q=st.floats(0.01, 1.0), uploads=st.integers(1, 80), method=st.sampled_from(METHODS))
 @example(z=1.0, q=1.0, uploads=2, method="rdp-wor")
