@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from itertools import chain
 from typing import Any, ClassVar, TypeVar
 
@@ -172,7 +173,7 @@ class ClientAlgorithm:
         self.uplink = context.uplink or ClientUplink(Uplink(), context.seed, context.client)
         self.occasion = b""
         self.largest = 0.0
-        self._handlers = _handlers(self)
+        self._handlers = _handlers(type(self))  # type: ignore[arg-type]  # mypy takes the hash for an object's
 
     def initial_state(self) -> Any:
         """Return the state before the first phase.
@@ -325,7 +326,7 @@ class ClientAlgorithm:
             # The scale of the noise must not depend on private state.
             known = values if self.uplink.protection.facts.dual == "private" else {**values, **state}
             self.largest = _largest(known.values())
-        result = handler.method(**handler.dense(values, self.objective))
+        result = getattr(self, handler.method)(**handler.dense(values, self.objective))
         if result is None:
             return {}
         if not isinstance(result, Mapping):
@@ -372,7 +373,7 @@ def _check(value: Value, specs: Sequence[Spec], finite: bool) -> None:
 @dataclass(frozen=True)
 class _Handler:
     phase: str
-    method: Callable[..., Values | None]
+    method: str
     parameters: Mapping[str, Any]  # annotation of each parameter, by its name
     required: frozenset[str]
     specs: Mapping[str, tuple[Spec, ...]]  # accepted specifications of each parameter; empty if any value is allowed
@@ -412,17 +413,19 @@ class _Handler:
         return filled
 
 
-def _handlers(algorithm: ClientAlgorithm) -> dict[str, _Handler]:
+@cache
+def _handlers(kind: type) -> Mapping[str, _Handler]:
+    """Return the handlers of a class by their phases."""
     found = {}
-    # Inspect the class, because inspecting the object would evaluate its properties.
-    for name, function in inspect.getmembers(type(algorithm), inspect.isfunction):
+    # Inspect the class, because inspecting an object would evaluate its properties.
+    for name, function in inspect.getmembers(kind, inspect.isfunction):
         if phase := getattr(function, "answers_phase", None):
-            method = getattr(algorithm, name)
-            hints, parameters = typing.get_type_hints(method), inspect.signature(method).parameters
-            wanted = {each: hints.get(each, Any) for each in parameters}
-            required = frozenset(each for each in wanted if parameters[each].default is inspect.Parameter.empty)
+            hints = typing.get_type_hints(function)
+            _, *parameters = inspect.signature(function).parameters.values()
+            wanted = {each.name: hints.get(each.name, Any) for each in parameters}
+            required = frozenset(each.name for each in parameters if each.default is inspect.Parameter.empty)
             specs = {each: _specs(hint) for each, hint in wanted.items()}
-            found[phase] = _Handler(phase, method, wanted, required, specs)
+            found[phase] = _Handler(phase, name, wanted, required, specs)
     return found
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -228,7 +228,7 @@ class DisclosureRecord:
             "run": self.run,
             "clients": sorted(self._clients),
             "messages": [self._told(kind) for kind in self._kinds.values()],
-            "heads": [asdict(head) | {"fields": sorted(head.fields)} for head in self._heads.values()],
+            "heads": [vars(head) | {"fields": sorted(head.fields)} for head in self._heads.values()],
             "noise": self._noise(),
             "exporters": [exporter.to_json() for exporter in self._exporters],
         }
@@ -236,7 +236,7 @@ class DisclosureRecord:
     def _told(self, kind: DisclosureEntry) -> dict[str, Any]:
         everybody = kind.clients >= self._clients
         named = "all" if everybody else sorted(kind.clients)
-        return asdict(kind) | {"clients": named, "readers": kind.readers}
+        return vars(kind) | {"clients": named, "readers": kind.readers}
 
     def _noise(self) -> dict[str, Any] | None:
         """Return the mechanism of the clients' noise, and their privacy loss by groups of equal noise."""
