@@ -474,6 +474,7 @@ def test_the_final_model_can_be_the_mean_of_all_snapshots(tmp_path: Path) -> Non
     np.testing.assert_allclose(columns["mean_weights_entropy"], entropies, rtol=0, atol=1e-15)
 
 
+@pytest.mark.slow
 def test_with_models_in_float32_the_mean_of_the_drifts_stays_exact(tmp_path: Path) -> None:
     sections: dict[str, Any] = {
         "rounds": 60,

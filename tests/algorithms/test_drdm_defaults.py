@@ -81,6 +81,7 @@ def worst(problem: Quadratics, run: Run) -> float:
     return max(excess(problem, w) for w in run.models[-20:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", rest_slow([1.0, 30.0, 1000.0]))
 @pytest.mark.parametrize("scale", rest_slow([0.3, 1.0, 3.0]))
 def test_three_clients_that_disagree_end_at_the_robust_optimum(factor: float, scale: float, tmp_path: Path) -> None:
@@ -96,7 +97,8 @@ def test_clients_with_unequal_curvatures_end_at_the_robust_optimum(seed: int, sc
     assert worst(problem, train(samples_of(problem), tmp_path, DEFAULTS, rounds=200, seed=seed)) < 1.02
 
 
-@pytest.mark.parametrize(("scale", "step_size"), rest_slow([(0.1, 10.0), (10.0, 1e-3)]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("scale", "step_size"), [(0.1, 10.0), (10.0, 1e-3)])
 def test_steps_that_fit_the_scale_of_the_data_end_at_the_robust_optimum(
     scale: float, step_size: float, tmp_path: Path
 ) -> None:

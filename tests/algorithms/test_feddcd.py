@@ -219,6 +219,7 @@ def test_a_round_costs_a_model_up_and_a_model_down_for_each_active_client(
         assert {call["client"] for call in calls} == active, "nothing travels to those who are idle"
 
 
+@pytest.mark.slow
 def test_weighted_by_samples_the_sum_of_the_clients_is_the_pooled_problem(tmp_path: Path) -> None:
     problem = reproducible(weighted=True)
     run = train(problem, tmp_path, accelerated(weighting="samples"), cohorts=SETS, rounds=150, participation=PAIRS)
@@ -235,6 +236,7 @@ def test_weighted_by_samples_the_sum_of_the_clients_is_the_pooled_problem(tmp_pa
     assert np.linalg.norm(unweighted.gradient(run.model)) > 0.01, "which is another problem than the sum of means"
 
 
+@pytest.mark.slow
 def test_rounding_of_the_messages_is_carried_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objective = {"kind": "softmax", "l2": 0.1, "dtype": "float32"}
 
@@ -259,6 +261,7 @@ def test_rounding_of_the_messages_is_carried_over(tmp_path: Path, monkeypatch: p
     assert forgotten > 5 * carried
 
 
+@pytest.mark.slow
 def test_each_of_two_cohorts_has_its_own_rounding_to_carry(tmp_path: Path) -> None:
     rounds = 100
     algorithm = {"name": "acc-feddcd", "cohorts": 2, "solver": {"kind": "newton-cg"}, "monitor": rounds}
@@ -366,14 +369,13 @@ class TestGuard:
         assert gaps[False] > 100
         assert gaps[True] < 0.1 * gaps[False]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("l2", "solver", "size", "gap"),
-        rest_slow(
-            [
-                (0.1, EXACT, 2, 1e-14),
-                (0.01, {"kind": "gradient", "stop": {"accuracy": 0.9}}, 3, 1e-4),  # taken as 1/4
-            ]
-        ),
+        [
+            (0.1, EXACT, 2, 1e-14),
+            (0.01, {"kind": "gradient", "stop": {"accuracy": 0.9}}, 3, 1e-4),  # taken as 1/4
+        ],
         ids=["exact", "a quarter"],
     )
     def test_it_leaves_a_run_that_converges_alone(

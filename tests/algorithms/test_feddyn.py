@@ -80,6 +80,7 @@ def test_runs_are_those_of_the_formulas(
     np.testing.assert_allclose(run.client_states("dual"), duals, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_everybody_together_reaches_the_optimum_where_fedavg_does_not(tmp_path: Path) -> None:
     problem = reproducible(weighted=True)
     steps = {"local_steps": 5, "batch_size": None, "step_size": 0.5}

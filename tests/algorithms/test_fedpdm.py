@@ -362,7 +362,7 @@ def test_with_everybody_all_aggregators_coincide(tmp_path: Path) -> None:
 # Oracles 5 to 7: golden numbers
 
 
-@pytest.mark.parametrize("aggregator", AGGREGATORS)
+@pytest.mark.parametrize("aggregator", rest_slow(AGGREGATORS))
 def test_the_golden_example(aggregator: str, tmp_path: Path, solves: list[Solve]) -> None:
     rho = 2.0
     problem = problem_of(Quadratics(np.ones((2, 1, 1)), np.array([[1.0], [3.0]])))

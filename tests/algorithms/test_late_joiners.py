@@ -199,6 +199,7 @@ def test_who_comes_during_the_last_round_hears_that_it_is_too_late(tmp_path: Pat
     assert f"run {run.folder.id} ended before client c could take part" in run.refusals["c"]
 
 
+@pytest.mark.slow
 def test_the_gap_is_certified_over_all_clients_again_after_an_admission(tmp_path: Path) -> None:
     run = federation(tmp_path, named(reproducible()), {"c": 5}, FEDDCD | {"monitor": 1}, rounds=60)
     run.run()

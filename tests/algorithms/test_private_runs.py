@@ -312,6 +312,7 @@ def test_places_of_clients_whose_budgets_are_spent_go_to_others(tmp_path: Path) 
     assert asked_rounds(folder, "client-000")[-1] == 30, "two are left, so both take part"
 
 
+@pytest.mark.slow
 def test_a_run_stops_when_no_client_has_a_budget_left(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "none-left")
     policies = {f"client-00{number}": allowing(1 + number) for number in range(4)}

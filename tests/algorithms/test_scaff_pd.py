@@ -95,6 +95,7 @@ def test_with_cohorts_lambda_is_renormalised_and_losses_are_remembered(
     assert np.abs(lam - 0.25).max() > 0.05
 
 
+@pytest.mark.slow
 def test_runs_end_at_the_saddle_point(tmp_path: Path) -> None:
     run = train_quadratics(problem_of(Q1), tmp_path, {**EXACT, "dual_step_size": 0.05}, rounds=150)
     np.testing.assert_allclose(run.model, [Q1_ROBUST], rtol=0, atol=1e-9)

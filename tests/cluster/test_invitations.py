@@ -66,6 +66,7 @@ def test_clients_with_tokens_join_a_run_and_come_back_without(federate: MakeFede
     assert len(keys) == 2
 
 
+@pytest.mark.slow
 def test_invitations_that_are_interrupted_are_over(federate: MakeFederation, tmp_path: Path) -> None:
     federation = federate(settings(tmp_path))
     inviting, tokens = invite(federation, "north")

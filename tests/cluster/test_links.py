@@ -72,6 +72,7 @@ async def probed(waiting: Federation, port: int, **options: Any) -> ProbeResult:
     return await probe(f"localhost:{port}", credentials, "client-000", **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "rtt"),
     [

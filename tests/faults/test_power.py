@@ -253,6 +253,7 @@ def test_power_may_go_again_and_again(
     read_checkpoint(lay_out(tree, folder / "at-last"), promises + found.promises(len(found.calls)))
 
 
+@pytest.mark.slow
 def test_without_sync_a_checkpoint_is_an_earlier_one_whole_or_refused(disk: Path) -> None:
     def read(root: Path, promises: list[Any]) -> None:
         begun = max((epoch for epoch, _ in promises), default=0)

@@ -299,6 +299,7 @@ def test_only_a_ledger_outside_a_state_folder_knows_that_all_of_the_folder_is_an
     assert uploads_until_spent(restarted, 20) == affordable() - known
 
 
+@pytest.mark.slow
 def test_several_processes_share_a_ledger(data: Path, tmp_path: Path) -> None:
     """Charges of all of them count, and no line is written into another one."""
     program = """

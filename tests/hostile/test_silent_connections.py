@@ -64,6 +64,7 @@ def files_of(process: int) -> int:
     return sum(1 for _ in Path(f"/proc/{process}/fd").iterdir())
 
 
+@pytest.mark.slow
 async def test_a_run_goes_on_while_a_stranger_holds_more_connections_than_the_server_may_have_files(
     federation: Federation, many_files: None
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_server_raises_its_limit_as_far_as_it_may(federation: Federation) -> N
     assert resource.prlimit(federation.server.pid, resource.RLIMIT_NOFILE) == (FILES, FILES)
 
 
+@pytest.mark.slow
 def test_a_server_with_too_few_files_for_its_clients_does_not_start(federation: Federation) -> None:
     federation.within = limited(open_files.RESERVED, open_files.RESERVED)
     federation.start_server()

@@ -106,6 +106,7 @@ def test_a_client_ends_with_its_standard_input(tmp_path: Path) -> None:
         assert process.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_a_standard_input_without_an_end_of_its_own_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "bundle"
     file.write_bytes(sent(Bundle(identities={"client-000": None})))

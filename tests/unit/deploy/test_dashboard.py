@@ -114,6 +114,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_everything_that_it_names_is_t
         assert b"Plotly" in got(dashboard, "plotly.js")
 
 
+@pytest.mark.slow
 def test_before_a_run_has_begun_and_after_its_end_there_is_an_answer(tmp_path: Path) -> None:
     settings, folder = validate(SETTINGS), RunFolder.create(tmp_path, "watched")
     with opened(folder, settings) as dashboard:

@@ -72,6 +72,7 @@ def test_it_has_the_environment_and_the_folder_of_who_asks(
     )
 
 
+@pytest.mark.slow
 def test_it_ends_with_who_asks_and_what_it_forked_goes_on(tmp_path: Path) -> None:
     with ForkServer() as server:
         process = forked(server, tmp_path / "log", *NOBODY, "--state", str(tmp_path))
@@ -83,6 +84,7 @@ def test_it_ends_with_who_asks_and_what_it_forked_goes_on(tmp_path: Path) -> Non
     assert process.wait(30) == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_fork_server_that_is_gone_is_an_error_and_not_a_silence(tmp_path: Path) -> None:
     with ForkServer() as server:
         forked(server, tmp_path / "log", "algorithms").wait(30)

@@ -89,6 +89,7 @@ class Interrupting:
         return Calling(round_ended=row)
 
 
+@pytest.mark.slow
 def test_a_small_search_finds_the_step_size_and_leaves_settings_that_repeat_its_run(tmp_path: Path) -> None:
     search = begun(tmp_path)
     ended: list[FrozenTrial] = []

@@ -45,6 +45,7 @@ def test_without_matplotlib_a_picture_is_refused_with_a_remedy(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_gap_has_a_chart_of_its_own(tmp_path: Path, finished: Run, altered: Callable[..., Run]) -> None:
     without = draw([finished], tmp_path / "without.png")
     gap = draw([altered(metrics={"gap": [0.5, 0.0, -1e-17]})], tmp_path / "gap.png")  # rounding, in the end
