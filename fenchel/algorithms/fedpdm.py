@@ -91,7 +91,7 @@ class FedPDMSettings(LocalTrainingSettings):
                 "client sent before"
             )
         if self.error_feedback == "ef21" and self.dual == "public":
-            raise ValueError("error_feedback: ef21 goes with dual: private, which it exists to keep exact")
+            raise ValueError("error_feedback: ef21 needs dual: private, whose dual variables it keeps exact")
         return self
 
     @property
@@ -116,9 +116,14 @@ class FedPDMSettings(LocalTrainingSettings):
             return
         where = f"algorithm: {self.name}: error_feedback: ef21"
         if uplink.sparsify is None:
-            raise ValueError(f"{where} needs uplink.sparsify: there is nothing to send later if all is sent at once")
+            raise ValueError(
+                f"{where} needs uplink.sparsify, as without it all coordinates are sent at once; set it, or use "
+                "error_feedback: none"
+            )
         if noisy or uplink.clip is not None:
-            raise ValueError(f"{where} undoes clipping and accumulates noise; leave it out, or them")
+            raise ValueError(
+                f"{where} undoes clipping and accumulates noise; leave it out, or leave clipping and noise out"
+            )
 
     @property
     def pull(self) -> float:

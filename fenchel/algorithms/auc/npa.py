@@ -45,7 +45,10 @@ class NaiveParallelSettings(StagedSettings):
     @model_validator(mode="after")
     def _rounds_have_one_step(self) -> Self:
         if isinstance(self.schedule, TheorySchedule) and self.schedule.window != 1:
-            raise ValueError("schedule.window says how long rounds are, but those of npa have one step; leave it out")
+            raise ValueError(
+                "schedule.window sets the number of local steps in a round, but npa takes one step a round; leave it "
+                "out"
+            )
         return self
 
 

@@ -56,8 +56,8 @@ class StagedSettings(AlgorithmSettings):
     def _batches_fit(self) -> Self:
         if self.batches == "stratified" and (self.batch_size is None or self.batch_size < 2):
             raise ValueError(
-                f"batches: stratified needs a batch_size of at least 2, but it is {self.batch_size}; a whole shard "
-                "(null) has its positive samples anyway"
+                f"batches: stratified needs a batch_size of at least 2, but it is {self.batch_size}; use a larger "
+                "one, or batches: independent"
             )
         return self
 
@@ -112,16 +112,18 @@ class StagedSettings(AlgorithmSettings):
         try:
             stage = self.stage(number, prior, clients)
         except (OverflowError, ZeroDivisionError):
-            raise ValueError(f"{what} makes stage {number} one of numbers beyond all bounds; {advice}") from None
+            raise ValueError(
+                f"{what} makes values of stage {number} exceed the range of floating-point numbers; {advice}"
+            ) from None
         if stage.step_size < SMALLEST_STEP:
             raise ValueError(
-                f"{what} makes the step size {stage.step_size:.3g} in stage {number}, with which nothing moves; "
-                f"{advice}"
+                f"{what} makes the step size {stage.step_size:.3g} in stage {number}, which is too small to change "
+                f"the model; {advice}"
             )
         if stage.local_steps > _LONGEST_ROUND:
             raise ValueError(
-                f"{what} makes rounds of {stage.local_steps:.3g} local steps in stage {number}, which never end; "
-                f"{advice}"
+                f"{what} makes rounds of {stage.local_steps:.3g} local steps in stage {number}, which is more than "
+                f"{_LONGEST_ROUND:.3g}; {advice}"
             )
 
     def check_rounds(self, rounds: int, clients: int | None) -> None:

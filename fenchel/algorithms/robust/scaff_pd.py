@@ -49,8 +49,8 @@ class ScaffPDSettings(RobustSettings):
     def _concavity_is_used(self) -> Self:
         if self.concavity > 0 and self.dual_step_size == 0:
             raise ValueError(
-                f"concavity: {self.concavity:g} pulls at the steps of lambda, and with dual_step_size: 0 it takes "
-                "none; use another dual_step_size, or leave concavity out"
+                f"concavity: {self.concavity:g} changes the steps of lambda, but with dual_step_size: 0 lambda "
+                "stays constant; use another dual_step_size, or leave concavity out"
             )
         return self
 

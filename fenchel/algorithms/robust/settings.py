@@ -91,8 +91,8 @@ class SampledByWeightSettings(RobustSettings):
     def _explores_by_weight(self) -> Self:
         if self.exploration and self.sampling == "uniform":
             raise ValueError(
-                f"exploration: {self.exploration:g} mixes uniform draws into those by lambda, and with sampling: "
-                "uniform there are none by lambda; leave exploration out, or use sampling: with-replacement"
+                f"exploration: {self.exploration:g} mixes uniform draws into draws by lambda, but with sampling: "
+                "uniform none are by lambda; leave exploration out, or use sampling: with-replacement"
             )
         return self
 
@@ -100,7 +100,8 @@ class SampledByWeightSettings(RobustSettings):
     def _losses_move_weights(self) -> Self:
         if self.dual_batch_size is not None and self.dual_step_size == 0:
             raise ValueError(
-                f"dual_batch_size: {self.dual_batch_size} is for the losses that move lambda, and with "
-                "dual_step_size: 0 it does not move; leave dual_batch_size out, or use another dual_step_size"
+                f"dual_batch_size: {self.dual_batch_size} is for the losses that update lambda, but with "
+                "dual_step_size: 0 lambda stays constant; leave dual_batch_size out, or use another "
+                "dual_step_size"
             )
         return self

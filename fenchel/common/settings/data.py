@@ -54,7 +54,8 @@ class ClassesPartition(Section):
     def _a_sample_of_each(self) -> Self:
         if self.samples is not None and self.samples < self.per_client:
             raise ValueError(
-                f"samples: {self.samples} given, but a client of {self.per_client} classes needs a sample of each"
+                f"samples: {self.samples} given, but a client with {self.per_client} classes needs at least one "
+                "sample of each; give more samples, or fewer classes"
             )
         return self
 

@@ -90,8 +90,8 @@ class DifferentialPrivacy(Section):
             raise ValueError("noise_multiplier and epsilon_per_round both set the noise; give one of them")
         if self.budget is not None and self.epsilon_per_round is not None:
             raise ValueError(
-                "epsilon_per_round already sets the noise; give budget with uploads, which sets it, too, or with "
-                "noise_multiplier, which it then limits"
+                "epsilon_per_round already sets the noise; give budget with uploads instead, which sets the "
+                "noise, too, or with noise_multiplier, which budget then limits"
             )
         calibrated = self.noise_multiplier is None and self.epsilon_per_round is None
         if calibrated and (self.budget is None or self.uploads is None):
@@ -100,7 +100,7 @@ class DifferentialPrivacy(Section):
             )
         if not calibrated and self.uploads is not None:
             raise ValueError(
-                "uploads is the number for which budget sets the noise, but the noise is given; leave one out"
+                "uploads is used only where budget sets the noise, but the noise is given; leave one of the two out"
             )
         return self
 

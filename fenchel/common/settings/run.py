@@ -55,8 +55,8 @@ class Evaluation(Section):
         # Saved settings contain all defaults, so only a non-default value shows that the user set the key.
         if self.clients is False and self.histograms not in (None, _USUAL_GROUP):
             raise ValueError(
-                "evaluation.histograms is about what clients count when they evaluate, and with evaluation.clients: "
-                "false they do not; leave histograms out, or let the clients evaluate"
+                "evaluation.histograms is for evaluation by clients, but evaluation.clients is false; leave "
+                "histograms out, or use evaluation.clients: true"
             )
         return self
 
@@ -120,7 +120,9 @@ class SecretSource(Section):
     @model_validator(mode="after")
     def _designated_seals(self) -> Self:
         if self.designated is not None and self.source != "sealed":
-            raise ValueError("secrets.designated makes the secrets only with secrets.source: sealed")
+            raise ValueError(
+                "secrets.designated is used only with secrets.source: sealed; leave it out, or use that source"
+            )
         return self
 
 
@@ -284,9 +286,9 @@ class RunSettings(Section):
         self.algorithm.check_link(self.uplink, noisy=private or self.uplink.noise is not None)
         if self.claims_privacy and self.evaluation.clients:
             raise ValueError(
-                "evaluation.clients: true has the clients tell exact sums over their samples, to which no noise is "
-                "added, so differential_privacy would mean nothing; leave it out (where the server can load the data "
-                "itself, in a simulation, evaluation.training: true gives the training objective)"
+                "evaluation.clients: true makes clients send exact sums over their samples without noise, against "
+                "which differential_privacy protects nothing; use evaluation.clients: false (where the server can "
+                "load the data itself, in a simulation, evaluation.training: true gives the training objective)"
             )
         if private and (self.uplink.noise or self.uplink.clip):
             raise ValueError(
@@ -326,7 +328,9 @@ class RunSettings(Section):
 
     def _check_models(self) -> None:
         if self.keep_models is not None and self.algorithm.hides_model:
-            raise ValueError("keep_models: the server knows no model before the end, as clients encrypt it; use null")
+            raise ValueError(
+                "keep_models: the server has no model before the end of the run, because clients encrypt it; use null"
+            )
 
     def _check_training(self) -> None:
         if not self.evaluation.training:

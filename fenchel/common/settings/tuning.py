@@ -161,7 +161,9 @@ class TuningSettings(Section):
         elif self.trials is None:
             raise ValueError(f"trials is missing, which sampler {self.sampler} needs")
         if self.pruning is not None and len(self.objectives) > 1:
-            raise ValueError(f"pruning compares one objective, given {len(self.objectives)}: leave one of the two out")
+            raise ValueError(
+                f"pruning needs one objective, given {len(self.objectives)}: leave pruning out, or give one"
+            )
         return self
 
     @field_validator("parameters")
