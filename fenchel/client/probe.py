@@ -204,8 +204,9 @@ def _explained(error: grpc.aio.AioRpcError, server: str) -> FenchelError:
         return CredentialError(f"{server} does not use TLS; start it with --certs DIR, or probe with --insecure")
     if any(sign in details for sign in _DISTRUST):
         return CredentialError(
-            f"the certificate of {server} is not accepted ({details}). Both certificates must come from the same "
-            "authority (fenchel certs), and the server's must contain the host name that is dialled"
+            f"the certificate of {server} is not accepted ({details}). The certificates of client and server must "
+            "come from the same authority (fenchel certs), and the server's must contain the host name in "
+            f"{server}"
         )
     if "failed to connect" in details and "Socket closed" in details:
         # Under TLS 1.3 a server rejects a client certificate merely by closing the connection.

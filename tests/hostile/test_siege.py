@@ -364,10 +364,10 @@ FLOODS: dict[str, tuple[Attack, str]] = {
     "replies of another run": (unsolicited_replies, "many unsolicited replies"),
     "ten thousand values that nobody asked for": (many_values, "an unsolicited reply has 10,000 values"),
     "bodies of other runs": (bodies, "many unsolicited replies"),
-    "streams that are cancelled at once": (cancelled, "begins more calls than its rate limit allows"),
+    "streams that are cancelled at once": (cancelled, "makes more calls than its rate limit allows"),
     "health checks": (
         calling(lambda channel, offender: health_check(channel), 15),
-        "begins more calls than its rate limit allows",
+        "makes more calls than its rate limit allows",
     ),
     "names of classes of a megabyte": (names_of_megabytes, "class names"),
     "environments of megabytes": (environments_of_megabytes, "computes with kernel"),
@@ -379,7 +379,7 @@ FLOODS: dict[str, tuple[Attack, str]] = {
     ),
     "probes": (
         calling(lambda channel, offender: CoordinatorStub(channel).Probe(pb.ProbeRequest(reply_bytes=1 << 20)), 15),
-        "begins more probes than its rate limit allows",
+        "makes more probes than its rate limit allows",
     ),
 }
 """What some do without end."""

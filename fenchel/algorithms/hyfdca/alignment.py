@@ -230,8 +230,8 @@ def check_cells(cells: Mapping[str, NDArray[np.uint8]]) -> None:
     first, second = (clients[i] for i in owner[numbers == twice][:2])
     whose = f"client {first}" if first == second else f"clients {first} and {second}"
     raise DataError(
-        f"{int((count > 1).sum())} values of the same sample and feature are held more than once, one of them by "
-        f"{whose}. A value with two holders would count twice, so remove it from all files but one"
+        f"{int((count > 1).sum())} cells, each of one sample and one feature, have more than one value, one of "
+        f"them on {whose}. A cell with two values would count twice, so keep it in one file only"
     )
 
 

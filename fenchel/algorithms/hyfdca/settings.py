@@ -265,7 +265,9 @@ def target_bits(targets: Vector) -> int:
 def layout_of(numbers: Indices) -> Layout:
     """Return the layout from the array of :func:`layout_numbers`."""
     if numbers.shape != (len(fields(Layout)),):
-        raise PayloadError(f"an array of shape {numbers.shape} cannot be a layout of ciphertexts{SAME_VERSION}")
+        raise PayloadError(
+            f"a layout of ciphertexts has the shape {numbers.shape}; expected {(len(fields(Layout)),)}{SAME_VERSION}"
+        )
     return Layout(*(int(number) for number in numbers))
 
 

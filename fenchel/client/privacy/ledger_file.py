@@ -130,8 +130,9 @@ class LedgerFile:
 
     def _changed(self) -> CheckpointError:
         return CheckpointError(
-            "the privacy ledger changed while this client was running, so its charges would be lost, and nothing "
-            "is sent. Check that no second client runs with the same state folder, and start this one again",
+            "the privacy ledger was changed by another process while this client was running, so this client "
+            "sends nothing more. Check that no second client uses the same state folder, and start this client "
+            "again",
             source=self.path or "",
         )
 

@@ -108,8 +108,8 @@ def _equal_shares(
 
 def _too_many(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64]) -> DataError:
     return DataError(
-        f"{clients} clients of {settings.per_client} classes cannot each hold {settings.samples} of the "
-        f"{sizes.sum()} training samples, because the classes have {sizes.min()} to {sizes.max()} samples; use "
+        f"{clients} clients with {settings.per_client} classes and {settings.samples} samples each cannot be "
+        f"formed from the {sizes.sum()} training samples, whose classes have {sizes.min()} to {sizes.max()}; use "
         "fewer samples or clients",
         key="data.partition.samples",
     )

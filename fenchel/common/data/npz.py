@@ -216,7 +216,9 @@ def read_npy(path: Path) -> NDArray[Any]:
         dtype, shape, fortran = _announced(rest, len(content))
         return _array(rest, dtype, shape, fortran=fortran, piece_bytes=len(content))
     except (ValueError, TypeError) as error:
-        raise DataError(f"the file is not a plain NumPy array: {error}", source=path) from error
+        raise DataError(
+            f"the file is not a NumPy array of numbers or texts ({error}); write it with numpy.save", source=path
+        ) from error
 
 
 def read_idx(path: Path, limits: DataLimits = UNLIMITED) -> NDArray[Any]:

@@ -107,7 +107,9 @@ def read_mammography(files: Files) -> DataSet:
     try:
         table = np.array([line.split(",") for line in lines], np.float64)
     except ValueError as error:
-        raise DataError(f"the file is not a table of numbers: {error}", source=path) from error
+        raise DataError(
+            f"the file is not a table of numbers with commas between them ({error}); download it again", source=path
+        ) from error
     if table.ndim != 2 or not np.isin(table[:, -1], (-1, 1)).all():
         raise DataError(
             "a line is not of the expected form: numbers, of which the last one, the class, is -1 or 1", source=path

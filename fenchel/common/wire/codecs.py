@@ -211,7 +211,7 @@ class _Sparse(ArrayCodec):
                 "same number"
             )
         if not 0 <= value.size <= LARGEST:
-            raise PayloadError(f"the sparse vector has the size {value.size}, which is impossible")
+            raise PayloadError(f"the sparse vector has the size {value.size}; expected 0 to {LARGEST:,}")
         index_sets.check(value.indices, value.size)
         encoding = index_sets.smallest(value.indices, value.size, seeded=value.seed is not None)
         if value.seed is not None and encoding == pb.SEEDED:

@@ -114,7 +114,9 @@ class Assembly:
     def rewind(self, received: int) -> None:
         """Go back to the first ``received`` bytes, from which the sender resumes."""
         if received > self.received:
-            raise WireError(f"a chunk of the message begins at byte {received:,}, but {self.received:,} have arrived")
+            raise WireError(
+                f"the sender resumes the message at byte {received:,}, but only {self.received:,} bytes have arrived"
+            )
         self._suspicious = self._suspicious or received != self.received
         self.received = received
 

@@ -151,7 +151,8 @@ def up(
     of_processes |= {"--cpus": cpus, "--gpus": gpus}
     if in_process and (given := [option for option, value in of_processes.items() if value is not None]):
         raise SettingsError(
-            "the option is for client processes, of which --in-process starts none; leave it out", key=given[0]
+            "the option configures client processes, but --in-process starts none; leave one of the two out",
+            key=given[0],
         )
 
     def deploy(

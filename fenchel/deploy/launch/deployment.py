@@ -118,8 +118,7 @@ class Deployment:
             check_designated(self.settings.secrets.designated, client_names(self.clients))
         if self.launcher is not None and not self.secure:
             raise SettingsError(
-                "--insecure is allowed only if all processes run on this machine; leave it out, or use --on local",
-                key="--insecure",
+                "--insecure is allowed only with --on local; leave --insecure out, or use --on local", key="--insecure"
             )
         if self.settings.links is not None and self.launcher is not None and not self.launcher.on_this_machine:
             raise SettingsError(

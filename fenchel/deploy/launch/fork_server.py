@@ -157,7 +157,7 @@ class ForkServer:
         if len(told) < LENGTH:
             os.close(status)
             raise RunStoppedError(
-                f"the fork server, from which processes are forked, ended with code {self._process.wait()}; its "
+                f"the fork server, which starts the client processes, ended with code {self._process.wait()}; its "
                 "output is above. Continue with --resume"
             )
         return Forked(int.from_bytes(told), status)

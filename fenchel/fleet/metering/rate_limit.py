@@ -112,7 +112,7 @@ class RateLimiter:
             if delay and not visitor.slowed:
                 visitor.slowed = True
                 log.warning(
-                    "client %r begins more %s than its rate limit allows; they are delayed",
+                    "client %r makes more %s than its rate limit allows; further ones are delayed",
                     client,
                     "probes" if probe else "calls",
                 )

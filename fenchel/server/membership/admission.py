@@ -388,8 +388,8 @@ class Admission:
                 reason = f"it could not be admitted to the run: {error}"
                 self._late_joiners.turn_away(late_joiner, instance, reason, time.monotonic() - began)
                 log.error(
-                    "client %s could not be admitted: %s. The run continues without it; the client may try once "
-                    "more after %.0f s",
+                    "client %s could not be admitted: %s. The run continues without it; restart the client to try "
+                    "again, after %.0f s at the earliest",
                     late_joiner.name,
                     error,
                     self._late_joiners.pause(late_joiner.name),
