@@ -264,7 +264,7 @@ def _library(module: str, extra: str) -> Any:
 
 
 def _finite(figures: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures that are numbers."""
+    """Return the figures that are finite numbers."""
     return {name: value for name, value in figures.items() if isinstance(value, int | float) and math.isfinite(value)}
 
 

@@ -179,12 +179,14 @@ class WeightedSumSettings(LocalTrainingSettings):
         return None if isinstance(sampler, Weighted) else self.weighting
 
     def check_link(self, uplink: Uplink, *, noisy: bool) -> None:
-        """Reject noise together with weights p_i, which scale the gradients whose norm the noise is calibrated to.
+        """Reject noise if clients are weighted by their numbers of samples.
+
+        Such weights scale gradients of large clients beyond the clipping bound for which the noise is calibrated.
 
         Raises
         ------
         ValueError
-            If uploads carry noise, and clients are weighted by their samples.
+            If uploads carry noise and ``weighting`` is ``samples``.
         """
         if noisy and self.weighting == "samples":
             raise ValueError(

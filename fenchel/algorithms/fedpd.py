@@ -83,7 +83,7 @@ class FedPD(Algorithm):
         return float(generator(self.fleet.seed, "server", t, "communication").random()) >= self.settings.skip
 
     async def admit(self, cohort: Cohort) -> None:
-        """x_i <- x for late joiners, where x is the model that all clients know."""
+        """Set x_i of late joiners to x, the model that all clients know."""
         await cohort.tell("begin", model=self.model)
 
     async def round(self, t: int) -> None:
@@ -120,7 +120,7 @@ class FedPDClient(LocalTraining):
 
     @answers("begin")
     def begin(self, model: Vector) -> None:
-        """x_i <- x, after the client has joined."""
+        """Set x_i to the current global model x, if the client joins the run late."""
         self.state.anchor = model.copy()
 
     @answers("train")

@@ -36,7 +36,7 @@ class DataProvider(Protocol):
         """Load the data that :meth:`of` needs. Called while other clients are still joining."""
 
     def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
-        """Return the data of client ``index`` of ``clients``."""
+        """Return the data of client number ``index``, counted from 0, in a run with ``clients`` clients."""
 
     def identity(self, settings: RunSettings, client: str) -> str:
         """Return a text that identifies the client's data, independently of how the settings prepare it."""
@@ -55,7 +55,7 @@ class LocalData:
         self._source(settings)
 
     def of(self, settings: RunSettings, index: int, clients: int) -> ClientData:
-        """Return the share of client ``index`` of ``clients`` in the data set."""
+        """Return the share of client number ``index``, counted from 0, in the data set divided among ``clients``."""
         source = self._source(settings)
         dtype = settings.objective.dtype
         return ClientData(source.shard(index, clients, dtype), source.holdout(index, clients, dtype))

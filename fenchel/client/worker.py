@@ -186,7 +186,8 @@ class Worker:
             instruction.begun_ns = instruction.message.last_ns if again else time.perf_counter_ns()
             answer = self.session.handle(head, received, pb.Timing())
             instruction.done_ns = time.perf_counter_ns()
-            # Skip stored replies, which take no time, and failures, as unknown phases would fill the dictionary.
+            # Skip stored replies, which take no time. Skip failures, because instructions of unknown phases fail, and a
+            # server could fill the dictionary with them.
             if answer.head.timing.compute_ns and not answer.head.failure:
                 took = instruction.done_ns - instruction.begun_ns
                 self._longest_ns[head.phase] = max(took, 0.9 * self._longest_ns.get(head.phase, 0.0))

@@ -140,7 +140,11 @@ def bodies(clients: Iterable[str], values: Mapping[str, Value | Each[Value]]) ->
 
 
 def _encoded(values: dict[str, Value]) -> Body:
-    """Encode values. Arrays that are sent without a copy become read-only, so that they cannot change meanwhile."""
+    """Encode values for sending.
+
+    If the body refers to the arrays' own memory, the arrays become read-only, because frames are made from them only
+    when they are sent.
+    """
     body = Body(encode(values))
     if body.refers_to_arrays:
         for value in values.values():

@@ -65,7 +65,8 @@ def label_pseudonyms(key: bytes, identifiers: Sequence[str], targets: Vector) ->
     targets
         Targets of the samples, shape (n,), float64. They are compared exactly.
     """
-    # A label of fixed width at the start makes messages of different pairs differ. Adding 0.0 maps -0 to 0.
+    # The label has a fixed width and precedes the identifier, so different pairs of label and identifier never give the
+    # same message. Adding 0.0 maps -0 to 0.
     labels = (np.asarray(targets, "<f8") + 0.0).tobytes()
     messages = (b"label\0" + labels[8 * row : 8 * row + 8] + each.encode() for row, each in enumerate(identifiers))
     return _digests(key, messages, LABEL_BYTES)

@@ -137,7 +137,7 @@ class Stretch:
     Attributes
     ----------
     started, ended
-        Times in seconds since the first instruction of the run.
+        Times in seconds since the run's first instruction or the start of its first round, whichever is earlier.
     steps
         Requests in the order of their starts.
     """

@@ -88,13 +88,13 @@ class TheorySchedule(Section):
 
     @property
     def rate(self) -> float:
-        """Constant c of Theorem 1: the step sizes of CODA+ decrease like exp(-c)."""
+        """Constant c of Theorem 1: each stage of CODA+ multiplies the step size by exp(-c)."""
         ratio = self.polyak / self._primal
         return ratio / (5 + ratio)
 
     @property
     def growth(self) -> float:
-        """Constant rho of Theorem 2: the numbers of rounds of CODASCA grow like exp(rho)."""
+        """Constant rho of Theorem 2: each stage of CODASCA multiplies the number of local steps by exp(rho)."""
         c = 4 * self.smoothness + 248 / 53 * self._primal
         return 2 * self.polyak / (c + 2 * self.polyak)
 

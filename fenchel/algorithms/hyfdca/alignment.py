@@ -1,12 +1,12 @@
 """Alignment of the clients' samples and features.
 
-With hybrid data a sample is spread over several clients, and so is a feature. The server arranges all samples in one
-aligned vector, which is common to all clients (HyFDCA's dual variable ``alpha_0``, its inner products), and all held
-features in another (``w_0``). It knows samples only by keyed pseudonyms.
+With hybrid data, each sample and each feature may be spread over several clients. The server defines a common order of
+all samples, which indexes the dual variable ``alpha_0`` and the inner products, and a common order of all held
+features, which indexes ``w_0``. The server knows samples only by keyed pseudonyms.
 
-Samples with the same holders form a *group*, and a group is divided into *blocks*. A block is the content of one
-ciphertext. Ciphertexts are added slot by slot, so each sample must have the same position in its block on all its
-holders. This module is independent of ciphertexts and messages.
+Samples with the same holders form a *group*, and a group is divided into *blocks*, each of which fits into one
+ciphertext. Ciphertexts are added slot by slot, so a sample must have the same position in its block on all its holders.
+The module itself neither encrypts nor sends anything.
 """
 
 from __future__ import annotations

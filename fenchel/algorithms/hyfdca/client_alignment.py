@@ -102,7 +102,11 @@ def check_quotas(quotas: Indices, groups: Indices, settings: HyFDCASettings) -> 
 
 
 def check_layouts(layouts: Mapping[str, Layout], key: PublicKey, settings: HyFDCASettings) -> None:
-    """Check that layouts of ciphertexts have the precision of the settings and fit the key."""
+    """Raise a ``PayloadError`` unless layouts of ciphertexts are consistent with the key and the settings.
+
+    Each layout must fit the key and have the fraction bits of the settings (twice as many for figures). The layouts of
+    scores, duals and norms must have the same number of slots.
+    """
     precision = settings.encryption.fraction_bits
     for name, layout in layouts.items():
         try:

@@ -262,7 +262,10 @@ class SampledByWeight(Robust):
         return {client: float(cast(float, reply["loss"])) for client, reply in replies.items()}
 
     def _loudness(self, loss: float, dual_step_size: float) -> float:
-        """Return tau gamma N l. From 1 on, one step removes all weight from clients that are not asked.
+        """Return tau gamma N l.
+
+        Above 1, if lambda is uniform and all losses are equal, one dual step sets the weight of every client outside
+        the loss cohort to zero.
 
         Source: docs/specifications/drdm.md, section 6.2, E11.
         """

@@ -124,7 +124,10 @@ class ScaffPD(Robust):
 
 
 class ScaffPDClient(LocalTraining):
-    """Client half, which stores the model and its gradient between the two phases of a round."""
+    """Client half of SCAFF-PD.
+
+    Between the two phases of a round, it stores the global model and the gradient of the client's objective there.
+    """
 
     @dataclass
     class State:

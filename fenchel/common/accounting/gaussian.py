@@ -10,10 +10,10 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 
 def profile(z: float, epsilon: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """Return the smallest ``delta`` for each ``epsilon``.
+    """Return the smallest ``delta`` for which the Gaussian mechanism is (epsilon, delta)-differentially private.
 
     It is ``Phi(1/(2z) - epsilon z) - exp(epsilon) Phi(-1/(2z) - epsilon z)`` (Balle and Wang, "Improving the
-    Gaussian mechanism for differential privacy", 2018, Theorem 5).
+    Gaussian mechanism for differential privacy", 2018, Theorem 8).
 
     Parameters
     ----------

@@ -173,7 +173,7 @@ class CipherVector:
         return cls(key, wire.layout, wire.count, wire.additions, numbers)
 
     def _like(self, layout: Layout, count: int, terms: list[int], ciphertexts: Residues) -> CipherVector:
-        """Return a vector under the same key, without checking its numbers."""
+        """Return a vector of the given ciphertexts under this vector's key, without validation."""
         vector = CipherVector.__new__(CipherVector)
         vector.key, vector.layout, vector.count = self.key, layout, count
         vector.ciphertexts, vector._terms = ciphertexts, terms

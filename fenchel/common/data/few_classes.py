@@ -82,7 +82,23 @@ def _owners(per_client: int, clients: int, holders: NDArray[np.int64], rng: np.r
 def _room(
     settings: ClassesPartition, clients: int, sizes: NDArray[np.int64], most: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the largest number of holders of each class if each client holds ``settings.samples``."""
+    """Return an upper bound on each class's number of holders if every client holds ``settings.samples`` samples.
+
+    Parameters
+    ----------
+    most
+        Upper bounds without this condition, shape (classes,).
+
+    Returns
+    -------
+    NDArray[np.int64]
+        Upper bounds, shape (classes,).
+
+    Raises
+    ------
+    DataError
+        If there are too few samples, or the bounds allow too few holders.
+    """
     assert settings.samples is not None
     if settings.per_client == 1:
         most = np.minimum(most, sizes // settings.samples)

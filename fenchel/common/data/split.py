@@ -119,16 +119,18 @@ def stratified(labels: NDArray[Any], count: int, rng: np.random.Generator, *, cl
     Parameters
     ----------
     labels
-        Shape (n,).
+        Labels of the samples, shape (n,).
+    count
+        Number of positions to draw.
     rng
-        Where the numbers come from.
+        Random number generator.
     classes
-        Whether labels are classes; otherwise the draw is uniform.
+        Whether labels are classes. If not, the draw is uniform over all samples.
 
     Returns
     -------
     Indices
-        Shape (count,), increasing.
+        Drawn positions, shape (count,), increasing.
     """
     if not classes:
         return np.sort(rng.permutation(len(labels))[:count])

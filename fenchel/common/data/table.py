@@ -59,7 +59,7 @@ class PartitionTable:
 
     @property
     def rates(self) -> NDArray[np.float64] | None:
-        """Fraction of positive samples on each client (imratio), shape (clients,)."""
+        """Fraction of positive samples on each client, shape (clients,), or ``None`` without positive classes."""
         found = self.positives
         return None if found is None else found / self.counts.sum(axis=0)
 

@@ -26,7 +26,7 @@ from fenchel.common.objectives.objective import Objective
 from fenchel.common.objectives.ranking import Ranking
 
 PullBack: TypeAlias = Callable[[Vector], Vector]
-"""Vector-Jacobian product: maps slopes, shape (n,), to the slope-weighted sum of the scores' gradients, shape (d,)."""
+"""Vector-Jacobian product: maps derivatives with respect to scores, shape (n,), to a gradient, shape (d,)."""
 
 Output: TypeAlias = Literal["none", "sigmoid", "l2"]
 
@@ -49,7 +49,11 @@ class Scorer(Protocol):
         """Return the scores, shape (n,), of features of shape (n, m)."""
 
     def differentiated(self, w: Vector, features: Matrix) -> tuple[Vector, PullBack]:
-        """Return the scores, shape (n,), and the function that maps slopes in the scores to a gradient in ``w``."""
+        """Return the scores, shape (n,), and their vector-Jacobian product.
+
+        The product is a function that maps derivatives with respect to the scores, shape (n,), to the gradient with
+        respect to ``w``, shape (d,).
+        """
 
 
 class LinearScorer:
@@ -74,7 +78,7 @@ class LinearScorer:
         return features @ w
 
     def differentiated(self, w: Vector, features: Matrix) -> tuple[Vector, PullBack]:
-        """Return the scores ``X w``, and the function that maps slopes s to ``X^T s``."""
+        """Return the scores ``X w``, and the function that maps derivatives s with respect to them to ``X^T s``."""
 
         def pull_back(slopes: Vector) -> Vector:
             return slopes @ features

@@ -134,7 +134,10 @@ def scalar_step(loss: MarginLoss) -> ScalarStep:
 
 
 def _logistic_scalar_step(dual: float, score: float, target: float, curvature: float) -> float:
-    """Return the scalar version of the step that :func:`_logistic_root` gives."""
+    """Return the dual step of one sample for the logistic loss.
+
+    This is the root of :func:`_logistic_root` in scalar arithmetic, times the target, minus the dual variable.
+    """
     q, m, c = curvature, target * score, target * dual
     mirrored = m + q * (0.5 - c) < 0
     if mirrored:

@@ -42,7 +42,10 @@ def lbfgs(problem: Tilted, start: Vector, settings: LbfgsSolver) -> Solved:
 
 
 def _height_above(reference: Point) -> Callable[[Point], float]:
-    """Return the function ``(1/2) <grad phi(w) + grad phi(reference), w - reference>``."""
+    """Return a function that estimates ``phi(w) - phi(reference)`` by the trapezoidal rule.
+
+    The estimate is ``(1/2) <grad phi(w) + grad phi(reference), w - reference>``.
+    """
 
     def height(trial: Point) -> float:
         return 0.5 * float((trial.gradient + reference.gradient) @ (trial.w - reference.w))

@@ -194,7 +194,7 @@ Partition: TypeAlias = Annotated[
 
 
 class ImbalanceSettings(Section):
-    """Remove positive samples of each client at random until they are rare; negative ones and the test set stay."""
+    """Random removal of clients' positive samples, down to ``imratio``. Negative samples and the test set are kept."""
 
     imratio: float = Field(
         gt=0,
@@ -210,7 +210,7 @@ class ImbalanceSettings(Section):
 
 
 class BinariseSettings(Section):
-    """Turn a problem of several classes into one of two."""
+    """Reduction of a problem with several classes to two classes."""
 
     positive: tuple[ClassName, ...] = Field(
         min_length=1,

@@ -23,7 +23,8 @@ from fenchel.common.settings.registry import algorithm_settings, asked_phases, b
 from fenchel.common.settings.section import RUN_NAME, Section, yaml_value
 from fenchel.common.settings.uplink import Downlink, Uplink
 
-_USUAL_GROUP = 5  # default for the smallest number of samples in a range of scores
+# Default of evaluation.histograms for binary objectives: smallest number of samples in a histogram bin.
+_USUAL_GROUP = 5
 
 
 class Evaluation(Section):

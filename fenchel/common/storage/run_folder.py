@@ -18,7 +18,7 @@ BEGINS = "a server begins to conduct this run"
 
 
 class Part:
-    """Descriptor of a file or folder inside the folder that an object's ``path`` names."""
+    """Python descriptor that returns the path of a file or folder below the owner's ``path``."""
 
     def __init__(self, inside: str) -> None:
         self._inside = inside

@@ -251,7 +251,7 @@ def _mixed(seed: int, size: int) -> Iterator[tuple[int, NDArray[np.uint64]]]:
 
 
 def _start(seed: int) -> np.uint64:
-    """Return the number to which an index is added before mixing."""
+    """Return the SplitMix64 state of index 0. The state of index i is this number plus i, and is mixed to its hash."""
     return np.uint64((splitmix64(seed) + _GOLDEN) % _WORD)
 
 

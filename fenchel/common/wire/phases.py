@@ -76,6 +76,6 @@ def grouped_in(bins: int) -> Expectation:
 
 
 def sealed_for(clients: Iterable[str]) -> Expectation:
-    """Return the schema of the reply of the client that seals secrets for these others."""
+    """Return the schema of the designated client's reply, which contains one sealed box for each of ``clients``."""
     boxes = {f"{client}/{name}": expected for client in clients for name, expected in BOX.items()}
     return {**SENT, **boxes}

@@ -213,7 +213,8 @@ def client(
         # Texts of errors in outside code may contain data, so they never enter log files between organisations.
         error_texts=bundle is not None or sys.stderr.isatty(),
     )
-    dialled = relays or [server] * len(identities)  # with emulated links, fenchel up starts one relay per client
+    # With emulated links, each client dials its own network emulation proxy, which fenchel up starts.
+    dialled = relays or [server] * len(identities)
     participants = [
         Participant(
             name=each,

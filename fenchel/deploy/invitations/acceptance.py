@@ -57,7 +57,7 @@ async def accept(invitation: Invitation, folder: Path) -> ec.EllipticCurvePublic
             f"the authority sent a certificate for {common_name(made)!r:.100}, expected {invitation.name!r}; ask for a "
             "new token"
         )
-    # The certificate is written last, because the call is repeated until a certificate exists.
+    # Write the certificate last: without a certificate, the next start of the client accepts the invitation again.
     write(folder, {AUTHORITY: reply.authority, CERTIFICATE: reply.certificate}, force=True)
     return key.public_key()
 

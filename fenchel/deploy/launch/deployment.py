@@ -1,4 +1,4 @@
-"""Federation started by one command, with the server in this process and clients in processes of an engine."""
+"""Deployment of a federation by one command: the server in this process, clients in processes of a launcher."""
 
 from __future__ import annotations
 

@@ -148,5 +148,5 @@ def log_to_file(path: Path) -> Iterator[None]:
 
 
 def _trace(text: str) -> str:
-    """Return a stack trace whose lines contain no control characters."""
+    """Return the last lines of a stack trace, each truncated and without control characters."""
     return "\n".join(plain(line, _LONGEST) for line in text.split("\n")[-_TRACE_LINES:])

@@ -137,7 +137,7 @@ class Dashboard(Observer):
         self._left.round_ended(row)
 
     def calls(self, calls: Sequence[Call]) -> None:
-        """Record the network time of each client's latest call."""
+        """Record the network time of each client's last call in ``calls``, at most once a second."""
         now = time.monotonic()
         if now - self._noted < _FRESH:
             return  # pages update only once a second

@@ -27,7 +27,7 @@ OWN_FILES = ("dashboard.css", "dashboard.js")
 
 
 class _WatchedRun(Run):
-    """Run for viewers of the dashboard, who see only the names of files outside the run folder."""
+    """Run as shown on the dashboard. Paths in its settings are reduced to file names."""
 
     @cached_property
     def settings_text(self) -> str:

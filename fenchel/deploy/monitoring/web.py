@@ -155,7 +155,7 @@ class WebServer(ThreadingHTTPServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log an error while answering, usually caused by a disconnected reader."""
+        """Log an error that occurred in handling a request, usually because the browser disconnected."""
         log.debug("a reader could not be answered", exc_info=True)
 
 

@@ -84,7 +84,7 @@ class DisclosureEntry:
         return _READERS.get((self.direction, self.form), "the server")
 
     def widen(self, found: Description) -> None:
-        """Extend the ranges of sizes by one more value of this kind."""
+        """Extend the ranges of shape, bytes, entries and additions to include the value described by ``found``."""
         if self.bytes is None:
             self.shape = [[side, side] for side in found.shape]
             self.bytes = [found.bytes, found.bytes]

@@ -1,8 +1,9 @@
 """The secret exchange between clients, which the server relays and cannot read.
 
-The server sees each client's X25519 public key and certificate, one sealed box for each client, and fingerprints of the
-secrets, which reveal only if two clients have equal secrets. The clients sign and verify these messages themselves
-(:mod:`fenchel.keys.secret_exchange`), because the protocol must protect against the server.
+The server sees each client's X25519 public key and certificate, one sealed box for each receiving client, and
+fingerprints of the secrets. A fingerprint reveals only whether two clients have the same secrets. The clients sign and
+verify these messages themselves (:mod:`fenchel.keys.secret_exchange`), because the protocol must protect against the
+server.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ async def listening(
         else:
             port = server.add_secure_port(address, credentials.for_server())
     except RuntimeError as error:
-        log.debug("%s", error)  # text of gRPC, for debugging gRPC
+        log.debug("%s", error)  # gRPC's own error text is useful only for debugging gRPC
         raise UnreachableError(
             f"cannot listen on {address} (expected HOST:PORT), because another program uses the port, or this "
             "machine has no such address; choose another with --listen, or end that program"

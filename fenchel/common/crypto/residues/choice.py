@@ -35,7 +35,7 @@ def backend_of(implementation: Implementation, choice: BackendChoice = "auto") -
 
 
 def residues(backend: Backend) -> type[Residues]:
-    """Return the class of a backend's residues.
+    """Return the subclass of ``Residues`` that implements a backend.
 
     Raises
     ------

@@ -166,7 +166,13 @@ class ModuleObjective(Objective):
         self._features, self._targets = self._prepare(shard)
 
     def _outputs_alone(self) -> bool:
-        """Return whether the module gives a sample one number."""
+        """Return whether the module has one output per sample.
+
+        Raises
+        ------
+        SettingsError
+            If the output has an unexpected shape.
+        """
         with torch.no_grad(), seeded(0):
             self._module.eval()
             outputs = self._module(self._shaped(torch.zeros((2, self._features_of_a_sample), dtype=self._float)))

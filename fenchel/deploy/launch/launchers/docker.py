@@ -101,7 +101,7 @@ class DockerLauncher:
         return Site(listen=listen, port=self.settings.port, dial=dial, state=str(required.journals))
 
     async def start(self, process: ClientProcess) -> piped.PipedProcess:
-        """Start a container."""
+        """Start a client process in a new container."""
         return await piped.start(self._container(*process.words), process)
 
     async def close(self, *, remove_journals: bool) -> None:
