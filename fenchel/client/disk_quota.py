@@ -62,10 +62,9 @@ class DiskQuota:
         if wanted > most:
             raise StorageError(
                 f"{'the journal in memory' if folder is None else folder}: the journals of this client need "
-                f"{wanted:,} bytes, above their limit of {most:,} ({why}). The last reply was not sent, and all "
-                "earlier replies are kept. Make room on this client's disk or raise --max-journal-bytes, and "
-                "start this client again; if the error recurs, ask the server's operator for a smaller "
-                "checkpoint.every"
+                f"{wanted:,} bytes, above their limit of {most:,} ({why}). The last reply was not sent, and nothing "
+                "that counted is lost. Make room on this client's disk or raise --max-journal-bytes, and start this "
+                "client again; if the error recurs, ask the server's operator for a smaller checkpoint.every"
             )
 
     def take(self, folder: Path | None, size: int) -> None:
