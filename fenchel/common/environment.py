@@ -6,7 +6,7 @@ import platform
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -74,7 +74,7 @@ class Environment:
     def current(cls) -> Environment:
         """Return the environment of this process, with the currently loaded libraries."""
         torch = sys.modules.get("torch")
-        pools = _thread_pools(with_torch=torch is not None).info()
+        pools = _thread_pools(len(sys.modules)).info()
         algebra = [pool for pool in pools if pool["user_api"] == "blas"]
         configuration: Any = np.show_config(mode="dicts")
         return cls(
@@ -108,9 +108,9 @@ class Environment:
         return {name: value for name, value in values.items() if value or name != "torch"}
 
 
-@cache
-def _thread_pools(*, with_torch: bool) -> ThreadpoolController:
-    """Return the numerical libraries with threads, whose search takes milliseconds. PyTorch brings further ones."""
+@lru_cache(maxsize=1)
+def _thread_pools(modules: int) -> ThreadpoolController:
+    """Return the numerical libraries with threads. Their search takes milliseconds, and only imports bring new ones."""
     # Late import, because importing threadpoolctl changes the environment of the process.
     from threadpoolctl import ThreadpoolController
 

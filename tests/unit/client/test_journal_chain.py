@@ -202,7 +202,7 @@ EVENTS: list[Callable[[Federation], None]] = [
 ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(events=st.lists(st.sampled_from(EVENTS), max_size=30))
 def test_every_checkpoint_finds_its_state_and_what_never_counted_is_dropped(
     events: list[Callable[[Federation], None]],

@@ -226,7 +226,7 @@ def test_a_label_that_is_not_a_class_is_a_fault_of_the_data(kind: str) -> None:
 
 @every
 @dense_and_sparse
-@settings(max_examples=10)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), bound=st.floats(0.05, 4))
 def test_linear_models_clip_as_a_loop_over_samples_does(
     section: dict[str, Any], classes: int, sparse: bool, seed: int, bound: float
