@@ -344,16 +344,35 @@ def _largest(values: Iterable[Value]) -> float:
 
 
 def _specs(hint: Any) -> tuple[Spec, ...]:
-    """Return the specifications that a type hint allows; empty if it allows any value."""
-    if isinstance(hint, types.UnionType):
-        return tuple(chain.from_iterable(map(_specs, typing.get_args(hint))))
-    if typing.get_origin(hint) is np.ndarray:
-        dtype = typing.get_args(typing.get_args(hint)[1])[0]
+    """Return the specifications that a type hint allows, none for ``Any``; raise TypeError for an unknown kind."""
+    if hint is Any:
+        return ()
+    if alternatives := _alternatives(hint):
+        return tuple(chain.from_iterable(map(_specs, alternatives)))
+    named = _named(hint)
+    if typing.get_origin(named) is np.ndarray:
+        dtype = typing.get_args(typing.get_args(named)[1])[0]
         dtype = typing.get_origin(dtype) or dtype  # np.floating[Any] -> np.floating
-        dtype = dtype if issubclass(dtype, np.generic) else np.dtype(dtype).type  # int -> np.int64
+        dtype = np.generic if dtype is Any else dtype if issubclass(dtype, np.generic) else np.dtype(dtype).type
         return (ArraySpec(dtype, None, ARRAY_TYPES if hint == Vector else (np.ndarray,)),)
+    if not isinstance(named, type):
+        raise TypeError(f"values cannot be checked by the annotation {hint}; use fenchel.Vector, a class, or Any")
     # Type hints specify neither key nor layout of ciphertexts: decryption checks both.
-    return (TypeSpec(hint),) if isinstance(hint, type) and hint is not Any else ()
+    return (TypeSpec(named),)
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or nothing for another type."""
+    named = _named(hint)
+    return typing.get_args(named) if typing.get_origin(named) in (typing.Union, types.UnionType) else ()
+
+
+def _named(hint: Any) -> Any:
+    """Return the type that an alias stands for, as ``NDArray`` is one from NumPy 2.5 on, or the hint itself."""
+    value = getattr(typing.get_origin(hint) or hint, "__value__", None)
+    if value is None:
+        return hint
+    return value[typing.get_args(hint)] if typing.get_args(hint) else value
 
 
 def _check(value: Value, specs: Sequence[Spec], finite: bool) -> None:
@@ -424,11 +443,14 @@ def _handlers(kind: type) -> Mapping[str, _Handler]:
             _, *parameters = inspect.signature(function).parameters.values()
             wanted = {each.name: hints.get(each.name, Any) for each in parameters}
             required = frozenset(each.name for each in parameters if each.default is inspect.Parameter.empty)
-            specs = {each: _specs(hint) for each, hint in wanted.items()}
+            try:
+                specs = {each: _specs(hint) for each, hint in wanted.items()}
+            except TypeError as error:
+                raise TypeError(f"{kind.__name__}.{name}: {error}") from None
             found[phase] = _Handler(phase, name, wanted, required, specs)
     return found
 
 
 def _takes_model(hint: Any) -> bool:
     """Return whether a parameter is a dense vector, to which a sparse one is converted."""
-    return Vector in (typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,))
+    return Vector in (_alternatives(hint) or (hint,))

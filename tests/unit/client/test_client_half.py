@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, Optional, TypeVar, cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from typing_extensions import TypeAliasType
 
 from fenchel.algorithms.client_half import ClientAlgorithm, ClientContext, answers
 from fenchel.algorithms.registry import client_half
@@ -66,21 +67,23 @@ class Half(ClientAlgorithm):
         """Answers nothing."""
 
 
-@pytest.fixture
-def half() -> Half:
+def context() -> ClientContext:
     class Stub:
         dimension = 3
         dtype = np.dtype("float32")
 
-    return Half(
-        ClientContext(
-            client="client-0",
-            seed=7,
-            settings=AlgorithmSettings(name="half"),
-            objective=cast(Objective, Stub()),
-            shard=cast(Shard, None),
-        )
+    return ClientContext(
+        client="client-0",
+        seed=7,
+        settings=AlgorithmSettings(name="half"),
+        objective=cast(Objective, Stub()),
+        shard=cast(Shard, None),
     )
+
+
+@pytest.fixture
+def half() -> Half:
+    return Half(context())
 
 
 DUAL = Ciphertexts(bytes(16), Layout(40, 20, 6, 30), 13, 1, 64, bytes(3 * 64))
@@ -129,6 +132,50 @@ def test_a_handler_gets_its_values_and_knows_its_round(half: Half) -> None:
 def test_a_value_of_another_kind_is_refused_by_its_name(half: Half, name: str, value: Value) -> None:
     with raises(PayloadError, phase="everything"):
         half.answer("everything", 1, {**COMPLETE, name: value})
+
+
+def half_of(hint: Any) -> ClientAlgorithm:
+    """Return a client's half with one handler, whose only parameter is annotated as given."""
+
+    def handler(self: ClientAlgorithm, value: Any) -> Values:
+        return {"value": value}
+
+    handler.__annotations__ = {"value": hint}
+
+    class Other(ClientAlgorithm):
+        one = answers("one")(handler)
+
+    return Other(context())
+
+
+Number = TypeVar("Number", bound=np.generic)
+Named = TypeAliasType("Named", np.ndarray[Any, np.dtype[Number]], type_params=(Number,))  # as NumPy 2.5's NDArray
+
+
+@pytest.mark.parametrize(
+    ("hint", "accepted", "refused"),
+    [
+        (NDArray[np.float32], np.zeros(2, np.float32), np.zeros(2)),
+        (Named[np.float32], np.zeros(2, np.float32), np.zeros(2)),
+        (Named[np.float32] | int, np.zeros(2, np.float32), "text"),
+        (TypeAliasType("Whole", int), 1, 1.0),
+        (TypeAliasType("Maybe", int | str), "text", 1.0),
+        (Optional[Vector], np.zeros(2), 1.0),  # noqa: UP045
+        (NDArray[Any], np.zeros(2, np.uint8), 1.0),
+    ],
+    ids=str,
+)
+def test_an_annotation_is_understood_however_it_is_written(hint: Any, accepted: Value, refused: Value) -> None:
+    half = half_of(hint)
+    assert half.answer("one", 1, {"value": accepted}) == {"value": accepted}
+    with raises(PayloadError, phase="one"):
+        half.answer("one", 1, {"value": refused})
+
+
+@pytest.mark.parametrize("hint", [Literal["a"], TypeVar("Unbound")], ids=str)
+def test_an_annotation_by_which_nothing_can_be_checked_is_refused(hint: Any) -> None:
+    with pytest.raises(TypeError, match=r"Other\.one: values cannot be checked"):
+        half_of(hint)
 
 
 def test_a_model_that_came_sparse_gets_its_zeros_back(half: Half) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -74,6 +75,19 @@ def test_more_samples_than_go_through_at_once_have_the_same_gradient(monkeypatch
     monkeypatch.setattr("fenchel.common.objectives.networks.module.ModuleObjective._chunks.__defaults__", (7,))
     np.testing.assert_allclose(own.gradient(w), whole[0], rtol=1e-12)
     assert own.loss(w) == pytest.approx(whole[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_loss_may_weigh_classes(dtype: str) -> None:
+    shard, weights = make_shard(20, FEATURES, CLASSES, seed=1), torch.tensor([1.0, 2.0, 4.0])
+    loss = nn.CrossEntropyLoss(weight=weights)
+    own = fenchel.TorchObjective(mlp, loss)(shard, l2=0.0, dtype=dtype)
+    w = own.initial(3)
+    probabilities = softmax(own.decision_function(w, shard.features).astype(np.float64), axis=1)
+    each = -np.log(probabilities[ALL, shard.labels])
+    assert own.loss(w) == pytest.approx(np.average(each, weights=weights.numpy()[shard.labels]), rel=1e-5)
+    assert own.gradient(w).dtype == dtype
+    assert loss.weight is weights  # which stays where its author has it
 
 
 def test_the_gradient_in_a_buffer_leads_to_the_statistic_of_the_batch() -> None:
@@ -383,3 +397,93 @@ def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delitem(vars(fenchel), "TorchObjective", raising=False)
     with raises(MissingDependencyError):
         _ = fenchel.TorchObjective
+
+
+# On a GPU
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+
+
+def images(classes: int) -> Any:
+    return nn.Sequential(
+        *(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1)),
+        *(nn.Flatten(), nn.Linear(4, classes)),
+    )
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_gpu_computes_what_the_cpu_does(dtype: str) -> None:
+    shard = make_shard(40, 64, CLASSES, seed=3)
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 4.0]))
+
+    def on(device: Any) -> Any:
+        described = fenchel.TorchObjective(images, loss, shape=(1, 8, 8), device=device, optimizer=torch.optim.AdamW)
+        return described(shard, l2=0.1, dtype=dtype)
+
+    here, there = on("cpu"), on("cuda")
+    w, rows = here.initial(4), np.arange(30)
+    np.testing.assert_array_equal(there.initial(4), w)
+    computations: tuple[Callable[[Any], Any], ...] = (
+        lambda f: f.batch_gradient(w, rows),
+        lambda f: f.local_step(w, 0.1)(w, here.batch_gradient(w, rows)),
+        lambda f: f.decision_function(w, shard.features),
+        lambda f: np.array([f.loss(w), f.evaluate(w).loss]),
+    )
+    for compute in computations:
+        expected, found = compute(here), compute(there)
+        assert isinstance(found, np.ndarray)
+        assert np.linalg.norm(found - expected) < 1e-4 * np.linalg.norm(expected)
+        np.testing.assert_array_equal(compute(there), found)
+    assert {value.device.type for value in there.module_of(w).state_dict().values()} == {"cpu"}
+
+
+@needs_cuda
+def test_dropout_and_augmentation_on_a_gpu_depend_on_model_and_batch_alone() -> None:
+    def noisy(batch: Any) -> Any:
+        return batch + torch.randn_like(batch)
+
+    own, again = (objective(dropping, transform=noisy, device="cuda") for _ in range(2))
+    w = own.initial(0)
+    torch.cuda.manual_seed_all(11)
+    expected = torch.rand(2, device="cuda")
+    torch.cuda.manual_seed_all(11)
+    first = own.batch_gradient(w, ALL[:8])
+    assert (torch.rand(2, device="cuda") == expected).all()  # torch's own numbers are left alone
+    assert again.batch_gradient(w, ALL[:8]).tobytes() == first.tobytes()
+    assert own.batch_gradient(w, ALL[8:16]).tobytes() != first.tobytes()
+
+
+@needs_cuda
+def test_a_layer_that_a_gpu_cannot_repeat_is_refused() -> None:
+    def enlarging(classes: int) -> Any:
+        layers = nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(32, classes)
+        return nn.Sequential(*layers)
+
+    shard = make_shard(20, 64, CLASSES, seed=1)
+    own = objective(enlarging, shard, shape=(1, 8, 8), device="cuda")
+    with raises(SettingsError, key="objective.name"):
+        own.gradient(own.initial(0))
+
+
+@needs_cuda
+@pytest.mark.cluster
+def test_processes_that_share_a_gpu_give_the_same_bits_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_users_images.py").write_text(
+        "import fenchel\nfrom torch import nn\n\n\ndef network(classes):\n"
+        "    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(),\n"
+        "                         nn.Linear(288, classes))\n\n\n"
+        "found = fenchel.TorchObjective(network, nn.CrossEntropyLoss(), shape=(1, 8, 8), device='cuda')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    settings = {
+        "rounds": 4,
+        "clients": 3,
+        "data": {"name": "digits", "scale": "unit-interval"},
+        "objective": {"kind": "own", "name": "a_users_images:found", "dtype": "float32"},
+        "algorithm": {"name": "fedavg", "step_size": 0.1, "local_epochs": 2, "batch_size": 32},
+    }
+    run, again = (fenchel.up(settings, runs=tmp_path / "runs") for _ in range(2))
+    assert run.model.tobytes() == again.model.tobytes()
+    assert run.metrics_table["test_accuracy"][-1].as_py() > 0.9

@@ -54,7 +54,8 @@ class TorchObjective(ObjectiveFactory):
         seed, with those of the arguments ``features`` and ``classes`` (numbers) that it takes.
     loss : callable
         Mean loss of a batch, such as ``torch.nn.CrossEntropyLoss()``. It takes outputs, shape (n, outputs) or (n,), and
-        targets, shape (n,): int64 classes, or floats for one output and in regression.
+        targets, shape (n,): int64 classes, or floats for one output and in regression. The tensors of a loss that is a
+        module, such as weights of classes, go to the device, too.
     shape : tuple of int, optional
         Shape of a sample, such as ``(1, 28, 28)``. By default a vector of all features.
     transform : callable, optional
@@ -155,6 +156,8 @@ class ModuleObjective(Objective):
         super().__init__(dimension=sum(self._sizes), samples=shard.samples, dtype=dtype)
         self._float = torch.from_numpy(np.empty(0, self.dtype)).dtype
         self._module.to(self._float)
+        loss = described.loss  # which may hold tensors, such as the weights of the classes
+        self._loss_of = copy.deepcopy(loss).to(self.device, self._float) if isinstance(loss, nn.Module) else loss
         momenta = dict.fromkeys(buffers, 1.0)
         for name, each in self._module.named_modules():
             if isinstance(each, _NormBase):
@@ -234,7 +237,7 @@ class ModuleObjective(Objective):
             yield self._shaped(torch.from_numpy(dense(features[chosen]))), wanted
 
     def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        loss = self._described.loss(outputs, targets)
+        loss = self._loss_of(outputs, targets)
         if loss.ndim:
             raise SettingsError(
                 f"the loss of a batch has shape {tuple(loss.shape)}; expected one number, the mean over samples "
@@ -296,7 +299,17 @@ class ModuleObjective(Objective):
                 outputs = self._outputs(tensors, features)
         loss = self._loss(outputs, targets)
         trained = [tensor for name, tensor in tensors.items() if name not in self._buffers]
-        slopes = iter(torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True))
+        try:
+            slopes = iter(torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True))
+        except RuntimeError as error:
+            operation, _, rest = str(error).partition(" does not have a deterministic implementation")
+            if not rest:
+                raise
+            raise SettingsError(
+                f"the module needs {operation}, which torch computes with other bits each time on a GPU; use other "
+                "layers, or device='cpu'",
+                key="objective.name",
+            ) from None
         found = [before[name] - tensors[name] if name in self._buffers else next(slopes) for name in tensors]
         result: Vector = torch.cat([each.reshape(-1) for each in found]).numpy(force=True)
         return result
