@@ -13,7 +13,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 DEVELOPMENT, IMAGE, BUILD = "requirements.lock", "deploy/requirements.lock", "deploy/build.lock"
 
-_PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)([^\\\n]*(?:\\\n[^\\\n]*)*)", re.MULTILINE)
+_PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)([^\\\n]*)((?:\\\n[^\\\n]*)*)", re.MULTILINE)
 
 
 def name_of(requirement: str) -> str:
@@ -22,15 +22,15 @@ def name_of(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", found[0]).lower()
 
 
-def locked(path: str) -> dict[str, tuple[str, list[str]]]:
-    """Version and hashes by name."""
+def locked(path: str) -> dict[str, dict[str, tuple[str, list[str]]]]:
+    """Version and hashes by name and marker: some versions are only for some versions of Python."""
     text = (ROOT / path).read_text()
-    found = {
-        name_of(name): (version, re.findall(r"--hash=sha256:([0-9a-f]{64})\b", rest))
-        for name, version, rest in _PINNED.findall(text)
-    }
+    found: dict[str, dict[str, tuple[str, list[str]]]] = {}
+    for name, version, marker, rest in _PINNED.findall(text):
+        hashes = re.findall(r"--hash=sha256:([0-9a-f]{64})\b", rest)
+        found.setdefault(name_of(name), {})[marker.strip()] = version, hashes
     lines = [line for line in text.splitlines() if line and not line.startswith(("#", " "))]
-    assert len(found) == len(lines), "each line that begins a requirement pins one version"
+    assert sum(map(len, found.values())) == len(lines), "each line that begins a requirement pins one version"
     return found
 
 
@@ -38,7 +38,7 @@ def locked(path: str) -> dict[str, tuple[str, list[str]]]:
 def test_every_library_is_locked_with_hashes(path: str) -> None:
     found = locked(path)
     assert found
-    assert [name for name, (_, hashes) in found.items() if not hashes] == []
+    assert [name for name, versions in found.items() if not all(hashes for _, hashes in versions.values())] == []
 
 
 @pytest.mark.parametrize(

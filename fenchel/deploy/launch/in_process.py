@@ -18,7 +18,7 @@ from fenchel.client.local_data import DataProvider, LocalData, OwnFile, OwnShard
 from fenchel.client.trust_limits import TrustLimits
 from fenchel.client.worker import Worker
 from fenchel.common.data.shard import Shard
-from fenchel.common.errors import SettingsError
+from fenchel.common.errors import JoinRefusedError, SettingsError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import write_text
@@ -104,9 +104,9 @@ async def run_in_process(
         # As in client processes, one thread for linear algebra makes sums independent of the number of cores.
         with threadpool_limits(1):
             async with asyncio.TaskGroup() as tasks:
-                for participant in participants:
-                    tasks.create_task(_client(coordinator, participant))
                 conducting = tasks.create_task(coordinator.conduct())
+                for participant in participants:
+                    tasks.create_task(_client(coordinator, conducting, participant))
     except BaseExceptionGroup as group:
         raise _first(group) from None
     shutil.rmtree(keys, ignore_errors=True)  # a complete run needs no keys
@@ -204,7 +204,7 @@ def providers(settings: RunSettings, clients: int, own: OwnFiles | Sequence[Shar
     return [OwnShard(shard) for shard in own]
 
 
-async def _client(coordinator: Coordinator, participant: Participant) -> None:
+async def _client(coordinator: Coordinator, conducting: asyncio.Task[Summary], participant: Participant) -> None:
     name = participant.name
     while True:
         reply = await coordinator.admission.join(participant.request(name.encode()))
@@ -214,6 +214,10 @@ async def _client(coordinator: Coordinator, participant: Participant) -> None:
     serving = asyncio.create_task(_serve(coordinator, name, stream.other_side()))
     try:
         await Worker(session_of(participant, reply)).work(stream)
+    except JoinRefusedError:
+        if coordinator.admission.is_over:  # this client heard first of the error that ends the run
+            await conducting
+        raise
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
