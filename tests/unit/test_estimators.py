@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import fenchel
 from fenchel.common.errors import MissingDependencyError
+from fenchel.deploy.launch.fork_server import ForkServer
 from tests.messages import raises
 
 RNG = np.random.default_rng(2)
@@ -28,22 +31,36 @@ SCORE = (X - 1) @ [1.0, -1.0, 0.5, 2.0]
 Y = np.where(SCORE > 0, "well", "ill")
 
 
+@pytest.fixture(scope="module")
+def kept() -> Iterator[Callable[[Sequence[str]], Any]]:
+    """Something in place of a ``ForkServer`` that leaves all forks to one, which would be started for each run."""
+    with ForkServer() as shared:
+
+        class Kept(nullcontext[Any]):
+            def __init__(self, modules: Sequence[str] = ()) -> None:
+                super().__init__(self)
+                self.start = shared.start
+
+        yield Kept
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @pytest.mark.parametrize(
     "estimator",
     [
         fenchel.FederatedClassifier(random_state=0),
-        pytest.param(fenchel.FederatedRegressor(random_state=0), marks=pytest.mark.slow),
+        fenchel.FederatedRegressor(random_state=0),
         pytest.param(
             fenchel.FederatedClassifier(random_state=0, in_process=False, clients=2),
-            marks=[pytest.mark.slow, pytest.mark.cluster, pytest.mark.timeout(1800)],
+            marks=[pytest.mark.cluster, pytest.mark.timeout(1800)],
         ),
     ],
     ids=["classifier", "regressor", "real processes"],
 )
-def test_scikit_learn_accepts_them(estimator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scikit_learn_accepts_them(estimator: Any, kept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fenchel.estimators.up", partial(fenchel.up, processes=1))  # it fits some 170 times
+    monkeypatch.setattr("fenchel.deploy.launch.launchers.local.ForkServer", kept)
     results = check_estimator(estimator, on_fail=None)
     assert [each["check_name"] for each in results if each["status"] == "failed"] == []
     assert sum(each["status"] == "passed" for each in results) > 50
