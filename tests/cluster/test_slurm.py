@@ -22,7 +22,7 @@ from tests.messages import raises
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1800)]  # make test-all
 
-ROUNDS = 40
+ROUNDS = 20
 SETTINGS = quickstart(ROUNDS)
 
 APART = ("unshare", "--mount", "sh", "-c", 'mkdir runs && mount -t tmpfs tmpfs runs && exec "$@"', "sh")
