@@ -147,7 +147,8 @@ class ClientAlgorithm:
     occasion : bytes
         Digest of the current phase, its values and the state. Empty without differential privacy.
     largest : float
-        Largest magnitude in the public floating-point arrays of the current phase. 0 without differential privacy.
+        Largest magnitude in the floating-point arrays that the phase received, and in those of ``state`` unless it is
+        private. 0 without differential privacy.
     """
 
     @dataclass
@@ -281,8 +282,8 @@ class ClientAlgorithm:
         Returns
         -------
         float or None
-            Largest distance of the uploads without noise if one sample is replaced. ``None`` if no bound is known, as
-            by default. Differential privacy then refuses to send.
+            Bound on the distance by which replacing one sample changes the upload before noise. ``None``, the default,
+            if no bound is known. Under differential privacy, :meth:`fenchel.ClientAlgorithm.send` then raises an error.
         """
         return None
 
@@ -310,7 +311,8 @@ class ClientAlgorithm:
         PhaseError
             The phase has no handler, or the handler did not return a mapping.
         PayloadError
-            The names, types or shapes of the values are not those that the handler accepts.
+            The names, types or shapes of the values are not those that the handler accepts, or an array has an entry
+            that is not finite.
         """
         handler = self._handlers.get(phase)
         if handler is None:
@@ -344,7 +346,7 @@ def _largest(values: Iterable[Value]) -> float:
 
 
 def _specs(hint: Any) -> tuple[Spec, ...]:
-    """Return the specifications that a type hint allows, none for ``Any``; raise TypeError for an unknown kind."""
+    """Return alternative specifications of a value, none for ``Any``. Raise ``TypeError`` for an unsupported hint."""
     if hint is Any:
         return ()
     if alternatives := _alternatives(hint):
@@ -362,13 +364,13 @@ def _specs(hint: Any) -> tuple[Spec, ...]:
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """Return the members of a union, or nothing for another type."""
+    """Return the members of a union, or an empty tuple for another type."""
     named = _named(hint)
     return typing.get_args(named) if typing.get_origin(named) in (typing.Union, types.UnionType) else ()
 
 
 def _named(hint: Any) -> Any:
-    """Return the type that an alias stands for, as ``NDArray`` is one from NumPy 2.5 on, or the hint itself."""
+    """Return the type behind a type alias, such as ``NDArray`` from NumPy 2.5 on, or the hint itself."""
     value = getattr(typing.get_origin(hint) or hint, "__value__", None)
     if value is None:
         return hint
@@ -414,7 +416,7 @@ class _Handler:
                 raise error.at(phase=self.phase, array=name) from None
 
     def dense(self, values: Values, objective: Objective) -> dict[str, Any]:
-        """Return the values, with models converted to dense vectors of the objective's dtype."""
+        """Return the values. Those annotated as ``Vector`` become dense, with at least the objective's precision."""
         filled: dict[str, Any] = dict(values)
         for name, value in values.items():
             entries = entries_of(value) if _takes_model(self.parameters[name]) else None
@@ -452,5 +454,5 @@ def _handlers(kind: type) -> Mapping[str, _Handler]:
 
 
 def _takes_model(hint: Any) -> bool:
-    """Return whether a parameter is a dense vector, to which a sparse one is converted."""
+    """Return whether a parameter is annotated as ``Vector``, so that a sparse vector is converted to a dense one."""
     return Vector in (_alternatives(hint) or (hint,))

@@ -200,17 +200,17 @@ class WeightedSumSettings(LocalTrainingSettings):
 
 
 class FedAvg(Algorithm):
-    """Each round a cohort trains locally from the global model, and the results are averaged."""
+    """Server half: each round a cohort trains locally from the global model, and the results are averaged."""
 
     Settings: ClassVar[type[AlgorithmSettings]] = FedAvgSettings
     settings: WeightedAverageSettings
 
     async def round(self, t: int) -> None:
-        """Draw S_t; w_{t+1} = sum over k in S_t of n_k / n * ClientUpdate(k, w_t)."""
+        """Draw S_t; w_{t+1} = mean over k in S_t of ClientUpdate(k, w_t), weighted by n_k, or equally."""
         self.model = self.received(await self.trained(), "model").mean()
 
     async def trained(self, **more: type[int]) -> Reduced:
-        """Return the sums of what S_t sends: ClientUpdate(k, w_t), n_k, and more by name."""
+        """Have a cohort S_t train; return the weighted sums of local models, of n_k and of the values in ``more``."""
         return await self.sample().reduce(
             "train",
             model=self.broadcast,
@@ -227,7 +227,7 @@ class LocalTraining(ClientAlgorithm):
 
     @property
     def clip(self) -> float | None:
-        """Bound G on the gradient of each sample, or ``None`` without clipping."""
+        """Bound G on the norm of each sample's gradient, or ``None`` without clipping."""
         return None if self.uplink.protection is None else self.uplink.protection.clip_gradient
 
     def batches(self) -> Iterator[Indices]:
@@ -243,9 +243,10 @@ class LocalTraining(ClientAlgorithm):
         )
 
     def gradient(self, w: Vector, batch: Indices) -> Vector:
-        """Return the stochastic gradient g_i(w) of the client's objective, clipped sample by sample, shape (d,).
+        """Return the stochastic gradient g_i(w) of the client's objective, shape (d,).
 
-        It includes a subgradient of h if the settings say so.
+        Each sample's loss gradient is clipped to the norm :attr:`clip`, if there is one. A subgradient of h is added
+        if the settings say so.
 
         Parameters
         ----------
@@ -273,19 +274,19 @@ class LocalTraining(ClientAlgorithm):
 
 
 class FedAvgClient(LocalTraining):
-    """Mini-batch gradient descent from the global model, without state."""
+    """Client half: mini-batch gradient descent from the global model, without state."""
 
     @answers("train")
     def train(self, model: Vector) -> Values:
-        """ClientUpdate(k, w): run E epochs (or a number of steps) of batches of size B; return w and n_k."""
+        """Run ClientUpdate(k, w): E epochs, or a number of steps, of batches of size B. Return w and n_k."""
         w, _ = self.descended(model)
         return {"model": self.send(w, around=model).wire, "samples": self.objective.samples}
 
     def descended(self, x: Vector) -> tuple[Vector, int]:
         """Take local steps from x; return the result, shape (d,), and the number of steps.
 
-        A step is w <- w - eta (g_k(w) + mu (w - x)), or one of the objective's optimiser. FedMiD then takes
-        w <- prox_{eta h}(w).
+        A step is w <- w - eta (g_k(w) + mu (w - x)), or a step of the objective's optimiser along the same gradient.
+        FedMiD then takes w <- prox_{eta h}(w).
         """
         w, steps = x, 0
         eta, mu = self.settings.step_size_at(self.round), self.settings.pull

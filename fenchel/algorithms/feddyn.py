@@ -87,11 +87,11 @@ class FedDyn(Algorithm):
         self.regularizer = context.objective.regularizer
 
     def initial_state(self, model: Vector) -> State:
-        """Begin with h = 0, as the clients begin with lambda_i = 0."""
+        """Return the state with h = 0, as the clients begin with lambda_i = 0."""
         return self.State(model, np.zeros_like(model))
 
     async def admit(self, cohort: Cohort) -> None:
-        """h <- h N_old / N_new, the mean of all lambda_i, as those of late joiners are 0."""
+        """Multiply h by N_old / N_new, so that it stays the mean of all lambda_i: those of late joiners are 0."""
         clients = len(self.fleet.members)
         self.state.mean_dual = self.state.mean_dual * ((clients - len(cohort)) / clients)
 
@@ -117,7 +117,7 @@ class FedDyn(Algorithm):
 
 
 class FedDynClient(LocalTraining):
-    """Mini-batch gradient descent on ``p_i f_i(w) - <lambda_i, w> + (alpha/2) ||w - x||^2`` from the global x."""
+    """Client half: mini-batch descent on ``p_i f_i(w) - <lambda_i, w> + (alpha/2) ||w - x||^2`` from the global x."""
 
     @dataclass
     class State:
@@ -126,7 +126,7 @@ class FedDynClient(LocalTraining):
         Attributes
         ----------
         dual
-            lambda_i, shape (d,): the gradient of p_i f_i at the end of the client's last solve; zeros before.
+            lambda_i, shape (d,): estimate of the gradient of p_i f_i at the client's last local model; initially zeros.
         """
 
         dual: Vector

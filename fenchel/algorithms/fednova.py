@@ -31,7 +31,7 @@ class FedNova(FedAvg):
     settings: FedNovaSettings
 
     async def round(self, t: int) -> None:
-        """x <- x - tau_eff sum_i p_i (x - w_i) / tau_i, where tau_eff = sum_i p_i tau_i."""
+        """Set x <- x - tau_eff sum_i p_i (x - w_i) / tau_i, where tau_eff = sum_i p_i tau_i."""
         x = self.model
         trained = await self.trained(steps=int)
         mean = self.received(trained, "model").mean()
@@ -40,7 +40,7 @@ class FedNova(FedAvg):
 
 
 class FedNovaClient(FedAvgClient):
-    """Client half: local steps as in FedAvg, of which the mean is sent."""
+    """Client half: local steps as in FedAvg. The client sends the global model plus the mean of its steps."""
 
     @answers("train")
     def train(self, model: Vector) -> Values:

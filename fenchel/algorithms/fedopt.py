@@ -46,7 +46,7 @@ class FedOpt(FedAvg):
 
     @dataclass
     class State(Algorithm.State):
-        """The server's state.
+        """Global model x_t, and moments of its changes.
 
         Attributes
         ----------
@@ -71,7 +71,7 @@ class FedOpt(FedAvg):
         """Do nothing, as clients have no state."""
 
     async def round(self, t: int) -> None:
-        """Delta <- mean of the x_i - x; m <- beta_1 m + (1 - beta_1) Delta; x <- x + eta m / (sqrt(v) + tau)."""
+        """Update m and v by Delta, the mean of the x_i - x, and set x <- x + eta m / (sqrt(v) + tau)."""
         x, state, (beta_1, beta_2) = self.model, self.state, self.settings.betas
         change = self.received(await self.trained(), "model").mean() - x
         square = change**2

@@ -54,7 +54,7 @@ class FedPD(Algorithm):
 
     @dataclass
     class State(Algorithm.State):
-        """Global model x: the mean of all z_i of the last round with communication.
+        """Global model x: the mean of the z_i received in the last round with communication.
 
         Attributes
         ----------
@@ -87,7 +87,7 @@ class FedPD(Algorithm):
         await cohort.tell("begin", model=self.model)
 
     async def round(self, t: int) -> None:
-        """With probability 1 - p: x <- mean of all z_i; else each client goes on from its own z_i."""
+        """Have a cohort train. With probability 1 - p, set x to the mean of its z_i; otherwise, leave x unchanged."""
         known: dict[str, Any] = {"model": self.model} if self.state.agreed else {}
         cohort, share = self.sample(), mean_samples(self.fleet)
         self.state.agreed = self.talks(t)
@@ -99,7 +99,7 @@ class FedPD(Algorithm):
 
 
 class FedPDClient(LocalTraining):
-    """Mini-batch gradient descent on ``p_i f_i(w) + <mu_i, w - x_i> + ||w - x_i||^2 / (2 eta)`` from x_i."""
+    """Client half: mini-batch descent on ``p_i f_i(w) + <mu_i, w - x_i> + ||w - x_i||^2 / (2 eta)`` from x_i."""
 
     @dataclass
     class State:
@@ -108,9 +108,10 @@ class FedPDClient(LocalTraining):
         Attributes
         ----------
         dual
-            mu_i, shape (d,): minus the gradient of p_i f_i at a solution; initially zeros.
+            mu_i, shape (d,): estimate of minus the gradient of p_i f_i at the last local model; initially zeros.
         anchor
-            x_i (``x_{0,i}`` in the paper), shape (d,): the client's copy of the global model.
+            x_i (``x_{0,i}`` in the paper), shape (d,): z_i of the client's last round, or the global model that the
+            client received when it joined.
         """
 
         dual: Vector
@@ -125,16 +126,17 @@ class FedPDClient(LocalTraining):
 
     @answers("train")
     def train(self, mean_samples: float, talks: bool, model: Vector | None = None) -> Values:
-        """Descend from x_i; mu_i <- mu_i + (w - x_i) / eta; return z_i = w + eta mu_i, or go on from it.
+        """Descend from x_i to w; mu_i <- mu_i + (w - x_i) / eta; x_i <- z_i = w + eta mu_i.
 
         Parameters
         ----------
         mean_samples
             n / N, the mean number of samples of a client, for the weight p_i.
         talks
-            Whether this round ends with communication; if not, x_i <- z_i.
+            Whether this round ends with communication, so that z_i is returned.
         model
-            x, the mean of all z_i, shape (d,), if the previous round had communication; then x_i <- x first.
+            Global model x, shape (d,), which replaces x_i before the descent. Absent if the previous round had no
+            communication.
         """
         state, eta = self.state, self.settings.proximal_step
         x = state.anchor if model is None else model

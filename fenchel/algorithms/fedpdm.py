@@ -166,7 +166,8 @@ class FedPDM(Algorithm):
         mean_dual
             Aggregator ``hybrid``: mean of all N dual variables, shape (d,).
         replicas
-            Aggregator ``sampled`` with error feedback: accumulated upload of each client, shape (d,).
+            Aggregator ``sampled`` with error feedback: the initial model plus all uploads of a client, shape (d,), by
+            client id.
         """
 
         mean_upload: Vector
@@ -190,7 +191,7 @@ class FedPDM(Algorithm):
         return self.State(model, model.copy(), np.zeros_like(model))
 
     async def round(self, t: int) -> None:
-        """x0 <- prox_{h/rho}(u), where u aggregates the uploads of S_t; the downlink may sparsify x0."""
+        """Aggregate the uploads of S_t into u, and set x0 <- prox_{h/rho}(u). The downlink may sparsify x0."""
         cohort = self.fleet.all() if t == 1 and self.settings.first_round == "all" else self.sample()
         u, sent, steps = await self._aggregate(cohort, t)
         x0 = self.h.prox(u, self.settings.penalty)  # equation (12)
@@ -203,7 +204,7 @@ class FedPDM(Algorithm):
         }
 
     async def _aggregate(self, cohort: Cohort, t: int) -> tuple[Vector, ReceivedVector | None, float]:
-        """Return u, shape (d,), the received vectors if some coordinates are missing, and the mean of Q_i."""
+        """Return u, shape (d,), the received vector (``None`` if u has all coordinates), and the mean of Q_i."""
         x0, rho, clients = self.model, self.settings.penalty, len(self.fleet.members)
         returns: dict[str, Expected] = {"upload": self.upload, "steps": int}
         if self.aggregator == "sampled" and self.settings.error_feedback == "ef21":
@@ -248,7 +249,7 @@ class FedPDMClient(LocalTraining):
         Attributes
         ----------
         dual
-            lambda_i, shape (d,): the gradient of f_i at a solution.
+            lambda_i, shape (d,): estimate of the gradient of f_i at the last local model; initially zeros.
         mirrored
             The server's copy of this client's upload, shape (d,); empty if the server keeps none.
         difference
@@ -319,7 +320,7 @@ class FedPDMClient(LocalTraining):
         return x, steps
 
     def _sent(self, y: Vector, x0: Vector) -> tuple[Sent, Vector]:
-        """Send y_i, or its change if the server keeps a copy; return also y_i on the coordinates sent."""
+        """Apply the uplink to y_i, or to its change if the server keeps a copy; return also the server's y_i."""
         mirrored = self.state.mirrored
         if self.settings.error_feedback == "ef21":
             sent = self.send(y - mirrored, around=x0)

@@ -44,7 +44,15 @@ class FixedFleet(Algorithm):
         return np.array([member.lost is not None for member in self.fleet.members.values()])
 
     def newly_lost(self) -> list[str] | None:
-        """Update the mask of lost clients; return the ids of newly lost ones, or ``None`` if there are none."""
+        """Update the mask of lost clients; return the ids of newly lost ones, or ``None`` if there are none.
+
+        Raises
+        ------
+        LostStateError
+            If a client is lost, and ``participation.on_lost_state`` is ``stop``.
+        RunStoppedError
+            If all clients are lost.
+        """
         self.fleet.check_lost()
         before, lost = self.state.lost, self.lost()
         if np.array_equal(before, lost):
@@ -56,14 +64,14 @@ class FixedFleet(Algorithm):
 
 
 class WeightedSums:
-    """Weighted sums of the clients' values, in float64 and in the order of client ids."""
+    """Weighted sums of the clients' values, in float64, added in the order of the calls of :meth:`add`."""
 
     def __init__(self) -> None:
         self._totals: dict[str, Any] = {}
         self.weight = 0.0  # sum of the clients' weights
 
     def add(self, weight: float, values: Mapping[str, Any]) -> None:
-        """Add the values of a client."""
+        """Add a client's values, multiplied by its weight."""
         self.weight += weight
         for name, value in values.items():
             part = weight * np.asarray(value, np.float64)

@@ -25,16 +25,21 @@ _OF_ONE_SCORE = ("logistic", "one-sided-logistic", "squared", "smoothed-hinge", 
 
 
 def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -> PrivacyFacts:
-    """Return the public facts about a client with this number of samples.
+    """Return the public facts on which the privacy guarantee of a client with this number of samples depends.
 
     Parameters
     ----------
     settings
         Settings of the run.
     objective
-        Objective, whose data are not used; ``None`` if the loss, and so a bound on its curvature, is unknown.
+        Objective; its data are not used. Bounds on the curvature of the loss come only from a linear objective.
     samples
         Number of samples of the client.
+
+    Raises
+    ------
+    SettingsError
+        If the sensitivity of the algorithm's uploads is unknown.
     """
     algorithm, privacy = settings.algorithm, settings.differential_privacy
     if privacy is None or not isinstance(algorithm, LocalTrainingSettings):
@@ -57,7 +62,7 @@ def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -
         batch_size=algorithm.samples_a_step(samples),
         samples=samples,
         fixed_seeds=privacy.fixed_seeds,
-        # An upper bound on beta, because the ridge is convex: the ridge adds l2 to L, and l2 is 2 beta.
+        # The ridge is as smooth as a weakly convex term with beta = l2 / 2. As it is convex, this is an upper bound.
         beta=settings.objective.l2 / 2 + (linear.nonconvex if linear is not None else 0.0),
         convex_scalar=settings.objective.kind in _OF_ONE_SCORE,
         # an infinite smoothness means a loss with kinks, or an unknown constant
@@ -76,7 +81,10 @@ def _batches(algorithm: LocalTrainingSettings, samples: int) -> Batches:
 
 
 def problems_of(settings: RunSettings, facts: PrivacyFacts) -> list[str]:
-    """Return the reasons why the claimed privacy does not hold; empty if it holds, or nothing is claimed."""
+    """Return the reasons why the privacy guarantee does not hold.
+
+    The list is empty without differential privacy, and with ``mechanism: paper``, which is not checked.
+    """
     privacy = settings.differential_privacy
     if privacy is None or privacy.mechanism == "paper":
         return []
@@ -108,7 +116,13 @@ def problems_of(settings: RunSettings, facts: PrivacyFacts) -> list[str]:
 
 
 def check_claim(settings: RunSettings) -> None:
-    """Reject settings whose claimed privacy does not hold, as far as this does not depend on the data."""
+    """Reject settings whose privacy guarantee fails for any data.
+
+    Raises
+    ------
+    SettingsError
+        If a requirement of the guarantee is not met, or the noise is not representable in floating point.
+    """
     privacy = settings.differential_privacy
     if privacy is None:
         return
@@ -121,7 +135,7 @@ def check_claim(settings: RunSettings) -> None:
 
 
 def check_noise(settings: RunSettings, facts: PrivacyFacts, noise_multiplier: float) -> None:
-    """Reject noise whose standard deviation is not representable in floating point, in the first or last round."""
+    """Raise ``SettingsError`` if the noise of the first or last round is not representable in floating point."""
     algorithm, privacy = settings.algorithm, settings.differential_privacy
     assert isinstance(algorithm, LocalTrainingSettings)
     assert privacy is not None
@@ -143,16 +157,21 @@ def check_noise(settings: RunSettings, facts: PrivacyFacts, noise_multiplier: fl
 
 
 def check_uploads(settings: RunSettings, objective: Objective, samples: Collection[int]) -> None:
-    """Reject settings that allow some client not even one upload, given the sizes of shards.
+    """Reject settings whose privacy guarantee fails, or whose budget is below the cost of one upload, for some client.
 
     Parameters
     ----------
     settings
         Settings of the run.
     objective
-        Objective, whose data are not used.
+        Objective; its data are not used.
     samples
         Numbers of samples of the clients.
+
+    Raises
+    ------
+    SettingsError
+        If a requirement is not met, the noise is not representable, or the budget is too small.
     """
     privacy = settings.differential_privacy
     assert privacy is not None

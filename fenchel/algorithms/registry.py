@@ -11,7 +11,15 @@ from fenchel.common.settings.registry import builtin_settings, half, is_outside,
 
 
 def server_half(name: str) -> type[Algorithm]:
-    """Return the server half of an algorithm, by the name in the settings."""
+    """Return the server half of an algorithm, by the name in the settings.
+
+    Raises
+    ------
+    ValueError
+        If the algorithm is unknown.
+    SettingsError
+        If its class does not derive from :class:`Algorithm`.
+    """
     found = half(name, "server")
     if not issubclass(found, Algorithm):
         raise SettingsError(
@@ -34,7 +42,12 @@ def client_half(name: str, allowed: Collection[str] = ()) -> type[ClientAlgorith
     name
         Name in the settings, which come from the server.
     allowed
-        Algorithms from outside Fenchel that the client's operator allows.
+        Names of algorithms from outside Fenchel that the client's operator allows.
+
+    Raises
+    ------
+    SettingsError
+        If the algorithm is unknown or not allowed, or its class does not derive from :class:`ClientAlgorithm`.
     """
     if is_outside(name):
         require_allowed(name, allowed)

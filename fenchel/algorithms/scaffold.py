@@ -90,11 +90,11 @@ class Scaffold(Algorithm):
         self.corrects = self.settings.correction != "none"
 
     def initial_state(self, model: Vector) -> State:
-        """Begin with c = 0, as the clients begin with c_i = 0."""
+        """Return the state with c = 0, as the clients begin with c_i = 0."""
         return self.State(model, np.zeros_like(model))
 
     async def admit(self, cohort: Cohort) -> None:
-        """c <- c N_old / N_new, the mean of all c_i, as those of late joiners are 0."""
+        """Multiply c by N_old / N_new, so that it stays the mean of all c_i: those of late joiners are 0."""
         clients = len(self.fleet.members)
         self.state.control = self.state.control * ((clients - len(cohort)) / clients)
 
@@ -159,7 +159,9 @@ class ScaffoldClient(LocalTraining):
 
     @answers("train")
     def train(self, model: Vector, mean_samples: float, control: Vector | None = None) -> Values:
-        """Start at w = x; repeat w <- w - eta ( g_i(w) - c_i + c ); renew c_i; return what changed.
+        """Start at w = x; repeat w <- w - eta ( g_i(w) - c_i + c ); renew c_i; return Delta x_i and Delta c_i.
+
+        Delta c_i is left out if the uplink changes Delta x_i, because the server computes it from what it receives.
 
         Parameters
         ----------

@@ -29,14 +29,18 @@ class ServerContext:
     ----------
     fleet
         Clients of the run.
+    settings
+        Section ``algorithm`` of the settings.
     initial_model
         Model before the first round, shape (d,), in the dtype of the objective.
     objective
         Objective without data: its loss and regularisation.
     public_key
         Public key that the clients must use; ``None`` if the algorithm receives it from them.
+    uplink, downlink
+        Sections ``uplink`` and ``downlink`` of the settings.
     privacy
-        Differential privacy that the clients claim, if any.
+        Section ``differential_privacy`` of the settings, if any.
     """
 
     fleet: Fleet
@@ -176,8 +180,9 @@ class Algorithm:
         -------
         ReceivedVector
             Vectors of shape (d,) in the model's dtype: the mean (``mean()``), the sum (``total``), the weight of the
-            clients that sent each coordinate (``coverage``), and the mask ``covered`` of coordinates with any.
-            ``held(model)`` keeps the others as they were, unless ``uplink.sparsify.fill`` is ``zero``.
+            clients that sent each coordinate (``coverage``), and the mask of coordinates that any client sent
+            (``covered``). ``held(model)`` returns a model in which coordinates that no client sent have their old
+            values, unless ``uplink.sparsify.fill`` is ``zero``.
         """
         return self.uplink.received(replies, name, self.model, self.fleet.round, minus=minus)
 

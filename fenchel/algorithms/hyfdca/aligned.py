@@ -35,7 +35,7 @@ class Vectors:
     arrangement
         Positions of the clients' entries.
     cipher
-        Cryptosystem, with one ciphertext for each block; ``None`` for vectors of numbers.
+        Public key, and layout of a ciphertext, which contains one block; ``None`` for vectors of numbers.
     """
 
     arrangement: Arrangement
@@ -59,7 +59,7 @@ class Vectors:
         return CipherSpec(key, layout, count * layout.slots)
 
     def part(self, vector: Stored, client: str, blocks: Indices | None = None) -> Value:
-        """Return a copy of a client's entries, or of some blocks, by their positions among the client's blocks."""
+        """Return a copy of a client's entries, or of those in ``blocks``, positions among the client's blocks."""
         places = self._places(client, blocks)
         if self.cipher is None:
             numbers: Vector = _numbers(vector)[places]
@@ -90,9 +90,15 @@ class Vectors:
     def added(
         self, vector: Stored, shares: Mapping[str, Value], blocks: Mapping[str, Indices | None] | None = None
     ) -> Stored:
-        """Return a new vector with the clients' shares of all or some of their blocks added.
+        """Return a new vector with the clients' shares added. A share has only the entries in its client's ``blocks``.
 
-        The sum counts as a single value in the range of its slots, see ``CipherVector.settled``.
+        ``vector`` counts as a single value in the range of its slots (``CipherVector.settled``), so that the number of
+        additions does not grow from round to round.
+
+        Raises
+        ------
+        EncryptionError
+            If the sum may overflow the slots of ciphertexts.
         """
         total = self._copied(vector)
         for client in sorted(shares):

@@ -167,15 +167,17 @@ def align(
     block
         Number of samples in a full block.
     ragged
-        Whether a client may lack cells of its samples and features. Two clients may then have samples and features in
-        common but no cell, which :func:`check_cells` verifies. Otherwise this function does.
+        True if a client may lack some cells of its samples and features. Two clients may then share samples and
+        features but no cell, so common cells are left to :func:`check_cells`. If False, this function rejects them.
     random
         Generator of the order.
 
     Raises
     ------
     DataError
-        If two clients hold the same cell, or a client holds a sample twice.
+        If two clients hold the same cell, or a client holds a sample twice, no samples or no features.
+    PayloadError
+        If a client's feature positions are not strictly increasing, or not below ``features``.
     """
     clients = sorted(local_data)
     for client in clients:
@@ -213,7 +215,7 @@ def align_features(local_data: Mapping[str, HeldEntries], *, features: int, bloc
 
 
 def check_cells(cells: Mapping[str, NDArray[np.uint8]]) -> None:
-    """Raise a ``DataError`` if two clients hold the same cell (docs/specifications/hyfdca.md, E11).
+    """Raise a ``DataError`` if a cell is held more than once (docs/specifications/hyfdca.md, section 5.1, E11).
 
     Parameters
     ----------
@@ -236,7 +238,7 @@ def check_cells(cells: Mapping[str, NDArray[np.uint8]]) -> None:
 
 
 def check_labels(alignment: Alignment, labels: Mapping[str, NDArray[np.uint8]]) -> None:
-    """Raise a ``DataError`` if the holders of a sample have different labels for it.
+    """Raise a ``ContradictingLabelsError`` if the holders of a sample have different labels for it.
 
     The dual steps of such a sample differ between its holders, so the method does not converge to an optimum.
 
@@ -285,7 +287,10 @@ def _row(alignment: Alignment, client: str, position: int) -> int:
 
 
 def check_features(client: str, own: Indices, features: int) -> None:
-    """Raise an error unless a client's feature positions are strictly increasing and below ``features``."""
+    """Raise ``PayloadError`` unless a client's feature positions are strictly increasing and below ``features``.
+
+    Raise ``DataError`` if the client has none.
+    """
     if len(own) == 0:
         raise DataError(f"client {client} holds no features; give its data file some, or leave the client out")
     steps = np.diff(own)
@@ -304,7 +309,7 @@ def check_features(client: str, own: Indices, features: int) -> None:
 
 
 def _numbered(pseudonyms: Sequence[NDArray[np.uint8]]) -> list[Indices]:
-    """Return a number for each pseudonym of each client, which is equal for equal pseudonyms."""
+    """Return an integer for each pseudonym of each client, the same for equal pseudonyms."""
     every = np.concatenate(pseudonyms) if pseudonyms else np.empty((0, CELL_BYTES), np.uint8)
     words = every.view(np.uint64)  # rows of a few integers sort far faster than byte strings
     order = np.lexsort(words.T)

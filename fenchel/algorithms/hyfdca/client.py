@@ -40,7 +40,7 @@ class HyFDCAClient(HyFDCASetupClient):
 
     @answers("inner_product")
     def inner_product(self, primal: Vector | Ciphertexts, blocks: Indices | None = None) -> Values:
-        """Algorithm 2: p_{k,i} = x_{k,i}^T w_k; send enc(p)."""
+        """Send enc(p), where p_{k,i} = x_{k,i}^T w_k (Algorithm 2)."""
         blocks = check_blocks(blocks, len(self.state.sizes))
         w = self._primal(primal)
         p = (self._problem.features @ w)[self.state.order]
@@ -56,7 +56,10 @@ class HyFDCAClient(HyFDCASetupClient):
         primal: Vector | Ciphertexts | None = None,
         divisors: Indices | None = None,
     ) -> Values:
-        """Step 5: Delta = LocalDualMethod(alpha_k, z); send enc(gamma / |B_i| Delta_i) for i in D_k."""
+        """Compute Delta = LocalDualMethod(alpha_k, z), and send enc(gamma / |B_i| Delta_i) for i in D_k (step 5).
+
+        ``divisors``, shape (N_k,), replace the |B_i|.
+        """
         state = self.state
         blocks, picked = self.picks()
         z = self._all_scores(scores, primal, blocks)
@@ -110,8 +113,8 @@ class HyFDCAClient(HyFDCASetupClient):
     def reveal(self, figures: Ciphertexts, count: int) -> Values:
         """Decrypt ``count`` sums over all clients, which are disclosed to the server.
 
-        A client cannot distinguish such sums from other ciphertexts, so it limits their number to what the protocol
-        needs.
+        A client cannot distinguish such sums from other ciphertexts. It therefore raises ``PayloadError`` for a number
+        of sums that the protocol does not need.
         """
         needed = {self.settings.monitored, line_count(self._loss), _CURVATURE_TERMS}
         if count not in needed:
@@ -123,7 +126,7 @@ class HyFDCAClient(HyFDCASetupClient):
 
     @answers("step")
     def step(self, step_size: float) -> None:
-        """alpha_k += g delta, with the step size g of the line search."""
+        """Set alpha_k += g delta, with the step size g of the line search."""
         self.state.dual = self._stepped(self.state.dual, self.state.change, step_size)
 
     @answers("advance")
@@ -157,7 +160,7 @@ class HyFDCAClient(HyFDCASetupClient):
     # Local computations
 
     def _local_step(self, dual: Vector, z: Vector, picked: Indices, step_size: float, damping: float) -> Vector:
-        """Algorithms 3 and 5 in one kernel: return Delta of sampled entries (docs/specifications/hyfdca.md, 2.6)."""
+        """Return Delta of the sampled entries, by Algorithm 3 or 5 (docs/specifications/hyfdca.md, section 2.6)."""
         problem, state = self._problem, self.state
         loss, targets = self._loss, problem.targets[state.order][picked]
         if self.settings.preset == "theory":
@@ -199,7 +202,7 @@ class HyFDCAClient(HyFDCASetupClient):
         return total
 
     def _contribution(self, dual: Vector) -> Values:
-        """Algorithm 4: return sum_i alpha_{k,i} x_{k,i,m} for the client's features m."""
+        """Return sum_i alpha_{k,i} x_{k,i,m} for the client's features m (Algorithm 4)."""
         features = self._problem.features
         of_rows = np.empty(len(dual))
         of_rows[self.state.order] = dual
@@ -223,7 +226,7 @@ class HyFDCAClient(HyFDCASetupClient):
         return self._samples_in("score").open(scores, blocks)
 
     def _primal(self, value: Vector | Ciphertexts) -> Vector:
-        """Return w_k in the order of the client's columns."""
+        """Return w_k in the order of the client's columns; store an encrypted one in aligned order."""
         if isinstance(value, np.ndarray):
             return value
         aligned = self._features_in("primal").open(value) / self._scale

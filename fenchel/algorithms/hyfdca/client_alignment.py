@@ -46,6 +46,8 @@ def check_slice(
     ------
     PayloadError
         If an array is invalid.
+    SettingsError
+        If a vector with these blocks exceeds ``message_bytes``.
     """
     _check_shape(f"the order of the {what}", order, count)
     _check_shape(f"the numbers of holders of the {what}", holders, count)
@@ -70,7 +72,7 @@ def check_slice(
 
 
 def check_blocks(blocks: Indices | None, held: int) -> Indices | None:
-    """Return block numbers after checking that they are increasing and below ``held``."""
+    """Return block numbers. Raise ``PayloadError`` unless they are strictly increasing and below ``held``."""
     if blocks is None:
         return None
     if blocks.ndim != 1 or (np.diff(blocks) <= 0).any() or (len(blocks) and (blocks[0] < 0 or blocks[-1] >= held)):
@@ -79,7 +81,7 @@ def check_blocks(blocks: Indices | None, held: int) -> Indices | None:
 
 
 def check_groups(groups: Indices, sizes: Indices, slots: int | None) -> None:
-    """Check the groups of a client's blocks, of which only the last of a group may be partly filled."""
+    """Raise ``PayloadError`` unless groups are in order, and all blocks of a group but the last are full."""
     _check_shape("the groups of the blocks", groups, len(sizes))
     if (len(groups) and groups[0] < 0) or (np.diff(groups) < 0).any():
         raise _wrong("the groups of the blocks are not in increasing order")
@@ -88,7 +90,7 @@ def check_groups(groups: Indices, sizes: Indices, slots: int | None) -> None:
 
 
 def check_quotas(quotas: Indices, groups: Indices, settings: HyFDCASettings) -> None:
-    """Check the numbers of units that the client samples in a round."""
+    """Raise ``PayloadError`` if the numbers of units sampled in a round contradict the settings or the groups."""
     if settings.picks is None:
         _check_shape("the numbers of picks", quotas, 0)
     elif settings.picking == "independent":

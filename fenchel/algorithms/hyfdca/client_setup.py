@@ -30,7 +30,7 @@ from fenchel.keys.pseudonyms import cell_pseudonyms, label_pseudonyms, pseudonym
 
 log = logging.getLogger("fenchel.client")
 
-# known hash key for pseudonyms in plaintext runs, which need no secret pseudonyms
+# public hash key of pseudonyms in plaintext runs, which hide nothing from the server
 _PUBLIC_ALIGNMENT_KEY = b"privacy: none"
 _RANGES = {
     "score": "inner products (algorithm.encryption.largest_score)",
@@ -111,7 +111,7 @@ class HyFDCASetupClient(ClientAlgorithm):
 
     @answers("introduce")
     def introduce(self) -> Values:
-        """S1: send pseudonyms of the client's samples and labels, and the positions of its features."""
+        """Send pseudonyms of samples, labels and cells, feature positions, public key and bounds (step S1)."""
         features = self._problem.features
         if not features.shape[0] or not features.shape[1]:
             raise SettingsError(
@@ -158,7 +158,7 @@ class HyFDCASetupClient(ClientAlgorithm):
         feature_sizes: Indices,
         feature_holders: Indices,
     ) -> Values:
-        """S3, S4: store the alignment of the client's entries; send the squared norms of its parts of rows."""
+        """Store the alignment of the client's entries; send squared norms of its parts of rows (steps S3 and S4)."""
         count, columns = self._problem.features.shape
         layouts: dict[str, Layout] = {}
         if self._cipher is not None:
@@ -207,7 +207,10 @@ class HyFDCASetupClient(ClientAlgorithm):
 
     @answers("take_norms")
     def take_norms(self, norms: Vector | Ciphertexts) -> Values:
-        """S4: store ||x_i||^2 over all holders; return the number of rows with a norm above 1."""
+        """Store ||x_i||^2 over all holders (step S4).
+
+        With the presets paper and theory, return the number of rows with a norm above 1, otherwise 0.
+        """
         self.state.norms = self._samples_in("norm").open(norms)
         long = int(np.count_nonzero(self.state.norms > _UNIT_NORM))
         if long and self.settings.preset in ("paper", "theory"):
@@ -235,7 +238,7 @@ class HyFDCASetupClient(ClientAlgorithm):
         return Encrypted(self.state.feature_sizes, layout, self._cipher, _RANGES[what])
 
     def _figures(self, count: int = 2) -> Clear:
-        """Return the vector of ``count`` numbers that are summed over clients."""
+        """Return the encoding of ``count`` numbers that are summed over clients."""
         if self._cipher is None:
             return Clear(np.array([count]))
         layout = layout_of(self.state.layouts["figure"])

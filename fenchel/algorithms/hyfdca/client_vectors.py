@@ -34,7 +34,13 @@ class Clear:
     sizes: Indices
 
     def seal(self, values: Vector, blocks: Indices | None = None) -> Value:
-        """Encode the client's entries, or those of some of its blocks."""
+        """Encode the client's entries, or those of some of its blocks.
+
+        Raises
+        ------
+        OutOfRangeError
+            If an encrypted encoding cannot represent a value.
+        """
         if blocks is None:
             return self._sent(values, self.sizes)
         return self._sent(values[entries_of(self.sizes, blocks)], self.sizes[blocks])
@@ -47,7 +53,9 @@ class Clear:
         Raises
         ------
         PayloadError
-            If the value is not such a vector.
+            If the value has another encoding, shape or layout.
+        EncryptionError
+            If decrypted numbers are out of range, or unused slots are not zero.
         """
         if blocks is None:
             return self._arrived(value, self.sizes)

@@ -63,7 +63,13 @@ class DualRanges:
 
     @cached_property
     def block(self) -> int:
-        """Number of samples in a block, which is the content of one ciphertext."""
+        """Number of samples in a block, which is the content of one ciphertext.
+
+        Raises
+        ------
+        SettingsError
+            If ``algorithm.block`` exceeds the number of values that fit.
+        """
         per_sample: tuple[Kind, ...] = ("score", "dual", "norm")
         fits = min(self._fitted(kind).slots for kind in per_sample) if self.key_bits else _CLEAR_BLOCK
         wanted, picks = self.settings.block, self.settings.picks
@@ -80,7 +86,7 @@ class DualRanges:
 
     @cached_property
     def layouts(self) -> dict[Kind, Layout]:
-        """Return the layout of each kind of vector. All per-sample vectors have the same blocks."""
+        """Layout of each kind of vector. All per-sample vectors have the same blocks."""
         if self.key_bits is None:
             return dict.fromkeys(KINDS, Layout(2, 0, 1, 1))  # placeholder for runs without ciphertexts
         slots: dict[Kind, int] = {"score": self.block, "dual": self.block, "norm": self.block}
@@ -109,12 +115,12 @@ class DualRanges:
 
     @property
     def _bounded(self) -> bool:
-        """Return whether the loss bounds dual variables, such that ``b = y alpha`` is in [0, 1]."""
+        """True if the loss bounds dual variables: ``b = y alpha`` is in [0, 1]."""
         return math.isfinite(self.loss.domain[1])
 
     @property
     def _largest_change(self) -> float:
-        """Return the largest magnitude of a change of a dual variable, which is the width of its range."""
+        """Largest magnitude of a change of a dual variable, which is the width of its range."""
         return self.largest_dual * (1.0 if self._bounded else 2.0)
 
     def _bounds(self) -> dict[Kind, tuple[float, int]]:
@@ -131,11 +137,11 @@ class DualRanges:
         }
 
     def _largest_figure(self, row: float, score: float) -> float:
-        """Bound the numbers that are summed over clients, which are means over samples of bounded terms.
+        """Return a bound on the numbers that are summed over clients.
 
-        The terms are losses, conjugates and those of the line search
-        (``fenchel.common.objectives.coordinate.line_terms``). If the server does not know w, also (lambda/2) ||w||^2,
-        w^T v and ||v||^2, where v = A delta.
+        They are means over samples of losses, conjugates and terms of the line search
+        (``fenchel.common.objectives.coordinate.line_terms``). If the server does not know w, they include
+        (lambda/2) ||w||^2, w^T v and ||v||^2, where v = A delta.
         """
         dual, change, target = self.largest_dual, self._largest_change, self.largest_target
         # The conjugate of the logistic loss is an entropy, with magnitude at most ln 2.
@@ -152,7 +158,7 @@ class DualRanges:
         return max(bounds)
 
     def _largest_score(self, row: float) -> float:
-        """Bound |x_i^T w|, also for a part of the features.
+        """Return a bound on |x_i^T w|, which also holds for a part of the features.
 
         |x_i^T w| = |sum_j alpha_j x_i^T x_j| / (lambda N) <= max |alpha| max ||x||^2 / lambda. If the dual objective
         never decreases, (lambda/2) ||w||^2 <= (1/N) sum_i -l_i*(-alpha_i) <= max l_i(0), which is at most 1 for losses

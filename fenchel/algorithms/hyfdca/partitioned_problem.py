@@ -154,7 +154,7 @@ class Hybrid:
         return CipherSpec(self.key, layout, layout.ciphertexts(count) * layout.slots)
 
     def summed(self, shares: Sequence[Value]) -> Value:
-        """Return the sum of the clients' numbers."""
+        """Return the sum of the clients' numbers, encrypted or not."""
         if self.key is None:
             total: Vector = np.sum([share for share in shares if isinstance(share, np.ndarray)], axis=0)
             return total
@@ -175,7 +175,7 @@ def _in_own_places(local_data: Mapping[str, HeldEntries], features: int) -> Arra
 def agreed_key(
     keys: Mapping[str, NDArray[np.uint8]], bits: int | None, expected: PublicKey | None
 ) -> NDArray[np.uint8]:
-    """Check that all clients have the same public key, and return its n, big-endian; empty in plaintext.
+    """Return the modulus n of the clients' common public key as big-endian bytes; empty in plaintext.
 
     Parameters
     ----------
@@ -185,6 +185,11 @@ def agreed_key(
         Length of the key in the settings; ``None`` without encryption.
     expected
         Key with which the server was started, if any.
+
+    Raises
+    ------
+    RunStoppedError
+        If keys differ from each other, from ``expected`` or from the length ``bits``, or a key is invalid.
     """
     if bits is None:
         return np.empty(0, np.uint8)
@@ -217,7 +222,10 @@ def _public_key(client: str, n: NDArray[np.uint8]) -> PublicKey:
 
 
 def checked_norm_bits(norm_bits: int, client: str, encryption: Encryption) -> int:
-    """Return a client's bound on its parts of rows after checking that it fits the settings."""
+    """Return the binary exponent of a client's bound on squared norms, clamped from below.
+
+    Raise ``RunStoppedError`` if it exceeds ``largest_norm``.
+    """
     if norm_bits > math.ceil(math.log2(encryption.largest_norm)):
         raise RunStoppedError(
             f"client {client} has a part of a row with a squared norm of about 2^{norm_bits}, above "

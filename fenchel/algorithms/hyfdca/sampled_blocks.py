@@ -37,7 +37,11 @@ class SampledBlocks:
         return sampled(self.settings, self.seed, client, t, held.group, held.sizes, self.quotas(client))
 
     def quotas(self, client: str) -> list[int]:
-        """Return the number of units that the client samples: in all, or from each group with common sampling."""
+        """Return the numbers of units that the client samples in a round.
+
+        With common sampling there is one for each of its groups, otherwise one in all. The list is empty if the client
+        updates all its units.
+        """
         held, wanted = self.alignment.slices[client], self.settings.picks
         if wanted is None:
             return []
@@ -89,7 +93,8 @@ class SampledBlocks:
     ) -> float:
         """Return sigma = max(1, sigma_t / 2), with which the dual objective never decreases.
 
-        Source: docs/specifications/hyfdca.md, section 3.2.
+        sigma_t is the sum of ``step_size / divisor`` over the sampled entries of all clients. Source:
+        docs/specifications/hyfdca.md, section 3.2.
         """
         sigma = sum(float(np.sum(step_size / divisors[client][picked[client].entries])) for client in clients)
         return max(1.0, sigma / 2)

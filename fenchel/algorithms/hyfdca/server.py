@@ -59,9 +59,10 @@ class HyFDCA(HyFDCASetup):
             await self._aggregate(changed.cohort, changes, picked, figures)  # steps 6 to 8 of Algorithm 1
 
     async def _welcome_back(self, cohort: Cohort) -> Cohort:
-        """Send alpha_0 to returning clients, and collect their contributions to the primal (steps 2 and 3).
+        """Update returning clients, and collect their contributions to the primal (steps 2 and 3).
 
-        Return the cohort without clients that did not answer, whose dual variables are outdated.
+        They receive alpha_0, or with the line search the steps that they missed. Return the cohort without clients that
+        did not answer, because their dual variables are outdated.
         """
         if self._searches_line:
             await self._catch_up(cohort.only(self.state.away.__contains__))
@@ -82,7 +83,7 @@ class HyFDCA(HyFDCASetup):
     async def _scores(
         self, cohort: Cohort, picked: Mapping[str, SampledBlock]
     ) -> tuple[dict[str, Each[Value]], Cohort]:
-        """Step 4: return the values from which clients compute z_i, and the clients that took part."""
+        """Return the values from which clients compute z_i, and the clients that answered (step 4)."""
         if not self.hybrid.shares_samples:
             return {"primal": self._primal_parts(cohort)}, cohort
         total, answered = await self._inner_product(cohort, picked)
@@ -90,7 +91,10 @@ class HyFDCA(HyFDCASetup):
         return {"scores": Each({c: scores.part(total, c, picked[c].blocks) for c in answered})}, answered
 
     async def _inner_product(self, cohort: Cohort, picked: Mapping[str, SampledBlock]) -> tuple[Stored, Cohort]:
-        """Algorithm 2: enc(z_i) = sum over k in B_i of ip_{k,i}, with cached values for absent clients."""
+        """Return enc(z_i) = sum over k in B_i of ip_{k,i}, and the clients that answered (Algorithm 2).
+
+        Cached values stand in for those of absent clients.
+        """
         wanted = self.hybrid.picks.touched(cohort, picked)
         values: dict[str, Any] = {"primal": self._primal_parts(cohort)}
         if all(blocks is not None for blocks in wanted.values()):
@@ -119,7 +123,7 @@ class HyFDCA(HyFDCASetup):
         damps: bool,
         monitors: bool,
     ) -> Replies:
-        """Step 5: collect each client's enc(gamma_t / |B_i| Delta_i) and its share of the monitored sums."""
+        """Collect each client's enc(gamma_t / |B_i| Delta_i) and its share of the monitored sums (step 5)."""
         hybrid, preset = self.hybrid, self.settings.preset
         step_size = 1.0 if self._searches_line else self.settings.step_size_at(t)
         divisors = hybrid.picks.divisors(cohort, picked)
@@ -174,7 +178,7 @@ class HyFDCA(HyFDCASetup):
         return await cohort.ask(phase, returns=expected, **values)
 
     def _take_contributions(self, replies: Replies) -> None:
-        """Algorithm 4: what_{0,k} <- what_k; w_0[m] = (1/(lambda N)) sum over k in K_m of what_{0,k}[m]."""
+        """Set what_{0,k} <- what_k, and w_0[m] = (1/(lambda N)) sum over k in K_m of what_{0,k}[m] (Algorithm 4)."""
         for client, reply in replies.items():
             self.state.contributions[client] = cast(Stored, reply["contribution"])
         self._update_model()
@@ -213,7 +217,7 @@ class HyFDCA(HyFDCASetup):
             await self._step(proposed.cohort, shares, delta, g)
 
     async def _step(self, cohort: Cohort, shares: Mapping[str, Stored], delta: Stored, g: float) -> None:
-        """alpha_k += g delta on all clients; update contributions and model."""
+        """Set alpha_k += g delta on all clients, and update contributions and model."""
         contributions = self.state.contributions
         if self.settings.protect_primal:  # ciphertexts cannot be multiplied by g: each client sends a new one
             answers = await cohort.ask("advance", returns=self._contributions(cohort), step_size=g)
@@ -246,7 +250,7 @@ class HyFDCA(HyFDCASetup):
             )
 
     async def _best_step(self, shares: Mapping[str, Stored], proposed: Replies) -> float:
-        """Return g* = argmax of D(alpha + g delta) on [0, 1], from the proposals of all clients."""
+        """Return g* = argmax of D(alpha + g delta) on [0, 1], or 0 if a client did not answer."""
         terms = await self._reveal(proposed, "terms", line_count(self._loss))
         if self.settings.protect_primal:
             total = self.hybrid.primals.total(shares)
@@ -364,7 +368,7 @@ class HyFDCA(HyFDCASetup):
         return self.state.released or not self.settings.protect_primal
 
     def metrics(self) -> dict[str, float]:
-        """Return objective, dual objective and gap of the model at the start of the round."""
+        """Return the outer step and, if measured, objective, dual objective and gap at the start of the round."""
         return dict(self.state.figures)
 
     # Sums over clients that the run may disclose to the server

@@ -155,7 +155,7 @@ class HyFDCASetup(Algorithm):
         _ = ranges.block, ranges.layouts
 
     async def start(self) -> None:
-        """S1 to S5: collect samples and features, align them, agree on layouts, start from zero."""
+        """Collect samples and features, align them, agree on layouts, and start from zero (steps S1 to S5)."""
         all_clients = self.fleet.all()
         clients = list(all_clients)
         shards = {client: self._shard(client) for client in clients}
@@ -205,7 +205,7 @@ class HyFDCASetup(Algorithm):
         return shard
 
     def _check_memory(self, what: str, held: Mapping[str, int], bytes_each: int) -> None:
-        """Raise an error if the alignment needs more memory than is available."""
+        """Raise ``SettingsError`` if the alignment needs more memory than ``network.in_flight_bytes``."""
         needed, limit = bytes_each * sum(held.values()), self.fleet.memory_budget.limit
         if needed > limit:
             most = max(held, key=held.__getitem__)
@@ -328,7 +328,7 @@ class HyFDCASetup(Algorithm):
     # Encodings of vectors in messages
 
     def _contributions(self, cohort: Cohort) -> dict[str, Expected | Each[Expected]]:
-        """Return the schema of replies that contain what_k."""
+        """Return the schema of the contribution what_k in a reply."""
         return {"contribution": Each({client: self.hybrid.primals.expected(client) for client in cohort})}
 
     def _dual_parts(

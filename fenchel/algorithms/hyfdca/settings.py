@@ -252,7 +252,7 @@ def layout_numbers(layout: Layout) -> Indices:
 
 
 def norm_bits(longest: float) -> int:
-    """Return the exponent of the least power of 2 that bounds a squared norm, which a client discloses."""
+    """Return the exponent of the least power of 2 that bounds a squared norm; -1 for the norm 0."""
     return math.ceil(math.log2(longest)) if longest else -1
 
 
@@ -263,7 +263,7 @@ def target_bits(targets: Vector) -> int:
 
 
 def layout_of(numbers: Indices) -> Layout:
-    """Return the layout from the array of :func:`layout_numbers`."""
+    """Return the layout from the array of :func:`layout_numbers`. Raise ``PayloadError`` for another shape."""
     if numbers.shape != (len(fields(Layout)),):
         raise PayloadError(
             f"a layout of ciphertexts has the shape {numbers.shape}; expected {(len(fields(Layout)),)}{SAME_VERSION}"
