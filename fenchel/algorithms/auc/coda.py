@@ -67,7 +67,7 @@ class Coda(CodaPlus):
         self.objective = cast(BinaryObjective, context.objective)
 
     async def renew_dual(self) -> None:
-        """alpha <- its maximiser at the scores of all clients; alpha is kept if a class was not drawn.
+        """Set alpha to its maximiser at the scores of all clients, or keep it if no sample of a class was drawn.
 
         If the class prior is that of the samples, the maximiser is m_- - m_+. A client with an impossible report fails
         in this phase, and the others continue.

@@ -62,7 +62,7 @@ class CodaPlus(Staged):
         self.averages = self.settings.output == "average"
 
     async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:
-        """u <- sum_k lambda_k u^k; after the last round of a stage, the mean of all its local iterates."""
+        """Set u <- sum_k lambda_k u^k, or after the last round of a stage the mean of all its local iterates."""
         u = self.point
         returns = {"change": u, "value": float} | ({"average": u} if ends and self.averages else {})
         values = {
@@ -125,14 +125,17 @@ class CodaPlusClient(StagedClient):
 
     @answers("begin_stage")
     def begin_stage(self, point: Vector) -> None:
-        """v_0 <- the point, for clients that missed the first round of a stage."""
+        """Set v_0 to the point, and clear the sum of iterates.
+
+        The server sends this phase to clients that missed the first round of the stage.
+        """
         self.state.centre = np.array(point)
         self.state.iterates[:] = 0
         self.state.counted = 0
 
     @answers("train")
     def train(self, prior: float, steps: int, step_size: float, begins: bool, ends: bool, point: Vector) -> Values:
-        """Start at u = u_{r-1}; I times u <- u - eta g(u), descent in v and ascent in alpha.
+        """Start at u = u_{r-1}; take I steps u <- u - eta g(u), which descend in v and ascend in alpha.
 
         Parameters
         ----------

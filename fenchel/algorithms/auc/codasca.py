@@ -114,7 +114,7 @@ class Codasca(Staged):
         self.is_compact = self.settings.wire == "compact"
 
     def initial_state(self, model: Vector) -> State:
-        """Begin with c = 0, as the clients begin with c^k = 0."""
+        """Return the state with c = 0, as the clients begin with c^k = 0."""
         fields = self.beginning(model)
         return self.State(**fields, control=np.zeros(fields["centre"].shape), moved=None)
 
@@ -127,7 +127,7 @@ class Codasca(Staged):
         return replace(stage, rounds=int(random.integers(1, stage.rounds + 1)))
 
     async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:
-        """u <- u + eta_g mean of (u^k - u); c <- sum_k lambda_k c^k, from changes of c^k.
+        """Set u <- u + eta_g mean of (u^k - u), and c <- sum_k lambda_k c^k.
 
         With the compact wire the mean of u^k - u is -I eta_l c, as the corrections cancel in the mean. A client's new
         c^k counts if and only if its reply did, so that c stays the weighted sum of all c^k. Source:
@@ -184,8 +184,8 @@ class Codasca(Staged):
     async def part_with_lost(self) -> bool:
         """Restrict the problem to the remaining clients; return whether clients were lost.
 
-        The c^k of a lost client is unknown and cannot be removed from c. Therefore c and every c^k are reset to 0: an
-        instruction that each client applies before it trains again.
+        The c^k of a lost client is unknown and cannot be removed from c. Therefore c and every c^k are reset to 0. Each
+        client applies the reset before it trains again.
         """
         parted = await super().part_with_lost()
         if parted and not self.is_compact:  # a run with compact messages needs all clients and stops instead
@@ -250,7 +250,10 @@ class CodascaClient(StagedClient):
 
     @answers("begin_stage")
     def begin_stage(self, point: Vector) -> None:
-        """v_0 <- u_0, also for clients that missed the first round of the stage."""
+        """Set v_0 <- u_0, and with ``cv_init: zero`` c^k <- 0.
+
+        The server sends this phase to clients that missed the first round of the stage.
+        """
         self.state.centre = np.array(point)
         if self.settings.cv_init == "zero":
             self.state.control = self._no_control()
@@ -273,7 +276,7 @@ class CodascaClient(StagedClient):
 
     @answers("forget_control")
     def forget_control(self) -> None:
-        """c^k <- 0, on all clients and on the server, as the c^k of another client was lost."""
+        """Reset c^k to 0. The server resets c and all c^k if it does not know the c^k of a lost client."""
         self.state.control = self._no_control()
 
     @answers("train")
@@ -287,7 +290,7 @@ class CodascaClient(StagedClient):
         control: Vector | None = None,
         moved: float = 0.0,
     ) -> Values:
-        """Start at u = u_{r-1}; I times u <- u - eta ( g(u) - c^k + c ); renew c^k; return what changed.
+        """Start at u = u_{r-1}; take I steps u <- u - eta ( g(u) - c^k + c ); renew c^k; return both changes.
 
         Parameters
         ----------
@@ -328,7 +331,7 @@ class CodascaClient(StagedClient):
         return {**reply, "change": u - start}
 
     def _renewed(self, control: Vector) -> Values:
-        """c^k <- ``control``, shape (n,); return the values of the reply.
+        """Set c^k to ``control``, shape (n,), and return the values of the reply.
 
         With the paper's wire the reply is the change, rounded to the dtype of the model. c^k changes by exactly the
         rounded amount; otherwise the server's c would drift away from the sum of all c^k.

@@ -77,7 +77,7 @@ class NaiveParallel(Staged):
         return self.State(**fields, iterates=np.zeros(fields["centre"].size))
 
     async def communicate(self, stage: Stage, *, begins: bool, ends: bool) -> None:
-        """u <- u - eta (sum_k lambda_k G_k(u) + gamma (v - v_0))."""
+        """Set u <- u - eta (sum_k lambda_k G_k(u) + gamma (v - v_0)), with the lambda_k normalised on the replies."""
         state, u = self.state, self.point
         sums, _ = await self.visit(
             self.sample(),
@@ -105,7 +105,7 @@ class NaiveParallelClient(StagedClient):
 
     @answers("gradient")
     def gradient(self, point: Vector, prior: float) -> Values:
-        """Return G at the point, shape (n,), without the proximal term, which the server adds; and F."""
+        """Return G at the point, shape (n,), without the proximal term, which the server adds, and the mean of F."""
         (batch,) = self.batches(1)
         value, g = self.objective.saddle_gradient(point, batch, prior)
         return {"gradient": g, "value": value}

@@ -129,7 +129,14 @@ class Staged(FixedFleet):
     async def start(self) -> None:
         """Compute the class prior p = sum_k lambda_k p_k, with the lambda_k that average the models.
 
-        Set-up phase of docs/specifications/codasca.md, section 1.5.
+        This is the set-up phase of docs/specifications/codasca.md, section 1.5.
+
+        Raises
+        ------
+        PayloadError
+            If a client reports impossible numbers of samples.
+        DataError
+            If all samples have the same class.
         """
         state, all_clients = self.state, self.fleet.all()
         state.lost = self.lost()
@@ -197,7 +204,7 @@ class Staged(FixedFleet):
         return True
 
     def stage(self) -> Stage:
-        """Return the present stage."""
+        """Return the present stage. Raise ``RunStoppedError`` if it cannot be run."""
         number, prior = self.state.stage, self.state.prior
         try:
             self.settings.check_stage(number, prior, self.clients)
@@ -206,7 +213,7 @@ class Staged(FixedFleet):
         return self.settings.stage(number, prior, self.clients)
 
     async def round(self, t: int) -> None:
-        """Run a round of the present stage. The first sets its centre, the last computes its output."""
+        """Run a round of the present stage. The first round of a stage sets the centre, the last ends the stage."""
         await self.part_with_lost()
         state = self.state
         begins = state.done == 0
@@ -233,12 +240,17 @@ class Staged(FixedFleet):
     async def visit(
         self, cohort: Cohort, phase: str, returns: Mapping[str, Any], values: Mapping[str, Any], *, all_clients: bool
     ) -> tuple[WeightedSums, Cohort]:
-        """Ask a cohort; return the replies summed with weights lambda_k, and the clients that answered.
+        """Send a request to a cohort; return the replies summed with weights lambda_k, and the clients that answered.
 
         Parameters
         ----------
         all_clients
             Whether the run stops if any client of the fleet does not answer.
+
+        Raises
+        ------
+        LostStateError
+            If ``all_clients`` is true, and the cohort lacks a client.
         """
         missing = sorted(self.fleet.members.keys() - set(cohort.clients))
         if all_clients and missing:
@@ -284,11 +296,11 @@ class StagedClient(ClientAlgorithm):
 
     @property
     def length(self) -> int:
-        """n = d + 3."""
+        """Length n = d + 3 of a point."""
         return self.objective.dimension + AUXILIARY
 
     def zeros(self) -> Vector:
-        """Return a vector of the length of a point."""
+        """Return zeros of shape (n,), in the dtype of the objective."""
         return np.zeros(self.length, self.objective.dtype)
 
     @answers("count")
@@ -321,7 +333,7 @@ class StagedClient(ClientAlgorithm):
             )
 
     def pulled(self, g: Vector, u: Vector, centre: Vector) -> Vector:
-        """Add gamma (v - v_0) to the entries of ``g`` for v = (w, a, b), in place."""
+        """Add gamma (v - v_0) to the entries of ``g`` for v = (w, a, b), in place, and return ``g``."""
         gamma = self.settings.proximal_weight
         if gamma:
             g[:-1] += gamma * (u[:-1] - centre[:-1])

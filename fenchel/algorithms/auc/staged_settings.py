@@ -13,7 +13,7 @@ from fenchel.common.settings.algorithm import SMALLEST_STEP, AlgorithmSettings
 from fenchel.common.settings.participation import AllClients, Participation
 
 _LONGEST_ROUND = 1 << 31
-"""Bound on the number of local steps of a run."""
+"""Bound on the number of local steps of a round."""
 
 
 class StagedSettings(AlgorithmSettings):

@@ -137,7 +137,7 @@ class AccFedDCD(DualAscent):
         spreads
             Spread of the clients' minimisers in the latest rounds.
         errors
-            Bounds on the errors of the dual steps of these rounds by inexact solves, in the unit of the spread.
+            Bounds on the errors of these rounds' dual steps due to inexact solves, in the unit of the spread.
         lowest
             Lowest mean spread of a window so far.
         smallest
@@ -205,12 +205,12 @@ class AccFedDCD(DualAscent):
         return min(*ratios, 1.0)
 
     async def admit(self, cohort: Cohort) -> None:
-        """Integrate late joiners, and reset the guard, as their initial distance is no sign of inexact solves."""
+        """Integrate late joiners, and clear the records of spreads, which their initial distance would distort."""
         await super().admit(cohort)
         self._watch_anew()
 
     async def round(self, t: int) -> None:
-        """v_i = (1-a) y_i + a z_i; w_i = argmin f_i - <., v_i>; y_i and z_i step from v_i and u_i."""
+        """Have clients compute w_i = argmin f_i - <., v_i> at v_i = (1-a) y_i + a z_i, and step y_i and z_i."""
         self.state.figures = {}
         first = self.sample()
         solved = await self.minimisers(first, **self._asked())
@@ -244,7 +244,7 @@ class AccFedDCD(DualAscent):
         return self.fleet.sample(draw_name="second cohort")
 
     def moment(self) -> dict[str, Any]:
-        """Return the number of committed rounds, and those of restarts of the acceleration."""
+        """Return the number of committed rounds, and the numbers after which the acceleration was restarted."""
         return {"committed": self.state.committed, "restarts": self.state.restarts}
 
     def _asked(self) -> dict[str, Any]:
@@ -267,11 +267,11 @@ class AccFedDCD(DualAscent):
         With sampled cohorts the spread of unequal clients may grow while the method converges, as the theorem is about
         exact solves and expectations. Growth alone is therefore no sign of divergence. The spread is the squared norm
         of a cohort's dual step, and inexact solves change it by at most the sum of their errors. For exact solves the
-        sum is 0, and the guard never acts.
+        sum is 0, and the acceleration is never restarted.
 
-        A spread below rounding reads 0, so each positive reading lies above rounding. The mean of a window is raised
-        to the smallest positive reading. Rounding errors that come and go are then no growth, but departure from
-        agreement is detected. Source: docs/specifications/feddcd.md, section 5, row 5.7.
+        A spread below its rounding error is recorded as 0. The mean of a window therefore counts as at least the
+        smallest positive spread, so that rounding errors do not look like growth. Source:
+        docs/specifications/feddcd.md, section 5, row 5.7.
         """
         state, spread = self.state, self.state.figures["spread"]
         state.spreads = [*state.spreads[-(_WINDOW - 1) :], spread]
@@ -299,7 +299,7 @@ class AccFedDCD(DualAscent):
 
 
 class AccFedDCDClient(DualAscentClient):
-    """Client half, with the dual vectors y_i and z_i, where z_i extrapolates."""
+    """Client half, with the dual vector y_i and its extrapolation z_i."""
 
     settings: AccFedDCDSettings
 
@@ -352,9 +352,10 @@ class AccFedDCDClient(DualAscentClient):
 
     @answers("minimize")
     def minimize(self, committed: int, restarts: Indices, accuracy: float, model: Vector | None = None) -> Values:
-        """v_i = (1-a) y_i + a z_i; w_i = argmin_w f_i(w) - <w, v_i>. A second request in a round is not solved again.
+        """Compute w_i = argmin_w f_i(w) - <w, v_i>, where v_i = (1-a) y_i + a z_i.
 
-        The solve starts from the client's last minimiser, or from the average for networks.
+        The solve starts from the client's last minimiser, or from the average for networks. A second request in a round
+        returns the same w_i.
         """
         state = self.state
         self._catch_up(committed, restarts)
@@ -367,7 +368,7 @@ class AccFedDCDClient(DualAscentClient):
         return self.reply(solved.iterations)
 
     def reply(self, iterations: int) -> Values:
-        """Return the reply with a bound on the minimiser's error, which the server's guard uses."""
+        """Return the reply with a bound on the minimiser's error, by which the server decides on restarts."""
         return {**super().reply(iterations), "error": self.state.error}
 
     def _error(self, solved: Solved) -> float:
@@ -381,7 +382,7 @@ class AccFedDCDClient(DualAscentClient):
     def shift_duals(
         self, center: Vector | None = None, y_center: Vector | None = None, z_center: Vector | None = None
     ) -> None:
-        """y_i = v_i - (w_i - center) / lambda_i; z_i = u_i - theta (w_i - center) / lambda_i.
+        """Set y_i = v_i - (w_i - center) / lambda_i and z_i = u_i - theta (w_i - center) / lambda_i.
 
         Each of two cohorts has its own center. For a client that was only in the other cohort, y_i = v_i or z_i = u_i.
         """

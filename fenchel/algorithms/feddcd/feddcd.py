@@ -138,7 +138,7 @@ class DualAscent(Algorithm):
     objective: Objective
     state: State
     also_reported: ClassVar[Mapping[str, Expected]] = {}
-    """Names of values in a reply beyond those common to both methods."""
+    """Schemas, by name, of the values that a subclass adds to a reply of ``minimize``."""
     figures: ClassVar[tuple[str, ...]] = ("spread", "solver_iterations", "minimised_objective", "dual_objective", "gap")
 
     def __init__(self, context: ServerContext) -> None:
@@ -165,7 +165,13 @@ class DualAscent(Algorithm):
         await self._take_in(self.fleet.all())
 
     async def admit(self, cohort: Cohort) -> None:
-        """Integrate late joiners with y_i = 0, so that the sum of the duals stays zero."""
+        """Integrate late joiners with y_i = 0, so that the sum of the duals stays zero.
+
+        Raises
+        ------
+        JoinRefusedError
+            If the objective of a late joiner is not supported.
+        """
         before = replace(self.state)
         try:
             await self._take_in(cohort)
@@ -243,7 +249,7 @@ class DualAscent(Algorithm):
             )
 
     def cohort_size(self) -> float:
-        """(Mean) number tau of clients in a round."""
+        """Return tau, the (mean) number of clients in a round."""
         clients, sampler = len(self.fleet.members), self.fleet.participation.sampler
         match sampler:
             case FixedSize() | Weighted():
@@ -257,11 +263,11 @@ class DualAscent(Algorithm):
         return float(clients)
 
     def constants(self) -> dict[str, float]:
-        """Return constants of all clients together that each client needs."""
+        """Return the constants, derived from those of all clients, that each client receives."""
         return {}
 
     def moment(self) -> dict[str, Any]:
-        """Return the values from which a client derives which rounds it missed; empty if the method needs none."""
+        """Return the values from which a client derives the rounds that it missed; empty if the method needs none."""
         return {}
 
     def weights(self) -> dict[str, float]:
@@ -273,7 +279,7 @@ class DualAscent(Algorithm):
         return {client: len(samples) * own / total for client, own in samples.items()}
 
     async def minimisers(self, cohort: Cohort, **values: Any) -> Reduced:
-        """Have a cohort solve its local problems; sum w_i / lambda_i as the replies arrive."""
+        """Have a cohort solve its local problems; return the sums of the replies with weights 1 / lambda_i."""
         returns: dict[str, Expected | Each[Expected]] = {
             "minimizer": self.model,
             "scale": float,
@@ -284,7 +290,10 @@ class DualAscent(Algorithm):
         return await cohort.reduce("minimize", returns=returns, weight="scale", dtype=np.float64, **values)
 
     def average(self, solved: Reduced) -> Vector:
-        """Return the lambda-weighted mean of the minimisers as it is sent: rounded, with the error carried over."""
+        """Return the mean of the minimisers with weights 1 / lambda_i, shape (d,), in the dtype of the model.
+
+        The rounding error is added to the next average.
+        """
         center, self.state.rounding = self._rounded(solved, self.state.rounding)
         return center
 
@@ -355,7 +364,7 @@ class FedDCD(DualAscent):
             )
 
     async def round(self, t: int) -> None:
-        """w_i = argmin f_i - <., y_i> on I_t; y_i -= eta (w_i - center) / lambda_i."""
+        """Have I_t compute w_i = argmin f_i - <., y_i>, and set y_i -= eta (w_i - center) / lambda_i."""
         self.state.figures = {}
         cohort = self.sample()
         # Local solves of a neural network start from the average; those of a convex objective start from the client's
@@ -426,7 +435,7 @@ class DualAscentClient(ClientAlgorithm):
 
     @property
     def step(self) -> float:
-        """Dual step 1 / lambda_i, or its replacement for a network."""
+        """Dual step 1 / lambda_i, or ``dual_step_size`` if the settings give it."""
         return self.settings.dual_step_size or self.scale
 
     def apart(self, center: Vector) -> Vector:
@@ -487,7 +496,7 @@ class FedDCDClient(DualAscentClient):
 
     @answers("minimize")
     def minimize(self, model: Vector | None = None) -> Values:
-        """w_i = argmin_w f_i(w) - <w, y_i>, starting from the last minimiser, or from the average for networks."""
+        """Compute w_i = argmin_w f_i(w) - <w, y_i> from the last minimiser, or from the average for networks."""
         state = self.state
         start = state.minimizer if model is None else model
         solved = self.solved_at(state.dual, start)
@@ -496,7 +505,7 @@ class FedDCDClient(DualAscentClient):
 
     @answers("shift_dual")
     def shift_dual(self, center: Vector) -> None:
-        """y_i -= eta (w_i - center) / lambda_i, where w_i is the minimiser as sent."""
+        """Set y_i -= eta (w_i - center) / lambda_i, where w_i is the minimiser as sent."""
         self.state.dual = self.state.dual - self.settings.step_size * self.step * self.apart(center)
 
     @answers("certify")

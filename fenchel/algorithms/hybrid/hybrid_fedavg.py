@@ -82,7 +82,7 @@ class HybridFedAvg(Algorithm):
         require_one_score(context.objective, context.settings.name)
 
     async def start(self) -> None:
-        """Collect M_k of all clients."""
+        """Collect M_k of all clients. Raise an error if a client has no features, or invalid positions."""
         all_clients = self.fleet.all()
         reported = await all_clients.ask(
             "tell_features", returns={"features": ArraySpec(np.int64, (None,))}, min_replies=len(all_clients)
@@ -135,7 +135,7 @@ def averaged_by_feature(model: Vector, parts: Iterable[tuple[Indices, Vector, fl
 
 
 class HybridFedAvgClient(ClientAlgorithm):
-    """Client half: stochastic gradient descent from the global model on its samples and features, without state."""
+    """Client half: stochastic gradient descent from the global model on the client's features, without state."""
 
     settings: LocalDescentSettings
     objective: LinearObjective

@@ -156,7 +156,7 @@ class DRDM(SampledByWeight):
             )
 
     def initial_state(self, model: Vector) -> State:
-        """Return H = 0, as the clients begin with h_i = 0."""
+        """Return the state with H = 0, as the clients begin with h_i = 0."""
         rows = len(self.fleet.members) if self.settings.correction == "lambda-table" else 0
         return self.State(
             **self.beginning(model), drift=np.zeros(model.shape), table=np.zeros((rows, model.size), model.dtype)
@@ -185,7 +185,7 @@ class DRDM(SampledByWeight):
 
     @property
     def _unsmooth(self) -> bool:
-        """Return whether the objective has no known smoothness for any data."""
+        """True if the objective has no known smoothness for any data."""
         return smoothness(self.objective) == math.inf
 
     async def start(self) -> None:
@@ -195,7 +195,7 @@ class DRDM(SampledByWeight):
         await super().start()
 
     async def _fit_regularization(self) -> None:
-        """Collect L of each client, and send all clients the mu for the largest."""
+        """Collect L of each client, and send all clients the mu for the largest, unless no client knows its L."""
         spec = NumberSpec(minimum=0, maximum=ABSURD, hint="the regularization follows from it, so it does not count")
         replies = await self.fleet.all().ask("smoothness", returns={"smoothness": spec})
         reported = {client: cast(float, reply["smoothness"]) for client, reply in replies.items()}
@@ -217,7 +217,7 @@ class DRDM(SampledByWeight):
         await self.fleet.all().tell("regularize", strength=mu)
 
     async def round(self, t: int) -> None:
-        """Phase A: train D^(s), update the model; phase B: collect losses of U^(s) at the snapshot, update lambda.
+        """Train D^(s) and update the model (phase A); update lambda by losses of U^(s) at the snapshot (phase B).
 
         With displacements Delta_i and Delta'_i of client i after tau and k' steps:
 
@@ -249,8 +249,8 @@ class DRDM(SampledByWeight):
         """Restrict H to the remaining clients; return whether clients were lost.
 
         With a table, lost clients drop out, as their lambda_i is 0. Otherwise their h_i are unknown, and H and every
-        h_i are reset to 0 (docs/specifications/drdm.md, section 2.7): an instruction that each client applies before it
-        trains again.
+        h_i are reset to 0 (docs/specifications/drdm.md, section 2.7). Each client applies the reset before it trains
+        again.
         """
         parted = await super().part_with_lost()
         if parted and self.settings.correction == "lambda-table":
@@ -272,7 +272,7 @@ class DRDM(SampledByWeight):
         return np.where(self.state.lost | (self.settings.correction == "none"), 0.0, 1 / self.clients)
 
     def current_drift(self) -> NDArray[np.float64]:
-        """Return H before the round, a new array of shape (d,), recomputed from a table, as lambda may have changed."""
+        """Return H before the round in a new array, shape (d,); a table's H depends on lambda and is recomputed."""
         drift = self.state.drift.copy()
         if self.settings.correction == "lambda-table":
             drift[:] = 0
@@ -289,13 +289,13 @@ class DRDM(SampledByWeight):
 
 
 class SampledClient(LocalTraining):
-    """Client half common to DRDM and DRFA, which reports losses."""
+    """Client half common to DRDM and DRFA: the reported loss, and the displacements of the local model."""
 
     settings: SampledByWeightSettings
 
     @answers("loss")
     def loss(self, model: Vector) -> Values:
-        """Algorithm 3: return the mean loss of a new mini-batch at the snapshot; the state does not change.
+        """Return the mean loss at the snapshot of a new mini-batch, or of the whole shard (Algorithm 3).
 
         The loss is without the regulariser, which is the same for all clients and should not affect lambda.
         """
@@ -306,7 +306,7 @@ class SampledClient(LocalTraining):
         return {"loss": self.objective.batch_loss(model, rows)}
 
     def displacements(self, change: Vector, snapshot_change: Vector, snapshot_step: int) -> Values:
-        """Return the reply. After the last step the two displacements are equal, and one is sent."""
+        """Return the reply. A snapshot after the last step has the displacement of the model, which is sent once."""
         if snapshot_step == self.settings.local_steps:
             return {"change": change}
         return {"change": change, "snapshot_change": snapshot_change}
@@ -354,7 +354,9 @@ class DRDMClient(SampledClient):
 
     @answers("train")
     def train(self, model: Vector, snapshot_step: int, scale: float = 1.0) -> Values:
-        """tau times w <- Pi_W(w - eta (omega grad l_i(w) + mu (h_i + w - wbar))); h_i <- h_i + w - wbar.
+        """Take tau steps w <- Pi_W(w - eta (omega grad l_i(w) + mu (h_i + w - wbar))); h_i <- h_i + w - wbar.
+
+        Return the displacements of w after tau and after k' steps.
 
         Parameters
         ----------
@@ -381,7 +383,7 @@ class DRDMClient(SampledClient):
 
     @answers("forget_drift")
     def forget_drift(self) -> None:
-        """h_i <- 0, on all clients, and H on the server, as the h_i of another client was lost.
+        """Reset h_i to 0. The server resets H and all h_i if it does not know the h_i of a lost client.
 
         Source: docs/specifications/drdm.md, section 2.7.
         """

@@ -30,7 +30,7 @@ class DRFA(SampledByWeight):
     settings: DRFASettings
 
     async def round(self, t: int) -> None:
-        """w <- mean of the local models of D^(s); update lambda with losses at the mean of their snapshots."""
+        """Set w to the mean of the local models of D^(s), and update lambda by losses at their mean snapshot."""
         await self.part_with_lost()
         w = self.model
         change, snapshot_change = await self.trained(t, w)
@@ -43,7 +43,7 @@ class DRFAClient(SampledClient):
 
     @answers("train")
     def train(self, model: Vector, snapshot_step: int) -> Values:
-        """tau times w <- Pi_W(w - eta grad l_k(w)); return the displacements after tau and after k' steps."""
+        """Take tau steps w <- Pi_W(w - eta grad l_k(w)); return the displacements after tau and after k' steps."""
         w, snapshot, eta = model.copy(), model, self.settings.step_size_at(self.round)
         for step, batch in enumerate(self.batches(), 1):
             w = onto(self.settings.constraint, w - eta * self.gradient(w, batch))

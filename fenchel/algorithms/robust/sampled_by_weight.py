@@ -112,8 +112,8 @@ class SampledByWeight(Robust):
     def _quiet_step(self, losses: NDArray[np.float64]) -> float:
         """Return gamma = 0.3 / (tau N l), where l is the mean of the initial losses, shape (m,).
 
-        As losses are not negative, no weight then changes by more than 0.3 in a step. With the median in place of the
-        mean it could, if the loss of one client is far above the others, and the weights would oscillate. Each loss is
+        If all clients report non-negative losses with this mean, a step changes no weight by more than 0.3. The median
+        has no such bound: if one client's loss were far above the others, the weights would oscillate. Each loss is
         capped at 1000 medians, so that a single absurd loss does not freeze the weights. Source:
         docs/specifications/drdm.md, section 6.2, E11.
         """
@@ -182,7 +182,7 @@ class SampledByWeight(Robust):
     async def trained(
         self, t: int, w: Vector, take: Callable[[str, Vector, Vector], None] = lambda *_: None, **values: Any
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Phase A: have D^(s) train from w; return mean_D(Delta_i) and mean_D(Delta'_i), each of shape (d,).
+        """Have D^(s) train from w (phase A); return mean_D(Delta_i) and mean_D(Delta'_i), each of shape (d,).
 
         Delta_i and Delta'_i are the displacements of client i after tau and after k' steps. A client drawn n_i times
         counts n_i times.
@@ -219,7 +219,7 @@ class SampledByWeight(Robust):
         return onto(self.settings.constraint, (w + displacement).astype(w.dtype, copy=False))
 
     async def dual_step(self, t: int, snapshot: Vector) -> None:
-        """Phase B: collect losses of U^(s) at the snapshot; lambda <- Pi(lambda + tau gamma v)."""
+        """Collect losses of U^(s) at the snapshot, and set lambda <- Pi(lambda + tau gamma v) (phase B)."""
         state, tau = self.state, self.settings.local_steps
         state.mean_weights += (state.weights - state.mean_weights) / t
         state.mean_snapshot += ((snapshot - state.mean_snapshot) / t).astype(snapshot.dtype)
@@ -262,12 +262,10 @@ class SampledByWeight(Robust):
         return {client: float(cast(float, reply["loss"])) for client, reply in replies.items()}
 
     def _loudness(self, loss: float, dual_step_size: float) -> float:
-        """Return tau gamma N l.
+        """Return tau gamma N l (docs/specifications/drdm.md, section 6.2, E11).
 
-        Above 1, if lambda is uniform and all losses are equal, one dual step sets the weight of every client outside
-        the loss cohort to zero.
-
-        Source: docs/specifications/drdm.md, section 6.2, E11.
+        If it is above 1, lambda is uniform and all losses are equal, one dual step sets the weight of every client
+        outside the loss cohort to zero.
         """
         return self.settings.local_steps * dual_step_size * self.clients * loss
 
@@ -288,6 +286,6 @@ class SampledByWeight(Robust):
             self.model = self.state.mean_snapshot.copy()
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the base class, and the entropy of the mean of lambda over rounds."""
+        """Return the metrics of the base class, and the largest entry and entropy of the mean of lambda over rounds."""
         mean = self.state.mean_weights
         return super().metrics() | {"largest_mean_weight": float(mean.max()), "mean_weights_entropy": entropy(mean)}

@@ -65,7 +65,7 @@ class ScaffPD(Robust):
         """Collect L_k and c_k at x; update lambda; have clients take local steps; x <- x + eta_g sum_k lambda_k du_k.
 
         Both phases go to the same clients. Sums are over the replies, with lambda renormalised on them. A client drawn
-        n_k times counts n_k times. If all clients are lost after the first phase, no step is taken.
+        n_k times counts n_k times. If all clients that answered the first phase are lost in it, no step is taken.
         """
         await self.part_with_lost()
         x = self.model
@@ -95,9 +95,9 @@ class ScaffPD(Robust):
         self.visited(answered)
 
     def dual_step(self, reported: Mapping[str, float]) -> None:
-        """lambda <- argmax over the simplex of <s, lambda> - psi(lambda) - ||lambda - lambda^r||^2 / (2 sigma).
+        """Set lambda to argmax over the simplex of <s, lambda> - psi(lambda) - ||lambda - lambda^r||^2 / (2 sigma).
 
-        s = (1 + theta) q^r - theta q^{r-1}, and psi(lambda) = (rho/2) ||lambda - 1/N||^2.
+        Here s = (1 + theta) q^r - theta q^{r-1}, and psi(lambda) = (rho/2) ||lambda - 1/N||^2.
 
         Parameters
         ----------
@@ -148,14 +148,14 @@ class ScaffPDClient(LocalTraining):
 
     @answers("gradient")
     def full_gradient(self, model: Vector) -> Values:
-        """Return the loss and the gradient of the whole shard at x^r."""
+        """Store x^r and the gradient of the whole shard there; return the gradient and the loss."""
         self.state.start = model.copy()
         self.state.gradient = self.objective.gradient(model)
         return {"loss": self.objective.loss(model), "gradient": self.state.gradient}
 
     @answers("train")
     def train(self, mean_gradient: Vector) -> Values:
-        """J times u <- u - eta (grad l_k(u) - c_k + cbar), from x^r; return the displacement.
+        """Take J steps u <- Pi_W(u - eta (grad l_k(u) - c_k + cbar)) from x^r; return the displacement u - x^r.
 
         Parameters
         ----------

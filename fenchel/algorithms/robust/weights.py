@@ -1,7 +1,8 @@
 """Base of DRDM, DRFA and SCAFF-PD, with a weight for each client.
 
 The weights lambda lie on the simplex and maximise ``sum_i lambda_i f_i(w)``, so they grow with the loss
-(docs/specifications/drdm.md, sections 1.1 and 2.3). They never leave the server.
+(docs/specifications/drdm.md, sections 1.1 and 2.3). The server keeps them. A client receives at most its own weight, as
+a factor on its gradients (``correction: lambda-scaled`` of DRDM).
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Robust(FixedFleet):
         }
 
     def places(self, clients: Iterable[str]) -> NDArray[np.int64]:
-        """Return the positions of clients in the vectors of the state."""
+        """Return the positions of clients in the vectors of the state, in the given order."""
         return np.array([self.place[client] for client in clients], np.int64)
 
     async def part_with_lost(self) -> bool:
@@ -115,9 +116,9 @@ class Robust(FixedFleet):
 
     @property
     def loss_expected(self) -> Expected:
-        """Return the schema of a loss. A client that reports another value fails in the phase.
+        """Schema of a reported loss. A client that reports another value fails in the phase.
 
-        With ``largest_loss`` any number is accepted and capped. Otherwise absurdly large values, and values below the
+        With ``largest_loss`` any number is accepted and clipped. Otherwise absurdly large values, and values below the
         lower bound of the objective, are rejected.
         """
         if self.settings.largest_loss is not None:
@@ -130,7 +131,7 @@ class Robust(FixedFleet):
         )
 
     def heard(self, reported: Mapping[str, float]) -> NDArray[np.float64]:
-        """Store the losses of some clients; return them, capped, in the order of client ids, shape (m,)."""
+        """Store the losses of m clients, clipped to [0, largest_loss]; return them in the given order, shape (m,)."""
         losses = np.array(list(reported.values()), np.float64)
         if self.settings.largest_loss is not None:
             losses = np.clip(losses, 0, self.settings.largest_loss)
@@ -143,7 +144,7 @@ class Robust(FixedFleet):
         self.state.unvisited[self.places(clients)] = 0
 
     def metrics(self) -> dict[str, float]:
-        """Return the entropy of the weights, and the longest absence of a remaining client."""
+        """Return statistics of the weights, the longest absence of a remaining client, and the largest loss."""
         state, left = self.state, ~self.state.lost
         return {
             "largest_weight": float(state.weights.max()),
