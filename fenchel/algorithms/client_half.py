@@ -70,7 +70,7 @@ def answers(phase: str) -> Callable[[Handler], Handler]:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientContext:
-    """Environment of a client half.
+    """Settings, data and keys that the runtime passes to a client half.
 
     Attributes
     ----------

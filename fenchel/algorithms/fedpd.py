@@ -87,7 +87,7 @@ class FedPD(Algorithm):
         await cohort.tell("begin", model=self.model)
 
     async def round(self, t: int) -> None:
-        """Have a cohort train. With probability 1 - p, set x to the mean of its z_i; otherwise, leave x unchanged."""
+        """Have a cohort train. With probability 1 - p, collect its z_i and set x to their mean."""
         known: dict[str, Any] = {"model": self.model} if self.state.agreed else {}
         cohort, share = self.sample(), mean_samples(self.fleet)
         self.state.agreed = self.talks(t)

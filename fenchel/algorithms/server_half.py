@@ -23,7 +23,7 @@ from fenchel.fleet.uplink import ReceivedVector, ServerUplink
 
 @dataclass(frozen=True, kw_only=True)
 class ServerContext:
-    """Environment of a server half.
+    """Clients, settings and initial model that the runtime passes to a server half.
 
     Attributes
     ----------

@@ -32,7 +32,7 @@ log = logging.getLogger("fenchel.server")
 
 
 class Staged(FixedFleet):
-    """Server half that runs the stages; a subclass defines a round of communication."""
+    """Base class of server halves that run in stages. A subclass defines a round of communication."""
 
     @dataclass
     class State(FixedFleet.State):
@@ -114,7 +114,7 @@ class Staged(FixedFleet):
 
     @property
     def point(self) -> Vector:
-        """u = (w, a, b, alpha), shape (n,); a new array."""
+        """Global point u = (w, a, b, alpha), shape (n,), in a new array."""
         return np.concatenate([self.state.model, self.state.auxiliary])
 
     @point.setter

@@ -372,7 +372,7 @@ class AccFedDCDClient(DualAscentClient):
         return {**super().reply(iterations), "error": self.state.error}
 
     def _error(self, solved: Solved) -> float:
-        """Bound ||w_i - w_i(v_i)||^2 by the remaining gradient; ABSURD if the solver or alpha_i give no bound."""
+        """Return a bound on ||w_i - w_i(v_i)||^2 from the final gradient, or ABSURD if there is none."""
         alpha = self.objective.strong_convexity
         if not (alpha > 0 and math.isfinite(solved.gradient_norm)):
             return ABSURD

@@ -105,7 +105,7 @@ _ROUNDING = 64  # bound on the rounding error of a difference of sums, in units 
 
 
 class DualAscent(Algorithm):
-    """Server half common to FedDCD and AccFedDCD: constants, averages, the certificate."""
+    """Server half common to FedDCD and AccFedDCD: constants, averages, the certificate of the duality gap."""
 
     @dataclass
     class State(Algorithm.State):
@@ -267,7 +267,7 @@ class DualAscent(Algorithm):
         return {}
 
     def moment(self) -> dict[str, Any]:
-        """Return the values from which a client derives the rounds that it missed; empty if the method needs none."""
+        """Return the values from which a client derives the rounds that it missed. The default is none."""
         return {}
 
     def weights(self) -> dict[str, float]:
@@ -386,7 +386,7 @@ _EXACTLY = Stopping(accuracy=1e-30)  # stopping criterion that only rounding err
 
 
 class DualAscentClient(ClientAlgorithm):
-    """Client half common to FedDCD and AccFedDCD: constants, the local solve, the certificate."""
+    """Client half common to FedDCD and AccFedDCD: constants, the local solve, the certificate of the duality gap."""
 
     settings: DualAscentSettings
 

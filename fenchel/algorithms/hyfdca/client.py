@@ -1,7 +1,8 @@
 """HyFDCA, client half.
 
 Overman, Blum, Klabjan, "A Primal-Dual Algorithm for Hybrid Federated Learning", arXiv:2210.08106v3. Numbers of
-algorithms are those of the paper. docs/algorithms/hyfdca.md lists the corrections.
+algorithms are those of the paper. docs/algorithms/hyfdca.md lists the corrections. ``what_k`` is the paper's w_k with a
+hat: the contribution of client k to the model, before the division by lambda N.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _CURVATURE_TERMS = 2  # w^T v and ||v||^2
 
 
 class HyFDCAClient(HyFDCASetupClient):
-    """Client half, which holds some features of some samples, and sees values of its samples only."""
+    """Client half of HyFDCA, for a client that holds some features of some samples."""
 
     # Algorithm 1
 
@@ -137,7 +138,7 @@ class HyFDCAClient(HyFDCASetupClient):
 
     @answers("catch_up")
     def catch_up(self, change: Vector | Ciphertexts, step_size: float) -> Values:
-        """Apply a step that this client has missed."""
+        """Apply a step that this client has missed, and send the client's contribution."""
         delta = self._samples_in("dual").open(change)
         self.state.dual = self._stepped(self.state.dual, delta, step_size)
         return self._contribution(self.state.dual)

@@ -43,7 +43,7 @@ _UNIT_NORM = 1 + 2e-5  # bound on the squared norm of normalised rows, with the 
 
 
 class HyFDCASetupClient(ClientAlgorithm):
-    """Client half before the first round; a subclass implements the rounds."""
+    """Base class of HyFDCA's client half, with the setup before the first round."""
 
     settings: HyFDCASettings
 

@@ -3,7 +3,8 @@
 Overman, Blum, Klabjan, "A Primal-Dual Algorithm for Hybrid Federated Learning", arXiv:2210.08106v3. Numbers of
 algorithms and steps are those of the paper. docs/algorithms/hyfdca.md lists the corrections. Dual variables and inner
 products are encrypted, and the server process cannot decrypt them. With ``privacy: none`` the same code computes with
-numbers.
+numbers. ``what_k`` is the paper's w_k with a hat: the contribution of client k to the model, before the division by
+lambda N.
 """
 
 from __future__ import annotations
@@ -312,7 +313,7 @@ class HyFDCA(HyFDCASetup):
     # End of the run
 
     async def finish(self) -> None:
-        """Update all clients, so that w_0 = A alpha_0; measure the final model and disclose it.
+        """Update all clients, so that w_0 = A alpha_0, and measure the final model. Disclose it if it is encrypted.
 
         Source: docs/specifications/hyfdca.md, section 5.1, E17.
         """

@@ -47,7 +47,7 @@ _LARGEST_TARGET_BITS = 128
 
 
 class HyFDCASetup(Algorithm):
-    """Server half before the first round; a subclass implements the rounds."""
+    """Base class of HyFDCA's server half, with the setup before the first round."""
 
     @dataclass
     class State(Algorithm.State):
@@ -68,7 +68,7 @@ class HyFDCASetup(Algorithm):
         scores
             Last inner products enc(ip_k) of each client (cache of Algorithm 2).
         contributions
-            Last what_k of each client (cache of Algorithm 4), numbers or ciphertexts.
+            Last contribution what_k of each client (cache of Algorithm 4), numbers or ciphertexts.
         synced
             Clients that took part in the last aggregation. All others are "returning" in their next round.
         missed

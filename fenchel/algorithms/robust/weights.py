@@ -131,7 +131,7 @@ class Robust(FixedFleet):
         )
 
     def heard(self, reported: Mapping[str, float]) -> NDArray[np.float64]:
-        """Store the losses of m clients, clipped to [0, largest_loss]; return them in the given order, shape (m,)."""
+        """Store losses of m clients, clipped if ``largest_loss`` is set. Return them in the given order, shape (m,)."""
         losses = np.array(list(reported.values()), np.float64)
         if self.settings.largest_loss is not None:
             losses = np.clip(losses, 0, self.settings.largest_loss)
