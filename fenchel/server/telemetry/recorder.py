@@ -102,7 +102,7 @@ class Recorder:
         started
             Start of the round, in seconds of the performance counter.
         seconds, evaluation_seconds
-            Durations of the round and of the evaluation after it.
+            Durations of the round and of the evaluation after it, in seconds.
         """
         now, saved = time.time(), self._saved
         self._saved = math.nan, math.nan
@@ -161,7 +161,7 @@ class Recorder:
         return row
 
     def saved(self, seconds: float) -> None:
-        """Record a checkpoint that was finished just now, in the row of the current round."""
+        """Record a checkpoint that was finished just now, after ``seconds``, in the row of the current round."""
         self._saved = time.time() - seconds, seconds
 
     def calls(self, calls: Sequence[Call]) -> None:
