@@ -288,8 +288,8 @@ class Coordinator:
     async def _end(self, rounds: Rounds | None, seconds: float, reason: str, told: str | None) -> Summary:
         """End the run: send farewells to the clients, and write the summary.
 
-        ``reason`` is empty if the run is complete. ``told`` is the reason for the clients, without paths of the
-        server's files. If it is ``None``, clients receive no farewell, as if the server had been killed.
+        ``reason`` is empty if the run is complete. The last argument is the reason for the clients, without paths of
+        the server's files. If it is ``None``, they receive no farewell, as if the server had been killed.
         """
         done = 0 if rounds is None else rounds.done
         figures = {} if rounds is None else {k: v for k, v in rounds.figures.items() if not math.isnan(v)}

@@ -27,7 +27,7 @@ class OngoingRun(Protocol):
 
     @property
     def folder(self) -> RunFolder:
-        """Run folder. Its ``id`` identifies the run, its ``path`` is where an observer may write files."""
+        """Run folder, with the run's ``id`` and the ``path`` of the folder, in which an observer may write files."""
 
     @property
     def admission(self) -> Admission:
