@@ -42,7 +42,7 @@ class Collector(Protocol):
         ...
 
     def take_due(self) -> None:
-        """Process the reply that is due, and release its memory."""
+        """Process the reply that is due. The caller may then free its memory."""
         ...
 
 

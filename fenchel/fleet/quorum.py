@@ -26,7 +26,7 @@ class Shortfall:
     phase, round
         Name of the phase and number of its round.
     answered, asked, needed
-        Numbers of clients: with a reply that counts, asked, and required (the quorum).
+        Numbers of clients whose replies count, that were asked, and that are required (the quorum).
     setting
         Origin of the quorum: a settings key, or the algorithm.
     missing

@@ -86,7 +86,7 @@ class WeightedSum:
         self._coverage: Array | None = None
 
     def add(self, array: Array, weight: float = 1.0) -> None:
-        """Add a dense term. The array must not change until another term is added or the result is read."""
+        """Add a dense term. The array must not change while it is the only term, because the sum may refer to it."""
         if self._coverage is not None:
             self.add_entries(slice(None), array, array.shape, weight)
             return

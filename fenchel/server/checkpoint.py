@@ -62,7 +62,7 @@ class Checkpoint:
     round
         Number of the last completed round; 0: the algorithm has been set up.
     epoch
-        Number of times that the run has been resumed.
+        Epoch of the sequence numbers: 0 for a new run, and higher after each resume.
     values
         State of the algorithm (:func:`fenchel.common.storage.state.freeze`), and bodies of unconfirmed promises.
     members

@@ -62,7 +62,7 @@ class Rounds:
     privacy_budget
         Privacy budget under differential privacy, otherwise ``None``.
     epoch
-        Number of times that the run has been resumed.
+        Epoch of the sequence numbers: 0 for a new run, and higher after each resume.
     ended
         Reason if the run ended as completed before its last round, otherwise empty.
     figures

@@ -85,7 +85,7 @@ class Saving:
     members
         Client records of the run, by id.
     epoch
-        Number of times that the run has been resumed.
+        Epoch of the sequence numbers: 0 for a new run, and higher after each resume.
     prepare
         Function that writes the tables before each checkpoint, so that they never lag behind it.
     took

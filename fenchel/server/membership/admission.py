@@ -51,7 +51,7 @@ class Admission:
     resume
         Checkpoint that the run is resumed from; ``None``: a new run.
     epoch
-        Number of times that the run has been resumed.
+        Epoch of the sequence numbers: 0 for a new run, and higher after each resume.
     disclosures
         Disclosure record of the run.
     environments

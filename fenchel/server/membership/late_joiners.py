@@ -44,7 +44,8 @@ class LateJoiners:
     Parameters
     ----------
     epoch
-        Number of times that the run has been resumed, which determines the first sequence numbers of late joiners.
+        Epoch of the sequence numbers, which determines the first ones of late joiners: 0 for a new run, and higher
+        after each resume.
     """
 
     def __init__(self, epoch: int) -> None:
