@@ -7,9 +7,9 @@ The area under the ROC curve (AUC) is not a sum over samples. If the settings as
 their scores, from which the AUC of all samples is known up to an error. :mod:`fenchel.common.objectives.score_groups`
 describes what histograms disclose about single scores.
 
-If features are split, each score is a sum over clients. So no client can evaluate the model, and the server would have
-to see the score of each sample. The server then computes the training objective only if it can load the data set
-itself, which makes the run a simulation.
+If features are split, each score is a sum over clients. So no client can evaluate the model, and the server could do so
+only if it saw the score of each sample. The server then computes the training objective only if it can load the data
+set itself, which makes the run a simulation.
 """
 
 from __future__ import annotations
