@@ -1,4 +1,4 @@
-"""The failure detector of a client, which decides if phases wait for the client and if cohorts include it.
+"""The failure detector of a client, which decides whether phases wait for the client and cohorts include it.
 
 Its threshold is ``participation.patience``. The decision to wait depends on the clock and on the deadlines that the
 client has missed lately. Draws must be repeatable, so they depend on the recorded rounds alone, and never on open
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 log = logging.getLogger("fenchel.server")
 
 ALL_PHASES = ""
-"""Key for all phases together, as a disconnected client misses the deadlines of all phases."""
+"""Key for all phases together, because a disconnected client misses the deadlines of all phases."""
 CHRONIC = "*"
-"""Key for a client that misses deadlines again and again, with replies in time in between, whatever the phase."""
+"""Key for a client that repeatedly misses deadlines, in any phase, with replies in time in between."""
 
 _CHANCES_SHARE = 0.05
 _PAUSE_SHARE = 0.25
@@ -45,9 +45,9 @@ class Absence:
     def after(self, t: int, patience: int | None) -> Absence:
         """Return the absence after one more missed round ``t``.
 
-        After ``patience`` missed rounds the client is left out for a quarter of its absence so far, at least one
+        After ``patience`` missed rounds, the client is left out for a quarter of its absence so far, at least one
         round, and then gets a trial. So a client that never returns takes the place of another ever more rarely. A
-        client that returns waits for at most a quarter of its absence.
+        client that returns waits for at most a quarter of its absence, or one round.
 
         Parameters
         ----------
@@ -66,11 +66,12 @@ class Absence:
 class Availability:
     """Failure detector of one client.
 
-    Missed deadlines are counted per phase and over all phases, as a client that is slow in one phase may be fast in
-    another. A client with ``patience`` misses in a row is suspected, and phases do not wait for it. It is trusted again
-    after a reply in time or after a reconnect. A reconnect counts once until the next reply in time, because a client
-    could otherwise reconnect before every deadline. A suspected client also gets trials, which take at most a twentieth
-    of the time, as it may have recovered and only be slower than the others.
+    Missed deadlines are counted per phase and over all phases, because a client that is slow in one phase may be fast
+    in another. A client with ``patience`` misses in a row is suspected, and phases do not wait for it. It is trusted
+    again after a reply in time or after a reconnect. A reconnect counts once until the next reply in time, because a
+    client could otherwise reconnect before every deadline. At times, a phase waits for a suspected client as a trial,
+    because the client may have recovered and only be slower than the others. Trials take at most a twentieth of the
+    time.
 
     A client that stalls now and then never misses many deadlines in a row, but costs a deadline each time. So all
     misses are counted, too, until the client has gone without a miss for twenty times its last deadline. At three times
@@ -147,7 +148,7 @@ class Availability:
         return news
 
     def record_reply(self, phase: str) -> bool:
-        """Record a reply in time; return True if the reply ends the suspicion, so that the phase waits again."""
+        """Record a reply in time. Return True if it ends the suspicion, so that the phase waits again."""
         was = self._is_suspected(phase)
         often = CHRONIC in self.suspected and not self._has_mended(time.monotonic())
         for which in (ALL_PHASES, phase) if often else (ALL_PHASES, phase, CHRONIC):
@@ -160,7 +161,7 @@ class Availability:
         self._trusted.discard(which)
 
     def returned(self, stream: int) -> bool:
-        """Record the number of the client's stream. A new number ends suspicions; return True if it ended any."""
+        """Record the number of the client's stream, and return True if a reconnect has ended a suspicion."""
         if stream == self.stream:
             return False
         self.stream = stream
@@ -176,7 +177,7 @@ class Availability:
         self.absence = Absence()
 
     def missed_round(self, t: int, patience: int | None) -> bool:
-        """Record a round in which the client did not answer; return True if the count has just reached ``patience``.
+        """Record a round in which the client did not answer. Return True if the count has just reached ``patience``.
 
         Parameters
         ----------
@@ -189,7 +190,7 @@ class Availability:
         return self.absence.missed == patience
 
     def drawn(self, t: int) -> bool:
-        """Return True if the client is drawn like others in round ``t``, False if it only fills places left over."""
+        """Return True if the client is drawn like others in round ``t``, False if it gets only places left over."""
         return t >= self.absence.back
 
     def awaited(self, phase: str) -> bool:
@@ -200,5 +201,5 @@ class Availability:
         return not self.suspected.isdisjoint({ALL_PHASES, CHRONIC, phase})
 
     def _has_mended(self, now: float) -> bool:
-        """Return True if the client has gone without a miss for long enough, counted from its trial if suspected."""
+        """Return True if the client has gone without a miss for long enough, counted from its trial if chronic."""
         return now >= self._chance_from + (self._spell if CHRONIC in self.suspected else 0.0)

@@ -20,7 +20,7 @@ Outcome = Literal["counted", "late", "failed", "unanswered", "promised", "confir
 
 
 class ReplySink(Protocol):
-    """Interface of a request for the calls that belong to it, implemented in ``fenchel/fleet/request.py``.
+    """Interface of the request to which a call belongs, implemented in ``fenchel/fleet/request.py``.
 
     Attributes
     ----------
@@ -72,16 +72,16 @@ class Call:
     """An instruction to one client, with its outcome, times and sizes.
 
     Attributes ending in ``_ns`` are stamps of this process's performance counter in nanoseconds; 0: not yet.
-    ``queued_unix_ns`` is a Unix time. Three attributes are durations:
-    ``held_ns``, while the reply waited on the wire for memory, and ``away_ns`` and ``broken_ns``, while the client had
-    no stream open, before and after the first byte was sent.
+    ``queued_unix_ns`` is a Unix time. Three attributes are durations. ``held_ns``: the reply waited on the wire for
+    memory. ``away_ns``: the client had no stream open before the first byte was sent. ``broken_ns``: the client had no
+    stream open after that.
 
     Attributes
     ----------
     base
         Sequence number of the client's last instruction whose effect counted when this one was queued.
     first_sent_ns
-        Stamp of the first byte of the first transmission, also if the instruction was sent again.
+        Stamp of the beginning of the first transmission, also if the instruction was sent again.
     taken_ns
         Stamp of the moment when the reply had been checked and passed to the collector.
     interrupted
@@ -93,7 +93,7 @@ class Call:
     wire_down, wire_up
         Bytes of all frames sent and received, repeated transmissions included.
     timing
-        Times that the client reported with its reply.
+        Times that the client reported with its reply; ``None`` without a reply.
     offset
         Estimated offset of the two clocks when the reply arrived; ``None``: unknown.
     serialisation
@@ -224,7 +224,7 @@ class Call:
         self.recorded = True
 
     def let_go(self) -> None:
-        """Release the arrays of the instruction, as the call itself is kept until the end of the round."""
+        """Release the arrays of the instruction, because the call itself is kept until the end of the round."""
         self.body = None
 
     def count_disconnected_time(self, since_ns: int) -> None:
@@ -245,8 +245,8 @@ class Call:
         Parameters
         ----------
         reach
-            Low-water mark of the client. The base of an unconfirmed promise may lie below the mark, as a checkpoint
-            already counts the promise. The smaller of mark and base is sent.
+            Low-water mark of the client. The base of an unconfirmed promise may lie below the mark if checkpoints
+            already count the promise. Therefore the smaller of mark and base is sent.
         """
         return pb.Instruction(
             phase=self.phase,

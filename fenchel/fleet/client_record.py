@@ -50,7 +50,7 @@ class ClientRecord:
     next_sequence
         Sequence number of the next instruction.
     lost
-        Reason for which the client is out of the run; ``None``: it is not.
+        Reason why the client is out of the run; ``None``: it is not.
     spent
         The client's statement that its privacy budget is used up; ``None``: it is not. The client receives no more
         requests in this run.
@@ -64,7 +64,7 @@ class ClientRecord:
         Time of the last connection or disconnection, in seconds since 1970.
     queue
         Queue of the open stream; ``None`` while the client is disconnected. It holds sequence numbers rather than
-        instructions, so that an instruction that is settled before it was sent takes no memory.
+        instructions, so that instructions that are settled before they were sent take no memory.
     farewell
         Message that ends the client's participation; ``None``: not sent yet.
     serving
@@ -181,7 +181,22 @@ class ClientRecord:
     ) -> Call:
         """Queue an instruction for the client, and return its call.
 
-        A ``tell`` counts at once, and an ``ask`` after :meth:`count`.
+        The effect of a ``tell`` counts at once, that of an ``ask`` after :meth:`count`.
+
+        Parameters
+        ----------
+        phase
+            Name of the phase.
+        t
+            Number of the round.
+        kind
+            Kind of the instruction.
+        body
+            Encoded values.
+        request
+            Request that the reply belongs to; ``None`` for a ``tell``.
+        traceparent
+            W3C trace context; empty without tracing.
 
         Raises
         ------
@@ -232,7 +247,7 @@ class ClientRecord:
             self._kept(self.pending_tells())
 
     def resolve(self, call: Call) -> None:
-        """Settle an instruction, which is not sent again, and release its memory."""
+        """Settle an instruction, so that it is not sent again, and release its memory."""
         if self.outstanding.pop(call.sequence, None) is not None:
             if self.queue is None:
                 call.count_disconnected_time(self._left_ns)
@@ -247,7 +262,7 @@ class ClientRecord:
         return (call for call in self.outstanding.values() if call.kind == pb.TELL)
 
     def can_restore(self, hello: pb.Hello) -> bool:
-        """Return True if a client with this ``Hello`` can restore the state that the run counts on."""
+        """Return True if a client with this ``Hello`` can restore the state from which the run continues."""
         if hello.stateless:
             return True
         kept = {0, *hello.snapshots}
@@ -288,7 +303,7 @@ class ClientRecord:
         self.say_farewell(pb.Farewell(reason=f"this client is out of the run: {reason}"))
 
     def mark_spent(self, reason: str) -> None:
-        """Exclude the client from requests, as its privacy budget is used up. It stays connected until the run ends."""
+        """Exclude the client from requests, because its privacy budget is used up. It stays connected."""
         if self.spent is None:
             log.warning("client %s has spent its privacy budget; it receives no more requests in this run", self.name)
         self.spent = reason

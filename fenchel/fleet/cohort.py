@@ -164,7 +164,7 @@ class Reduced(SumCollector):
     cohort : Cohort
         Clients that replied.
     weight : float
-        Sum of the weights of the replies, or their number if no weight was named.
+        Sum of the weights of the replies, or their number if the request named no weight.
     """
 
     cohort: Cohort
@@ -426,8 +426,8 @@ class Cohort:
     async def tell(self, phase: str, **values: Value | Each[Value]) -> None:
         """Queue an instruction, which each client of the cohort applies before later requests, even after a restart.
 
-        The call returns at once. The handler of the phase returns nothing. A client whose queue has reached
-        ``network.promised_bytes`` is lost.
+        The call returns at once. The handler of the phase returns nothing. A client whose unconfirmed instructions have
+        reached ``network.promised_bytes`` is lost.
 
         Parameters
         ----------
@@ -442,6 +442,8 @@ class Cohort:
             If a value cannot be sent, because its type or dtype is not supported.
         KeyError
             If a :class:`fenchel.Each` has no value for a client of the cohort.
+        RuntimeError
+            If an earlier request to one of the clients is still open.
         """
         self.fleet.tell(phase, self.clients, values)
 

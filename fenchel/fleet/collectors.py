@@ -1,4 +1,4 @@
-"""Collectors of the replies to one request, which keep all replies or process each in the order of client ids."""
+"""Collectors of the replies to one request. They keep all replies, or process each in the order of client ids."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Collector(Protocol):
         ...
 
     def take_due(self) -> None:
-        """Process the reply that is due. Its memory is free after that."""
+        """Process the reply that is due. The caller may then free its memory."""
         ...
 
 
@@ -97,7 +97,7 @@ class OrderedCollector(ABC):
 
     def __init__(self, order: Sequence[str], buffer_bytes: int) -> None:
         self.buffer_bytes: int | None = buffer_bytes
-        self._left = OrderedDict.fromkeys(order)  # clients with replies that are not yet taken
+        self._left = OrderedDict.fromkeys(order)  # clients whose replies have not been taken yet, in order
         self._ready: dict[str, dict[str, Value]] = {}
 
     @property

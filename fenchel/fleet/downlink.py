@@ -1,6 +1,6 @@
 """The server's side of the compressed downlink: models with fewer coordinates or fewer bits.
 
-The server continues from the compressed model, so that the server and all clients compute with the same one
+The server continues from the compressed model, so that the server and all clients compute with the same model
 (docs/specifications/fedpdm.md, section 2.1, rule 1).
 """
 
@@ -20,7 +20,7 @@ from fenchel.common.wire.values import SparseVector
 
 @dataclass(frozen=True)
 class ServerDownlink:
-    """The server's side of the downlink.
+    """Compression of the models that the server sends.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class ServerDownlink:
         return remaining
 
     def wire(self, model: Vector, t: int) -> Vector | SparseVector:
-        """Return the value to send in round ``t`` for a model that :meth:`kept` returned for the same round."""
+        """Return the message value for a model, which must be a result of :meth:`kept` for the same round ``t``."""
         sparsifier = self.settings.sparsify
         dtype = self.settings.dtype or model.dtype
         if sparsifier is None:

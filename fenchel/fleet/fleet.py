@@ -57,8 +57,8 @@ class Fleet:
     memory_budget : MemoryBudget
         Limit of the memory that replies take.
     traced : callable
-        Function of a phase and its round that returns the trace context of the phase's instructions. Default: empty
-        context.
+        Function of a phase and its round that returns the W3C trace context of the phase's instructions. Default: an
+        empty context.
     meanwhile : callable
         Function without arguments that is called after a request was sent and before its replies are awaited. Default:
         no effect.
@@ -109,7 +109,7 @@ class Fleet:
 
     @property
     def is_short(self) -> bool:
-        """True if the next phase will wait, because too few clients are connected for the largest quorum."""
+        """True if a phase may have to wait, because fewer clients are connected than the largest quorum requires."""
         if self.participation.on_shortage == "stop":
             return False
         present = self.present
@@ -186,7 +186,7 @@ class Fleet:
     ) -> Cohort:
         """Draw a cohort for this round.
 
-        The draw depends on the run's seed, the round and ``draw_name``, and on clients that are lost or were absent
+        The draw depends on the run's seed, the round, ``draw_name``, and the clients that are lost or have been absent
         for long.
 
         Parameters
@@ -319,7 +319,7 @@ class Fleet:
         return list(answered)
 
     def _lacks(self, request: Request, shortfall: Shortfall, tell: bool) -> None:
-        """Record that a request waits for its quorum; raise an error if a lost client stops the run."""
+        """Record that a request waits for its quorum. Raise ``LostStateError`` if a lost client stops the run."""
         self.check_lost()
         self.shortfalls.note(request, shortfall, log=tell)
 
@@ -337,7 +337,7 @@ class Fleet:
 
         Raises
         ------
-        PayloadError, KeyError
+        PayloadError, KeyError, RuntimeError
             See :meth:`fenchel.Cohort.tell`.
         """
         trace = self.traced(phase, self.round)
@@ -350,7 +350,7 @@ class Fleet:
                 self.calls.append(member.post(phase, self.round, pb.TELL, body, traceparent=trace))
 
     async def kept_promises(self, patience: float) -> None:
-        """Wait until all connected clients have confirmed their instructions, or the time is up.
+        """Wait until all connected clients have confirmed their instructions, or the time has passed.
 
         Parameters
         ----------

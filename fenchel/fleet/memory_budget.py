@@ -25,7 +25,7 @@ _SMALL_BYTES = 1 << 20  # largest size in bytes of a reply that phases with a fi
 
 @dataclass(frozen=True)
 class Size:
-    """Bounds on the size of a reply's body in bytes. A ``most`` of ``None`` stands for the limit on all messages."""
+    """Bounds on the size of a reply's body in bytes. If ``most`` is ``None``, the limit on all messages applies."""
 
     least: int
     most: int | None
@@ -48,7 +48,7 @@ class Reservation:
     memory_budget
         Budget of the run.
     sizes
-        Bounds on the bytes of each reply, by client, in the order in which replies are taken.
+        Bounds on the bytes of each reply, by client id, in the order in which replies are taken.
     wanted
         Largest number of bytes that the phase holds at once.
     buffer
@@ -56,6 +56,11 @@ class Reservation:
         the last has arrived.
     allowed
         Largest size of each client's reply in bytes, by client id, if the budget leaves less than the schema permits.
+
+    Attributes
+    ----------
+    held
+        Number of bytes that replies have claimed.
     """
 
     def __init__(
@@ -94,7 +99,7 @@ class Reservation:
         self._memory_budget.grant()  # grant in any case: memory reserved for this phase is now free
 
     def check(self, client: str, size: int) -> None:
-        """Refuse a reply of ``size`` bytes that can never fit.
+        """Check that a reply of ``size`` bytes can fit.
 
         Raises
         ------
@@ -218,7 +223,7 @@ class MemoryBudget:
         phase
             Name of the phase, for messages.
         sizes
-            Bounds on the bytes of each reply, by client.
+            Bounds on the bytes of each reply, by client id, in the order in which replies are taken.
         buffer
             Number of bytes for replies that arrive before their turn; ``None``: all replies are held until the last has
             arrived.

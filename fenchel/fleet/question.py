@@ -66,7 +66,7 @@ class Question:
         return {name: "clear" if spec is None else spec_of(spec).form for name, spec in specs.items()}
 
     def sizes(self, clients: Iterable[str]) -> dict[str, Size]:
-        """Return bounds on the bytes of each client's reply."""
+        """Return bounds on the bytes of each client's reply, by client id."""
         if self._shared_returns is None:
             return {client: Size.of(for_client(self.returns, client)) for client in clients}
         return dict.fromkeys(clients, Size.of(self._shared_returns))
@@ -111,7 +111,7 @@ class Questioner(Protocol):
 
         Raises
         ------
-        TooFewRepliesError, LostStateError, SettingsError, RuntimeError
+        TooFewRepliesError, LostStateError, SettingsError, PayloadError, KeyError, RuntimeError
             See :meth:`fenchel.fleet.cohort.Cohort.ask`.
         """
         ...
@@ -124,7 +124,7 @@ class Questioner(Protocol):
 def bodies(clients: Iterable[str], values: Mapping[str, Value | Each[Value]]) -> Iterator[tuple[str, Body]]:
     """Yield each client id with the body of its instruction. A body that is the same for all clients is encoded once.
 
-    A ``KeyError`` for a client without a value is raised before the first body, so that no instruction has been sent.
+    If a client has no value, a ``KeyError`` is raised before the first body, so that no instruction has been sent.
     """
     if each := {name: value.values for name, value in values.items() if isinstance(value, Each)}:
         clients = tuple(clients)

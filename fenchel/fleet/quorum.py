@@ -26,7 +26,7 @@ class Shortfall:
     phase, round
         Name of the phase and number of its round.
     answered, asked, needed
-        Numbers of clients: those whose replies count, those asked, and the quorum.
+        Numbers of clients whose replies count, that were asked, and that are required (the quorum).
     setting
         Origin of the quorum: a settings key, or the algorithm.
     missing
@@ -103,8 +103,8 @@ class Shortfalls:
         Parameters
         ----------
         waits
-            Function of one line on what the run waits for, called after each change. The line is empty when the run
-            goes on.
+            Function that is called after each change with the reason for the wait, in one line; empty when the run goes
+            on.
         secure
             Function that saves the run before the warning is logged, and returns the number of the last round saved.
         """
@@ -148,7 +148,7 @@ def nobody_left(t: int, clients: int, exhausted: str = "") -> RunStoppedError:
     clients
         Number of clients that the run had.
     exhausted
-        Number of clients without privacy budget, as a sentence; empty if all clients are lost.
+        Sentence with the number of clients without privacy budget; empty if all clients are lost.
     """
     if exhausted:
         return RunStoppedError(
@@ -166,6 +166,9 @@ def nobody_left(t: int, clients: int, exhausted: str = "") -> RunStoppedError:
 
 def quorum(participation: Participation, phase: str, wanted: int | None, needed: int | None) -> tuple[int, str]:
     """Return the quorum of a phase, and its origin for messages.
+
+    The algorithm's quorum takes precedence over ``participation.min_replies``, and the phase's settings can only raise
+    it.
 
     Parameters
     ----------

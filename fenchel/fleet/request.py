@@ -1,4 +1,4 @@
-"""An open request of one phase: the clients addressed, the replies received and the clients still awaited."""
+"""Open request of one phase: the clients addressed, the replies received and the clients still awaited."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("fenchel.server")
 
 
 def _check_nothing(client: str, values: Mapping[str, Value], finite: bool) -> None:
-    """Accept any values, in place of the check of a finished request, to which no further reply counts."""
+    """Accept any values. This replaces the check of an ended request, for which no further reply counts."""
 
 
 def take_all_due(collector: Collector, room: Reservation) -> None:
@@ -139,7 +139,7 @@ class Request:
             self._wake()
 
     def interrupted(self, client: str) -> None:
-        """Register that the client's stream broke while its reply was arriving; after the deadline, drop the client."""
+        """Register that the client's stream broke while its reply arrived. After the deadline, stop waiting for it."""
         if self._state.interrupted(client):
             self._settle(client)
         self._wake()
@@ -167,7 +167,7 @@ class Request:
         )
 
     def fail(self, call: Call, reason: str, *, diverged: bool = False) -> None:
-        """Log the failure of a client, and stop waiting for it; ``diverged`` marks values that are not finite."""
+        """Log the failure of a client, and stop waiting for it. ``diverged`` marks values that are not finite."""
         reason = plain(reason)
         log.warning(
             "round %d, phase %r: client %s failed: %s (its reply does not count)",
@@ -198,7 +198,10 @@ class Request:
         take_all_due(self._collector, self.room)
 
     async def finish(self, min_replies: int, setting: str = "participation.min_replies") -> Sequence[str]:
-        """Wait until all clients have answered, or the deadline has passed and the quorum is reached.
+        """Wait for the replies, and end the request.
+
+        The wait ends when all clients have answered, or at the deadline. Replies that are arriving then get a second
+        deadline. With ``lacks``, the request waits for its quorum beyond the deadline.
 
         Parameters
         ----------
@@ -271,7 +274,7 @@ class Request:
             self._leave(client)
 
     def _leave(self, client: str) -> None:
-        """Close the call of a client, and keep it among the overdue ones, so that its reply is recognised as late."""
+        """Close the call of a client, and keep it as overdue, so that a later reply is recognised."""
         member, call = self._asked[client]
         member.overdue[call.sequence] = call
         self._settle(client)
@@ -308,7 +311,7 @@ class Request:
         self._collector, self.check = GatherCollector(), _check_nothing
 
     def _too_few(self, asked: int, setting: str) -> str:
-        """Return the message of the error: clients did not answer, or their replies were rejected."""
+        """Return the error message for a missing quorum: clients did not answer, or their replies were rejected."""
         answered, needed, failures = len(self._state.answered), self._state.needed, self.failures
         heard = answered + len(self._refused)
         remedy = "remove the cause, and continue with --resume"

@@ -1,4 +1,4 @@
-"""State machine of a request, without a clock of its own: replies received and awaited, timeouts, and the end."""
+"""State machine of a request, whose caller supplies the time: replies received and awaited, timeouts, and the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 SAID_EVERY = 3600.0
-"""Longest pause in seconds between two warnings that a request lacks replies, or one deadline if that is longer."""
+"""Longest pause in seconds between two warnings that a request lacks replies, unless the deadline is longer."""
 
 
 class Awaited(Enum):
@@ -41,7 +41,7 @@ class Decision:
     late
         Clients whose deadline has passed.
     suspected
-        Suspected clients, dropped because all others have answered or begun to.
+        Suspected clients, dropped because the replies of all others have arrived or begun to arrive.
     kept_out
         Clients for whose replies the server had no memory.
     is_short
@@ -61,15 +61,15 @@ class Decision:
 class RequestState:
     """Replies that a request awaits, and their timeouts.
 
-    The caller reports events and calls :meth:`decide` after each event if :attr:`needs_decision` is true, and at the
-    time of :meth:`next_wakeup`. Times are seconds of any one clock.
+    The caller reports events. It calls :meth:`decide` after each event if :attr:`needs_decision` is true, and at the
+    time that :meth:`next_wakeup` returns. All times are seconds of the same clock.
 
     Attributes
     ----------
     deadline
-        Seconds for a reply, counted from when all clients were asked. A reply that has begun to arrive by then gets a
-        second deadline of the same length. The second deadline starts when there is memory for the reply, because until
-        then the server itself holds the reply back.
+        Seconds for a reply, from the time when all clients have been asked. A reply that has begun to arrive by the
+        deadline gets a second deadline of the same length. The second deadline does not start before there is memory
+        for the reply, because until then the server itself holds the reply back.
     waits
         True if the request waits for its quorum without limit.
     needed
@@ -141,17 +141,17 @@ class RequestState:
     def needs_decision(self) -> bool:
         """True if the latest event can change the decision.
 
-        Before the deadline, only the last reply can, unless the request awaits suspected clients.
+        Before the deadline, only the last awaited reply can change it, unless the request awaits suspected clients.
         """
         return not self.waiting or self.awaited is not Awaited.ALL or bool(self._suspected)
 
     @property
     def is_enough(self) -> bool:
-        """True if the quorum has answered."""
+        """True if the quorum is reached."""
         return len(self.answered) >= self.needed
 
     def seconds(self, now: float) -> float:
-        """Return the seconds since the request was sent to the clients."""
+        """Return the seconds since all clients were asked."""
         return now - self._began
 
     def next_wakeup(self, now: float) -> float:
@@ -214,7 +214,7 @@ class RequestState:
         return max(self._room_since.get(client, math.inf), self._extended_from) + self.deadline
 
     def _drop_suspected(self, holds_back: bool) -> tuple[str, ...]:
-        """Stop waiting for suspected clients, if the quorum is reached and all others have answered or begun to.
+        """Stop waiting for suspected clients, if the others suffice and their replies have arrived or begun to arrive.
 
         Suspected clients whose replies have begun to arrive are dropped, too. They may be late because of low
         bandwidth, and replies of other clients may be held back until theirs are taken.
@@ -235,10 +235,10 @@ class RequestState:
         return self._remove(self.waiting & self._suspected)
 
     def _give_up_for_held(self, now: float) -> tuple[str, ...]:
-        """Stop waiting for clients that hold back the replies of others, if those others are enough for the quorum.
+        """Stop waiting for clients that hold back the replies of others, if the others are enough for the quorum.
 
-        Clients whose replies have not begun to arrive are dropped at once, clients with stalled replies after their
-        second deadline. The ids of the dropped clients are returned.
+        Clients whose replies have not begun to arrive are dropped at once, and clients with stalled replies after their
+        second deadline. Return the ids of the dropped clients, sorted.
         """
         away = self.waiting - self._arriving
         stalled = {client for client in self._arriving if self._end(client) <= now}

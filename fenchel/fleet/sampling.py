@@ -33,8 +33,8 @@ def draw(
 
     If clients were lost and fewer are left than the sampler requires, all clients that are left take part.
 
-    :class:`FixedSize`, :class:`Fraction` and :class:`Weighted` have a number of places. Absent clients get only those
-    places that the others leave. The other samplers draw absent clients like all others.
+    :class:`FixedSize`, :class:`Fraction` and :class:`Weighted` have a fixed number of places. Absent clients get only
+    places that the others leave free. The other samplers draw absent clients like all others.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def draw(
     Raises
     ------
     SettingsError
-        If the sampler requires more clients than the run ever had, or the weights are invalid.
+        If the sampler requires more clients than the run has, including lost ones, or if the weights are invalid.
     """
     n = len(weights)
     if isinstance(sampler, AllClients):
@@ -83,12 +83,12 @@ def draw(
 
 
 def has_places(sampler: Sampler) -> bool:
-    """Return True if the sampler has a number of places, so that one client takes the place of another."""
+    """Return True if the sampler has a fixed number of places, so that one client takes the place of another."""
     return isinstance(sampler, FixedSize | Fraction | Weighted)
 
 
 def fraction_size(sampler: Fraction, n: int) -> int:
-    """Return the cohort size for a fraction of ``n`` clients: rounded, and at least 1."""
+    """Return the cohort size for a fraction of ``n`` clients: rounded to the nearest integer, and at least 1."""
     return max(1, int(np.floor(sampler.fraction * n + 0.5)))
 
 
@@ -105,7 +105,10 @@ class SmallCohortWarning:
     left: int | None = None
 
     def tell(self, sampler: Sampler, left: int, lost: int, t: int) -> None:
-        """Log once for each ``left`` that, from round ``t`` on, cohorts are smaller or groups fewer than required."""
+        """Warn that cohorts are smaller, or groups fewer, than the sampler requires from round ``t`` on.
+
+        The warning is repeated only when the number of clients ``left`` has changed.
+        """
         if isinstance(sampler, Cyclic):
             what, wanted = "groups", sampler.groups
         elif isinstance(sampler, FixedSize) or (isinstance(sampler, Weighted) and not sampler.replacement):

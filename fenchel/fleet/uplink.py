@@ -29,7 +29,7 @@ class ReceivedVector:
     Attributes
     ----------
     replies
-        Reduced replies of a phase whose handler sent the vector through its uplink.
+        Weighted sums of the replies of a phase whose handler sent the vector through its uplink.
     name
         Name of the vector in each reply.
     around
@@ -37,7 +37,7 @@ class ReceivedVector:
     uncovered
         Values of the mean in coordinates that no client sent, shape (d,).
     support
-        Index set that all clients share, so that replies do not contain it, shape (k,). ``None``: no shared set.
+        Index set, shape (k,), that all clients share and replies do not contain. ``None``: no shared set.
     is_whole
         True if all clients sent all coordinates.
     holds
@@ -54,7 +54,7 @@ class ReceivedVector:
 
     @cached_property
     def total(self) -> Vector:
-        """Sum over the clients, weighted as the replies are, shape (d,); 0 in coordinates that no client sent."""
+        """Sum over the clients with the weights of the replies, shape (d,); 0 in coordinates that no client sent."""
         return self._placed(self.replies.sum(self.name))
 
     @cached_property
@@ -83,7 +83,7 @@ class ReceivedVector:
         Parameters
         ----------
         uncovered
-            Values in coordinates that no client sent, shape (d,). Default: as ``uplink.sparsify.fill`` says.
+            Values in coordinates that no client sent, shape (d,). Default: those of the attribute ``uncovered``.
         """
         if self.is_whole:
             return self._placed(self.replies.mean(self.name))
@@ -92,13 +92,13 @@ class ReceivedVector:
         return np.where(self.covered, mean, self.uncovered if uncovered is None else uncovered)
 
     def held(self, model: Vector) -> Vector:
-        """Return a model, shape (d,). If ``holds`` is true, uncovered coordinates are reset to those of ``around``."""
+        """Return ``model``, shape (d,), with uncovered coordinates reset to those of ``around`` if ``holds``."""
         return np.where(self.covered, model, self.around) if self.holds else model
 
 
 @dataclass(frozen=True)
 class ServerUplink:
-    """The server's side of the uplink.
+    """Schema and decoding of the vectors that clients send through the compressed uplink.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class ServerUplink:
 
     @property
     def is_plain(self) -> bool:
-        """True if clients send their vectors without compression and noise."""
+        """True if clients send their vectors without compression or noise."""
         return self.settings.is_plain and not self.noisy
 
     def expected(self, model: Vector) -> Expected:
@@ -139,7 +139,7 @@ class ServerUplink:
         Parameters
         ----------
         replies
-            Reduced replies of a phase whose handler sent the vector through its uplink.
+            Weighted sums of the replies of a phase whose handler sent the vector through its uplink.
         name
             Name of the vector in each reply.
         around

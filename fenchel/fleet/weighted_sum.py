@@ -1,6 +1,7 @@
-"""Sums and means of the clients' replies, always in the order of client ids.
+"""Weighted sums and means of the clients' replies.
 
-Floating-point sums depend on the order of their terms; a fixed order makes a run reproducible.
+Floating-point sums depend on the order of their terms. Callers therefore add replies in the order of client ids, which
+makes a run reproducible.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ _REFERRED_SHARE = 0.5
 
 
 def accumulate(total: Array | None, array: Array, weight: float = 1.0) -> Array:
-    """Return ``total + weight * array``, in the dtype of ``array``, reusing ``total``'s memory.
+    """Return ``total + weight * array``, in the memory of ``total``, an array of the same shape and dtype.
 
-    A ``total`` of ``None`` stands for zero. The result may be a read-only view of ``array``, in which case the next sum
-    allocates memory. The sum is formed block by block, so that it needs no temporary array of full length.
+    A ``total`` of ``None`` stands for zero. The result may then be a read-only view of ``array``, and the next sum
+    allocates memory. Weighted terms are added block by block, without a temporary array of full length.
     """
     if total is None and weight != 1.0:
         return np.asarray(array * array.dtype.type(weight))
@@ -63,7 +64,7 @@ def _room_for(total: Array) -> Array:
 
 
 class WeightedSum:
-    """A weighted sum of arrays of one shape, term by term.
+    """Weighted sum of arrays of one shape, to which terms are added one by one.
 
     As long as all terms have the same weight of at least 1, the unweighted terms are added, and the total is multiplied
     by the weight at the end: for large arrays a product takes longer than a sum. With a weight below 1, the unweighted
@@ -85,7 +86,7 @@ class WeightedSum:
         self._coverage: Array | None = None
 
     def add(self, array: Array, weight: float = 1.0) -> None:
-        """Add a dense term. The array must not change before the next term is added."""
+        """Add a dense term. The array must not change while it is the only term, because the sum may refer to it."""
         if self._coverage is not None:
             self.add_entries(slice(None), array, array.shape, weight)
             return
@@ -110,7 +111,7 @@ class WeightedSum:
         Parameters
         ----------
         which
-            Indices of the entries, each once.
+            Indices of the entries, each once, or a slice of the sum.
         entries
             Values of the entries. All others are zero.
         shape
@@ -149,7 +150,13 @@ class WeightedSum:
         return self._added
 
     def mean(self) -> Array:
-        """Return the sum divided by the sum of the weights, as a new array."""
+        """Return the sum divided by the sum of the weights, as a new array.
+
+        Raises
+        ------
+        ZeroDivisionError
+            If the weights add up to zero.
+        """
         if not self.weight:
             raise ZeroDivisionError("the weights add up to zero")
         total = self._added

@@ -1,7 +1,7 @@
 """The server's checkpoint: the complete state of a run in one file, which is replaced atomically.
 
-The previous checkpoint is kept, too. If the last one is damaged, the run resumes from the previous one, because clients
-keep snapshots until two checkpoints lie beyond them.
+The previous checkpoint is kept, too. If the last one is damaged, the run resumes from the previous one. Clients
+therefore keep the snapshots that the previous checkpoint needs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LARGE_BYTES = 64 << 20  # size in bytes above which a state is written without 
 
 @dataclass(frozen=True)
 class _Promise:
-    """An unconfirmed ``tell``."""
+    """A ``tell`` instruction that its client has not confirmed; ``body`` is the number of its body in the values."""
 
     client: str
     sequence: int
@@ -62,9 +62,9 @@ class Checkpoint:
     round
         Number of the last completed round; 0: the algorithm has been set up.
     epoch
-        Number of times that the run has been resumed.
+        Epoch of the sequence numbers: 0 for a new run, and higher after each resume.
     values
-        State of the algorithm (:func:`fenchel.common.storage.state.freeze`), and the bodies of unconfirmed promises.
+        State of the algorithm (:func:`fenchel.common.storage.state.freeze`), and bodies of unconfirmed promises.
     members
         Persistent part of each client record, by client id.
     promises
@@ -80,7 +80,10 @@ class Checkpoint:
 
     @property
     def is_large(self) -> bool:
-        """True if the values are the algorithm's own arrays, which must not change until the checkpoint is written."""
+        """True if the values exceed 64 MiB.
+
+        They may then be the algorithm's own arrays, which must not change until the checkpoint is written.
+        """
         return _is_large(self.values)
 
     def state(self, kind: type[Any]) -> Any:
@@ -88,7 +91,10 @@ class Checkpoint:
         return thaw(kind, self.values)
 
     def restore(self) -> dict[str, ClientRecord]:
-        """Return the client records with their unconfirmed promises; new sequence numbers exceed all used before."""
+        """Return the client records by client id, with their unconfirmed promises.
+
+        Their next sequence numbers exceed all that were used before.
+        """
         members = {}
         for index, (name, kept) in enumerate(sorted(self.members.items())):
             members[name] = ClientRecord(
@@ -128,8 +134,8 @@ class Checkpoint:
 class RoundSnapshot:
     """State of a run between two rounds, in memory, from which a checkpoint can be made.
 
-    A snapshot costs little more than a copy of the algorithm's state, as it refers to everything else, which never
-    changes. No request may be open.
+    The algorithm's state is copied unless it is large. Everything else is immutable and only referenced. A snapshot may
+    be taken only while no request is open.
 
     Attributes
     ----------
@@ -138,7 +144,7 @@ class RoundSnapshot:
     values
         State of the algorithm (:func:`fenchel.common.storage.state.freeze`).
     members
-        For each client its id, base, reasons why it is lost or without privacy budget, shard and absence.
+        For each client its id, base, reasons if it is lost or without privacy budget, shard and absence.
     promises
         Unconfirmed ``tell`` instructions with their bodies, in order.
     """
@@ -180,11 +186,11 @@ class RoundSnapshot:
 
     @property
     def is_large(self) -> bool:
-        """True if the values are the algorithm's own arrays."""
+        """True if the state exceeds 64 MiB, so that the values are the algorithm's own arrays."""
         return _is_large(self.values)
 
     def checkpoint(self, run: str, epoch: int) -> Checkpoint:
-        """Return the checkpoint, which takes over the values of this snapshot."""
+        """Return the checkpoint of run ``run`` in epoch ``epoch``. It takes over the values of this snapshot."""
         values = self.values
         promises: list[_Promise] = []
         numbers: dict[int, int] = {}
@@ -213,7 +219,7 @@ def take(run: str, t: int, epoch: int, state: DataclassInstance, members: Mappin
 
 
 def _copied(values: dict[str, Value], memory: dict[str, Value]) -> dict[str, Value]:
-    """Return copies of values. An array of ``memory`` that fits is reused, as new pages cost more than the copy."""
+    """Return copies of values, in arrays of ``memory`` if name and layout match: new pages cost more than the copy."""
     copies: dict[str, Value] = {}
     for name, value in values.items():
         place = memory.get(name)
@@ -252,7 +258,8 @@ def save(folder: RunFolder, checkpoint: Checkpoint, *, sync: bool) -> None:
 def renew(folder: RunFolder, checkpoint: Checkpoint, *, sync: bool) -> None:
     """Write the checkpoint that a run was resumed from again, with its new epoch.
 
-    The previous checkpoint gets the new epoch, too, so that no sequence number is used twice, whichever is read next.
+    The previous checkpoint gets the new epoch, too. So no sequence number is used twice, even if the run is later
+    resumed from that one.
     """
     try:
         before = load(folder.previous_checkpoint)
@@ -303,6 +310,11 @@ def before_last(folder: RunFolder) -> Checkpoint:
     """Replace the last checkpoint by the previous one, and return it, with a new epoch.
 
     The last checkpoint is renamed to ``checkpoint/damaged``.
+
+    Raises
+    ------
+    CheckpointError
+        If the previous checkpoint is missing or damaged.
     """
     try:
         found = load(folder.previous_checkpoint)
@@ -327,7 +339,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint; raise ``CheckpointError`` if it is damaged."""
+    """Read a checkpoint. Raise ``CheckpointError`` if it is missing, damaged or of an incompatible version."""
     values = store.read(path)
     try:
         about = json.loads(str(values.pop("about")))

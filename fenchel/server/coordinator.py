@@ -65,9 +65,17 @@ class Coordinator:
     public_key
         Public key that the clients must use; ``None``: the algorithm gets it from the clients.
     limits
-        Limits on the server's resources. Default: those for the run's number of clients.
+        Limits on the server's resources. Default: those for the number of clients, if it is fixed in the settings and
+        late joiners are refused, otherwise those for an unknown number.
     keeps_clients
         True if clients of an interrupted run receive no farewell, so that they wait for the server that resumes it.
+
+    Raises
+    ------
+    SettingsError, DataError
+        If the run is not possible with its settings, data and public key.
+    CheckpointError
+        If a file of a resumed run cannot be read.
     """
 
     def __init__(
@@ -124,11 +132,15 @@ class Coordinator:
         )
 
     def require_key(self, key: PublicKey) -> None:
-        """Require a public key of all clients; to be called before :meth:`conduct`."""
+        """Require all clients to use a public key. Call this before :meth:`conduct`.
+
+        Raises
+        ------
+        SettingsError
+            If the algorithm uses no public key, the clients generate their own, or the key has another size.
+        """
         _check_key(self.settings, key)
         self._public_key = key
-
-    # Course of the run
 
     async def conduct(self, revoked: Callable[[bytes], str] = lambda certificate: "") -> Summary:
         """Conduct the run, queue the farewells to its clients, and write and return its summary.
@@ -137,8 +149,13 @@ class Coordinator:
         ----------
         revoked
             Function of a certificate (PEM) that returns the reason if it was revoked, and an empty string if not.
+
+        Raises
+        ------
+        FenchelError
+            If the run fails. Clients receive the reason, unless too many files are open on the server.
         """
-        self.folder.summary.unlink(missing_ok=True)  # only ended runs have a summary, and this run resumes
+        self.folder.summary.unlink(missing_ok=True)  # a summary marks an ended run, and this run may be a resumed one
         for warning in self.settings.algorithm.warnings:
             log.warning("%s", warning)
         started = time.perf_counter()
@@ -197,7 +214,7 @@ class Coordinator:
             log.error("%s", error)
 
     def _rounds(self) -> Rounds:
-        """Build the rounds with server half, fleet and evaluator, in their initial state or the checkpoint's."""
+        """Build the rounds with server half, fleet and evaluator, in the initial state or that of the checkpoint."""
         settings = self.settings
         shape = self.admission.shape()
         note = DeferredNote()
@@ -271,8 +288,8 @@ class Coordinator:
     async def _end(self, rounds: Rounds | None, seconds: float, reason: str, told: str | None) -> Summary:
         """End the run: send farewells to the clients, and write the summary.
 
-        ``reason`` is empty if the run is complete. Clients receive a reason without paths of the server's files. If
-        their reason is ``None``, they receive no farewell, as if the server had been killed.
+        ``reason`` is empty if the run is complete. The last argument is the reason for the clients, without paths of
+        the server's files. If it is ``None``, they receive no farewell, as if the server had been killed.
         """
         done = 0 if rounds is None else rounds.done
         figures = {} if rounds is None else {k: v for k, v in rounds.figures.items() if not math.isnan(v)}
@@ -295,7 +312,7 @@ class Coordinator:
         return summary
 
     async def _write(self, what: str, write: Callable[[], None]) -> None:
-        """Write a file at the end of the run, with retries for want of open files unless the run has failed."""
+        """Write a file at the end of the run. Retry while too many files are open, unless the run has failed."""
         with self._first_error():
             if self._failed:
                 write()
@@ -334,7 +351,7 @@ def open_resumed(folder: RunFolder, *, previous: bool = False) -> Checkpoint:
 
 
 def reason_for_clients(error: FenchelError) -> str:
-    """Return the reason of a failure for clients, without paths of the server's files."""
+    """Return the reason for a failure that clients receive, without paths of the server's files."""
     if isinstance(error, StorageError):
         cause = error.__cause__
         why = f" ({cause.strerror})" if isinstance(cause, OSError) and cause.strerror else ""

@@ -7,9 +7,9 @@ The area under the ROC curve (AUC) is not a sum over samples. If the settings as
 their scores, from which the AUC of all samples is known up to an error. :mod:`fenchel.common.objectives.score_groups`
 describes what histograms disclose about single scores.
 
-If features are split, no client can evaluate the model, because each score is a sum over clients, which the server
-would have to see for each sample. The server then computes the training objective only if it can load the data set
-itself, which makes the run a simulation.
+If features are split, each score is a sum over clients. So no client can evaluate the model, and the server could do so
+only if it saw the score of each sample. The server then computes the training objective only if it can load the data
+set itself, which makes the run a simulation.
 """
 
 from __future__ import annotations
@@ -93,6 +93,11 @@ class Evaluator:
             Test samples of the server.
         source
             Data set; ``None`` if the server cannot load it.
+
+        Raises
+        ------
+        DataError
+            If the settings require the server to evaluate on training samples that it cannot prepare.
         """
         shards = [member.shard for member in fleet.members.values() if member.shard is not None]
         whole = not settings.data.is_ragged and all(shard.features_held == shard.features for shard in shards)
@@ -120,10 +125,11 @@ class Evaluator:
         return t % self.settings.evaluation.every == 0 or t == self.settings.rounds
 
     async def evaluate(self, model: Vector) -> dict[str, float]:
-        """Evaluate a model, and return the figures named in ``FIGURES``; figures that are not computed are nan.
+        """Evaluate a model, shape (d,), and return its figures by name.
 
-        The objective is the mean loss over all training samples, plus the penalty and the regulariser h. It is exact,
-        whether it comes from the clients' sums or from the server's own pass over the data set.
+        The names are those of ``FIGURES``, and figures that are not computed are nan. The objective is the mean loss
+        over all training samples, plus the penalty and the regulariser h. It is exact, whether it comes from the
+        clients' sums or from the server's own pass over the data set.
         """
         figures = dict.fromkeys(FIGURES, math.nan)
         if self.settings.evaluation.server and self.objective.samples:
@@ -179,9 +185,9 @@ class Evaluator:
         return await everybody.inspect(EVALUATE, verify, returns={**returns, **LEVELS}, model=model, places=places)
 
     async def _grouped(self, model: Vector, least: int, replies: Replies) -> dict[str, float]:
-        """Return the AUC figures, and request finer histograms where scores concentrate until the error is small.
+        """Return the AUC figures. Request finer histograms where scores concentrate until the error is small.
 
-        A finer histogram counts only if all clients reply again, so that the AUC is of the same samples as the losses.
+        Finer histograms are used only if the same clients reply again, so that AUC and losses are of the same samples.
         """
         places, edges = NO_PLACES, edges_of(BINS, NO_PLACES)
         figures = _aucs(replies.values(), edges)
@@ -202,9 +208,9 @@ class Evaluator:
         return figures
 
     def _verify_groups(self, bins: int, least: int, client: str, reply: Values) -> None:
-        """Raise ``PayloadError`` unless a client's histograms are valid and hold all samples of the client.
+        """Raise ``PayloadError`` unless a client's histograms are valid and hold all samples of the client or none.
 
-        Histograms are empty if scores are not finite.
+        A client sends empty histograms if its scores are not finite.
         """
         described = self.fleet.members[client].shard
         assert described is not None
@@ -246,9 +252,10 @@ def over_clients(shards: Iterable[Metrics], holdouts: Iterable[Metrics]) -> dict
     Returns
     -------
     dict[str, float]
-        ``worst_client_loss``, the largest mean loss of a client, which robust algorithms minimise; nan without samples.
-        If clients have test samples, also mean, minimum and population standard deviation of their accuracies, and the
-        mean of the smallest tenth, rounded up to whole clients (docs/specifications/drdm.md, sections 5.1 and 9).
+        ``worst_client_loss``: largest mean loss of a client, which robust algorithms minimise; nan without samples. If
+        clients have test samples, also ``client_accuracy_mean``, ``_worst`` (minimum) and ``_std`` (population standard
+        deviation) of their accuracies, and ``client_accuracy_worst_tenth``, the mean of the smallest tenth, rounded up
+        to whole clients (docs/specifications/drdm.md, sections 5.1 and 9).
     """
     losses = [metrics.loss for metrics in shards if metrics.samples]
     accuracies = np.sort([metrics.accuracy for metrics in holdouts if metrics.accuracy is not None])
@@ -284,9 +291,9 @@ def _aucs(replies: Collection[Mapping[str, Value]], edges: Vector) -> dict[str, 
 
 
 def _grouped(name: str, replies: Collection[Mapping[str, Value]], prefix: str, bins: int) -> dict[str, float]:
-    """Return the AUC over the samples of all clients, with the error that the histograms leave.
+    """Return the AUC over the samples of all clients, with a bound on the error due to histograms.
 
-    Both are nan if a client has samples but an empty histogram, as its scores are not finite.
+    Both are nan if a client has samples but empty histograms, because its scores are not finite.
     """
     positives, negatives = ([_groups(reply, prefix + kind) for reply in replies] for kind in ("positives", "negatives"))
     grouped = all(

@@ -27,15 +27,15 @@ from fenchel.server.membership.late_joiners import check_late_joiners
 
 
 def open_data(settings: RunSettings) -> DataSource | None:
-    """Open the data set of a run; return ``None`` if each client brings its own."""
+    """Open the data set of a run. Return ``None`` if each client brings its own data."""
     return None if settings.own_data else DataSource.open(settings.data, settings.seed, settings.positive)
 
 
 def check_run(settings: RunSettings, source: DataSource | None, clients: int | None) -> tuple[str, ...]:
     """Check that a run is possible with its settings and data, and return warnings.
 
-    The check builds the server half as in the run, over clients with the shards of the partition. So errors of the
-    half's constructor and of :meth:`fenchel.algorithms.server_half.Algorithm.check` are raised here.
+    The check builds the server half as in the run, for clients with the shards of the partition. So it also raises the
+    errors of the half's constructor and of :meth:`fenchel.algorithms.server_half.Algorithm.check`.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def check_run(settings: RunSettings, source: DataSource | None, clients: int | N
     source
         Data set; ``None`` if each client brings its own, or the data are not to be checked.
     clients
-        Number of clients; ``None`` if it is not known yet, which skips the checks that depend on it.
+        Number of clients; ``None`` if it is not known yet, so that checks that depend on it are skipped.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def _check_optimizer(settings: RunSettings, objective: Objective, model: Vector)
 
 
 def no_samples(features: int, classes: int) -> Shard:
-    """Return a shard without samples, of a problem with these numbers of features and classes."""
+    """Return a shard without samples of a problem with the given numbers of features and classes (0: regression)."""
     return Shard(
         np.empty((0, features)),
         np.empty(0, np.int64 if classes else np.float64),

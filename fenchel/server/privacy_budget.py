@@ -1,7 +1,7 @@
 """The privacy budget of a run: the server's account of the privacy loss of each client.
 
-Each client keeps its own ledger, which is decisive (``fenchel/client/privacy/ledger.py``). The server counts its
-requests in order to report the loss, and to end the run before a client would have to refuse.
+Each client also keeps a ledger (``fenchel/client/privacy/ledger.py``) and refuses requests beyond its own limit. The
+server counts its requests in order to report the loss, and to end the run before a client would have to refuse.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PrivacyBudget:
     uploads
         Number of uploads that each client was asked for, by client id.
     names
-        Columns of the metrics table, each the largest value of any client.
+        Columns of the metrics table. Each contains the largest value of any client.
     """
 
     settings: RunSettings
@@ -101,7 +101,7 @@ class PrivacyBudget:
         self.uploads.update(call.client for call in calls if call.kind == pb.ASK and call.round > 0)
 
     def epsilon(self, method: str, more: int = 0) -> float:
-        """Return the largest epsilon of any client, by the accountant ``method``, after ``more`` further uploads."""
+        """Return the largest epsilon of any client by the accountant ``method`` after ``more`` further uploads each."""
         most: dict[Release, int] = {}
         for client, release in self.releases.items():
             most[release] = max(most.get(release, 0), self.uploads[client] + more)
@@ -115,7 +115,7 @@ class PrivacyBudget:
         return known[release, count]
 
     def exhausted(self) -> str:
-        """Return the reason if another round would exceed the budget; empty if it would not."""
+        """Return the reason if another round could exceed the budget; empty if not, or if no budget applies."""
         budget = self.privacy.budget
         if budget is None or self.privacy.mechanism == "paper":
             return ""
@@ -175,5 +175,5 @@ class PrivacyBudget:
 
 
 def _finite(epsilon: float) -> float | None:
-    """Return an epsilon for a JSON file, which has no infinity; ``None``: epsilon is infinite, without a guarantee."""
+    """Return an epsilon for a JSON file; ``None`` if it is not finite, because JSON has no infinity."""
     return epsilon if math.isfinite(epsilon) else None

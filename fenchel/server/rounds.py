@@ -62,9 +62,9 @@ class Rounds:
     privacy_budget
         Privacy budget under differential privacy, otherwise ``None``.
     epoch
-        Number of times that the run has been resumed.
+        Epoch of the sequence numbers: 0 for a new run, and higher after each resume.
     ended
-        Reason for which the run was complete before its last round; empty if it was not.
+        Reason if the run ended as completed before its last round, otherwise empty.
     figures
         Figures of the last evaluation; at the end also the algorithm's own.
     saving
@@ -110,7 +110,7 @@ class Rounds:
         Parameters
         ----------
         fresh
-            True for a new run, False for a resumed one.
+            True for a new run, whose algorithm is started first. False for a resumed one.
         """
         watching = asyncio.create_task(self.fleet.shortfalls.watch(self.observer.waiting, self.saving.secure))
         try:
@@ -204,7 +204,7 @@ class Rounds:
         fleet.check_lost()
 
     async def _evaluate(self, t: int) -> dict[str, float]:
-        """Evaluate the model after a round, and return its figures; empty if none is due or the model is hidden."""
+        """Evaluate the model after a round, and return its figures; empty if no evaluation is due or possible."""
         if not (self.evaluator.is_due(t) and self.algorithm.model_is_known):
             return {}
         self.figures, self._evaluated = await self.evaluator.evaluate(self.algorithm.model), t
@@ -238,8 +238,7 @@ class Rounds:
             await algorithm.finish()
             await fleet.kept_promises(self.settings.participation.deadline)
             model = algorithm.model
-            # On finishing, an algorithm may reveal or change its model, or replace the model by an array of another
-            # shape.
+            # finish() may reveal the model, change it, or replace it by an array of another shape
             is_model = algorithm.model_is_known and model.shape == (self.evaluator.objective.dimension,)
             if is_model and (evaluated is None or evaluated != await asyncio.to_thread(_digest, model)):
                 self.figures = await self.evaluator.evaluate(model)
@@ -275,7 +274,7 @@ class Rounds:
 
 
 def _digest(model: Vector) -> bytes:
-    """Return a digest of the bits of a model."""
+    """Return a digest of a model's bytes."""
     return hashlib.blake2b(np.ascontiguousarray(model).data).digest()
 
 

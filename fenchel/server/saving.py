@@ -1,4 +1,4 @@
-"""The writer of a run's checkpoints, which works in the background, and writes at the latest when the run waits."""
+"""The writer of a run's checkpoints, which works in the background."""
 
 from __future__ import annotations
 
@@ -43,6 +43,11 @@ async def until_written(what: str, write: Callable[[], Awaitable[None] | None], 
         Function that writes the file, and leaves no partial file if it fails.
     throttled_log
         Log for the warnings.
+
+    Raises
+    ------
+    TooManyFilesError
+        If too many files are still open at the last attempt, after two minutes.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -71,18 +76,18 @@ async def _done(write: Callable[[], Awaitable[None] | None]) -> None:
 class Saving:
     """Writer of checkpoints, each taken between two rounds and written during the next one.
 
-    A round is skipped if saving would take more than a twentieth of the time. A crash then loses little, as the rounds
-    that are repeated were short. A skipped round is kept as a snapshot in memory, if that takes at most a hundredth of
-    the time, and written as soon as the run has to wait for replies.
+    Saves take at most about a twentieth of the run time, so the checkpoints of some short rounds are skipped. A crash
+    then loses little, because the rounds to be repeated are short. A skipped round is kept as a snapshot in memory, if
+    snapshots take at most a hundredth of the time. The snapshot is written as soon as the run has to wait for replies.
 
     Attributes
     ----------
     members
         Client records of the run, by id.
     epoch
-        Number of times that the run has been resumed.
+        Epoch of the sequence numbers: 0 for a new run, and higher after each resume.
     prepare
-        Function that writes the tables, which must not lag behind a checkpoint.
+        Function that writes the tables before each checkpoint, so that they never lag behind it.
     took
         Function that is called with the duration of each save in seconds.
     throttled_log
@@ -116,7 +121,7 @@ class Saving:
         return time.perf_counter() >= self._save_from
 
     async def save(self, done: int, state: DataclassInstance, *, wait: bool, again: bool = False) -> None:
-        """Write the tables and a checkpoint after round ``done``.
+        """Write the tables and a checkpoint after round ``done``. Raise the error of an earlier save that has failed.
 
         Parameters
         ----------
@@ -125,10 +130,10 @@ class Saving:
         state
             State of the algorithm.
         wait
-            True to wait until the checkpoint is written. Otherwise it is written in the background, or skipped if the
-            last save is still running, or saves would exceed their share of the run time.
+            True to wait until the checkpoint is written. Otherwise it is skipped if the last save is still running or
+            saves would exceed their share of the run time, and written in the background unless it is large.
         again
-            True for the checkpoint that the run was resumed from, with its new epoch.
+            True to write the checkpoint that the run was resumed from once more, with its new epoch.
         """
         if not wait and (not self.may_save or self._is_saving()):
             return
@@ -145,8 +150,8 @@ class Saving:
     def keep(self, done: int, state: DataclassInstance) -> None:
         """Keep a snapshot of the run after round ``done`` in memory, for :meth:`secure`.
 
-        A snapshot is kept only if the settings let runs wait, the state is small enough to be copied, and snapshots
-        take at most a hundredth of the time.
+        A snapshot is kept only if the settings make the run wait when clients are missing, the state is small enough to
+        be copied, and snapshots take at most a hundredth of the time.
         """
         if self.settings.participation.on_shortage == "stop" or time.perf_counter() < self._keep_from:
             return
@@ -160,7 +165,7 @@ class Saving:
     async def secure(self) -> int | None:
         """Write the snapshot that is kept in memory, if any, and return the number of the last round saved.
 
-        The run may have to wait for long after this call. An error is logged, and raised by the next :meth:`save`.
+        The caller expects a long wait for clients. An error is logged here, and raised by the next :meth:`save`.
         """
         await self._idle()
         snapshot, self._kept = self._kept, None

@@ -44,8 +44,8 @@ class _Bound:
 class Clock:
     """Bounds on the offset of one client's clock. Stamps are nanoseconds since 1970, each by its owner's clock.
 
-    A bound loosens with time, and is replaced by the next message that gives a tighter one. If two bounds contradict
-    each other, a clock was set, and the older bound is dropped.
+    A bound loosens with time because of clock drift, and the next message with a tighter bound replaces it. If two
+    bounds contradict each other, a clock was set, and the older bound is dropped.
     """
 
     _most: _Bound | None = None

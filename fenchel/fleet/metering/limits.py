@@ -12,7 +12,7 @@ from dataclasses import dataclass
 class Limits:
     """Limits of calls and of unsolicited replies.
 
-    A call that exceeds a rate is delayed, and a call that exceeds a number is refused.
+    Calls and replies that exceed a rate are delayed. Connections and calls that exceed a number are refused.
 
     Attributes
     ----------

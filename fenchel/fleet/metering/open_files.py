@@ -1,4 +1,4 @@
-"""Limit of open files of the server's process, and the share of file descriptors for connections.
+"""Limit of open files of the server's process, and the number of file descriptors left for connections.
 
 Every connection takes a file descriptor, even an idle connection from an unknown caller. So some descriptors are
 reserved for the run.
@@ -21,7 +21,7 @@ RESERVED = 128
 def raise_limit() -> None:
     """Raise the soft limit of open files to the hard limit.
 
-    Only Fenchel's own processes call this. A program that imports ``fenchel`` keeps its limit.
+    Only Fenchel's own processes call this function. A program that imports ``fenchel`` keeps its limit.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     # some systems refuse to raise the soft limit to the reported hard limit

@@ -1,4 +1,4 @@
-"""Limits of each client's calls: the number of open calls, and the number of calls that begin per second.
+"""Limits on each caller's calls: the number of open calls, and the number of calls that begin per second.
 
 A client that follows the protocol never reaches these limits. Calls that exceed them are delayed or refused, and the
 calls of other clients are not affected.
@@ -73,7 +73,7 @@ class _Visitor:
 
 
 class RateLimiter:
-    """Rate limiter of the calls of identified clients."""
+    """Rate limiter of calls, with separate limits for each client or other caller."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -90,7 +90,7 @@ class RateLimiter:
         Parameters
         ----------
         client
-            Id of the client.
+            Name under which the caller's calls are counted.
         probe
             True if the call belongs to ``fenchel probe``, which has a rate limit of its own.
 
@@ -124,10 +124,10 @@ class RateLimiter:
             self._open -= 1
 
     async def refusing(self, client: str) -> None:
-        """Delay the refusal of a call, for longer the more calls of the client were refused lately.
+        """Delay the refusal of a call. The delay grows with the number of the client's recent refusals.
 
         Delayed calls take memory. So at most ``max_refusals_per_client`` of one client and ``max_refusals`` of all
-        clients are delayed at a time, and further ones are refused at once.
+        clients are delayed at a time, and this method returns at once for further ones.
         """
         visitor, limits = self._visitor(client), self._limits
         if visitor.waiting >= limits.max_refusals_per_client or self._waiting >= limits.max_refusals:

@@ -61,7 +61,7 @@ class _Read:
 
 @dataclass
 class Sockets:
-    """Byte counts of this process's connections, by the address of the peer."""
+    """Socket bytes of this process's connections, by the address of the peer."""
 
     _read: dict[Address, _Read] = field(default_factory=dict)
     _gone: set[Address] = field(default_factory=set)  # peers without a connection, which later searches skip

@@ -11,9 +11,10 @@ _SMALL_BYTES = 4096  # size in bytes up to which the transmission time of a mess
 class Throughput:
     """Estimate of the throughput of the uplink or downlink of one client.
 
-    A message of several frames shows its own rate, between its first and its last frame. A single frame does not, since
-    the receiver sees it only as a whole. Its rate is taken from the last message of several frames. Without one, it is
-    the highest rate of any single frame, after subtracting the time of the fastest small message.
+    The rate of a message of several frames is measured between its first and its last frame. That of a single frame
+    cannot be measured, because the receiver sees the frame only as a whole. It is taken from the last message of
+    several frames. Before the first such message, it is the highest rate of any single frame, after subtracting the
+    time of the fastest small message.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Entries of the disclosure record: one for each kind of array, number and head that server and clients exchange."""
+"""Entries of the disclosure record: one for each kind of value and of message head that server and clients exchange."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Head:
 
 
 def _widen(span: list[int], number: int) -> None:
-    """Extend a range ``[smallest, largest]`` by a number, in place."""
+    """Extend a range ``[smallest, largest]`` to include a number, in place."""
     if number < span[0]:
         span[0] = number
     elif number > span[1]:

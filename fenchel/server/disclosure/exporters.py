@@ -1,4 +1,4 @@
-"""Telemetry exporters in the disclosure record: channels through which others than the clients can watch a run."""
+"""Telemetry exporters in the disclosure record: channels through which parties other than clients can watch a run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Exporter:
 
     @classmethod
     def recorded(cls, entry: Mapping[str, str]) -> Exporter:
-        """Return the exporter of an entry of a disclosure record. A ``KeyError`` is raised for an unknown name.
+        """Return the exporter that an entry of a disclosure record describes. Raise ``KeyError`` for an unknown name.
 
         Records of earlier versions call the dashboard ``live page``.
         """

@@ -11,9 +11,9 @@ from google.protobuf.message import Message
 
 
 def presence(kind: Descriptor, prefix: str = "") -> Iterable[tuple[str, Callable[[Message], object]]]:
-    """Yield the name of each field of a message type, with a function of a message that tests if the field is set.
+    """Yield the name of each field of a message type, and a function that tests whether a message has the field set.
 
-    Names of nested fields contain dots. Descriptors of arrays are left out.
+    Names of nested fields contain dots. Payloads (the descriptors of arrays) are left out.
     """
     for descriptor in kind.fields:
         name, part = prefix + descriptor.name, descriptor.message_type

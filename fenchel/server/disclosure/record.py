@@ -3,8 +3,8 @@
 The record is made where messages leave and arrive (:mod:`fenchel.server.stream.client_stream`), from the descriptors in
 them, so it lists exactly the data that was sent. It holds names, types and sizes, and never a value.
 
-The form of a value, such as noisy or sealed, does not show in its bytes. It is the one that the algorithm declared with
-``returns`` (:class:`fenchel.common.wire.schema.ArraySpec`).
+The form of a value, such as noisy or sealed, cannot be seen in its bytes. For replies, the record contains the form
+that the algorithm declares with ``returns`` (:class:`fenchel.common.wire.schema.ArraySpec`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class DisclosureRecord:
     privacy
         Section ``differential_privacy`` of the settings, if there is one.
     uplink
-        Section ``uplink`` of the settings, which can add noise, too.
+        Section ``uplink`` of the settings, which can require noise, too.
     privacy_budget
         Privacy budget of the run under differential privacy, otherwise ``None``.
     """
@@ -189,11 +189,11 @@ class DisclosureRecord:
         self._news = self._news or len(head.fields) > before
 
     def _entry(self, call: Call, direction: Direction, found: Description, declared: Form) -> DisclosureEntry:
-        """Return the entry for one value of a message, and extend its ranges of sizes by the value."""
+        """Return the entry for one value of a message, and extend the entry's ranges to include the value."""
         form = "ciphertext" if found.content == "ciphertexts" else declared
         name = found.name
         if call.phase in EXCHANGE and "/" in name:
-            # the record replaces the client's id by "*", as each client has such a value
+            # one entry for all clients, each of which has such a value
             name = f"*/{name.partition('/')[2]}"
         keys = self._keys.setdefault((call.phase, direction, name), set())
         if len(keys) < _KEYS:

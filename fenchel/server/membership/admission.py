@@ -51,7 +51,7 @@ class Admission:
     resume
         Checkpoint that the run is resumed from; ``None``: a new run.
     epoch
-        Number of times that the run has been resumed.
+        Epoch of the sequence numbers: 0 for a new run, and higher after each resume.
     disclosures
         Disclosure record of the run.
     environments
@@ -61,7 +61,8 @@ class Admission:
     limits
         Limits on the server's resources.
     joined
-        Function that is called after each registration with the numbers of clients ready and expected.
+        Function that is called with the numbers of clients ready and expected, each time that a client is ready: at its
+        first stream and at each further one.
     opened
         Function that is called for each stream with the client's id and the stream's trace context.
 
@@ -100,7 +101,6 @@ class Admission:
         expected = None if settings.clients == "auto" else settings.clients
         names = () if resume is None else tuple(resume.members)
         late_joiners = settings.participation.late_joiners
-        # component that handles requests to join
         self.registration = Registration(expected, settings.network.settle, names, late_joiners)
         self._late_joiners = LateJoiners(epoch)
         self.members: dict[str, ClientRecord] = {} if resume is None else resume.restore()
@@ -163,7 +163,9 @@ class Admission:
         Raises
         ------
         JoinRefusedError
-            If the client has not joined, or was turned away.
+            If the client has not joined, has joined again with another process, or was turned away.
+        WireError
+            If the client breaks the protocol.
         """
         member = self.members.get(client)
         if member is None and self.registration.is_late(client):
@@ -240,7 +242,7 @@ class Admission:
         return pb.Welcome()
 
     async def _admit_late(self, member: ClientRecord, hello: pb.Hello) -> pb.Welcome | pb.Farewell:
-        """Wait until a late joiner is in the fleet, and return a welcome; return a farewell if the run ends first."""
+        """Wait until a late joiner is in the fleet, and return a welcome, or a farewell if the run ends first."""
         self._describe(member, hello.shard)
         self._environments.joined(member.name, hello)
         pause = self._late_joiners.pause(member.name)
@@ -301,7 +303,7 @@ class Admission:
             "the same columns"
         )
         others = (other for other in self.members.values() if other.shard is not None and other is not member)
-        other = next(others, None)  # comparing with one client suffices, as all were compared on joining
+        other = next(others, None)  # comparing with one client suffices: all that joined have equal values
         if other is not None and other.shard is not None:
             for name in ("features", "classes"):
                 mine, theirs = getattr(shard, name), getattr(other.shard, name)
@@ -366,14 +368,14 @@ class Admission:
             ) from None
 
     def _missing(self) -> str:
-        """Return the names of the first clients that have not described their data."""
+        """Return the names of clients that have not described their data, as a text with at most 20 names."""
         names = [member.name for member in self.members.values() if member.shard is None]
         return ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
 
     async def take_in(self, fleet: Fleet, algorithm: Algorithm) -> bool:
-        """Add the waiting late joiners to the fleet, one after another; return True if the fleet has grown.
+        """Add the waiting late joiners to the fleet, one after another. Return True if the fleet has grown.
 
-        After a failed admission the other late joiners wait for the end of the next round. So each round is delayed by
+        After a failed admission, the other late joiners wait for the end of the next round. So each round is delayed by
         at most one failed admission.
         """
         before = len(fleet.members)

@@ -48,7 +48,7 @@ class ClientStatus:
     client
         Id of the client.
     state
-        State of the client, as in :data:`State`.
+        State of the client (:data:`State`).
     since_unix
         Time of the last connection or disconnection, in seconds since 1970; ``None``: not connected yet.
     streams
@@ -75,7 +75,7 @@ class ClientStatus:
 
 
 def client_statuses(admission: Admission) -> list[ClientStatus]:
-    """Return the status of every client, in the order of ids. To be called on the event loop of the run."""
+    """Return the status of every client, in the order of ids. Call this on the event loop of the run."""
     found = {member.name: _status(member) for member in admission.members.values()}
     found |= {name: _joined(name) for name in _waiting(admission)}
     return [found[name] for name in sorted(found)]

@@ -38,9 +38,9 @@ class Environments:
         self._round = done + 1
 
     def joined(self, client: str, hello: pb.Hello) -> None:
-        """Record the environment that a client reports; warn if it has changed, or differs from the server's.
+        """Record the environment that a client reports. Warn if it has changed, or differs from the server's.
 
-        Before the first round, :meth:`compare` compares the environments of all clients at once.
+        Clients that join before the first round are compared with the server later, by :meth:`compare`.
         """
         environment = Environment.received(hello.environment)
         is_new = client not in self._record.latest
@@ -59,7 +59,7 @@ class Environments:
         self._save_soon()
 
     def begins(self, t: int) -> None:
-        """Write the record if it has changed, as round ``t`` begins."""
+        """Write the record if it has changed, and record later changes as valid from round ``t``."""
         self._round = t
         self._save_soon()
 

@@ -1,8 +1,8 @@
 """Late joiners: clients that register after the run has begun, and wait for the end of the round.
 
-Between two rounds no request is open, so that the fleet can grow without disturbing the work of a client. But the run
-waits while an algorithm initialises a late joiner. A client whose initialisation failed must therefore wait before it
-can try again.
+Between two rounds no request is open, so the fleet can grow without disturbing the work of a client. But the run waits
+while an algorithm initialises a late joiner. A client whose initialisation failed must therefore wait before it can try
+again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class LateJoiners:
     Parameters
     ----------
     epoch
-        Number of times that the run has been resumed, which determines the first sequence numbers of late joiners.
+        Epoch of the sequence numbers, which determines the first ones of late joiners: 0 for a new run, and higher
+        after each resume.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -77,7 +78,13 @@ class LateJoiners:
             raise JoinRefusedError(reason)
 
     async def wait(self, member: ClientRecord) -> None:
-        """Wait until the client is in the fleet, or the run has ended."""
+        """Wait until the client is in the fleet, or the run has ended.
+
+        Raises
+        ------
+        JoinRefusedError
+            If the client was turned away since :meth:`record` returned this record.
+        """
         late_joiner = self._waiting.get(member.name)
         if late_joiner is None or late_joiner.member is not member:
             raise JoinRefusedError(f"client {member.name!r} was rejected meanwhile; start it again")
@@ -88,7 +95,7 @@ class LateJoiners:
             late_joiner.streams -= 1
 
     def call(self) -> ClientRecord | None:
-        """Release the first waiting client by id whose pause is over, and return its record, if there is one."""
+        """Release the first waiting client, by id, whose pause is over. Return its record, or ``None`` without any."""
         for name in sorted(self._waiting):
             late_joiner = self._waiting[name]
             if late_joiner.streams and not self.pause(name):
@@ -102,10 +109,10 @@ class LateJoiners:
         return max(self._next_chance.get(name, 0.0) - time.monotonic(), 0.0)
 
     def turn_away(self, member: ClientRecord, instance: bytes | None, reason: str, seconds: float) -> None:
-        """Turn away a client that was called and whose admission failed. Its process receives the reason.
+        """Turn away a client whose admission failed. Its process receives the reason.
 
-        A new process of the client is not called before twenty times the duration of the attempt has passed, forty
-        times after the next failure, and so on. So attempts take at most a twentieth of the time.
+        A new process of the client must wait for twenty times the duration of the failed attempt, forty times after the
+        next failure, and so on. So attempts to admit one client take at most a twentieth of the time.
 
         Parameters
         ----------
@@ -116,7 +123,7 @@ class LateJoiners:
         reason
             Reason for the client.
         seconds
-            Duration of the attempt.
+            Duration of the attempt in seconds.
         """
         failures = self._failures[member.name] = self._failures.get(member.name, 0) + 1
         self._next_chance[member.name] = time.monotonic() + seconds / _SHARE * 2.0 ** min(failures - 1, 30)
@@ -132,7 +139,7 @@ class LateJoiners:
 
 
 def check_late_joiners(settings: RunSettings, half: type[Algorithm]) -> None:
-    """Raise ``SettingsError`` for ``participation.late_joiners: admit`` if the run cannot admit late joiners."""
+    """Raise ``SettingsError`` if the settings admit late joiners, but the run cannot."""
     if settings.participation.late_joiners == "refuse":
         return
     key, name = "participation.late_joiners", settings.algorithm.name

@@ -12,7 +12,7 @@ from fenchel.common.version import PROTOCOL
 from fenchel.proto import fenchel_pb2 as pb
 
 _SOFTWARE = 80  # largest number of characters shown of a client's software name in an error
-# longest delay in seconds of the reply that asks a client to call again, while the fleet is incomplete
+# longest delay in seconds of a reply while the fleet is incomplete; the client then calls again
 _POLL_SECONDS = 10.0
 
 
@@ -76,7 +76,9 @@ class Registration:
         Raises
         ------
         JoinRefusedError
-            If the client cannot take part in this run.
+            If the client cannot take part in this run, or the run has ended.
+        IdentityInUseError
+            If another process with this id is connected.
         """
         if request.protocol != PROTOCOL:
             raise JoinRefusedError(
@@ -113,7 +115,7 @@ class Registration:
         return pb.Assignment(index=self._indices[name], clients=len(self._indices))
 
     def end(self, reason: str) -> None:
-        """Refuse all further and all waiting clients, as the run has ended."""
+        """Refuse waiting and further clients for a reason, because the run has ended."""
         self._refusal = reason
         self._complete.set()
 

@@ -28,7 +28,7 @@ log = logging.getLogger("fenchel.server")
 
 
 class ClientStream:
-    """One stream of a client, which sends the instructions of its record and receives the replies.
+    """Server's side of one stream of a client. It sends the instructions in the client's record and receives replies.
 
     Parameters
     ----------
@@ -39,13 +39,13 @@ class ClientStream:
     largest
         Limit on the size of a reply in bytes.
     limits
-        Limits with the rates of unsolicited replies. Replies beyond these rates stay on the wire.
+        Limits that contain the rates of unsolicited replies. Replies beyond these rates are delayed by flow control.
     disclosures
         Disclosure record of the run; ``None``: no record.
     buffer_pool
         Pool of memory for large replies. Default: a pool for this stream alone.
     budgets
-        True if clients have privacy budgets. A client that reports its own as used up receives no more requests.
+        True if clients have privacy budgets. A client that reports its budget as used up receives no more requests.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ClientStream:
         Raises
         ------
         WireError
-            If the client has broken the protocol.
+            If the client breaks the protocol.
         """
         data = await self._stream.read()
         now = time.time_ns()
@@ -139,8 +139,8 @@ class ClientStream:
             await asyncio.wait([older])
 
     async def _write(self, queue: asyncio.Queue[int | pb.Farewell], partial: pb.Partial) -> None:
-        # Keep no local variable that refers to a sent message: its arrays may be large, and the next message may come
-        # late.
+        # Keep no local variable that refers to a sent message: its arrays may be large, and the wait for the next
+        # message long.
         while await self._send(await queue.get(), partial):
             pass
 
@@ -190,7 +190,7 @@ class ClientStream:
             del reply, call  # release the body of the reply, because the next message may come late
 
     async def _count(self, reply: IncomingMessage[pb.Reply], call: Call | None, frame_bytes: int) -> None:
-        """Count a frame for its call, or for the rate limit of unsolicited replies."""
+        """Count a frame for its call, or delay it by the rate limit if the reply is unsolicited."""
         if call is not None:
             call.count_received_frame(frame_bytes)
         elif reply.head.sequence not in self._member.overdue:
@@ -237,7 +237,7 @@ class ClientStream:
         return call
 
     def _check_count(self, reply: pb.Reply, answers: Call | None) -> None:
-        """Raise ``WireError`` for a reply with more values than were asked for."""
+        """Raise ``WireError`` if a reply has more values than its request or the limit on unsolicited ones permits."""
         count = len(reply.payload.arrays)
         if answers is None:
             most = max(MOST_VALUES, self._member.most_values)
@@ -307,7 +307,7 @@ class ClientStream:
         call.align(offset, serialisation)
 
     def _socket_bytes(self, call: Call) -> SocketBytes | None:
-        """Return the socket bytes of the client's connections for a call; ``None``: unknown."""
+        """Return the socket bytes to charge to a call, also those of earlier connections; ``None``: unknown."""
         news = None if self._metered is None else self._metered.read_socket_bytes()
         if news is None:
             return None
@@ -327,7 +327,7 @@ class ClientStream:
     def _leave(self) -> None:
         """Carry the socket bytes since the last call over to the client's next call, on any connection.
 
-        The count of a closed connection cannot be read any more, and is replaced by the bytes of the frames.
+        The count of a closed connection cannot be read any more, so the bytes of the frames replace it.
         """
         if self._looked_at and self._metered is not None:
             last = self._metered.read_socket_bytes() or SocketBytes(self._framed_down, self._framed_up)

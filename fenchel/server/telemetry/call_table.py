@@ -45,7 +45,7 @@ def _timing(call: Call) -> pb.Timing:
 
 
 def _at_client(call: Call, later_ns: int) -> float:
-    """Convert a time since the client received the instruction to seconds since the server queued it."""
+    """Convert nanoseconds since the client received the instruction to seconds since the server queued it; or nan."""
     timing, offset = call.timing, call.offset
     if timing is None or offset is None or not timing.received_unix_ns:
         return math.nan

@@ -11,20 +11,20 @@ log = logging.getLogger("fenchel.server")
 
 _FACTOR = 1e3  # ratio to the first objective that only divergent runs reach
 _SMALL = 1.0
-"""Objective up to which no warning is given, about the objective of the zero model in classification.
+"""Objective up to which no warning is given: roughly that of the zero model in classification.
 
-A run that begins next to its optimum may drift away from it by noise. A run that diverges soon exceeds any constant.
+A run that begins close to its optimum may drift away from it by noise. A run that diverges soon exceeds any constant.
 """
 
 
 @dataclass
 class ObjectiveGrowth:
-    """Comparison of each evaluated model with the first one, with a single warning.
+    """Comparison of each evaluated model's objective with that of the first one, which warns once of divergence.
 
     Attributes
     ----------
     first
-        Objective of the first evaluated model; nan: no evaluation yet.
+        Objective of the first evaluated model, or its test loss if the objective is nan; nan: neither is known yet.
     warned
         True after the warning.
     """
@@ -38,7 +38,10 @@ class ObjectiveGrowth:
             self._grown(_number(objective), _number(loss))
 
     def evaluated(self, t: int, figures: Mapping[str, float]) -> None:
-        """Warn once if the objective after round ``t``, or without it the test loss, has grown a thousandfold."""
+        """Warn once if the objective after round ``t`` exceeds 1 and a thousand times that of the first model.
+
+        If the objective is nan, the test loss replaces it.
+        """
         grown = self._grown(figures.get("objective", math.nan), figures.get("test_loss", math.nan))
         if grown is not None:
             log.warning(

@@ -27,7 +27,7 @@ class OngoingRun(Protocol):
 
     @property
     def folder(self) -> RunFolder:
-        """Run folder. Its ``id`` identifies the run, its ``path`` is where an observer may write files."""
+        """Run folder, with the run's ``id`` and the ``path`` of the folder, in which an observer may write files."""
 
     @property
     def admission(self) -> Admission:
@@ -42,8 +42,8 @@ class StopRun(Exception):
     """Exception that an observer raises to end a run after the current round.
 
     That round counts as the last one: the final model is evaluated and saved, and the run is complete. The text of
-    the exception is the reason in the run's summary. When it is resumed, the run continues with the remaining rounds,
-    unless the run is encrypted.
+    the exception is the reason in the run's summary. If the run is resumed, it continues with the remaining rounds. An
+    encrypted run cannot be resumed after that.
     """
 
 
@@ -87,14 +87,16 @@ class Observer:
         """
 
     def joined(self, present: int, expected: int | None) -> None:
-        """Handle the registration of a client.
+        """Handle a client that has described its data.
+
+        Also called when a client opens another stream, for example after it has lost its connection.
 
         Parameters
         ----------
         present : int
             Number of clients that have described their data so far.
         expected : int or None
-            Number of clients that the run waits for. ``None`` if it is open.
+            Number of clients that the run waits for. ``None`` if the number is not fixed.
         """
 
     def stream_opened(self, client: str, traceparent: str) -> None:
@@ -135,7 +137,10 @@ class Observer:
         return ""
 
     def calls(self, calls: Sequence[Call]) -> None:
-        """Handle the instructions of a round after its end, and those outside rounds at the end of the run.
+        """Handle the instructions of a round after its end.
+
+        The instructions of the setup belong to the first round. Those after the last round follow at the end of the
+        run.
 
         Parameters
         ----------
@@ -185,7 +190,7 @@ class Observers(Observer):
     Parameters
     ----------
     *observers : Observer
-        Observers, also other ``Observers``.
+        Observers, which may be ``Observers`` themselves.
 
     Attributes
     ----------
@@ -242,7 +247,7 @@ class Observers(Observer):
         self._call("ended", summary)
 
     def _call(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of all observers; raise the first error that stops the run after all were called."""
+        """Call a method of all observers, and return the results. Then raise the first ``FenchelError``, if any."""
         returned: list[Any] = []
         stop: FenchelError | None = None
         for observer in self.observers:

@@ -42,8 +42,8 @@ class Ended:
     seconds, evaluation_seconds
         Durations of the round and of the evaluation after it, in seconds.
     saved_unix, saved_seconds
-        Start (in seconds since 1970) and duration (in seconds) of the last checkpoint that was finished during the
-        round; nan: none was.
+        Start (in seconds since 1970) and duration (in seconds) of the last checkpoint that was finished since the end
+        of the previous round; nan: none was.
     """
 
     unix: float
@@ -102,7 +102,7 @@ class Recorder:
         started
             Start of the round, in seconds of the performance counter.
         seconds, evaluation_seconds
-            Durations of the round and of the evaluation after it.
+            Durations of the round and of the evaluation after it, in seconds.
         """
         now, saved = time.time(), self._saved
         self._saved = math.nan, math.nan
@@ -161,7 +161,7 @@ class Recorder:
         return row
 
     def saved(self, seconds: float) -> None:
-        """Record a checkpoint that was finished just now, in the row of the current round."""
+        """Record a checkpoint that took ``seconds`` and was finished just now, in the row of the current round."""
         self._saved = time.time() - seconds, seconds
 
     def calls(self, calls: Sequence[Call]) -> None:

@@ -20,7 +20,7 @@ class Summary:
     seconds
         Wall-clock time in seconds of this server process's part of the run, including the wait for clients to join.
     reason
-        Reason for which the run stopped early, or was complete before its last round; otherwise empty.
+        Reason if the run failed, was interrupted, or ended as completed before its last round; otherwise empty.
     figures
         Figures of the last evaluation and, for a completed run, the algorithm's own for the final model.
     """

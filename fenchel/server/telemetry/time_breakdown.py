@@ -1,9 +1,9 @@
 """Time breakdown of calls and rounds.
 
-A round is a sequence of requests with the server's own work between them. The duration of a request is that of its
-critical call, whose reply counted last. So the parts of a round are the server's own work and the parts of the critical
-calls. Each part is measured between two stamps, and none is a remainder. Time outside all parts is reported as
-unaccounted.
+A round is a sequence of requests with the server's own work between them. The critical call of a request is the call
+whose reply was the last to count, and determines the request's duration. So the parts of a round are the server's own
+work and the parts of the critical calls. Each part is measured between two stamps, and none is a remainder. Time
+outside all parts is reported as unaccounted.
 """
 
 from __future__ import annotations
@@ -87,8 +87,9 @@ class RoundBreakdown:
     Attributes
     ----------
     parts
-        Sums of the parts of the critical calls. ``coding`` includes the server's encoding for all clients, ``waiting``
-        is the time from the last counted reply to the end of its request, and ``server`` the work between requests.
+        Sums of the parts of the critical calls. ``coding`` includes the server's encoding for all clients. ``waiting``
+        is the time from the last counted reply to the end of its request, or the whole wait if no reply counted.
+        ``server`` is the work between requests and on the critical replies.
     idle
         Mean time that clients waited for the slowest one, summed over requests. It overlaps with the parts of the
         critical calls.
@@ -121,7 +122,7 @@ def split(started_ns: int, ended_ns: int, calls: Iterable[Call]) -> RoundBreakdo
     Parameters
     ----------
     started_ns, ended_ns
-        Start and end of the round, by the performance counter.
+        Start and end of the round, in nanoseconds of the performance counter.
     calls
         Instructions of the round.
     """

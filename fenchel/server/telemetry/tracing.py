@@ -1,7 +1,7 @@
-"""The trace of a run: a span for the run, with a child span for each round, which has a child span for each phase.
+"""The trace of a run: a span for the run, child spans for its rounds, and child spans of these for the phases.
 
 Instructions carry the trace context of their phase, so that the clients' spans are children of the phase's span. A
-client sends the trace context of its stream in the metadata of the call, and the span of the run links to it.
+client sends the trace context of its stream in the metadata of its ``Work`` call, and the run's span links to it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ServerTraces(Observer):
             self._tracing.link(self._run, traceparent, {"fenchel.client": client})
 
     def trace_context(self, phase: str, t: int) -> str:
-        """Start the span of a phase; return its context."""
+        """Start the span of a phase, and return its W3C trace context; empty if there is none."""
         latest, span = self._round
         above = span if span is not None and latest == t else self._run
         span = self._start(f"phase {phase}", above, {"fenchel.round": t, "fenchel.phase": phase}, "client")

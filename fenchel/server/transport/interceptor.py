@@ -1,4 +1,4 @@
-"""The admission interceptor, which applies revocation check and rate limits to a call before its message is read.
+"""The admission interceptor, which applies the revocation check and rate limits to a call before reading its message.
 
 The interceptor handles every call: those of Fenchel's own service, of gRPC health and reflection, and of unknown
 methods. gRPC invokes a unary handler only when its message is complete, so a call whose message never ends would stay
@@ -117,7 +117,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> _Handler:
-        """Return the handler of a call, with admission before it."""
+        """Return the handler of a call, preceded by the admission of the call."""
         method = handler_call_details.method
         handler = await continuation(handler_call_details) or _unknown(method)
         is_own, is_probe = method.startswith(self._own), method == f"{self._own}Probe"
@@ -169,7 +169,7 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         await context.abort(code, reason)
 
     async def _only_message(self, context: _Context) -> Any:
-        """Return the message of a unary call; raise ``RefusedError`` if it is late, missing or not the only one."""
+        """Return the message of a unary call. Raise ``RefusedError`` if it is late, missing or not the only one."""
         limit = self._limits.request_timeout
         try:
             async with asyncio.timeout(limit):

@@ -18,7 +18,7 @@ _CALLS = 1024  # largest number of concurrent calls, each of which the server an
 
 
 async def refuse(address: str, credentials: Credentials | None, reason: str, seconds: float) -> None:
-    """Refuse all clients that connect to an address, with a reason, for some seconds.
+    """Listen on an address, and refuse all clients with a reason, for a limited time.
 
     Parameters
     ----------

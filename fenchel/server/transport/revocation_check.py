@@ -1,7 +1,7 @@
 """The revocation check, which refuses callers with a revoked certificate and ends their open streams.
 
-For the run, the client is then away like one whose machine has stopped. Deadlines and ``participation.min_replies``
-apply to the round, and the client can reconnect with a new certificate.
+The run treats such a client as disconnected, like one whose machine has stopped. Deadlines and
+``participation.min_replies`` apply to the round, and the client can reconnect with a new certificate.
 """
 
 from __future__ import annotations

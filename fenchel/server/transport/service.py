@@ -119,7 +119,10 @@ class Service:
         return AdmissionInterceptor(_NAME, self._guard, self._gate, self._limits, self._tell, self._note)
 
     def _identity(self, context: _Context, claimed: str) -> str:
-        """Return the verified id of a caller; raise ``RefusedError`` if its certificate has another name."""
+        """Return the verified id of a caller.
+
+        Raise ``RefusedError`` if the id is malformed, or the caller's certificate has another name or another role.
+        """
         if not claimed or len(claimed) > 128 or not claimed.isprintable():
             raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "a client id has 1 to 128 printable characters")
         if not self._secure:
@@ -257,7 +260,7 @@ async def listening(
 async def serve(
     coordinator: Coordinator, address: str, credentials: Credentials | None, on_listening: Callable[[int], None]
 ) -> Summary:
-    """Conduct a run for clients that connect, and return its summary after the farewells.
+    """Listen for clients, conduct a run, and return its summary after the farewells to the clients.
 
     Parameters
     ----------
@@ -269,6 +272,13 @@ async def serve(
         Credentials of the server; ``None``: no TLS.
     on_listening
         Function that is called with the port when clients can connect.
+
+    Raises
+    ------
+    SettingsError, UnreachableError
+        See :func:`listening`.
+    FenchelError
+        If the run fails (:meth:`fenchel.server.coordinator.Coordinator.conduct`).
     """
     # imported late, because the import changes environment variables of the process
     from threadpoolctl import threadpool_limits
