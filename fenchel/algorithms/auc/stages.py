@@ -83,7 +83,7 @@ class TheorySchedule(Section):
         return self.primal_smoothness + 2 * self.smoothness
 
     def _concavity(self, prior: float) -> float:
-        """Return mu_2 = 2 p (1-p) and min(ell, mu_2)."""
+        """Return the modulus of strong concavity mu_2 = 2 p (1-p), for a fraction p of positive samples."""
         return 2 * prior * (1 - prior)
 
     @property
