@@ -10,7 +10,7 @@ from fenchel.common.settings.section import Section
 
 
 class NoConstraint(Section):
-    """Every model is allowed."""
+    """Absence of a constraint."""
 
     kind: Literal["none"] = Field(description="every model")
 

@@ -29,13 +29,13 @@ def _without(value: Any, former: Mapping[str, Any]) -> Any:
 
 
 class IidPartition(Section):
-    """Every client holds a random part of the samples; sizes differ by one at most."""
+    """Random partition of the samples into parts whose sizes differ by at most one."""
 
     kind: Literal["iid"] = Field("iid", description="Random parts of equal size.")
 
 
 class ClassesPartition(Section):
-    """Every client holds samples of the same number of classes."""
+    """Partition in which every client holds samples of the same number of classes."""
 
     kind: Literal["classes"] = Field(description="A fixed number of classes per client.")
     per_client: int = Field(
@@ -61,14 +61,14 @@ class ClassesPartition(Section):
 
 
 class LabelShardsPartition(Section):
-    """Samples are sorted by label and cut into shards of equal size, which are dealt at random."""
+    """Partition into shards of equal size of the samples sorted by label; clients receive shards at random."""
 
     kind: Literal["label-shards"] = Field(description="Sort by label, cut into shards, deal them (McMahan 2017).")
     per_client: int = Field(2, ge=1, description="Shards per client.")
 
 
 class DirichletPartition(Section):
-    """Each class is divided among the clients in proportions drawn from a Dirichlet distribution."""
+    """Partition of each class among the clients in proportions drawn from a Dirichlet distribution."""
 
     kind: Literal["dirichlet"] = Field(description="Divide each class by Dirichlet proportions.")
     alpha: float = Field(ge=1e-4, description="Concentration: 0.1 gives very unequal clients, 100 nearly equal ones.")
@@ -78,7 +78,7 @@ class DirichletPartition(Section):
 
 
 class ZipfPartition(Section):
-    """Client i holds a number of samples proportional to i to the power of minus ``exponent``."""
+    """Partition in which the number of samples of client i is proportional to ``i ** -exponent``."""
 
     kind: Literal["zipf"] = Field(description="Sizes by Zipf's law, optionally classes by Dirichlet (DRDM).")
     exponent: float = Field(ge=0, le=10, description="Exponent z: sizes are proportional to i**-z; 0 is equal sizes.")
@@ -91,7 +91,7 @@ class ZipfPartition(Section):
 
 
 class GridPartition(Section):
-    """Samples and features are both split; each client holds one cell of the grid."""
+    """Partition of both samples and features into a grid, with one cell for each client."""
 
     kind: Literal["grid"] = Field(description="Sample groups times feature groups, one client for each pair.")
     sample_groups: int = Field(ge=1, description="Number of sample groups, K; equal sizes, drawn at random.")
@@ -112,7 +112,7 @@ class GridPartition(Section):
 
 
 class RaggedPartition(Section):
-    """Samples are split into groups; in a group, each sample's non-zero values are dealt to the clients."""
+    """Partition into groups of samples, and of each sample's non-zero values among the clients of its group."""
 
     kind: Literal["ragged"] = Field(
         description="Each sample's non-zero values dealt at random to the clients of its group (HyFDCA, News20)."
@@ -122,7 +122,7 @@ class RaggedPartition(Section):
 
 
 class ClassGroupsPartition(Section):
-    """Positive and negative classes are dealt separately: every client holds a group of either (CODASCA)."""
+    """Separate partition of positive and negative classes: each client holds a group of both (CODASCA)."""
 
     kind: Literal["class-groups"] = Field(
         description="A group of positive and a group of negative classes for each client (CODASCA). No class is on two "
@@ -137,7 +137,7 @@ class ClassGroupsPartition(Section):
 
 
 class SiteSettings(Section):
-    """One site: how large it is, how many of its samples are positive, how its instruments differ."""
+    """Size of a site, its rate of positive samples, and the noise and shift of its instruments."""
 
     size: PositiveFloat = Field(
         description="Size in proportion to that of the other sites: its number of patients, for instance."
@@ -152,7 +152,7 @@ class SiteSettings(Section):
 
 
 class SitesPartition(Section):
-    """Every client is a site with a size, a rate of positive samples and an instrument of its own."""
+    """Partition into sites, one for each client, with sizes, rates of positive samples and instruments of their own."""
 
     kind: Literal["sites"] = Field(
         description="Sites of given sizes and rates of positive samples, such as hospitals; the remaining samples are "
@@ -166,7 +166,7 @@ class SitesPartition(Section):
 
 
 class ColumnPartition(Section):
-    """The data file says who holds which sample."""
+    """Partition by a column of the data file, which names the client of each sample."""
 
     kind: Literal["column"] = Field(description="Holders named by a column of the data file.")
     column: str = Field(
@@ -194,7 +194,7 @@ Partition: TypeAlias = Annotated[
 
 
 class ImbalanceSettings(Section):
-    """Random removal of clients' positive samples, down to ``imratio``. Negative samples and the test set are kept."""
+    """Random removal of each client's positive samples until their fraction is ``imratio``; others are unchanged."""
 
     imratio: float = Field(
         gt=0,
@@ -220,7 +220,7 @@ class BinariseSettings(Section):
 
 
 class NormaliseSettings(Section):
-    """Constants that are known beforehand, in place of those that standard takes from the training samples."""
+    """Constants for scaling features, known before the run, in place of statistics of the training samples."""
 
     mean: float | tuple[float, ...] | dict[str, float] = Field(
         0.0,
@@ -233,7 +233,7 @@ class NormaliseSettings(Section):
 
 
 class ExtractorSettings(Section):
-    """A frozen network: what its last layer but one makes of an image takes the place of the pixels."""
+    """Frozen network whose output, without its last layer, replaces the pixels of an image as features."""
 
     network: Literal["resnet18"] = Field(
         "resnet18", description="ResNet-18 without its last layer: 512 features of an image."

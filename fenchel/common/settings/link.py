@@ -80,7 +80,7 @@ Rate = Annotated[PositiveFloat, BeforeValidator(_bytes_per_second), _or_text({"e
 
 
 class Link(Section):
-    """One client's access line to the server: its name, or its figures, or a name with figures that differ."""
+    """Link of one client to the server: a preset, figures, or a preset with some figures replaced."""
 
     preset: PresetName | None = Field(
         None, description="name of a predefined link, whose figures are the defaults of the others (docs/network.md)"
@@ -152,7 +152,7 @@ NamedLink = Annotated[Link, _NamedToo()]
 
 
 class Links(Section):
-    """The network that fenchel up puts between its clients and the server."""
+    """Emulated network between the server and the clients of ``fenchel up``."""
 
     default: NamedLink | None = Field(
         None,

@@ -109,7 +109,7 @@ class CnnSettings(_Network):
 
 
 class LinearScorerSettings(Section):
-    """A weight for each feature."""
+    """Linear scorer, with a weight for each feature."""
 
     kind: Literal["linear"] = Field("linear", description="a linear score, without an intercept")
 
@@ -154,7 +154,7 @@ Scorer: TypeAlias = Annotated[
 
 
 class BinarySettings(_Network):
-    """One score for each sample, for two classes."""
+    """Objective for two classes with one score for each sample."""
 
     kind: Literal["binary"] = Field(
         description="one score for each sample, for two classes: algorithms for the area under the ROC curve, such as "

@@ -13,7 +13,7 @@ from fenchel.common.wire.phases import RUNTIME
 
 
 class AllClients(Section):
-    """Every client, every round."""
+    """Participation of every client in every round."""
 
     kind: Literal["all"] = "all"
 
@@ -33,7 +33,7 @@ class Fraction(Section):
 
 
 class Bernoulli(Section):
-    """Each client independently with the same probability; the draw is repeated if it is empty."""
+    """Independent draw of each client with the same probability, repeated if no client is drawn."""
 
     kind: Literal["bernoulli"] = "bernoulli"
     probability: float = Field(gt=0, le=1, description="probability that a client takes part in a round")

@@ -23,7 +23,7 @@ class _Regularizer(Section):
 
 
 class NoneSettings(_Regularizer):
-    """No such term."""
+    """Absence of a regulariser."""
 
     present: ClassVar[bool] = False
     kind: Literal["none"] = Field("none", description="no such term")

@@ -12,7 +12,7 @@ from fenchel.common.settings.section import Section, settings_error, yaml_value
 
 
 class Stopping(Section):
-    """When a solver stops: one rule, or none for the usual one.
+    """Rule by which a solver stops; by default the usual rule of the solver.
 
     The usual rule is ``accuracy: 0.25`` for a solver that can keep it on a smooth and strongly convex
     problem, and ``epochs: 5`` for sgd and adam.

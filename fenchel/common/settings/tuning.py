@@ -67,7 +67,7 @@ class LogUniform(Interval):
 
 
 class Choice(Section):
-    """One of some values, all equally likely."""
+    """Choice among listed values, all equally likely."""
 
     choice: tuple[Any, ...] = Field(min_length=1, description="values, of any type that the setting takes")
 
