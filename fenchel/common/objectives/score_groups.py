@@ -59,7 +59,7 @@ def edges_of(bins: int, places: Places) -> Vector:
 
 
 def check_places(places: Places, **place: Unpack[Place]) -> None:
-    """Check the further cut points that the server sent.
+    """Check further cut points that were received from the server.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def _cut(before: Sequence[int], start: int, stop: int, least: int) -> int | None
 
 
 def check_groups(name: str, groups: Groups, bins: int, least: int, **place: Unpack[Place]) -> None:
-    """Check groups that a client sent.
+    """Check groups that were received from a client.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def _pairs_in_order(lower: Groups, higher: Groups) -> int:
 def further_places(positives: Iterable[Groups], negatives: Iterable[Groups], edges: Vector) -> Vector | None:
     """Return further cut points, shape (PARTS - 1,), or ``None`` if a class has no samples or no part is crowded.
 
-    A part of the line is crowded if it has more than ``CROWDED / PARTS`` of the samples.
+    A part of the line is crowded if it has more than ``CROWDED / PARTS`` of the class-balanced samples.
 
     The cut points are quantiles of the class-balanced samples, estimated from the groups. An unbounded bin is assumed
     to extend to 16 times its finite edge, so that saturated scores are separated.
