@@ -195,7 +195,7 @@ class LinearObjective(Objective):
 
     @property
     def smoothness(self) -> float:
-        """Smoothness bound ``l2 + 2 beta + s lambda_max(X^T X / n)`` for a loss of smoothness s, infinite for the hinge."""
+        """Smoothness ``l2 + 2 beta + s lambda_max(X^T X / n)`` for a loss of smoothness s, infinity for the hinge."""
         of_loss, steepest_penalty = self.score_loss.smoothness, self.l2 + 2 * self.nonconvex
         return steepest_penalty + of_loss * self._curvature if math.isfinite(of_loss) else math.inf
 

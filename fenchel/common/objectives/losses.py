@@ -104,7 +104,7 @@ class MarginLoss(ScoreLoss):
         return 1
 
     def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
-        """Return -1 for class 0 and +1 for class 1, shape (n,), or raise a SettingsError unless there are two classes."""
+        """Return -1 for class 0 and +1 for class 1, shape (n,), or raise a SettingsError for other than two classes."""
         if classes != 2:
             problem, remedy = (f"{classes} classes", "softmax") if classes else ("real numbers as labels", "squared")
             raise SettingsError(
@@ -370,8 +370,7 @@ def require_classes(classes: int, kind: str) -> None:
 def class_indices(labels: NDArray[np.generic], classes: int, kind: str) -> Targets:
     """Return labels as int64 class indices, shape (n,).
 
-    Raise a ``SettingsError`` for regression, or a ``DataError`` for labels that are not class indices. The errors of
-    regression name ``kind``.
+    Raise a ``SettingsError`` for regression, or a ``DataError`` for labels that are not class indices.
     """
     require_classes(classes, kind)
     indices = labels.astype(np.int64)

@@ -131,7 +131,7 @@ def strong_convexity(objective: Objective) -> float | None:
 
 
 def smoothness(objective: Objective) -> float | None:
-    """Return infinity if no smoothness of an objective is known on any data set, or ``None`` if it depends on the data."""
+    """Return infinity if an objective's smoothness is unknown for any data, or ``None`` if it depends on the data."""
     if isinstance(objective, LinearObjective):
         return None if math.isfinite(objective.score_loss.smoothness) else math.inf
     return None if type(objective).smoothness is not Objective.smoothness else math.inf

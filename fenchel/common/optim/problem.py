@@ -205,7 +205,7 @@ class LinearPoint(Point):
 
     @property
     def contributions(self) -> float:
-        """Product of the root mean squares of slopes and feature norms, a bound on the mean norm of sample gradients."""
+        """Bound on the mean norm of sample gradients: root mean square of slopes times that of feature norms."""
         features = self.objective.features
         entries = features.data if isinstance(features, sp.csr_array) else features
         squares = float(np.vdot(entries, entries)) * float(np.vdot(self.slopes, self.slopes))

@@ -97,7 +97,10 @@ class DualProblem:
 
     @classmethod
     def of(cls, loss: MarginLoss, shard: Shard, l2: float, weights: Vector | None = None) -> DualProblem:
-        """Return the problem of a shard with all features. Raise an error if ``l2`` is not positive, or without samples."""
+        """Return the problem of a shard, whose samples must have all features.
+
+        Raise a ``SettingsError`` unless ``l2`` is positive and fits the labels, or a ``DataError`` without samples.
+        """
         if not l2 > 0:
             raise SettingsError(
                 f"objective.l2: {l2:g} given, but SDCA solves the dual, which exists only for l2 > 0; raise l2, or "

@@ -57,7 +57,7 @@ class StoppingCriterion:
         return max(self.tolerance, self.floor + self.floor_per_norm * float(np.linalg.norm(w)))
 
     def reached(self, point: Point) -> bool:
-        """Return whether the gradient norm is at most the threshold, or raise a ``DivergedError`` if it is not finite."""
+        """Return whether the gradient norm is at most the threshold, or raise a ``DivergedError`` if not finite."""
         threshold = self.threshold(point.w)
         if not (math.isfinite(point.norm) and math.isfinite(threshold)):
             raise diverged(self.kind, self.cure)
