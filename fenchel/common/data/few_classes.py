@@ -120,7 +120,7 @@ def _room(
 def _equal_shares(
     settings: ClassesPartition, clients: int, owners: Sequence[Sequence[int]], sizes: NDArray[np.int64]
 ) -> NDArray[np.int64] | None:
-    """Return numbers of samples, shape (clients, classes), or ``None`` to divide each class evenly among its holders."""
+    """Return numbers of samples, shape (clients, classes), or ``None`` to divide classes evenly among holders."""
     if settings.samples is None:
         return None
     holds = np.zeros((clients, len(sizes)), bool)

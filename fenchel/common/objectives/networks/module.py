@@ -339,8 +339,8 @@ class ModuleObjective(Objective):
         Raises
         ------
         SettingsError
-            If the module has floating-point buffers, through which a sample can affect the gradients of others. Also if
-            the objective has an optimiser, whose steps do not bound the effect of one sample on the model.
+            If the module has floating-point buffers, such as running statistics, or if the objective has an optimiser,
+            whose steps do not bound the effect of one sample on the model.
         """
         if self.has_optimizer:
             raise SettingsError(
