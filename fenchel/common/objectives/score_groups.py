@@ -5,7 +5,7 @@ negative samples with scores in ranges of bins, its groups. A reported range con
 all samples of the class. The groups of all clients determine an estimate of the AUC of all samples, and bounds. The
 order of a positive and a negative sample is known if their ranges are disjoint, and unknown if the ranges overlap.
 
-With ``least`` above 1, a reply locates fewer than ``least`` samples at most to within a 32nd part of the line. The cuts
+With ``least`` above 1, a reply locates fewer than ``least`` samples only to within a 32nd part of the line. The cuts
 can show that *some* sample lies in one of these parts. Within a part, groups reveal that a range contains ``least`` or
 more samples, but never that a given half of the range contains one. If ``least`` or more samples have scores in one
 bin, a group may reveal the bin.
@@ -54,7 +54,10 @@ NO_PLACES: Places = np.empty((0, PARTS - 1))
 
 
 def edges_of(bins: int, places: Places) -> Vector:
-    """Return the edges of the bins, increasing: equal steps of the logistic function, and further cut points."""
+    """Return the increasing edges between all bins: those before any refinement, and the further cut points.
+
+    The logistic function of the edges before any refinement is k / bins for k = 1, ..., bins - 1.
+    """
     return np.unique(np.concatenate([logit(np.arange(1, bins) / bins), places.ravel()]))
 
 

@@ -277,7 +277,7 @@ class ModuleObjective(Objective):
         """Return the gradient on some samples, shape (d,); see :meth:`Objective.batch_gradient`.
 
         A batch of more than 1,024 samples is processed in pieces, and batch normalisation uses the statistics of each
-        piece.
+        piece. The buffers' part of the gradient is the weighted mean over the pieces.
         """
         self.require(rows.size)
         result = np.zeros(self.dimension, self.dtype)
