@@ -1,4 +1,4 @@
-"""Partitions of samples and features: rectangular grids, and values dealt one by one."""
+"""Partitions of both samples and features: rectangular grids, and random divisions of each sample's values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,23 @@ class ClientBlock:
 def grid(
     samples: int, clients: int, seed: int, settings: GridPartition, *, features: int, bias: bool = False
 ) -> list[ClientBlock]:
-    """Divide samples into K random groups and features into Q groups; client q K + k holds cell (k, q)."""
+    """Divide samples into K random groups and features into Q groups, so that client q K + k holds cell (k, q).
+
+    Parameters
+    ----------
+    samples
+        Number of training samples.
+    features
+        Number of features, with the bias.
+    bias
+        True if the last feature is the bias.
+
+    Raises
+    ------
+    DataError
+        If there is not one client per cell, or there are fewer samples or features than groups, or the layout
+        ``quadrants`` does not fit the features.
+    """
     _check_groups(settings, clients, samples)
     if settings.feature_groups > features:
         raise DataError(
@@ -53,7 +69,7 @@ def grid(
 
 
 def _quadrants(pixels: int, features: int) -> list[Indices]:
-    """Four quarters of a square image in reading order; all features after the pixels belong to the last."""
+    """Return the features of the four quarters of a square image, row by row. The last one includes any bias."""
     side = round(pixels**0.5)
     if side * side != pixels or side < 2:
         raise DataError(
@@ -67,11 +83,16 @@ def _quadrants(pixels: int, features: int) -> list[Indices]:
 
 
 def ragged(matrix: sp.csr_array, clients: int, seed: int, settings: RaggedPartition) -> list[ClientBlock]:
-    """Divide samples into K random groups; deal each sample's stored values to the Q clients of its group.
+    """Divide samples into K random groups, and each sample's non-zero values among the Q clients of its group.
 
-    Shares of a sample differ by at most one value, and the surplus goes to random clients. Client k Q + q is the q-th
-    of group k. A client holds all samples of its group, and the features of which it has any value. A sample with fewer
-    than Q values is a row of zeros on some clients.
+    The numbers of values of a sample on two clients differ by at most one, and random clients get the surplus. Client
+    k Q + q is the q-th of group k. A client holds all samples of its group, and every feature of which it has a value.
+    A sample with fewer than Q values is a row of zeros on some clients.
+
+    Raises
+    ------
+    DataError
+        If there are not K Q clients, or fewer samples than groups, or if a client would hold no value.
     """
     _check_groups(settings, clients, int(matrix.shape[0]))
     rng = generator(seed, "partition", "ragged")

@@ -25,7 +25,7 @@ CANONICAL = "data.npz"
 """Name of a data set's file in the cache."""
 
 DATA_VARIABLE = "FENCHEL_DATA"
-"""Environment variable that names a folder with one folder for each data set."""
+"""Environment variable with the path of a folder that has a subfolder for each data set."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,9 @@ class PublicFile:
     name
         Name of the file, at the source and on this machine.
     url
-        Public address; empty if the file is not published, so that it must be on this machine.
+        Public address; empty if the file cannot be downloaded.
     sha256
-        Checksum; ``None`` if the source publishes none. Only the numbers of samples, features and classes are checked
-        then.
+        Checksum in hexadecimal digits; ``None`` if none is known.
     """
 
     name: str
@@ -67,9 +66,9 @@ class Entry:
     files
         Public files; empty if the data is installed with Fenchel.
     read
-        Function that reads the files.
+        Function that reads the files, given their paths by name.
     folder
-        Subfolder of the files in a folder of data sets; ``None`` for one with the name of the data set.
+        Subfolder of the files in a folder of data sets; empty for the name of the data set.
     """
 
     name: str
@@ -201,7 +200,7 @@ UNPUBLISHED: Mapping[str, Entry] = MappingProxyType({
         lambda files: read_divided_npz(_only(files), features=readers.RCV1_FEATURES, train=20_242), folder="rcv1",
     ),
 })  # fmt: skip
-"""Parts of public data sets without a public address, which are read if the file is here, and never downloaded."""
+"""Parts of public data sets by name. They have no public address, so they are read from this machine only."""
 
 
 def cache_folder() -> Path:
@@ -210,13 +209,13 @@ def cache_folder() -> Path:
 
 
 def data_folders() -> tuple[Path, ...]:
-    """Return the folders in which data sets are looked for, in order."""
+    """Return the folders to search for data sets, in order: ``$FENCHEL_DATA`` if it is set, and the cache."""
     given = os.environ.get(DATA_VARIABLE)
     return (*([Path(given)] if given else []), cache_folder())
 
 
 def known_names(folders: tuple[Path, ...] | None = None) -> list[str]:
-    """Return the names of the catalogue, then those of imported and unpublished data sets on this machine, sorted."""
+    """Return the names in the catalogue, and then the sorted names of all other data sets on this machine."""
     imported = {
         path.parent.name
         for folder in (data_folders() if folders is None else folders)
@@ -261,7 +260,7 @@ def locate(name: str, folders: tuple[Path, ...] | None = None) -> Mapping[str, P
 
 
 def _variant(path: Path) -> Path | None:
-    """Return the path of the file, or of the file with another compression, if it exists."""
+    """Return the path of a file, or of its plain or otherwise compressed version, or ``None`` if none exists."""
     plain = path.with_suffix("") if path.suffix in COMPRESSIONS else path
     variants = [path, plain, *(plain.with_name(plain.name + suffix) for suffix in COMPRESSIONS)]
     return next((variant for variant in variants if variant.is_file()), None)
@@ -311,7 +310,7 @@ def load(name: str, folders: tuple[Path, ...] | None = None) -> DataSet:
 
 
 def _check(entry: Entry, files: Mapping[str, Path]) -> None:
-    """Raise an error if a file without a public source does not have the checksum in the catalogue."""
+    """Raise a ``ChecksumError`` if a file does not have the checksum of the entry."""
     for file in entry.files:
         found = hashlib.sha256(files[file.name].read_bytes()).hexdigest()
         if found != file.sha256:
@@ -325,7 +324,7 @@ def _check(entry: Entry, files: Mapping[str, Path]) -> None:
 
 
 def verify(dataset: DataSet, entry: Entry, where: str) -> None:
-    """Raise an error unless a data set has the numbers of samples, features and classes in the catalogue."""
+    """Raise a ``DataError`` unless a data set has the numbers of samples, features and classes of its entry."""
     test = 0 if dataset.test is None else len(dataset.test)
     found = (len(dataset.train), test, dataset.features, len(set(dataset.train.labels.tolist())))
     expected = (entry.train, entry.test, entry.features, entry.classes)
@@ -349,16 +348,26 @@ def import_files(
     Parameters
     ----------
     name
-        Any name. Public files of a name in the catalogue must be complete. Other files may have a part, or another
-        version, of the data set.
+        Name of lower-case letters, digits, dots, dashes and underscores. It may be a name of the catalogue.
     files
-        Files to import.
+        Files to import. If these are exactly the public files of the data set with this name, they must contain the
+        numbers of samples, features and classes in the catalogue. Other files may contain any data.
     destination
         Folder of data sets; by default the cache.
     label
         Name of the label column, for CSV and Parquet.
     limits
         Limits on the size of each file, unless they are public files of the catalogue.
+
+    Returns
+    -------
+    Path
+        Path of the new file ``data.npz``.
+
+    Raises
+    ------
+    DataError
+        If the name is invalid, or the files cannot be read as a data set.
     """
     if not re.fullmatch(NAME_PATTERN, name):
         raise DataError(f"{name!r} cannot be the name of a data set; use lower-case letters, digits, dots and dashes")

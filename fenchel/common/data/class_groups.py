@@ -1,4 +1,4 @@
-"""Partition of CODASCA's experiments, with a group of positive and a group of negative classes for each client."""
+"""Partition of CODASCA's experiments, with positive and negative classes of its own for each client."""
 
 from __future__ import annotations
 
@@ -17,20 +17,29 @@ def class_groups(labels: NDArray[Any], positive: NDArray[np.bool_], clients: int
 
     The positive and the negative classes are shuffled, and the j-th goes to client j modulo K, as in the authors'
     program (section 5.11, item 11). No class is then on two clients, and the numbers of classes differ by at most one.
-    If there are only C < K classes of one kind, client k shares the class k modulo C with others, in random parts of
-    equal size.
+    If there are only C < K classes of one kind, client k shares class k modulo C with others. The class is divided at
+    random into parts whose sizes differ by at most one.
 
     Parameters
     ----------
     labels
-        Shape (n,), class indices.
+        Class indices, shape (n,).
     positive
         Mask of positive samples, shape (n,).
+    clients
+        Number K of clients.
+    seed
+        Seed of the run.
 
     Returns
     -------
     list[Indices]
         Positions of each client's samples, increasing.
+
+    Raises
+    ------
+    DataError
+        If there are no positive or no negative samples, or a class has fewer samples than holders.
     """
     rng = generator(seed, "partition", "class-groups")
     held: list[list[Indices]] = [[] for _ in range(clients)]

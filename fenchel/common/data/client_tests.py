@@ -35,6 +35,11 @@ def own_distribution(held: Sequence[NDArray[Any]], labels: NDArray[Any], seed: i
     -------
     list[Indices]
         Positions in the test set, increasing, at least one for each client.
+
+    Raises
+    ------
+    DataError
+        If there are fewer test samples than clients, or no sample of a client's classes is left.
     """
     present = np.unique(np.concatenate([*held, labels]))
     rng = generator(seed, "client tests")
@@ -65,7 +70,7 @@ def own_distribution(held: Sequence[NDArray[Any]], labels: NDArray[Any], seed: i
 
 
 def _taken(size: int, counts: NDArray[np.int64], left: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many samples of each class to take, shape (classes,): ``size`` in all, at most ``left`` of each."""
+    """Return the numbers of samples to take from each class, shape (classes,), at most ``left`` and ``size`` in all."""
     taken = np.zeros_like(left)
     # The loop terminates, because each pass except the last exhausts a class.
     while (missing := size - int(taken.sum())) > 0:

@@ -26,9 +26,9 @@ _DELIMITERS = ",;\t"
 _INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")
 _PIECE = 1 << 20
 _VALUE_BYTES, _CHARACTER_BYTES = 8, 4
-"""Bytes of a number, and of a character of a text, in an array."""
+"""Bytes of a number, and of a character of a string, in an array."""
 _COLUMN_BYTES = 4096
-"""Least memory of a column, in bytes, while a CSV file is read."""
+"""Smallest memory of a column in bytes while a CSV file is read."""
 _HEADER_SHARE = 64
 """Bound on the memory for parsing a header, divided by its length."""
 
@@ -42,19 +42,26 @@ def read_csv(
 ) -> DataSet:
     """Read a CSV file, plain or compressed, separated by commas, semicolons or tabs.
 
-    The first line is a header unless one of its fields is a number; without a header the columns are
-    called ``column 1``, ``column 2`` and so on.
+    The first line is a header unless one of its fields is a number. Without a header, the columns are named
+    ``column 1``, ``column 2`` and so on.
 
     Parameters
     ----------
+    path
+        Path of the file.
     label
-        Name of the label column; ``None`` takes ``label``, else the last one.
+        Name of the label column; ``None`` for the column ``label`` or, without one, the last column.
     identifier
-        Name of the column of sample identifiers, which are taken as written; ``None``: there is none.
+        Name of the column of sample identifiers, which are read as text; ``None`` for none.
     holder
-        Name of the column that says who holds a sample; ``None``: there is none.
+        Name of the column with the holder of each sample; ``None`` for none.
     limits
         Limits on the size of the text and of the table.
+
+    Raises
+    ------
+    DataError
+        If the file is not a table of numbers with such columns, or exceeds the limits.
     """
     with opened(path, limits) as stream:
         line = stream.readline(limits.bytes // _HEADER_SHARE + 1)
@@ -126,14 +133,21 @@ def read_parquet(
 
     Parameters
     ----------
+    path
+        Path of the file.
     label
-        Name of the label column; ``None`` takes ``label``, else the last one.
+        Name of the label column; ``None`` for the column ``label`` or, without one, the last column.
     identifier
-        Name of the column of sample identifiers, text or whole numbers; ``None``: there is none.
+        Name of the column of sample identifiers, strings or integers; ``None`` for none.
     holder
-        Name of the column that says who holds a sample; ``None``: there is none.
+        Name of the column with the holder of each sample; ``None`` for none.
     limits
-        Limits on the size announced by the metadata, and on the table.
+        Limits on the size given by the metadata, and on the table.
+
+    Raises
+    ------
+    DataError
+        If the file is not a table of numbers with such columns, or exceeds the limits.
     """
     if not path.is_file():
         raise missing(path)
@@ -152,7 +166,7 @@ def read_parquet(
 
 
 def _require_modest(file: Any, path: Path, limits: DataLimits) -> None:
-    """Reject a Parquet file whose metadata exceed the limits, or with nested columns."""
+    """Reject a Parquet file whose metadata exceed the limits, or with columns that are neither numbers nor strings."""
     for field in file.schema_arrow:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         if not (pa.types.is_primitive(kind) or pa.types.is_null(kind) or _is_word(kind)):
@@ -176,7 +190,12 @@ def from_table(
     Returns
     -------
     DataSet
-        Dense features, in float32 if all columns are, else in float64; labels as stored.
+        Data set with labels as stored, and dense features, in float32 if all feature columns are, otherwise in float64.
+
+    Raises
+    ------
+    DataError
+        If a column is missing, a feature is not a finite number, or the table exceeds the limits or has no rows.
     """
     limits.require_bytes(table.num_rows * table.num_columns * _VALUE_BYTES, path)
     _refuse_index(table, path)
@@ -223,12 +242,12 @@ def _refuse_index(table: Any, path: Path) -> None:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first 20 names, for a message."""
+    """Return at most 20 names, separated by commas, for a message."""
     return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
 
 
 def numbers_of(column: Any, name: str, path: Path) -> NDArray[Any]:
-    """Return a column of finite numbers, shape (n,), float64."""
+    """Return a column as float64, shape (n,), or raise a ``DataError`` if a value is not a finite number."""
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         row, value = _first_not_number(column)
@@ -250,7 +269,7 @@ def numbers_of(column: Any, name: str, path: Path) -> NDArray[Any]:
 
 
 def _first_not_number(column: Any) -> tuple[int, Any]:
-    """Return row (from 1) and content of the first value that is not a number."""
+    """Return the row, counted from 1, and the content of the first value that is not a number."""
     for row, value in enumerate(column, start=1):
         content = value.as_py()
         if content is None or not _is_number(str(content)):
@@ -261,7 +280,7 @@ def _first_not_number(column: Any) -> tuple[int, Any]:
 def _set_apart(
     table: Any, name: str | None, label: str | None, path: Path, key: str, limits: DataLimits
 ) -> tuple[Any, NDArray[Any] | None]:
-    """Split a column of texts or integers, which is not a feature, from a table, if it is named."""
+    """Return a table without the column ``name``, and its strings or integers. Without a name, split off nothing."""
     if name is None:
         return table, None
     if name == label:
@@ -279,7 +298,7 @@ def _set_apart(
 def _values(
     column: Any, name: str, path: Path, limits: DataLimits, *, key: str = "", fractions: bool = False
 ) -> NDArray[Any]:
-    """Return a column of texts or integers, or of any numbers, after checking that no value is missing."""
+    """Return a column of strings or integers or, with ``fractions``, any numbers, or raise a ``DataError``."""
     if column.null_count:
         row = next(i for i, value in enumerate(column, start=1) if value.as_py() is None)
         raise DataError("the value is empty; expected a value in every row", source=path, column=name, row=row, key=key)

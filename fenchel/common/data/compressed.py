@@ -47,7 +47,7 @@ class _Counted(io.RawIOBase):
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Read the next bytes, or raise an error if they exceed the limit."""
+        """Read the next bytes, or raise a ``DataError`` if all bytes together exceed the limit."""
         view = memoryview(buffer)
         piece = self._stream.read(min(len(view), _PIECE))
         self._read += len(piece)
@@ -56,7 +56,7 @@ class _Counted(io.RawIOBase):
         return len(piece)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Rewind to the beginning."""
+        """Rewind to the beginning, which is the only supported position."""
         if (offset, whence) != (0, os.SEEK_SET):
             raise io.UnsupportedOperation("a compressed file is read in order")
         self._read = self._stream.seek(0)
@@ -67,7 +67,13 @@ class _Counted(io.RawIOBase):
 def opened(path: Path, limits: DataLimits = UNLIMITED) -> Iterator[BinaryIO]:
     """Open a file for reading bytes, decompressed according to its suffix.
 
-    A plain file above the limit on size is rejected at once, a compressed one once the limit is reached.
+    A compressed file can be read in order and rewound, but not otherwise repositioned.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or damaged, or exceeds the limit on bytes. A plain file above the limit is rejected on
+        opening, and a compressed file when more bytes than the limit have been read.
     """
     opener = _OPENERS.get(path.suffix.lower())
     try:
@@ -85,5 +91,5 @@ def opened(path: Path, limits: DataLimits = UNLIMITED) -> Iterator[BinaryIO]:
 
 
 def plain_name(path: Path) -> str:
-    """Return the lower-case file name without the suffix of its compression."""
+    """Return the lower-case file name without a suffix for compression."""
     return path.name.lower().removesuffix(path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else "")

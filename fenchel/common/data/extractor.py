@@ -1,8 +1,8 @@
 """Features of images by a frozen network, computed once and cached on disk.
 
-Each machine has the network's weights in a file, and weights are never sent. The cache is keyed by the contents of
-this file and of the data, with a row for each image. Processes compute only rows that are missing, so a restarted
-client, or a run with another partition, does not repeat any.
+Each machine has the network's weights in a file, and weights are never sent. The cache has one row for each image, and
+its key is a hash of the weights, the settings and the data. Processes compute only missing rows, so a restarted client
+or a run with another partition repeats no computation.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from fenchel.common.settings.data import ExtractorSettings
 log = logging.getLogger("fenchel")
 
 VARIABLE = "FENCHEL_EXTRACTOR"
-"""Environment variable with the path of the file of weights."""
+"""Environment variable for the path of the file of weights, which overrides ``data.extractor.file``."""
 
 BATCH = 64
 """Number of images in a batch."""
 
 
 def feature_folder() -> Path:
-    """Return the folder of cached features, beside that of data sets."""
+    """Return the folder of cached features, a sibling of the cache of data sets."""
     return cache_folder().parent / "features"
 
 
@@ -67,7 +67,10 @@ class Extractor:
     def of(
         cls, settings: ExtractorSettings, image: tuple[int, int, int] | None, peak: float | None, where: str
     ) -> Extractor:
-        """Return the extractor for a data set, even if the file of weights is missing."""
+        """Return the extractor for a data set, without reading the file of weights.
+
+        Raise a ``DataError`` unless the data set has images of one or three channels with a known largest value.
+        """
         if image is None or peak is None or image[0] not in (1, 3):
             raise DataError(
                 f"{settings.network} needs images of one or three channels with a known largest pixel value (such "
@@ -107,7 +110,7 @@ class Extractor:
 
     @cached_property
     def checksum(self) -> str:
-        """SHA-256 of the file of weights."""
+        """SHA-256 of the file of weights. Raise a ``ChecksumError`` if it is not that of the settings."""
         with self.path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         wanted = self.settings.sha256
@@ -122,7 +125,7 @@ class Extractor:
         return found
 
     def compute(self, images: NDArray[np.generic], threads: int = 1) -> NDArray[np.float32]:
-        """Return the features of images, shape (n, 512).
+        """Return the features of images, shape (n, 512), float32.
 
         Parameters
         ----------
@@ -165,7 +168,11 @@ class Extracted:
     folder: Path = field(default_factory=feature_folder)
 
     def take(self, rows: Indices, threads: int = 1) -> NDArray[np.float32]:
-        """Return the features of the images at ``rows``, shape (k, 512). Missing ones are computed and cached."""
+        """Return the features of the images at ``rows``, shape (k, 512), and compute and cache missing ones.
+
+        Raise the error :attr:`Extractor.lack` if the weights or torch are missing, or a ``DataError`` if the weights or
+        the cache are damaged.
+        """
         if (lack := self.extractor.lack) is not None:
             raise lack
         kept, done = self._kept
@@ -210,7 +217,7 @@ class Extracted:
 
 
 def _shared(path: Path, dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Open an array on disk that several processes write to, and create it with zeros if it does not exist."""
+    """Open a writable array on disk, shared between processes, and create it with zeros if it does not exist."""
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as temporary:
             fresh = Path(temporary) / path.name
@@ -231,7 +238,7 @@ def _shared(path: Path, dtype: type[np.generic], shape: tuple[int, ...]) -> NDAr
 
 
 def _header(dtype: type[np.generic], shape: tuple[int, ...]) -> bytes:
-    """Return the header of a NumPy file of such an array."""
+    """Return the header of a NumPy file for an array of this type and shape."""
     written = io.BytesIO()
     about = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(written, about)

@@ -35,12 +35,17 @@ def fetch(
     progress
         Callback for the progress of each file.
     timeout
-        Seconds without a byte after which a source counts as unreachable.
+        Longest wait for the next bytes of a source, in seconds.
 
     Returns
     -------
     Path | None
-        ``cache/name/data.npz``, or ``None`` for data that is installed with Fenchel.
+        Path ``NAME/data.npz`` in the cache, or ``None`` for data that is installed with Fenchel.
+
+    Raises
+    ------
+    DataError
+        If a download fails, or the files do not contain the expected data.
     """
     if not entry.files:
         return None
@@ -58,7 +63,7 @@ def fetch(
 
 
 def entry_of(name: str) -> Entry:
-    """Return the catalogue's entry for a name."""
+    """Return the catalogue's entry for a name, or raise a ``DataError`` if there is none."""
     if name not in CATALOGUE:
         raise DataError(f"this data set has no public source; those with one are {', '.join(CATALOGUE)}", source=name)
     return CATALOGUE[name]

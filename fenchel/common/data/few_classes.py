@@ -19,8 +19,18 @@ def classes(labels: NDArray[Any], clients: int, seed: int, settings: ClassesPart
     """Give every client samples of exactly ``per_client`` classes.
 
     The number of holders of a class is proportional to its size, and its samples are divided evenly among them, so
-    clients have about equal numbers of samples. If the settings give the number of samples of a client, shares are as
-    even as this allows.
+    clients have about equal numbers of samples. If the settings give each client's number of samples, a client's
+    samples are divided among its classes as evenly as possible, and the remaining samples have no holder.
+
+    Returns
+    -------
+    list[Indices]
+        Positions of each client's samples, increasing.
+
+    Raises
+    ------
+    DataError
+        If no such partition exists.
     """
     rng = generator(seed, "partition", "classes")
     present, sizes = np.unique(labels, return_counts=True)
@@ -39,7 +49,7 @@ def classes(labels: NDArray[Any], clients: int, seed: int, settings: ClassesPart
 
 
 def _holders(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of holders of each class, in proportion to its size, shape (classes,)."""
+    """Return each class's number of holders, in proportion to its size, shape (classes,), or raise a ``DataError``."""
     places = clients * settings.per_client
     if settings.per_client > len(sizes):
         raise DataError(
@@ -68,7 +78,7 @@ def _holders(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64])
 
 
 def _owners(per_client: int, clients: int, holders: NDArray[np.int64], rng: np.random.Generator) -> list[list[int]]:
-    """Return the clients that hold each class, such that each client has ``per_client`` classes."""
+    """Return the random holders of each class, such that each client holds ``per_client`` classes."""
     owners: list[list[int]] = [[] for _ in holders]
     left = holders.copy()
     for client in rng.permutation(clients):
@@ -110,7 +120,7 @@ def _room(
 def _equal_shares(
     settings: ClassesPartition, clients: int, owners: Sequence[Sequence[int]], sizes: NDArray[np.int64]
 ) -> NDArray[np.int64] | None:
-    """Return the numbers of samples of each client (rows) and class (columns), or ``None`` for even shares."""
+    """Return numbers of samples, shape (clients, classes), or ``None`` to divide classes evenly among holders."""
     if settings.samples is None:
         return None
     holds = np.zeros((clients, len(sizes)), bool)
@@ -132,7 +142,10 @@ def _too_many(settings: ClassesPartition, clients: int, sizes: NDArray[np.int64]
 
 
 def label_shards(labels: NDArray[Any], clients: int, seed: int, settings: LabelShardsPartition) -> list[Indices]:
-    """Sort by label, divide into shards of equal size, and deal ``per_client`` of them to each client."""
+    """Sort samples by label, cut them into shards, and deal ``per_client`` random shards to each client.
+
+    Sizes of shards differ by at most one. Raise a ``DataError`` if there are fewer samples than shards.
+    """
     shards = clients * settings.per_client
     if shards > len(labels):
         raise DataError(

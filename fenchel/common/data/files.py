@@ -41,11 +41,11 @@ def read_file(
     Parameters
     ----------
     path
-        Path of the file, whose suffix names the format. With another suffix, it is LIBSVM if its first line fits.
+        Path of the file. Its suffix determines the format. With an unknown suffix, the file must be LIBSVM.
     label
         Name of the label column, for CSV and Parquet.
     features
-        Number of features of a LIBSVM file, in which the last ones may not occur.
+        Number of features of a LIBSVM file; ``None`` counts up to the largest index that occurs.
     identifier
         Source of sample identifiers: a column (CSV, Parquet), an array (NumPy), or a text file with one identifier per
         line (LIBSVM). ``None`` for none.
@@ -54,7 +54,12 @@ def read_file(
     limits
         Limits on the size of the content.
     first
-        Index of the first feature of a LIBSVM file; ``None`` for 0 if that occurs, otherwise 1.
+        Index of the first feature of a LIBSVM file; ``None`` for 0 if the index 0 occurs, otherwise 1.
+
+    Raises
+    ------
+    DataError
+        If the format is unknown, the file is damaged or exceeds the limits, or an option does not fit the format.
     """
     name = plain_name(path)
     form = name.rpartition(".")[2] if "." in name else ""
@@ -96,7 +101,7 @@ def _require_libsvm(path: Path) -> None:
 
 
 def _libsvm(path: Path, features: int | None, identifier: str | None, limits: DataLimits, first: int | None) -> DataSet:
-    """Read a LIBSVM file, and the file of identifiers that belongs to it."""
+    """Read a LIBSVM file, and the text file of its sample identifiers if there is one."""
     train = read_libsvm(path, features, limits, first)
     identifiers = None if identifier is None else of_lines(Path(identifier), len(train), path, limits)
     return DataSet(train, identifiers=identifiers)
@@ -105,16 +110,23 @@ def _libsvm(path: Path, features: int | None, identifier: str | None, limits: Da
 def read_files(files: Sequence[Path], label: str | None = None, limits: DataLimits = ORDINARY) -> DataSet:
     """Read a data set from several files.
 
-    Tables (LIBSVM, CSV, Parquet, NumPy with labels) are stacked in the given order. Images and labels in
-    arrays of their own (IDX, or NumPy with one array) are paired. A file whose name has the part ``test``,
-    ``t10k`` or ``t`` between dots, dashes or underscores belongs to the test set.
+    Tables (LIBSVM, CSV, Parquet, NumPy with labels) are stacked in the given order. One file with an array of features
+    and one with an array of labels (IDX, or NumPy with one array) form a table. A file is part of the test set if its
+    name has the part ``test``, ``t10k`` or ``t`` between dots, dashes or underscores.
 
     Parameters
     ----------
+    files
+        Paths of the files.
     label
         Name of the label column, for CSV and Parquet.
     limits
         Limits on the size of each file.
+
+    Raises
+    ------
+    DataError
+        If a file cannot be read, the files do not fit each other, or all belong to the test set.
     """
     if not files:
         raise DataError("no files given; give at least one")

@@ -10,7 +10,7 @@ from fenchel.common.randomness import generator
 
 
 def kept(rows: Indices, holdout: float, seed: int, client: int, clients: int) -> Indices:
-    """Return the training samples of a client with a holdout.
+    """Draw the training samples of a client at random. Its other samples are its holdout.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""Sample identifiers, which match the parts of a sample on several clients.
+"""Sample identifiers, by which clients match their parts of the same sample.
 
-Error messages name rows, not identifiers, as an identifier may be personal data.
+Error messages contain rows instead of identifiers, because an identifier may be personal data.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ def checked(identifiers: Sequence[str], source: Path, *, column: str = "", array
 
 
 def of_lines(path: Path, samples: int, data: Path, limits: DataLimits = UNLIMITED) -> tuple[str, ...]:
-    """Read identifiers from a text file (UTF-8, plain or compressed), one per line in the order of the samples."""
+    """Read identifiers from a text file (UTF-8, plain or compressed), one per line in the order of the samples.
+
+    Raise a ``DataError`` if the file is missing or is the data file, or unless it has one valid identifier per sample.
+    """
     if not path.is_file():
         raise DataError(
             "the file does not exist; a LIBSVM file has no columns, so --id names a text file beside it, with one "

@@ -22,14 +22,22 @@ def positive_classes(classes: int, chosen: Sequence[int] | None, key: str) -> tu
     classes
         Number of classes; 0 for regression.
     chosen
-        ``objective.positive``; ``None`` chooses the second of two classes.
+        Setting ``objective.positive``; ``None`` for the second of two classes.
     key
-        Setting that needs positive classes, for the error; empty if there is none.
+        Setting that requires positive classes; empty if none does.
 
     Returns
     -------
     tuple[int, ...] | None
-        Class numbers, increasing; ``None`` if they are not chosen, not needed, and there are not two classes.
+        Class numbers, increasing. ``None`` for regression, or if none are chosen or required and there are more than
+        two classes.
+
+    Raises
+    ------
+    DataError
+        If positive classes are required, but not chosen for more than two classes.
+    SettingsError
+        If a chosen class does not exist, or all classes are chosen.
     """
     if classes == 0:
         return None  # each objective itself checks whether it accepts numeric labels
@@ -55,7 +63,7 @@ def positive_classes(classes: int, chosen: Sequence[int] | None, key: str) -> tu
 
 def positives_beside(negatives: int, imratio: float) -> int:
     """Return the largest number of positive samples whose fraction of all samples is at most ``imratio``."""
-    # Decimal arithmetic, as 0.3 in binary is slightly below 0.3.
+    # Exact arithmetic with the decimal number, because the binary number 0.3 is slightly below 0.3.
     rate = Fraction(repr(imratio))
     return int(rate / (1 - rate) * negatives)
 
@@ -77,6 +85,11 @@ def imbalanced(
         Largest fraction of positive samples.
     seed
         Seed of the run.
+
+    Raises
+    ------
+    DataError
+        If a client has only positive samples, or no sample would be removed from any client.
     """
     thinned = []
     for client, part in enumerate(parts):

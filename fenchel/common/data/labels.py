@@ -19,6 +19,13 @@ def class_names(labels: Iterable[NDArray[Any]], where: str) -> tuple[str, ...]:
     ----------
     labels
         Arrays of labels, each of shape (n,).
+    where
+        Name of the data, for errors.
+
+    Raises
+    ------
+    DataError
+        If there are fewer than two classes, or a number is not an integer.
     """
     found = [np.unique(part) for part in labels]
     if all(part.dtype.kind in "biuf" for part in found):
@@ -44,7 +51,7 @@ def class_names(labels: Iterable[NDArray[Any]], where: str) -> tuple[str, ...]:
 
 
 def encode(labels: NDArray[Any], names: Sequence[str], where: str) -> Indices:
-    """Return the class index of each label, shape (n,), int64."""
+    """Return the class index of each label, shape (n,), int64, or raise a ``DataError`` for an unknown label."""
     values, inverse = np.unique(labels, return_inverse=True)
     number = {name: index for index, name in enumerate(names)}
     indices = []
@@ -60,7 +67,7 @@ def encode(labels: NDArray[Any], names: Sequence[str], where: str) -> Indices:
 
 
 def numbers(labels: NDArray[Any], where: str) -> NDArray[np.float64]:
-    """Return the labels of a regression, shape (n,), float64."""
+    """Return numeric labels as float64, shape (n,), or raise a ``DataError`` for labels of another type."""
     if labels.dtype.kind not in "biuf":
         raise DataError(
             f"regression given, but the label {str(labels[0])!r} is not a number; use task: classification",
@@ -76,14 +83,16 @@ def encoded(
     classes: Sequence[int | str] | None,
     where: str,
 ) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
-    """Return labels as class indices or, for regression, as floats; and the class names.
+    """Return labels as class indices or, for regression, as floats, and the class names.
 
     Parameters
     ----------
     parts
         Arrays of labels as stored, such as those of training and test samples, each of shape (n,).
     classes
-        All class names in order; ``None`` takes those that occur.
+        All class names in order; ``None`` for those that occur.
+    where
+        Name of the data, for errors.
 
     Returns
     -------
@@ -97,12 +106,26 @@ def encoded(
 
 
 def binarised(names: Sequence[str], positive: Sequence[str], where: str) -> tuple[tuple[str, str], Indices]:
-    """Merge classes into two.
+    """Merge classes into a negative and a positive class.
+
+    Parameters
+    ----------
+    names
+        Names of all classes.
+    positive
+        Names of the classes that form the positive class.
+    where
+        Name of the data, for errors.
 
     Returns
     -------
     tuple[tuple[str, str], Indices]
         Names of the two new classes, and the new class, 0 or 1, of each old class, shape (classes,).
+
+    Raises
+    ------
+    DataError
+        If a positive class does not exist, or all classes are positive.
     """
     for name in positive:
         if name not in names:

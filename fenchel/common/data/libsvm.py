@@ -32,16 +32,21 @@ def read_libsvm(
     path
         Path of the file. Text after ``#`` and empty lines are ignored.
     features
-        Number of features; ``None`` takes the largest index that occurs.
+        Number of features; ``None`` counts up to the largest index that occurs.
     limits
         Limits on the size of the text and of the values.
     first
-        Index of the first feature; ``None`` for 0 if that occurs, as scikit-learn writes, otherwise 1.
+        Index of the first feature; ``None`` for 0 if the index 0 occurs, as in files of scikit-learn, otherwise 1.
 
     Returns
     -------
     Samples
-        CSR features in float64 without stored zeros; labels in float64.
+        CSR features in float64 without stored zeros, and labels in float64.
+
+    Raises
+    ------
+    DataError
+        If a line has another format, the file has no samples or too many features, or exceeds the limits.
     """
     labels = array("d")
     values = array("d")

@@ -17,7 +17,7 @@ from fenchel.common.errors import DataError
 from fenchel.common.memory import memory_bytes
 
 _COPIES = 4
-"""Share of the memory for one data file, as up to three copies exist during preparation."""
+"""Ratio of the memory to the limit for one data file, because up to three copies exist during preparation."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class DataLimits:
     bytes: int = field(default_factory=lambda: memory_bytes() // _COPIES)
 
     def require_features(self, features: int, path: Path) -> None:
-        """Raise an error if the number of features exceeds the limit."""
+        """Raise a ``DataError`` if the number of features exceeds the limit."""
         if features > self.features:
             raise DataError(
                 f"the data set has {features:,} features, above the limit of {self.features:,}; if this is "
@@ -45,7 +45,7 @@ class DataLimits:
             )
 
     def require_bytes(self, size: int, path: Path) -> None:
-        """Raise an error if a file that needs at least ``size`` bytes of memory exceeds the limit."""
+        """Raise a ``DataError`` if ``size``, the least memory for a file in bytes, exceeds the limit."""
         if size > self.bytes:
             raise DataError(
                 f"the data set takes at least {size:,} bytes in memory, above the limit of {self.bytes:,}; on a "
@@ -64,7 +64,7 @@ UNLIMITED: Final = DataLimits(sys.maxsize, sys.maxsize)
 
 @contextmanager
 def within_memory(path: Path) -> Iterator[None]:
-    """Convert a ``MemoryError`` of reading a data file into a :class:`DataError`."""
+    """Convert a ``MemoryError`` inside the context to a :class:`DataError` for the file."""
     try:
         yield
     except MemoryError as error:

@@ -1,4 +1,4 @@
-"""Readers of NumPy archives (``.npz``) and of IDX files, which never unpickle."""
+"""Readers of NumPy and IDX files, which never unpickle, and a writer of NumPy archives (``.npz``)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,12 @@ def read_npz(
     Returns
     -------
     DataSet
-        Data set, in which images, arrays of three or four dimensions, are flattened to rows.
+        Data set. Images, which are arrays of three or four dimensions, are flattened to rows.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged or exceeds the limits, or an array is missing or has an unexpected shape or type.
     """
     arrays = read_arrays(path, limits)
     features, image = _features(arrays, _FEATURES, "", path)
@@ -101,9 +106,14 @@ def read_divided_npz(path: Path, *, features: int, train: int) -> DataSet:
     path
         An archive with ``data``, ``indices`` and ``indptr`` of a CSR matrix, and labels ``y``.
     features
-        Number of features, which the archive need not have.
+        Number of features. An array ``shape`` in the archive is ignored.
     train
         Number of training samples.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged, or has no more rows than ``train``.
     """
     arrays = read_arrays(path)
     rows = arrays["indptr"].size - 1 if "indptr" in arrays else 0
@@ -122,7 +132,11 @@ def read_divided_npz(path: Path, *, features: int, train: int) -> DataSet:
 def joined(
     train: Samples, test: Samples | None, image: tuple[int, int, int] | None, peak: float | None, where: str
 ) -> DataSet:
-    """Combine training and test samples into a data set, with sparse ones widened to equal numbers of features."""
+    """Combine training and test samples into a data set.
+
+    Zero columns are appended to sparse samples, so that both have equal numbers of features. Raise a ``DataError`` if
+    the numbers of features still differ.
+    """
     if test is None:
         return DataSet(train, None, image, peak)
     width = max(int(train.features.shape[1]), int(test.features.shape[1]))
@@ -137,7 +151,7 @@ def joined(
 
 
 def write_npz(path: Path, dataset: DataSet) -> None:
-    """Write a data set for :func:`read_npz`, replacing ``path`` atomically."""
+    """Write a data set in the format of :func:`read_npz`, and replace ``path`` atomically."""
     arrays: dict[str, NDArray[Any]] = {}
     for part, features, labels, prefix in ((dataset.train, "X", "y", ""), (dataset.test, "X_test", "y_test", "test_")):
         if part is None:
@@ -168,12 +182,17 @@ def write_npz(path: Path, dataset: DataSet) -> None:
 def read_arrays(path: Path, limits: DataLimits = UNLIMITED) -> dict[str, NDArray[Any]]:
     """Read all arrays of a NumPy archive.
 
-    A header that announces more bytes than the archive has is rejected before memory is allocated.
+    An array whose header does not match its number of bytes is rejected before memory is allocated.
 
     Parameters
     ----------
     limits
-        Of all arrays together.
+        Limits on the size of all arrays together.
+
+    Raises
+    ------
+    DataError
+        If the file is missing, is no archive of numbers and strings, or exceeds the limits.
     """
     arrays = {}
     member = ""
@@ -208,7 +227,7 @@ def read_arrays(path: Path, limits: DataLimits = UNLIMITED) -> dict[str, NDArray
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """Read one NumPy array (``.npy``), plain or compressed."""
+    """Read one NumPy array (``.npy``), plain or compressed, or raise a ``DataError``."""
     with opened(path) as stream:
         content = stream.read()
     try:
@@ -222,7 +241,7 @@ def read_npy(path: Path) -> NDArray[Any]:
 
 
 def read_idx(path: Path, limits: DataLimits = UNLIMITED) -> NDArray[Any]:
-    """Read one array in the IDX format of MNIST, plain or compressed."""
+    """Read one array in the IDX format of MNIST, plain or compressed, or raise a ``DataError``."""
     with opened(path, limits) as stream:
         content = stream.read()
     dtype = _IDX_TYPES.get(content[2]) if len(content) >= 4 and content[:2] == b"\0\0" else None
@@ -253,12 +272,12 @@ def read_idx(path: Path, limits: DataLimits = UNLIMITED) -> NDArray[Any]:
 
 
 def is_idx(path: Path) -> bool:
-    """Return whether a file has a name of IDX files, such as ``train-images-idx3-ubyte.gz``."""
+    """Return whether the name is that of an IDX file, such as ``train-images-idx3-ubyte.gz``."""
     return bool(re.search(r"idx[0-9]|ubyte", path.name.lower()))
 
 
 def _announced(content: IO[bytes], size: int) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """Read the header of an array of ``size`` bytes: dtype, shape, and whether it is in Fortran order."""
+    """Read the header of an array file of ``size`` bytes, and return dtype, shape, and whether in Fortran order."""
     start = content.read(8)
     width = {1: 2, 2: 4, 3: 4}.get(start[6]) if len(start) == 8 and start.startswith(b"\x93NUMPY") else None
     if width is None:
@@ -336,7 +355,7 @@ def _labels(arrays: dict[str, NDArray[Any]], names: tuple[str, ...], path: Path)
 
 
 def _words(arrays: dict[str, NDArray[Any]], name: str, count: int, path: Path, key: str) -> NDArray[Any]:
-    """Return an array of texts or integers, with one for each of ``count`` samples."""
+    """Return an array of strings or integers, shape (count,), or raise a ``DataError``."""
     if name not in arrays:
         raise DataError(
             f"the file has no array of this name; its arrays are {', '.join(arrays)}", source=path, key=key, array=name

@@ -1,7 +1,7 @@
 """Conversion of data in memory to files.
 
-Client processes read files. Data from Python is written to a file, so that it is checked like any other, and a killed
-run can be resumed with it.
+Client processes read files. Data from Python is therefore written to a file, is checked like any other file, and
+remains available when a killed run is resumed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def in_memory(data: Any, label: str | None = None) -> Table | Arrays:
     data
         Any kind of data in :data:`ACCEPTED` but a path.
     label
-        Name of the label column of a table; ``None`` takes ``label``, or the last column.
+        Name of the label column of a Hugging Face data set that is converted to arrays; ``None`` for the column
+        ``label`` or, without one, the last column. A ``Table`` keeps all columns.
 
     Raises
     ------
@@ -89,7 +90,7 @@ def in_memory(data: Any, label: str | None = None) -> Table | Arrays:
 
 
 def _pair(features: Any, labels: Any) -> Table | Arrays:
-    """Combine features and labels."""
+    """Combine features and labels, or raise a ``DataError`` unless there is one label per sample."""
     if not hasattr(features, "__arrow_c_stream__"):
         arrays = _named({"X": features, "y": labels})
         _require_labels(arrays["y"], arrays["shape"][0] if "shape" in arrays else np.size(arrays["X"], 0))
@@ -124,6 +125,11 @@ def features_in_memory(data: Any, columns: Sequence[str] | None) -> tuple[RawMat
         Features of samples.
     columns
         Names of the features in order. Other columns of a table are ignored. ``None`` takes all columns in their order.
+
+    Raises
+    ------
+    DataError
+        If a column is missing, a value is not a finite number, or an array has another shape.
     """
     if hasattr(data, "__arrow_c_stream__"):
         table = _table(data)
@@ -151,7 +157,7 @@ def features_in_memory(data: Any, columns: Sequence[str] | None) -> tuple[RawMat
 
 
 def _table(data: Any) -> pa.Table:
-    """Return the columns of a table, without the index of pandas."""
+    """Return a table of any library as an Arrow table, without the index of pandas."""
     if isinstance(data, pa.Table):
         return data
     try:
@@ -187,7 +193,7 @@ def _csr(matrix: Any) -> sp.csr_array:
 
 
 def _array(value: Any, name: str) -> NDArray[Any]:
-    """Return numbers or texts as an array without Python objects."""
+    """Return numbers or strings as an array without Python objects, or raise a ``DataError``."""
     if hasattr(value, "detach"):  # a torch tensor, possibly on a GPU
         value = value.detach().cpu()
     try:
@@ -213,7 +219,7 @@ def _is_torch(data: Any, kind: str) -> bool:
 
 
 def _stacked(data: Iterable[Any]) -> dict[str, NDArray[Any]]:
-    """Return the samples of a torch ``Dataset``, which are pairs of features and label, as arrays."""
+    """Return a torch ``Dataset`` as arrays, or raise a ``DataError`` unless samples are (features, label) pairs."""
     features, labels = [], []
     # Iteration over a map-style Dataset ends only with an IndexError, which some classes never raise.
     each = (data[row] for row in range(len(data))) if hasattr(data, "__len__") else iter(data)  # type: ignore[index, arg-type]

@@ -38,8 +38,8 @@ def load_own(
     path
         Path of the file.
     data
-        Section ``data`` of the settings. Without class names in it, the classes are those of the file, sorted. The file
-        may have some of its columns. The bias belongs to the holder of the last column.
+        Section ``data`` of the settings. If ``data.classes`` is not set, the classes are those of the file, sorted. The
+        file may have only some of ``data.columns``. The bias is added only if the file has the last column.
     label
         Name of the label column.
     identifier
@@ -94,7 +94,7 @@ def load_own(
 
 
 def _extracted(dataset: DataSet, settings: ExtractorSettings, where: str) -> DataSet:
-    """Replace images by their features from the network."""
+    """Return the data set with images replaced by the network's features."""
     images = dataset.train
     network = Extractor.of(settings, dataset.image, dataset.peak, where)
     made = Extracted(network, images.features).take(np.arange(len(images)))
@@ -102,7 +102,7 @@ def _extracted(dataset: DataSet, settings: ExtractorSettings, where: str) -> Dat
 
 
 def _require_scaling_alone(scalings: Sequence[Scaling], dataset: DataSet, where: str) -> None:
-    """Reject steps that depend on the data of all clients."""
+    """Raise a ``DataError`` if a step depends on the data of all clients."""
     for position, step in enumerate(scalings):
         pixels = dataset.peak is not None and position == 0
         if step == "standard" or (step == "unit-interval" and not pixels):
@@ -117,7 +117,7 @@ def _require_scaling_alone(scalings: Sequence[Scaling], dataset: DataSet, where:
 def _normalise(
     data: DataSettings, total: int, names: Sequence[str] | None, held: Indices, where: str
 ) -> scaling.Columns | None:
-    """Return the step ``normalise`` for the columns of the file, which may be some of the run's."""
+    """Return the step ``normalise`` for the columns of the file, or ``None`` if the settings have no such step."""
     try:
         step = scaling.constants(data.normalise, total, data.columns if isinstance(data.columns, tuple) else names)
     except DataError as error:
@@ -127,7 +127,7 @@ def _normalise(
 
 
 def _columns_held(dataset: DataSet, columns: Sequence[str] | int | None, where: str) -> tuple[Samples, Indices, int]:
-    """Reorder the features of a client's file as in the run.
+    """Sort the features of a client's file by their positions in the run, or raise a ``DataError``.
 
     Returns
     -------
@@ -163,7 +163,7 @@ def _columns_held(dataset: DataSet, columns: Sequence[str] | int | None, where: 
 
 
 def _numbered_columns(dataset: DataSet, total: int, where: str) -> tuple[Samples, Indices]:
-    """Return the samples and the positions of features that occur, for a file without column names."""
+    """Return samples restricted to the features of the file, and the features' positions, for unnamed columns."""
     part = dataset.train
     if dataset.columns is not None:
         raise DataError(

@@ -1,8 +1,8 @@
 """Partitions of samples and features, as pure functions of labels, number of clients, seed and settings.
 
-In every partition each sample (or each cell of a grid) has exactly one holder, but ``classes`` with a number of samples
-and ``sites`` leave some out. Every client holds at least one, and the positions of a part are sorted. Equal arguments
-give equal parts on every machine.
+Each sample has exactly one holder. In ``grid`` and ``ragged``, this applies to each value of a sample. With ``sites``,
+and with ``classes`` and a number of samples, some samples have no holder. Every client holds at least one sample or
+value, and positions are sorted. Equal arguments give equal parts on every machine.
 """
 
 from __future__ import annotations
@@ -56,13 +56,33 @@ def partition(
     Parameters
     ----------
     labels
-        Shape (n,), class indices or, for regression, numbers.
+        Labels of the training samples, shape (n,): class indices or, for regression, numbers.
+    clients
+        Number of clients.
     seed
         Seed of the run.
+    settings
+        Kind of partition with its parameters.
+    features
+        Number of features, with the bias.
+    bias
+        True if the last feature is the bias.
+    matrix
+        Function that returns the prepared features, for ``ragged`` only.
     positive
         Mask of positive samples, shape (n,), for ``class-groups`` and ``sites`` only.
     holders
         Holder of each sample in the data file, shape (n,), for ``column`` only.
+
+    Returns
+    -------
+    list[ClientBlock]
+        Part of each client.
+
+    Raises
+    ------
+    DataError
+        If the data set cannot be divided in this way.
     """
     if clients < 1:
         raise DataError(f"{clients} given; use at least 1", key="clients")
@@ -106,7 +126,10 @@ def iid(labels: NDArray[Any], clients: int, seed: int) -> list[Indices]:
 
 
 def by_column(holders: NDArray[Any], clients: int, settings: ColumnPartition) -> list[Indices]:
-    """Give client k the samples of the k-th holder in the data file, with holders sorted."""
+    """Give client k the samples of the k-th of the sorted holders in the data file.
+
+    Raise a ``DataError`` unless there is one client per holder.
+    """
     names, owner = np.unique(holders, return_inverse=True)
     if len(names) != clients:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Preparation of samples for a model, which can be repeated for new samples."""
+"""Preparation of samples for a model, which can be applied to new samples."""
 
 from __future__ import annotations
 
@@ -60,7 +60,12 @@ class Preparation:
         features
             Stored features, shape (n, m).
         peak
-            Largest possible value of a pixel, if the steps are not fitted.
+            Largest possible value of a pixel, used only if the steps are not fitted.
+
+        Raises
+        ------
+        DataError
+            If the steps need ``peak``, or the features of a frozen network cannot be computed.
         """
         if self.settings.extractor is not None:
             network = Extractor.of(self.settings.extractor, self.image, self.peak, "the model's preparation")
@@ -81,7 +86,13 @@ class Preparation:
         return scaling.apply(steps, features, dtype, self.settings.bias)
 
     def fixed_steps(self) -> tuple[Step, ...]:
-        """Return the steps that are independent of the data, if they are not fitted."""
+        """Return the fitted steps or, if clients bring their own data, the equal steps of all clients.
+
+        Raises
+        ------
+        SettingsError
+            If a frozen network computes the features, or clients scaled pixels by a value of their own files.
+        """
         if self.settings.extractor is not None:
             raise SettingsError(
                 "a frozen network computes the features, which other libraries cannot do; give features to the "
@@ -109,7 +120,7 @@ class Preparation:
             "classes": np.array(self.class_names, str),
             "fitted": np.array(self.steps is not None),
         }
-        # Column names are one JSON text, because a NumPy array pads every text to the longest.
+        # Column names are one JSON string, because a NumPy array pads every string to the longest.
         columns = None if self.columns is None else json.dumps(self.columns)
         optional = {"columns": columns, "image": self.image, "peak": self.peak}
         found |= {name: np.array(value) for name, value in optional.items() if value is not None}
@@ -120,7 +131,10 @@ class Preparation:
 
     @classmethod
     def from_arrays(cls, settings: DataSettings, arrays: Mapping[str, NDArray[Any]]) -> Preparation:
-        """Return the preparation from the arrays of :meth:`arrays`, with the run's section ``data``."""
+        """Return the preparation from the arrays of :meth:`arrays` and the run's section ``data``.
+
+        Raise a ``DataError`` if an array is missing or damaged.
+        """
         found = {name.removeprefix(_PREFIX): array for name, array in arrays.items() if name.startswith(_PREFIX)}
         try:
             steps: tuple[Step, ...] | None = None

@@ -1,6 +1,6 @@
 """Readers of the public files of named data sets.
 
-Each function takes the paths of the files by their names in the catalogue.
+Functions take the paths of the files by their names in the catalogue, and raise a ``DataError`` for damaged files.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def bundled(name: str, image: tuple[int, int, int] | None = None, peak: float | 
 
 
 def _read_cifar(files: Files, *, classes: int) -> DataSet:
-    """Read the binary archive of CIFAR-10 or CIFAR-100: a record is one or two label bytes and three planes of 32x32.
+    """Read the binary archive of CIFAR-10 or CIFAR-100, with one or two label bytes and 3x32x32 pixels per image.
 
-    Of a coarse and a fine label the fine one, the last, is kept.
+    Of the two labels in CIFAR-100, coarse and fine, the fine label is returned.
     """
     (path,) = files.values()
     folder, names = "cifar-100-binary", (["train"], ["test"])
@@ -69,10 +69,11 @@ read_cifar10, read_cifar100 = (partial(_read_cifar, classes=classes) for classes
 
 
 def read_cifar_differences(files: Files) -> DataSet:
-    """Read a part of CIFAR whose pixels are stored as differences, which compress better, without loss.
+    """Read a part of CIFAR whose pixels are stored losslessly as differences, which compress better.
 
-    The files are ``labels.npz``, and for each part an array of shape (3, n, 32, 32): green, red minus green and blue
-    minus green, each as differences of neighbours along rows and columns, modulo 256.
+    The files are ``labels.npz``, and one array of shape (3, n, 32, 32) for each of training and test set. Its channels
+    are green, red minus green, and blue minus green, each as differences of neighbours along rows and columns, modulo
+    256.
     """
     labels = read_arrays(files["labels.npz"])
     parts = {}
@@ -100,7 +101,7 @@ def read_cifar_differences(files: Files) -> DataSet:
 
 
 def read_mammography(files: Files) -> DataSet:
-    """Read the mammography table: six numbers, and the class in quotes, ``-1`` or ``1``."""
+    """Read the mammography table, whose lines are six numbers and the class in quotes, ``-1`` or ``1``."""
     (path,) = files.values()
     with opened(path) as stream:
         lines = stream.read().decode("utf-8", errors="replace").replace("'", "").split()
@@ -120,8 +121,8 @@ def read_mammography(files: Files) -> DataSet:
 def read_adult(files: Files) -> DataSet:
     """Read UCI Adult: six numeric columns, then one 0/1 column for each category of the other eight.
 
-    Categories are those of the training file, in alphabetical order within each column, ``?`` among them:
-    108 features. A category that occurs only in the test file becomes zeros.
+    Categories are those of the training file, including ``?``, in alphabetical order within each column. The data set
+    has 108 features. A category that occurs only in the test file becomes zeros.
     """
     train, test = (_adult_rows(path) for path in files.values())
     categorical = [column for column in range(_ADULT_COLUMNS - 1) if column not in _ADULT_NUMERIC]
@@ -169,6 +170,6 @@ def read_news20(files: Files) -> DataSet:
 
 
 def read_rcv1(files: Files) -> DataSet:
-    """Read ``rcv1.binary`` of the LIBSVM collection, training and test file."""
+    """Read the training and the test file of ``rcv1.binary`` of the LIBSVM collection."""
     train, test = (read_libsvm(path, RCV1_FEATURES) for path in files.values())
     return joined(train, test, None, None, "rcv1")

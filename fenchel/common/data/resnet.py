@@ -1,7 +1,8 @@
 """Features of a frozen ResNet-18, with weights from a file of the user.
 
-He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, table 1. The network is a function of
-its weights, without modules or training. Batch normalisation uses the means and variances among the weights.
+The architecture is that of He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, table 1. The
+network is a function of weights and images, and cannot be trained. Batch normalisation uses the running means and
+variances that are stored with the weights.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ Weights: TypeAlias = "Mapping[str, torch.Tensor]"
 """Tensors by their names in torchvision's ``resnet18``."""
 
 FEATURES = 512
+"""Number of features of an image."""
 
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Means and deviations of red, green and blue in ImageNet, for which the published weights are trained."""
+"""Means and standard deviations of red, green and blue in ImageNet, by which published weights expect scaled input."""
 
 _CHANNELS = (64, 128, 256, 512)
 
@@ -35,7 +37,17 @@ def read_weights(path: Path) -> Weights:
     Parameters
     ----------
     path
-        State dict as written by ``torch.save``. Only tensors are read, and no code in the file is run.
+        File with a state dict, written by ``torch.save``. No code in the file is run.
+
+    Returns
+    -------
+    Weights
+        All weights but those of the last layer, in float32.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or a weight is missing or has another shape than in torchvision's ``resnet18``.
     """
     import torch
 
@@ -65,19 +77,21 @@ def read_weights(path: Path) -> Weights:
 
 
 def features(weights: Weights, images: torch.Tensor, size: int) -> torch.Tensor:
-    """Return the outputs of the last layer but one.
+    """Return the outputs of the last layer but one as features of images.
 
     Parameters
     ----------
+    weights
+        Weights of the network.
     images
-        Shape (n, channels, rows, columns), float32, from 0 to 1; one channel (grey) or three.
+        Images, shape (n, channels, rows, columns), float32, from 0 to 1, with one channel (grey) or three.
     size
-        Rows and columns to which they are resized, bilinearly.
+        Number of rows and of columns to which images are resized by bilinear interpolation.
 
     Returns
     -------
     torch.Tensor
-        Shape (n, 512).
+        Features, shape (n, 512).
     """
     import torch
     from torch.nn import functional

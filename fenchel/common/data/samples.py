@@ -13,7 +13,7 @@ from fenchel.common.arrays import Indices
 from fenchel.common.errors import DataError, Place
 
 RawMatrix: TypeAlias = "NDArray[Any] | sp.csr_array"
-"""Samples by features as stored, shape (n, m): dense of any real dtype (images uint8), or CSR."""
+"""Features of samples as stored, shape (n, m): a dense array of any real dtype, such as uint8 for images, or CSR."""
 
 RawLabels: TypeAlias = NDArray[Any]
 """Labels as stored, shape (n,): numbers or strings."""
@@ -30,7 +30,7 @@ class Samples:
     labels
         Labels, shape (n,), numbers or strings.
     holders
-        Holder of each sample, shape (n,), numbers or strings; ``None`` without such a column.
+        Holder of each sample, shape (n,), numbers or strings; ``None`` if the data does not name holders.
     """
 
     features: RawMatrix
@@ -59,11 +59,11 @@ class DataSet:
     image
         Numbers of channels, rows and columns, if the features are the pixels of an image in that order.
     peak
-        Largest possible value of a pixel (255 for bytes); ``None`` if features are not pixels.
+        Largest possible value of a pixel (255 for bytes); ``None`` if it is unknown, or features are not pixels.
     columns
         Names of the features; ``None`` if the file format has no names.
     identifiers
-        Identifiers of the training samples; ``None`` without such a column.
+        Identifiers of the training samples; ``None`` if the data has none.
     """
 
     train: Samples
@@ -91,7 +91,12 @@ def samples(features: Any, labels: Any, where: str, array: str = "") -> Samples:
     where
         Name of the file, for messages.
     array
-        Name of the array of features, if the file has others.
+        Name of the array of features, for messages, if the file has others.
+
+    Raises
+    ------
+    DataError
+        If shapes or types are others, a value is not finite, or there are no samples or no features.
     """
     place: Place = {"source": where, "array": array}
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -122,7 +127,7 @@ def samples(features: Any, labels: Any, where: str, array: str = "") -> Samples:
 
 
 def _first_not_finite(features: RawMatrix) -> Place:
-    """Return the place of the first value that is not finite: row and column, or only the column of sparse features."""
+    """Return row and column of the first non-finite value, or only the column if features are sparse."""
     if isinstance(features, sp.csr_array):
         bad = features.indices[~np.isfinite(features.data)]
         return {"column": str(bad[0] + 1)} if bad.size else {}
@@ -138,14 +143,14 @@ def flatten_images(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, int, i
     Parameters
     ----------
     array
-        Shape (n, m); (n, rows, columns); or (n, rows, columns, channels) or (n, channels, rows, columns) with at most
-        four channels.
+        Features, shape (n, m), or images, shape (n, rows, columns), (n, channels, rows, columns), or (n, rows, columns,
+        channels) with at most four channels and more than four rows.
 
     Returns
     -------
     tuple[NDArray[Any], tuple[int, int, int] | None]
-        Rows, shape (n, m), channel after channel, and the numbers of channels, rows and columns; ``None`` if ``array``
-        has two dimensions.
+        Pixels of each image, channel after channel, shape (n, m), and the numbers of channels, rows and columns. An
+        array of another shape is returned unchanged, with ``None``.
     """
     if array.ndim == 4 and array.shape[3] <= 4 < array.shape[1]:
         array = np.ascontiguousarray(array.transpose(0, 3, 1, 2))
@@ -158,7 +163,7 @@ def flatten_images(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, int, i
 
 
 def widen(part: Samples, features: int) -> Samples:
-    """Append zero columns to sparse samples, up to ``features`` columns."""
+    """Return sparse samples with zero columns appended, up to ``features`` columns, and dense samples unchanged."""
     if not isinstance(part.features, sp.csr_array) or part.features.shape[1] >= features:
         return part
     csr = part.features

@@ -1,4 +1,4 @@
-"""Scaling of features, fitted once on all training samples, and applied to any rows."""
+"""Scaling of features, which is fitted on training samples and applied to any samples."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _each(
     columns: int,
     names: Sequence[str] | None,
 ) -> NDArray[np.float64]:
-    """Return a constant for each column, which is ``other`` for columns that are not named."""
+    """Return a constant for each column, shape (m,), which is ``other`` for columns that ``given`` does not name."""
     key = f"data.normalise.{key}"
     if isinstance(given, Mapping):
         if names is None:
@@ -103,6 +103,11 @@ def fit(
         Largest possible value of a pixel; ``None`` if features are not pixels.
     normalise
         Step ``normalise`` from :func:`constants`, if it is among the steps.
+
+    Raises
+    ------
+    DataError
+        If a step would make the zeros of sparse features non-zero.
     """
     steps: list[Step] = []
     columns = int(features.shape[1])
@@ -132,7 +137,7 @@ def fit(
 
 
 def apply(steps: Sequence[Step], features: RawMatrix, dtype: DTypeLike, bias: float | None = None) -> Matrix:
-    """Apply fitted steps to rows, and append the bias feature.
+    """Return features after the fitted steps, with the bias feature appended.
 
     Parameters
     ----------
@@ -198,7 +203,7 @@ def _unit_interval(steps: Sequence[Step], features: RawMatrix) -> Columns:
 
 
 def _chunks(steps: Sequence[Step], features: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """Yield prepared rows in float64, a few at a time, so that images stay bytes in memory."""
+    """Yield chunks of scaled samples in float64 with the position of the first, so that images stay bytes in memory."""
     for start in range(0, features.shape[0], _CHUNK):
         chunk = features[start : start + _CHUNK].astype(np.float64)
         for step in steps:

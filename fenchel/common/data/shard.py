@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fenchel.common.arrays import Indices, Matrix
 
-_NAMES = 1 << 19  # limit on the total size of column names, which travel in one frame, in bytes
+_NAMES = 1 << 19  # limit on the total size of column names in bytes, because they are sent in one frame
 
 
 def are_modest(names: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import maximum_flow
 from fenchel.common.arrays import Indices
 
 _SCALINGS = 500
-"""Number of iterations that scale rows and columns; a few dozen suffice unless the table is tight."""
+"""Limit on the iterations that scale rows and columns. A few dozen suffice unless few tables meet the bounds."""
 
 
 def apportion(
@@ -50,12 +50,12 @@ def apportion(
 
 
 def deal(total: int, parts: int, rng: np.random.Generator) -> list[Indices]:
-    """Divide the positions 0..total-1 at random into sorted parts whose sizes differ by at most one."""
+    """Divide the positions 0 to ``total - 1`` at random into sorted parts whose sizes differ by at most one."""
     return [np.sort(rows) for rows in np.array_split(rng.permutation(total), parts)]
 
 
 def by_owner(owner: NDArray[np.int64], owners: int) -> list[Indices]:
-    """Return the increasing positions of each owner 0..owners-1, given the owner of each position, shape (n,)."""
+    """Return the positions of each owner, increasing, given each position's owner, 0 to ``owners - 1``, shape (n,)."""
     # NumPy sorts 16-bit integers stably by radix sort, which is ten times as fast.
     narrow = owner.astype(np.uint16) if owners <= 1 << 16 else owner
     order: Indices = np.argsort(narrow, kind="stable")
@@ -94,14 +94,14 @@ def fill(open_cells: NDArray[np.bool_], total: int, stock: NDArray[np.int64]) ->
         shares *= total / sums
     whole = np.where(open_cells, np.maximum(np.floor(shares - 1e-6), 1), 0).astype(np.int64)
     even = _topped_up(whole, open_cells, total, stock, most=1)
-    # Scaling may not converge if the table is tight. Any valid table is then accepted.
+    # Scaling may not converge if few tables meet the bounds. Any valid table is then accepted.
     return _topped_up(open_cells.astype(np.int64), open_cells, total, stock, most=total) if even is None else even
 
 
 def _topped_up(
     whole: NDArray[np.int64], open_cells: NDArray[np.bool_], total: int, stock: NDArray[np.int64], *, most: int
 ) -> NDArray[np.int64] | None:
-    """Add at most ``most`` to each open cell, to rows of ``total`` within ``stock``; ``None`` if that is impossible."""
+    """Add at most ``most`` to each open cell to reach the row sums ``total``, or return ``None`` if impossible."""
     missing, left = total - whole.sum(axis=1), stock - whole.sum(axis=0)
     if missing.min() < 0 or left.min() < 0:
         return None

@@ -16,8 +16,8 @@ from fenchel.common.settings.data import SiteSettings, SitesPartition
 def sites(positive: NDArray[np.bool_], clients: int, seed: int, settings: SitesPartition) -> list[Indices]:
     """Give each site samples in proportion to its size, of which the fraction ``imratio`` is positive.
 
-    Samples are drawn at random without replacement, and those in excess are left out. Source:
-    docs/specifications/codasca.md, section 4.1, the five hospitals.
+    Samples are drawn at random without replacement, and the remaining samples have no holder. With five sites, this is
+    the partition into hospitals of docs/specifications/codasca.md, section 4.1.
 
     Parameters
     ----------
@@ -28,6 +28,11 @@ def sites(positive: NDArray[np.bool_], clients: int, seed: int, settings: SitesP
     -------
     list[Indices]
         Positions of each site's samples, increasing.
+
+    Raises
+    ------
+    DataError
+        If there is not one site per client, or there are too few samples of either class.
     """
     if len(settings.sites) != clients:
         raise DataError(
@@ -58,7 +63,7 @@ def _counts(settings: SitesPartition, total: int) -> tuple[NDArray[np.int64], ND
 
 
 def _most(settings: SitesPartition, positives: int, negatives: int) -> int:
-    """Return the largest number of samples for which both classes suffice."""
+    """Return the largest total number of samples for which both classes have enough samples."""
     # Because of rounding, the required numbers are not exactly proportional to the total, so the loop also tries
     # smaller totals.
     total = positives + negatives
@@ -89,7 +94,12 @@ def as_seen(
     rng
         Generator of the noise of all samples of the site.
     columns
-        Number of features that are altered, from the first on, without the bias.
+        Number of features without the bias. Only these are changed.
+
+    Raises
+    ------
+    DataError
+        If the features are sparse, and the site has noise or a shift.
     """
     if not (site.noise or site.shift):
         return features

@@ -17,8 +17,9 @@ from fenchel.common.settings.data import DirichletPartition, ZipfPartition
 def dirichlet(labels: NDArray[Any], clients: int, seed: int, settings: DirichletPartition) -> list[Indices]:
     """Divide each class among the clients in proportions from a symmetric Dirichlet distribution.
 
-    Clients with fewer than ``min_samples`` then get random samples of the client that is the largest at that
-    moment. With many clients and a small ``alpha`` no draw would satisfy the minimum by itself.
+    Each client with fewer than ``min_samples`` samples then gets random samples, one by one, from the client that is
+    currently the largest. With many clients and a small ``alpha``, random proportions alone would rarely give every
+    client the minimum. Raise a ``DataError`` if there are too few samples.
     """
     if clients * settings.min_samples > len(labels):
         raise DataError(
@@ -38,7 +39,7 @@ def dirichlet(labels: NDArray[Any], clients: int, seed: int, settings: Dirichlet
 
 
 def _fill_up(owner: Indices, clients: int, least: int, rng: np.random.Generator) -> None:
-    """Give clients with fewer than ``least`` samples random ones of the largest; changes ``owner``, shape (n,)."""
+    """Change ``owner``, shape (n,), to move random samples from the largest clients to those below ``least``."""
     sizes = np.bincount(owner, minlength=clients)
     for client in np.flatnonzero(sizes < least):
         while sizes[client] < least:
@@ -49,13 +50,12 @@ def _fill_up(owner: Indices, clients: int, least: int, rng: np.random.Generator)
 
 
 def zipf(labels: NDArray[Any], clients: int, seed: int, settings: ZipfPartition) -> list[Indices]:
-    """Give client i (from 1) about n i^-z / sum_j j^-z samples, with classes in proportions of its own.
+    """Give client i (from 1) about n i^-z / sum_j j^-z samples, with class proportions of its own.
 
-    As DRDM's experiments combine both: sizes are rounded by largest remainder; each client draws class
-    proportions q_i from a symmetric Dirichlet distribution, then its labels from q_i, and takes samples of
-    these labels without replacement; a class that is exhausted is left out and q_i renormalised. Without
-    ``alpha`` the samples are dealt at random. A client whose size rounds to zero gets one sample of the
-    largest.
+    This is the partition of DRDM's experiments. Sizes are rounded by largest remainder, and every client gets at least
+    one sample. Each client draws class proportions q_i from a symmetric Dirichlet distribution, and then labels from
+    q_i. It gets random samples with these labels, without replacement. If a class is exhausted, q_i is renormalised
+    over the other classes. Without ``alpha``, clients get random samples of all classes.
     """
     rng = generator(seed, "partition", "zipf")
     sizes = apportion(len(labels), np.arange(1, clients + 1) ** -settings.exponent, at_least=1)
@@ -77,7 +77,7 @@ def zipf(labels: NDArray[Any], clients: int, seed: int, settings: ZipfPartition)
 def _draw_labels(
     rng: np.random.Generator, size: int, proportions: NDArray[np.float64], left: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Draw how many samples of each class to take, at most ``left`` of each; shape (classes,)."""
+    """Draw ``size`` labels, at most ``left`` of each class, and return the number of each, shape (classes,)."""
     taken = np.zeros_like(left)
     while (missing := size - int(taken.sum())) > 0:
         # Redrawing labels of an exhausted class from the other classes is equivalent to drawing labels one by one.

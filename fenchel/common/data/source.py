@@ -1,4 +1,4 @@
-"""Data set that is loaded once in a process, and provides the shards of all its clients."""
+"""Data set that is loaded once per process and provides the shards of all clients in it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = logging.getLogger("fenchel")
 
 @dataclass(frozen=True)
 class Problem:
-    """Learning problem, as far as a model depends on it.
+    """Properties of a learning problem on which a model depends.
 
     Attributes
     ----------
@@ -67,10 +67,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class DataSource:
-    """Data set with preparation and partition, to be created by :meth:`open`. It can be shared between threads.
+    """Data set with preparation and partition, which can be shared between threads. :meth:`open` creates it.
 
-    Features stay as stored (images as bytes). The rows of a shard are converted on request, by a frozen network if the
-    settings name one.
+    Features are kept in memory as stored, such as images as bytes. The features of a shard are prepared when it is
+    requested, after extraction by a frozen network if the settings name one.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class DataSource:
     labels
         Labels of all training samples, shape (n,).
     positive
-        Numbers of the positive classes; ``None`` if they are not chosen, and there are more than two classes.
+        Numbers of the positive classes; ``None`` for regression, or if none are chosen for more than two classes.
     preparation
         Preparation, fitted on all training samples.
     """
@@ -115,12 +115,21 @@ class DataSource:
 
         Parameters
         ----------
+        settings
+            Section ``data`` of the settings.
         seed
             Seed of the run, for test split, subsample, imbalance and partition.
         positive
-            Numbers of the positive classes; ``None`` chooses the second of two.
+            Numbers of the positive classes; ``None`` for the second of two classes.
         folders
             Folders with named data sets; by default ``$FENCHEL_DATA`` and the cache.
+
+        Raises
+        ------
+        DataError
+            If the data set is missing or damaged, or does not fit the settings.
+        SettingsError
+            If ``positive`` does not fit the classes.
         """
         if settings.name is not None:
             dataset, where = load(settings.name, folders), settings.name
@@ -157,31 +166,37 @@ class DataSource:
 
     @property
     def lack(self) -> FenchelError | None:
-        """Return the error of a file or library that the network needs, or ``None`` if features can be computed."""
+        """Return the error of a missing file or library of the network, or ``None`` if features can be computed."""
         return None if self._extractor is None else self._extractor.lack
 
     def extract(self, threads: int = 1) -> int:
-        """Compute missing features of images; return the number of all images."""
+        """Compute and cache missing features of all images. Return the number of images."""
         parts = [part for part in (self._train, self._test) if part is not None]
         for part in parts:
             self._extracted(part).take(np.arange(len(part)), threads)
         return sum(map(len, parts))
 
     def parts(self, clients: int) -> list[ClientBlock]:
-        """Return the parts of ``clients`` clients, including holdouts."""
+        """Return each client's part, including its holdout, or raise a ``DataError`` if the data cannot be divided."""
         with self._lock:
             if clients not in self._parts:
                 self._parts[clients] = self._divided(clients)
             return self._parts[clients]
 
     def trained_on(self, clients: int) -> list[Indices]:
-        """Return the positions of the training samples of ``clients`` clients. Raises the errors of :meth:`shard`."""
+        """Return the positions of each client's training samples, in a run with ``clients`` clients.
+
+        Raise a ``DataError`` if the training samples, or a test set for the clients, cannot be divided.
+        """
         if self.settings.client_tests == "own-distribution":
             self._own_tests(clients)  # raises an error if the test set cannot be divided
         return [self._part(client, clients)[1] for client in range(clients)]
 
     def pooled(self, clients: int, dtype: DTypeLike = np.float64) -> tuple[Shard, list[int]]:
-        """Return the training samples of ``clients`` clients as one shard, in order, and the number of each client."""
+        """Return the training samples of all clients, client by client, and the clients' numbers of samples.
+
+        Raise a ``DataError`` if clients hold only parts of the features.
+        """
         shards = [self.shard(client, clients, dtype) for client in range(clients)]
         if any(shard.features.shape[1] < self.problem.features for shard in shards):
             raise DataError(
@@ -200,7 +215,7 @@ class DataSource:
         return together, [shard.samples for shard in shards]
 
     def sizes(self, clients: int) -> list[int]:
-        """Return the numbers of training samples of ``clients`` clients. Raises the errors of :meth:`shard`."""
+        """Return the number of training samples of each client. Raise the errors of :meth:`trained_on`."""
         return [len(rows) for rows in self.trained_on(clients)]
 
     @property
@@ -237,6 +252,11 @@ class DataSource:
             Number of clients.
         dtype
             Floating-point type of the features.
+
+        Raises
+        ------
+        DataError
+            If there is no such client, or the data set cannot be divided or prepared.
         """
         part, trained_on = self._part(client, clients)
         return self._as_seen(self._shard(part, trained_on, dtype), client, clients, part.samples)
@@ -260,7 +280,8 @@ class DataSource:
     def test(self, dtype: DTypeLike = np.float64) -> Shard | None:
         """Return the test set, or ``None`` if there is none, or it cannot be prepared.
 
-        Positions are those in the test set. A server without the network of ``data.extractor`` cannot prepare it.
+        Positions in the shard are those in the test set. It cannot be prepared without the weights of the network of
+        ``data.extractor``.
         """
         if self._test is None:
             return None
@@ -282,7 +303,7 @@ class DataSource:
         return part, kept(part.samples, self.settings.holdout, self.seed, client, clients)
 
     def _own_tests(self, clients: int) -> list[Indices]:
-        """Return the positions of each client's part of the test set."""
+        """Return the positions of each client's part of the test set, or raise a ``DataError``."""
         if self._test is None:
             raise DataError(
                 f"{self.settings.client_tests} needs a test set to divide, but there is none; set data.test_fraction",
@@ -306,7 +327,7 @@ class DataSource:
         return Shard(block, shard.labels, shard.classes, shard.total_features, rows, part.features)
 
     def _as_seen(self, shard: Shard, client: int, clients: int, all_samples: Indices, purpose: str = "noise") -> Shard:
-        """Return samples of a client as measured by its instruments; ``all_samples`` are all samples of the client."""
+        """Return a client's samples with the shift and noise of its site. ``all_samples`` includes holdouts."""
         settings = self.settings.partition
         if not isinstance(settings, SitesPartition):
             return shard
@@ -339,7 +360,7 @@ class DataSource:
         return scaling.apply(self.preparation.steps, stored, dtype, self.settings.bias)
 
     def _extracted(self, samples: Samples) -> Extracted:
-        """Return the network's features of the training samples or of the test set."""
+        """Return the cached features of the training samples or of the test set, or raise a ``DataError``."""
         if self._extractor is None:
             raise DataError(
                 "the settings name no extractor network, so there are no features to compute; set data.extractor",

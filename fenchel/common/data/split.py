@@ -1,4 +1,4 @@
-"""The test set that is drawn of a data set which has none, and the subsample that a run takes."""
+"""Random test sets for data sets without a published one, and random subsamples of training samples."""
 
 from __future__ import annotations
 
@@ -20,21 +20,30 @@ DEFAULT_TEST_FRACTION = 0.2
 def split(
     train: Samples, test: Samples | None, settings: DataSettings, seed: int, where: str
 ) -> tuple[Samples, Samples | None]:
-    """Split off a test set unless one is published, then take the subsample.
+    """Draw a test set unless one is published, and then a subsample of the training samples.
 
     Parameters
     ----------
     train
-        All samples but the published test set's, with class indices or numbers as labels.
+        All samples except the published test set, with class indices or numbers as labels.
     test
-        The published test set; ``None`` if there is none.
+        Published test set; ``None`` if there is none.
+    settings
+        Section ``data`` of the settings.
     seed
-        ``settings.seed``.
+        Seed of the run.
+    where
+        Name of the data, for errors.
 
     Returns
     -------
     tuple[Samples, Samples | None]
-        ``None`` if none is published, and the settings want none.
+        Training samples, and the test set. It is ``None`` if none is published and ``data.test_fraction`` is 0.
+
+    Raises
+    ------
+    DataError
+        If settings of the test set are given for a data set with a published one, or there are too few samples.
     """
     if test is None:
         train, test = _with_test_set(train, settings, seed)
@@ -88,7 +97,7 @@ def _subsample(train: Samples, settings: DataSettings, seed: int, where: str) ->
 
 
 def _scikit_learn_split(labels: NDArray[Any], count: int, seed: int, classes: bool) -> tuple[Indices, Indices]:
-    """Return the positions of training and test samples in the order that scikit-learn gives them."""
+    """Return the positions of training and test samples in scikit-learn's order, or raise a ``DataError``."""
     try:
         from sklearn.model_selection import train_test_split
     except ImportError:
@@ -125,7 +134,7 @@ def stratified(labels: NDArray[Any], count: int, rng: np.random.Generator, *, cl
     rng
         Random number generator.
     classes
-        Whether labels are classes. If not, the draw is uniform over all samples.
+        True if labels are classes. If false, the draw is uniform over all samples.
 
     Returns
     -------

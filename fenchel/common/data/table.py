@@ -49,7 +49,7 @@ class PartitionTable:
 
     @property
     def shared_classes(self) -> int:
-        """Number of classes with samples on several clients."""
+        """Number of classes of which several clients hold samples."""
         return int(((self.counts > 0).sum(axis=1) > 1).sum())
 
     @property
@@ -65,7 +65,7 @@ class PartitionTable:
 
 
 def partition_table(source: DataSource, clients: int) -> PartitionTable:
-    """Count the samples of each class on each client, including holdouts."""
+    """Return the numbers of samples of each class on each client, including holdouts."""
     parts = source.parts(clients)
     problem = source.problem
     classes = max(problem.classes, 1)

@@ -67,7 +67,7 @@ class MinMax:
         return np.where(positive, of_positive, of_negative)
 
     def gradient(self, scores: Vector, positive: Positive, auxiliary: Vector) -> Vector:
-        """Return the gradient of the mean of F in (a, b, alpha), shape (3,), float64, even if a class is missing."""
+        """Return the gradient of the mean of F with respect to (a, b, alpha), shape (3,). A class may be missing."""
         p, (a, b, alpha) = self.prior, auxiliary
         n = scores.size
         above = float(np.sum(scores, where=positive, dtype=np.float64)) / n
@@ -84,16 +84,18 @@ class MinMax:
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean scores of a sample set or a mixture of sample sets, as means over all samples rather than over a class.
+    """Class fractions and score sums of a set of samples, divided by the number of samples.
+
+    The moments of a mixture of sets are the weighted sums of the sets' moments.
 
     Attributes
     ----------
-    positives
-        Fraction of positive samples; for a mixture, the weighted sum of the sets' fractions.
+    positives, negatives
+        Fractions of positive and of negative samples.
     positive_sum
-        Mean of ``h I[y=1]``.
+        Mean of ``h I[y=1]`` over all samples.
     negative_sum
-        Mean of ``h I[y=-1]``.
+        Mean of ``h I[y=-1]`` over all samples.
     """
 
     positives: float
@@ -122,7 +124,7 @@ class Moments:
 
     @property
     def means(self) -> tuple[float, float]:
-        """Mean scores m_+ and m_- of the positive and of the negative samples."""
+        """Mean scores m_+ and m_- of the positive and negative samples. Raise a DataError if a class is missing."""
         if not self.has_both_classes:
             raise DataError(
                 "the mean scores of positive and negative samples need samples of both classes; check "
@@ -131,5 +133,8 @@ class Moments:
         return self.positive_sum / self.positives, self.negative_sum / self.negatives
 
     def alpha(self, prior: float) -> float:
-        """Return the maximiser alpha* for a prior p, which is m_- - m_+ if p is the fraction of positive samples."""
+        """Return the maximiser alpha* for a prior p.
+
+        If p is the fraction of positive samples, alpha* is m_- - m_+.
+        """
         return (prior * self.negative_sum - (1 - prior) * self.positive_sum) / (prior * (1 - prior))

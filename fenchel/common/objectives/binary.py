@@ -93,12 +93,15 @@ class BinaryObjective(Objective):
     plus ``(l2/2) ||w||^2``. :meth:`saddle_gradient` provides the min-max objective for the AUC. The features have the
     shape (n, m) and the objective's dtype.
 
+    Parameters
+    ----------
+    shard
+        Shard of samples, possibly empty.
+
     Attributes
     ----------
     least_loss
         Lower bound 0 of the cross-entropy.
-    shard
-        Shard of samples, possibly empty.
     output
         Map from the scorer's output s to the score h of the min-max function. ``none``: h = s; ``sigmoid``: h = 1 / (1
         + exp(-s)); ``l2``: h = s / ||s||, with the norm over the batch.
@@ -176,12 +179,12 @@ class BinaryObjective(Objective):
         return self._activated(self.scorer.scores(w, features))[0], positive
 
     def scores_of(self, w: Vector, rows: Indices) -> tuple[Vector, Positive]:
-        """Return :meth:`scores` for some of the objective's own samples, which form one batch."""
+        """Return scores and indicators as :meth:`scores`, for a batch of the objective's own samples."""
         features, positive = self._take(rows)
         return self._activated(self.scorer.scores(w, features))[0], positive
 
     def _activated(self, raw: Vector) -> tuple[Vector, PullBack]:
-        """Return the scores h for the raw output s, and the function that maps dF/dh to dF/ds."""
+        """Return the scores h for the raw output s, and the function from dF/dh to dF/ds, each of shape (n,)."""
         if self.output == "none":
             return raw, lambda slopes: slopes
         if self.output == "sigmoid":

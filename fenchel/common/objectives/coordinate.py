@@ -30,11 +30,11 @@ ScalarStep: TypeAlias = Callable[[float, float, float, float], float]
 """Function that maps the dual variable, score, target and curvature of a sample to the sample's step."""
 
 NEWTON_LIMIT = 200
-"""Limit on Newton's iterations. About ln(q) + 5 suffice, or 26 for a curvature of 1e9; only nan would need more."""
+"""Limit on Newton's iterations. About ln(q) + 5 suffice, such as 26 for a curvature of 1e9."""
 
 
 def conjugate_curvature(loss: MarginLoss) -> float | None:
-    """Return :attr:`MarginLoss.conjugate_curvature`."""
+    """Return the curvature s of the loss's conjugate, or ``None`` if the conjugate is not quadratic."""
     return loss.conjugate_curvature
 
 
@@ -88,9 +88,9 @@ def _logistic_root(b: Vector, margins: Vector, curvature: Vector | float) -> Vec
     """Return the roots ``p`` in [0, 1] of ``ln((1 - p)/p) - m - q (p - b) = 0``, shape (n,).
 
     With ``t = ln(p/(1 - p))`` the equation is ``F(t) = t + m + q (p(t) - b) = 0``. The function F is increasing, convex
-    for t < 0 and concave for t > 0. So Newton's method from t = 0 converges monotonically to the root. Roots t > 0 are
-    reflected by (t, m, b) -> (-t, -m, 1 - b), because floating point is more accurate for probabilities near 0 than
-    near 1.
+    for t < 0 and concave for t > 0. So Newton's method converges monotonically from any start between the root and 0.
+    Roots t > 0 are reflected by (t, m, b) -> (-t, -m, 1 - b), because floating point is more accurate for
+    probabilities near 0 than near 1.
     """
     q = np.asarray(curvature)
     mirrored = margins + q * (0.5 - b) < 0

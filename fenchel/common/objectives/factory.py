@@ -49,6 +49,13 @@ def build_objective(settings: ObjectiveSettings, shard: Shard) -> Objective:
     ----------
     shard
         Training data of a client or test data of the server, possibly without samples.
+
+    Raises
+    ------
+    SettingsError
+        If the settings do not fit the shard, or name an objective that cannot be imported.
+    MissingDependencyError
+        If the objective needs torch, which is not installed.
     """
     objective = _smooth_part(settings, shard)
     shape = (objective.outputs, shard.features.shape[1]) if isinstance(objective, LinearObjective) else None
@@ -103,7 +110,7 @@ def networks_module(name: str, wanted: str) -> ModuleType:
 
 
 def _own(name: str) -> Callable[..., Objective]:
-    """Return the factory of a user's own objective."""
+    """Import a user's own objective, a subclass of ``Objective`` or an ``ObjectiveFactory``."""
     module, _, attribute = name.partition(":")
     try:
         found: Any = getattr(importlib.import_module(module), attribute, None)
@@ -129,7 +136,13 @@ def _own(name: str) -> Callable[..., Objective]:
 
 
 def margin_loss(settings: ObjectiveSettings) -> MarginLoss:
-    """Return the loss of one score that the settings name, for algorithms that use the loss's conjugate."""
+    """Return the loss of one score that the settings name, for algorithms that use the loss's conjugate.
+
+    Raises
+    ------
+    SettingsError
+        If the loss has several scores, or the objective has a non-convex term or a regulariser other than the ridge.
+    """
     loss = _margin_loss(settings)
     if isinstance(settings, LinearSettings | SmoothedHingeSettings) and settings.nonconvex:
         raise SettingsError(
@@ -158,19 +171,28 @@ def _margin_loss(settings: ObjectiveSettings) -> MarginLoss:
 
 
 def dimension_of(settings: ObjectiveSettings, features: int, classes: int) -> int:
-    """Return the dimension of a model for given numbers of features and classes, with errors as `build_objective`."""
+    """Return the dimension of a model for given numbers of features and classes.
+
+    Raise the errors of :func:`build_objective`.
+    """
     return build_objective(settings, _no_samples(features, classes)).dimension
 
 
 def initial_model(settings: ObjectiveSettings, features: int, classes: int, seed: int) -> Vector:
-    """Return the common initial model of all processes, shape (dimension,), with errors as `build_objective`.
+    """Return the common initial model of all processes, shape (dimension,).
 
     Parameters
     ----------
     features, classes
         Numbers of features and classes of the whole problem; 0 classes for regression.
     seed
-        Seed of the run, ``settings.seed``.
+        Seed of the run.
+
+    Raises
+    ------
+    SettingsError
+        If the file of ``objective.initial`` has no suitable model. The errors of :func:`build_objective` are raised as
+        well.
     """
     objective = build_objective(settings, _no_samples(features, classes))
     fresh = objective.initial(seed)

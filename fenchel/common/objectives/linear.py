@@ -31,14 +31,17 @@ class LinearObjective(Objective):
 
     With K > 1 outputs, the model is a matrix of shape (K, m), flattened class by class.
 
+    Parameters
+    ----------
+    shard
+        Shard of samples, possibly empty. Features are converted to the objective's dtype.
+
     Attributes
     ----------
     least_loss
         Lower bound 0 of the losses.
     score_loss
         Loss of a sample as a function of the sample's scores.
-    shard
-        Shard of samples, possibly empty. Features are converted to the objective's dtype.
     l2
         Weight of the ridge, at least 0.
     nonconvex
@@ -129,7 +132,7 @@ class LinearObjective(Objective):
         return self.combine(features, slopes, w)
 
     def _slopes(self, w: Vector, rows: Indices) -> tuple[Matrix, Dense]:
-        """Return the features of some samples, and the derivatives of the samples' losses in the scores."""
+        """Return features of some samples, and the derivatives of the samples' losses with respect to the scores."""
         self.require(rows.size)
         features, targets = self._take(rows)
         return features, self.score_loss.derivative(self.scores(features, w), targets)

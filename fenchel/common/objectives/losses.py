@@ -33,7 +33,7 @@ class ScoreLoss(ABC):
     @property
     @abstractmethod
     def smoothness(self) -> float:
-        """Largest eigenvalue of the Hessian in the scores, infinity for a loss with a corner."""
+        """Upper bound on the Hessian's eigenvalues with respect to the scores, infinity for a loss with a corner."""
 
     @abstractmethod
     def outputs(self, classes: int) -> int:
@@ -49,18 +49,24 @@ class ScoreLoss(ABC):
 
     @abstractmethod
     def derivative(self, scores: Dense, targets: Targets) -> Dense:
-        """Return each sample's derivative in its scores, at a corner the right-hand derivative in the margin."""
+        """Return the derivative of each sample's loss with respect to its scores, in the shape of the scores.
+
+        At a corner, it is the derivative from the side of larger margins.
+        """
 
     @abstractmethod
     def curve(self, scores: Dense, targets: Targets, direction: Dense) -> Dense:
-        """Return each sample's Hessian in its scores times a direction, in the shape of the scores."""
+        """Return the Hessian of each sample's loss times a direction, both in the shape of the scores."""
 
     @abstractmethod
     def correct(self, scores: Dense, targets: Targets) -> int:
         """Return the number of samples that the largest score, or the sign of a single score, classifies correctly."""
 
     def probabilities(self, scores: Dense) -> Dense:
-        """Return the probability of each class, shape (n, classes), if the loss is the likelihood of a model."""
+        """Return the probability of each class, shape (n, classes).
+
+        Raise ``NotImplementedError`` if the loss is not a negative log-likelihood.
+        """
         raise NotImplementedError(f"the loss {self.kind} gives no probabilities, only scores")
 
 
@@ -82,7 +88,7 @@ class MarginLoss(ScoreLoss):
 
     @abstractmethod
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
-        """Return ``l''(z)``, shape (n,), at a corner of the derivative a one-sided value."""
+        """Return ``l''(z)``, shape (n,). At a corner of the derivative, it is a one-sided value."""
 
     def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
         """Return ``l*(-alpha) = sup_z [-alpha z - l(z)]``, shape (n,), infinity outside the domain.
@@ -98,7 +104,7 @@ class MarginLoss(ScoreLoss):
         return 1
 
     def targets(self, labels: NDArray[np.generic], classes: int, dtype: DTypeLike) -> Targets:
-        """Return -1 for class 0 and +1 for class 1, shape (n,)."""
+        """Return -1 for class 0 and +1 for class 1, shape (n,), or raise a SettingsError for other than two classes."""
         if classes != 2:
             problem, remedy = (f"{classes} classes", "softmax") if classes else ("real numbers as labels", "squared")
             raise SettingsError(
@@ -116,7 +122,7 @@ class MarginLoss(ScoreLoss):
 
 
 def signs(labels: NDArray[np.generic], dtype: DTypeLike) -> Vector:
-    """Return -1 for label 0 and +1 for label 1, shape (n,)."""
+    """Return -1 for label 0 and +1 for label 1, shape (n,), or raise a DataError for any other label."""
     positive = labels == 1
     if not np.all(positive | (labels == 0)):
         raise DataError("the labels of a data set with two classes are not 0 and 1; encode them so")
@@ -184,7 +190,7 @@ class SmoothedHinge(MarginLoss):
         return -targets * np.clip((1 - targets * scores) / self.smoothing, 0, 1)
 
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
-        """Return ``1/s`` for m in [1 - s, 1], else 0."""
+        """Return ``1/s`` for m in (1 - s, 1), else 0."""
         shortfall = 1 - targets * scores
         return ((shortfall > 0) & (shortfall < self.smoothing)).astype(scores.dtype) / self.smoothing
 
@@ -362,7 +368,10 @@ def require_classes(classes: int, kind: str) -> None:
 
 
 def class_indices(labels: NDArray[np.generic], classes: int, kind: str) -> Targets:
-    """Return labels as int64 class indices, shape (n,)."""
+    """Return labels as int64 class indices, shape (n,).
+
+    Raise a ``SettingsError`` for regression, or a ``DataError`` for labels that are not class indices.
+    """
     require_classes(classes, kind)
     indices = labels.astype(np.int64)
     if indices.size and (indices.min() < 0 or indices.max() >= classes):

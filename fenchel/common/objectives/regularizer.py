@@ -59,7 +59,7 @@ class Zero(Regularizer):
         return 0.0
 
     def prox(self, u: Vector, penalty: float) -> Vector:
-        """Return ``u``."""
+        """Return a copy of ``u``."""
         return u.copy()
 
     def subgradient(self, x: Vector) -> Vector:
@@ -142,7 +142,7 @@ class Box(Regularizer):
     upper: float
 
     def value(self, x: Vector) -> float:
-        """Return 0 in the box, up to rounding errors of a mean of feasible models, else infinity."""
+        """Return 0 in the box, with a tolerance for the rounding errors of a mean of feasible models, else infinity."""
         slack = 8 * float(np.finfo(x.dtype).eps) * max(abs(self.lower), abs(self.upper))
         inside = np.all((x >= self.lower - slack) & (x <= self.upper + slack))
         return 0.0 if inside else math.inf
@@ -232,6 +232,11 @@ def build_regularizer(settings: RegularizerSettings, shape: tuple[int, int] | No
     ----------
     shape
         Numbers (K, m) of outputs and features if the model is a matrix, flattened row by row; else ``None``.
+
+    Raises
+    ------
+    SettingsError
+        For the group lasso of a model that is not a matrix.
     """
     match settings:
         case NoneSettings():

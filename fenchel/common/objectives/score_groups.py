@@ -5,7 +5,7 @@ negative samples with scores in ranges of bins, its groups. A reported range con
 all samples of the class. The groups of all clients determine an estimate of the AUC of all samples, and bounds. The
 order of a positive and a negative sample is known if their ranges are disjoint, and unknown if the ranges overlap.
 
-With ``least`` above 1, a reply locates fewer than ``least`` samples at most to within a 32nd part of the line. The cuts
+With ``least`` above 1, a reply locates fewer than ``least`` samples only to within a 32nd part of the line. The cuts
 can show that *some* sample lies in one of these parts. Within a part, groups reveal that a range contains ``least`` or
 more samples, but never that a given half of the range contains one. If ``least`` or more samples have scores in one
 bin, a group may reveal the bin.
@@ -54,12 +54,15 @@ NO_PLACES: Places = np.empty((0, PARTS - 1))
 
 
 def edges_of(bins: int, places: Places) -> Vector:
-    """Return the edges of the bins, increasing: equal steps of the logistic function, and further cut points."""
+    """Return the increasing edges between all bins: those before any refinement, and the further cut points.
+
+    The logistic function of the edges before any refinement is k / bins for k = 1, ..., bins - 1.
+    """
     return np.unique(np.concatenate([logit(np.arange(1, bins) / bins), places.ravel()]))
 
 
 def check_places(places: Places, **place: Unpack[Place]) -> None:
-    """Check the further cut points that the server sent.
+    """Check further cut points that were received from the server.
 
     Raises
     ------
@@ -169,7 +172,7 @@ def _cut(before: Sequence[int], start: int, stop: int, least: int) -> int | None
 
 
 def check_groups(name: str, groups: Groups, bins: int, least: int, **place: Unpack[Place]) -> None:
-    """Check groups that a client sent.
+    """Check groups that were received from a client.
 
     Parameters
     ----------
@@ -257,7 +260,7 @@ def _pairs_in_order(lower: Groups, higher: Groups) -> int:
 def further_places(positives: Iterable[Groups], negatives: Iterable[Groups], edges: Vector) -> Vector | None:
     """Return further cut points, shape (PARTS - 1,), or ``None`` if a class has no samples or no part is crowded.
 
-    A part of the line is crowded if it has more than ``CROWDED / PARTS`` of the samples.
+    A part of the line is crowded if it has more than ``CROWDED / PARTS`` of the class-balanced samples.
 
     The cut points are quantiles of the class-balanced samples, estimated from the groups. An unbounded bin is assumed
     to extend to 16 times its finite edge, so that saturated scores are separated.

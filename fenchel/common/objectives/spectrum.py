@@ -14,7 +14,7 @@ from fenchel.common.arrays import Matrix
 from fenchel.common.randomness import generator
 
 EXACT_UP_TO = 1000
-"""Order of the largest matrix that is diagonalised exactly, which takes a fraction of a second."""
+"""Order of the largest matrix whose eigenvalue is computed exactly, in a fraction of a second."""
 
 
 def largest_eigenvalue(features: Matrix) -> float:
@@ -28,8 +28,9 @@ def largest_eigenvalue(features: Matrix) -> float:
     Returns
     -------
     float
-        Upper bound, never above the mean squared row norm, which is the trace. Its relative error is at most 1e-12 if n
-        or m is at most ``EXACT_UP_TO``, otherwise about one per cent. The bound is 0 for an empty matrix.
+        Upper bound, 0 for an empty matrix. If n or m is at most ``EXACT_UP_TO``, the bound is the eigenvalue up to
+        rounding. Otherwise, it is about one per cent above the eigenvalue, and at most the mean squared row norm, which
+        is the trace.
     """
     samples: int
     columns: int
@@ -39,6 +40,7 @@ def largest_eigenvalue(features: Matrix) -> float:
     if min(samples, columns) <= EXACT_UP_TO:
         return _exact(features) / samples * (1 + 1e-12)
     trace = float(np.sum(np.square(_entries(features)), dtype=np.float64))
+    # Lanczos's estimate converges from below, so a margin of 1 % makes it an upper bound.
     return min(1.01 * _lanczos(features), trace) / samples
 
 
@@ -47,7 +49,10 @@ def _entries(features: Matrix) -> NDArray[Any]:
 
 
 def _exact(features: Matrix) -> float:
-    """Diagonalise the smaller of X^T X and X X^T, whose non-zero eigenvalues are equal."""
+    """Return the largest eigenvalue of X^T X.
+
+    It is computed from the smaller of X^T X and X X^T, whose non-zero eigenvalues are equal.
+    """
     x: Any = features.astype(np.float64)
     gram: Any = x @ x.T if x.shape[0] <= x.shape[1] else x.T @ x
     dense: NDArray[np.float64] = gram if isinstance(gram, np.ndarray) else gram.toarray()
@@ -56,7 +61,7 @@ def _exact(features: Matrix) -> float:
 
 
 def _lanczos(features: Matrix) -> float:
-    """Run Lanczos to a tolerance of 0.1 %, and add a margin of 1 %, because the estimate converges from below."""
+    """Return a lower estimate of the largest eigenvalue of X^T X, with a relative error of about 0.1 %."""
     columns = features.shape[1]
 
     def apply(v: NDArray[np.float64]) -> NDArray[np.float64]:

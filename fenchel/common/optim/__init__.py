@@ -27,6 +27,8 @@ __all__ = ["Solved", "Tilted", "chosen", "solve"]
 def solve(problem: Tilted, start: Vector, settings: Solver, random: np.random.Generator) -> Solved:
     """Minimise the local problem approximately with the solver that the settings name.
 
+    Equal arguments give equal results, bit for bit, in one computing environment (:mod:`fenchel.common.environment`).
+
     Parameters
     ----------
     start
@@ -34,8 +36,14 @@ def solve(problem: Tilted, start: Vector, settings: Solver, random: np.random.Ge
     settings
         Solver and its stopping criterion.
     random
-        Source of all random numbers. Equal arguments give equal results, bit for bit, in one computing environment
-        (:mod:`fenchel.common.environment`); only sgd and adam draw from it.
+        Random number generator, which only sgd and adam use.
+
+    Raises
+    ------
+    SettingsError
+        If the solver or its stopping criterion does not fit the objective.
+    DivergedError
+        If a model or gradient is not finite.
     """
     w = start.astype(problem.objective.dtype)
     solver = chosen(settings, problem.objective)

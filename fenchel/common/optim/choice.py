@@ -30,6 +30,11 @@ def chosen(settings: Solver, objective: Objective) -> DefiniteSolver:
     ``auto`` selects newton-cg for smooth and strongly convex linear models, and sgd for all other objectives. Without
     a stopping criterion in the settings, sgd and adam run for 5 epochs. The other solvers reach an accuracy of 1/4,
     which FedDCD requires (docs/algorithms/feddcd.md).
+
+    Raises
+    ------
+    SettingsError
+        If the loss is not smooth, and the solver is neither sgd nor adam.
     """
     smooth = isinstance(objective, LinearObjective) and math.isfinite(objective.score_loss.smoothness)
     if isinstance(settings, AutoSolver):
@@ -48,7 +53,7 @@ def chosen(settings: Solver, objective: Objective) -> DefiniteSolver:
 
 
 def check_solver(settings: Solver, objective: Objective) -> None:
-    """Raise a ``SettingsError`` for a solver or stopping criterion that fits an objective for no data set."""
+    """Raise a ``SettingsError`` if a solver or its stopping criterion cannot fit an objective on any data set."""
     solver = chosen(settings, objective)
     check_fit(solver, objective, lambda: strong_convexity(objective), lambda: smoothness(objective))
 
@@ -126,7 +131,7 @@ def strong_convexity(objective: Objective) -> float | None:
 
 
 def smoothness(objective: Objective) -> float | None:
-    """Return infinity if an objective is smooth for no data set, else ``None``."""
+    """Return infinity if an objective's smoothness is unknown for any data, or ``None`` if it depends on the data."""
     if isinstance(objective, LinearObjective):
         return None if math.isfinite(objective.score_loss.smoothness) else math.inf
     return None if type(objective).smoothness is not Objective.smoothness else math.inf

@@ -15,7 +15,8 @@ def conjugate_gradients(
 ) -> Vector:
     """Return a solution x with ``||A x - b|| <= tolerance``, shape (d,), or the iterate after ``limit`` products.
 
-    The method stops at a direction without curvature. It then returns the latest iterate, or b in the first step.
+    The method stops at a direction whose curvature is at most ``flat``. It then returns the latest iterate, or b in the
+    first step.
 
     Parameters
     ----------
@@ -23,6 +24,10 @@ def conjugate_gradients(
         Function that maps a vector v to ``A v``, both of shape (d,), for a symmetric matrix A.
     b
         Right-hand side, shape (d,).
+    tolerance
+        Largest norm of the residual of a solution.
+    limit
+        Largest number of products.
     flat
         Largest curvature ``v^T A v / ||v||^2`` that counts as zero.
     """

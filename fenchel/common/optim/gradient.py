@@ -19,7 +19,7 @@ from fenchel.common.settings.solver import GradientSolver
 
 
 def gradient_descent(problem: Tilted, start: Vector, settings: GradientSolver) -> Solved:
-    """Minimise by gradient descent from ``start``, shape (d,)."""
+    """Minimise by gradient descent from ``start``, shape (d,), or raise a ``DivergedError``."""
     s = _step_size(problem, settings)
     first = Point.of(problem, start)
     goal = goal_of(settings.stop, settings.kind, first, cure=_cure(problem, settings))
@@ -57,7 +57,8 @@ def _plain(point: Point, s: float, goal: StoppingCriterion) -> Solved:
 def _accelerated(point: Point, s: float, goal: StoppingCriterion) -> Solved:
     """Iterate ``w' = v - s grad phi(v);  v <- w' + m (w' - w)``.
 
-    Only the gradient at v is known. So the result is v if the gradient at v meets the stopping criterion, else w.
+    Only gradients at v are computed. So the result is v if its gradient meets the stopping criterion. At the limit on
+    iterations, the result is the last w.
     """
     w, v, done = point.w, point, 0
     for m in _momenta(max(point.problem.strong_convexity, 0.0) * s):

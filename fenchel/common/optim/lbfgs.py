@@ -57,7 +57,8 @@ def _search(first: Point, value: Callable[[Point], float], goal: StoppingCriteri
     """Return the last point of the search, and the number of iterations.
 
     SciPy minimises over ``x = (w - first) / length``, scaled so that the first gradient has norm 1. SciPy's first step
-    has length 1 in x. It is therefore a gradient step of size ``1/beta`` in w, independently of the scale of the data.
+    has length 1 in x. If the smoothness beta is known, it is a gradient step of size ``1/beta`` in w, independently of
+    the scale of the data. Otherwise, it has length 1 in w as well.
     """
     if limit < 1 or goal.reached(first):
         return first, 0

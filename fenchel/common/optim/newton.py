@@ -29,13 +29,16 @@ _PRODUCTS = 1000  # limit on the Hessian-vector products in one step of newton-c
 
 
 def newton(problem: Tilted, start: Vector, settings: NewtonSolver) -> Solved:
-    """Minimise from ``start``, shape (d,), by steps ``-H^{-1} g``."""
+    """Minimise from ``start``, shape (d,), by steps ``-H^{-1} g`` with backtracking."""
     first = Point.of(problem, start)
     return _descend(first, _cholesky_step, goal_of(settings.stop, settings.kind, first))
 
 
 def newton_cg(problem: Tilted, start: Vector, settings: NewtonCgSolver) -> Solved:
-    """Minimise from ``start``, shape (d,), by solving ``H p = -g`` with a tolerance that shrinks with the norm of g."""
+    """Minimise from ``start``, shape (d,), by approximate solutions p of ``H p = -g``, with backtracking.
+
+    The tolerance of the solutions decreases with the norm of g.
+    """
     first = Point.of(problem, start)
     goal = goal_of(settings.stop, settings.kind, first)
 

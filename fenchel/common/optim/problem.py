@@ -162,7 +162,10 @@ class Point:
 
     @property
     def contributions(self) -> float:
-        """Magnitude of the samples' contributions to the gradient, before any cancellation in their sum."""
+        """Magnitude of the samples' contributions to the gradient, before any cancellation in their sum.
+
+        For a general objective, the contributions are unknown, and the norm of the gradient takes their place.
+        """
         return self.norm
 
     def hessian_vector(self, v: Vector) -> Vector:
@@ -202,7 +205,7 @@ class LinearPoint(Point):
 
     @property
     def contributions(self) -> float:
-        """Root mean square of the slopes times that of the feature norms, a bound on the mean of their products."""
+        """Bound on the mean norm of sample gradients: root mean square of slopes times that of feature norms."""
         features = self.objective.features
         entries = features.data if isinstance(features, sp.csr_array) else features
         squares = float(np.vdot(entries, entries)) * float(np.vdot(self.slopes, self.slopes))

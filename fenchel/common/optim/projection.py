@@ -10,7 +10,10 @@ from fenchel.common.settings.constraint import BallConstraint, BoxConstraint, Co
 
 
 def onto(constraint: ConstraintSettings, w: Vector) -> Vector:
-    """Return the projection of ``w``, shape (d,), onto a convex set; a feasible ``w`` is returned itself."""
+    """Return the projection of ``w``, shape (d,), onto a convex set.
+
+    The result has the values of ``w`` if ``w`` is feasible, and may then be the same array.
+    """
     if isinstance(constraint, BallConstraint):
         norm = float(np.linalg.norm(w))
         return w if norm <= constraint.radius else w * w.dtype.type(constraint.radius / norm)
@@ -28,7 +31,12 @@ def onto_simplex(x: NDArray[np.float64]) -> NDArray[np.float64]:
     Parameters
     ----------
     x
-        Point to project, shape (N,), finite.
+        Point to project, shape (N,).
+
+    Raises
+    ------
+    ValueError
+        If an entry is not finite.
     """
     if not np.isfinite(x).all():
         raise ValueError(

@@ -33,7 +33,11 @@ from fenchel.common.optim.conjugate_gradients import conjugate_gradients
 from fenchel.common.randomness import generator
 
 TOLERANCE = 1e-9
+"""Default limit on the duality gap of a solution."""
+
 MAX_PASSES = 10_000
+"""Default limit on the number of passes over the samples."""
+
 _PASSES_PER_FACE = 3
 _GRADIENTS_PER_FACE = 60
 _HALVINGS = 30
@@ -93,7 +97,10 @@ class DualProblem:
 
     @classmethod
     def of(cls, loss: MarginLoss, shard: Shard, l2: float, weights: Vector | None = None) -> DualProblem:
-        """Return the problem of a shard, whose samples must have all features."""
+        """Return the problem of a shard, whose samples must have all features.
+
+        Raise a ``SettingsError`` unless ``l2`` is positive and fits the labels, or a ``DataError`` without samples.
+        """
         if not l2 > 0:
             raise SettingsError(
                 f"objective.l2: {l2:g} given, but SDCA solves the dual, which exists only for l2 > 0; raise l2, or "
@@ -150,12 +157,21 @@ def solve(
     ----------
     l2
         Weight of the ridge, above 0.
+    tolerance
+        Duality gap at which the solver stops.
     max_passes
-        Largest number of passes; the gap of the solution may then exceed the tolerance.
+        Largest number of passes over the samples. If it is reached, the gap may exceed the tolerance.
     seed
         Seed of the order of the samples in each pass.
     weights
         Weights of the samples, shape (N,), positive, of mean 1; ``None`` for equal weights.
+
+    Raises
+    ------
+    SettingsError
+        If ``l2`` is not positive, or the loss does not support the labels.
+    DataError
+        If there are no samples.
     """
     problem = DualProblem.of(loss, shard, l2, weights)
     dual: Vector = np.zeros(problem.samples)
@@ -183,6 +199,11 @@ def ascend(problem: DualProblem, dual: Vector, w: Vector, order: Indices, curvat
         Positions of the samples to visit, shape (n,), of any length.
     curvature
         Curvatures :attr:`DualProblem.curvature`, shape (N,).
+
+    Returns
+    -------
+    tuple[Vector, Vector]
+        New dual variables and the new model.
     """
     step, w = scalar_step(problem.loss), w.copy()
     alpha, y, q = dual.tolist(), problem.targets.tolist(), curvature.tolist()

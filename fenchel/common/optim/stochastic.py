@@ -19,7 +19,7 @@ _EPSILON = 1e-8  # epsilon of Kingma and Ba, added to the root of the second mom
 
 
 def sgd(problem: Tilted, start: Vector, settings: SgdSolver, random: np.random.Generator) -> Solved:
-    """Iterate ``w <- w - step_size g`` from ``start``, shape (d,), with the gradient g on a mini-batch."""
+    """Iterate ``w <- w - step_size g`` from ``start``, shape (d,), with g the gradient on a mini-batch."""
     w, done = start.copy(), 0
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in _batches(problem, settings, random):
@@ -54,7 +54,7 @@ def adam(problem: Tilted, start: Vector, settings: AdamSolver, random: np.random
 
 
 def _check(w: Vector, settings: SgdSolver | AdamSolver) -> None:
-    """Raise an error if the iterate is not finite."""
+    """Raise a ``DivergedError`` if the iterate is not finite."""
     if not np.isfinite(w).all():
         raise diverged(settings.kind, too_long("solver.step_size", settings.step_size, "give a smaller one"))
 

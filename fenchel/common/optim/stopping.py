@@ -57,14 +57,14 @@ class StoppingCriterion:
         return max(self.tolerance, self.floor + self.floor_per_norm * float(np.linalg.norm(w)))
 
     def reached(self, point: Point) -> bool:
-        """Return whether the gradient norm is at most the threshold, and raise an error for non-finite norms."""
+        """Return whether the gradient norm is at most the threshold, or raise a ``DivergedError`` if not finite."""
         threshold = self.threshold(point.w)
         if not (math.isfinite(point.norm) and math.isfinite(threshold)):
             raise diverged(self.kind, self.cure)
         return point.norm <= threshold
 
     def solved(self, point: Point, iterations: int) -> Solved:
-        """Return the point as a solver's result, and raise an error as :meth:`reached` does."""
+        """Return the point as a solver's result, or raise a ``DivergedError`` if its gradient norm is not finite."""
         self.reached(point)
         return Solved(point.w, iterations, point.norm)
 

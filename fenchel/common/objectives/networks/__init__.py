@@ -1,8 +1,8 @@
-"""Neural networks behind the same interface as linear models; all of these modules need torch.
+"""Neural networks with the interface of linear models. All modules of this package require torch.
 
-A network is a ``torch.nn.Module`` that is never given values of its own: each call runs it on views into
-the flat model vector, so a gradient comes back as one flat vector.
+A model is one flat vector. Each call runs a ``torch.nn.Module`` on views into this vector in place of the module's own
+parameters, so the gradient is one flat vector as well.
 
-Models, samples and results are NumPy arrays. With the device ``cuda`` each call moves the model and its batch
-there, and the gradient back.
+Models, samples and results are NumPy arrays. With the device ``cuda``, each call copies the model and the batch to the
+GPU, and the gradient back.
 """

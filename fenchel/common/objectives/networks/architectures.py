@@ -1,7 +1,7 @@
-"""The networks: those of the FedDCD and DRDM papers, and the deep ones of AUC maximisation.
+"""Architectures of the FedDCD and DRDM papers, and of deep networks for AUC maximisation.
 
-The network of the FedDCD paper has a hidden layer without biases, that of the DRDM paper two convolutions (its
-specification, section 5.1).
+The network of the FedDCD paper has one hidden layer and no biases. The network of the DRDM paper has two convolutions
+(docs/specifications/drdm.md, section 5.1).
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from torch import nn
 from fenchel.common.errors import SettingsError
 
 GROUPS = 8
-"""Groups of channels that are normalised together. Unlike those of batches, their statistics are no state."""
+"""Number of groups of channels in group normalisation, which unlike batch normalisation keeps no statistics."""
 
 
 def mlp(features: int, hidden: int, classes: int, *, biases: bool = False) -> nn.Sequential:
-    """Return a network with one hidden layer."""
+    """Return a network with one hidden layer of ``hidden`` units with ReLU activation."""
     return nn.Sequential(nn.Linear(features, hidden, bias=biases), nn.ReLU(), nn.Linear(hidden, classes, bias=biases))
 
 
 def cnn(features: int, classes: int) -> nn.Sequential:
-    """Return the network of the DRDM paper; 794 310 parameters for 784 features and 10 classes."""
+    """Return the network of the DRDM paper, which has 794,310 parameters for 784 features and 10 classes.
+
+    Raise a ``SettingsError`` unless the features are the pixels of square grey images of at least 4x4 pixels.
+    """
     side = math.isqrt(features)
     if side * side != features or side < 4:
         raise SettingsError(
@@ -48,7 +51,10 @@ def cnn(features: int, classes: int) -> nn.Sequential:
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions around which the input passes; where its shape changes, every second pixel and zeros."""
+    """Residual block of two 3x3 convolutions.
+
+    If the number of channels grows, the shortcut takes every second pixel and fills the new channels with zeros.
+    """
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -62,7 +68,7 @@ class Residual(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return ``relu(x + inner(x))``."""
+        """Return ``relu(shortcut(x) + inner(x))``."""
         around = x[:, :, :: self.stride, :: self.stride]
         if self.more:
             around = nn.functional.pad(around, (0, 0, 0, 0, 0, self.more))
@@ -70,7 +76,7 @@ class Residual(nn.Module):
 
 
 def resnet20(features: int) -> nn.Sequential:
-    """Return ResNet-20 for small images (He et al. 2016, section 4.2), with one output and normalised groups."""
+    """Return ResNet-20 for small images (He et al. 2016, section 4.2), with one output and group normalisation."""
     widths = [16, 16, 16, 16, 32, 32, 32, 64, 64, 64]
     return nn.Sequential(
         nn.Unflatten(1, _image(features, 4, "resnet20")),
@@ -85,7 +91,7 @@ def resnet20(features: int) -> nn.Sequential:
 
 
 class Dense(nn.Module):
-    """A layer of DenseNet: its output is its input and 32 channels more."""
+    """Layer of DenseNet, which appends 32 channels to its input."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -99,12 +105,12 @@ class Dense(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the channels of x and those of ``inner(x)``."""
+        """Return ``x`` with the channels of ``inner(x)`` appended."""
         return torch.cat([x, self.inner(x)], 1)
 
 
 def densenet121(features: int) -> nn.Sequential:
-    """Return DenseNet-121 (Huang et al. 2017, table 1), with one output and normalised groups."""
+    """Return DenseNet-121 (Huang et al. 2017, table 1), with one output and group normalisation."""
     layers: list[nn.Module] = [
         nn.Unflatten(1, _image(features, 32, "densenet121")),
         nn.Conv2d(_channels(features), 64, 7, 2, padding=3, bias=False),
@@ -129,12 +135,13 @@ def densenet121(features: int) -> nn.Sequential:
 
 
 def _channels(features: int) -> int:
-    """Return 1 for grey images and 3 for those in colour: of square images, no number of features could be both."""
+    """Return the number of channels of square images: 1 for grey images, 3 for colour images."""
+    # No number is both a square and three times a square, so the number of features determines the channels.
     return 1 if math.isqrt(features) ** 2 == features else 3
 
 
 def _image(features: int, least: int, kind: str) -> tuple[int, int, int]:
-    """Return channels, rows and columns of square images, whose features follow one another channel after channel."""
+    """Return the numbers of channels, rows and columns of square images, or raise a ``SettingsError``."""
     channels = _channels(features)
     side = math.isqrt(features // channels)
     if channels * side * side != features or side < least:

@@ -1,4 +1,4 @@
-"""A trained model as a module of PyTorch that takes samples as they were stored, and as a graph of ONNX."""
+"""Export of trained models, with the preparation of their samples, to PyTorch modules and ONNX graphs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fenchel.common.objectives.objective import Objective
 
 
 class ScaledColumns(nn.Module):
-    """(x - shift) / spread for each column."""
+    """Layer that computes ``(x - shift) / spread`` for each column."""
 
     shift: torch.Tensor
     spread: torch.Tensor
@@ -43,23 +43,23 @@ class ScaledColumns(nn.Module):
 
 
 class UnitNorms(nn.Module):
-    """Rows divided by their Euclidean norms; rows of zeros stay."""
+    """Layer that divides each row, except rows of zeros, by its Euclidean norm."""
 
     def forward(self, samples: torch.Tensor) -> torch.Tensor:
-        """Return rows of norm 1, shape (n, m)."""
+        """Return scaled rows, shape (n, m)."""
         norms = torch.linalg.vector_norm(samples, dim=1, keepdim=True)
         return samples / torch.where(norms == 0, 1.0, norms)
 
 
 class Appended(nn.Module):
-    """A constant feature after the others."""
+    """Layer that appends a constant feature."""
 
     def __init__(self, value: float) -> None:
         super().__init__()
         self.value = value
 
     def forward(self, samples: torch.Tensor) -> torch.Tensor:
-        """Return samples of one more feature, shape (n, m + 1)."""
+        """Return samples with the constant feature, shape (n, m + 1)."""
         return nn.functional.pad(samples, (0, 1), value=self.value)
 
 
@@ -69,9 +69,16 @@ def torch_module(objective: Objective, w: Vector, steps: Sequence[Step], bias: f
     Parameters
     ----------
     w
-        Shape (d,).
-    steps, bias
-        Preparation of the samples.
+        Model, shape (d,).
+    steps
+        Fitted steps of the preparation, in order.
+    bias
+        Value of the constant feature; ``None`` for none.
+
+    Raises
+    ------
+    SettingsError
+        If the objective is a user's own and has no module.
     """
     dtype = torch.from_numpy(np.empty(0, objective.dtype)).dtype
     layers: list[nn.Module] = [ScaledColumns(step) if isinstance(step, Columns) else UnitNorms() for step in steps]
@@ -102,7 +109,7 @@ def _model(objective: Objective, w: Vector) -> list[nn.Module]:
 
 
 def _materialised(network: FlatNetwork, w: Vector) -> nn.Module:
-    """Return a network of its own with the values of a model."""
+    """Return a copy of the network's module on the CPU, with the weights of a model, shape (d,)."""
     module = copy.deepcopy(network.module).to_empty(device="cpu")
     start = 0
     for parameter in module.parameters():
@@ -119,9 +126,14 @@ def onnx_model(module: nn.Module, features: int) -> Any:
     ----------
     features
         Number of features of a sample.
+
+    Raises
+    ------
+    MissingDependencyError
+        If the library for the export is not installed.
     """
     try:
-        import onnxscript  # noqa: F401 - without it torch says what is missing, but not what to install
+        import onnxscript  # noqa: F401 - torch's own error does not name the package to install
     except ModuleNotFoundError:
         raise MissingDependencyError(
             "the export to ONNX needs a library that is not installed; install it with pip install 'fenchel[onnx]'"
@@ -143,7 +155,7 @@ def onnx_model(module: nn.Module, features: int) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out what torch says of libraries that are not needed here."""
+    """Suppress torch's warnings about libraries that the export does not need."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

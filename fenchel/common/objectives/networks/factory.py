@@ -28,9 +28,10 @@ DeviceName: TypeAlias = Literal["cpu", "cuda", "auto"]
 
 
 def build_network(settings: MlpSettings | CnnSettings, shard: Shard) -> NetworkObjective:
-    """Return the network that the settings describe, on the data of one shard.
+    """Return the objective of the network that the settings describe, on one shard.
 
-    Sets torch to one thread and to deterministic algorithms, for the whole process.
+    Set torch to one thread and to deterministic algorithms, for the whole process. Raise a ``SettingsError`` if the
+    settings do not fit the data, or if the device is missing.
     """
     require_classes(shard.classes, settings.kind)
     device = find_device(settings.device)
@@ -50,7 +51,8 @@ def build_scorer(
 ) -> NetworkScorer:
     """Return the network with one output that the settings describe.
 
-    Sets torch to one thread and to deterministic algorithms, for the whole process.
+    Set torch to one thread and to deterministic algorithms, for the whole process. Raise a ``SettingsError`` if the
+    settings do not fit the number of features, or if the device is missing.
     """
     found = find_device(device)
     with torch.device("meta"):
@@ -67,7 +69,10 @@ def build_scorer(
 
 
 def find_device(name: DeviceName) -> torch.device:
-    """Return the device that the settings name, and set torch up so that equal input gives equal bits on it."""
+    """Return the device that the settings name, and make torch's results on it reproducible bit for bit.
+
+    Raise a ``SettingsError`` for ``cuda`` without a usable GPU.
+    """
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):

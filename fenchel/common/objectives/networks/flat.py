@@ -1,4 +1,4 @@
-"""A network as a function of one flat vector."""
+"""Neural networks as functions of one flat vector of parameters."""
 
 from __future__ import annotations
 
@@ -15,23 +15,33 @@ from fenchel.common.arrays import Matrix, Vector
 from fenchel.common.randomness import generator
 
 CHUNK = 1024
-"""Samples that go through a network at once; bounds the memory that activations take."""
+"""Number of samples in one forward pass, which bounds the memory for activations."""
 
 CPU = torch.device("cpu")
 
 
 class FlatNetwork:
-    """A network as a function of one flat vector.
-
-    chunk: samples that go through it at once, ``CHUNK``.
-    head: how many of its last numbers belong to the last layer.
+    """Neural network as a function of one flat vector of parameters.
 
     Parameters
     ----------
     network
-        Module of which only the parameters' shapes matter. It must have no buffers and draw no random numbers.
+        Module without buffers and random numbers. Only the shapes of its parameters matter, not their values.
+    dtype
+        Floating-point type of models.
     device
         Device of the computation.
+
+    Attributes
+    ----------
+    module
+        The module.
+    chunk
+        Largest number of samples in one forward pass.
+    dimension
+        Number d of parameters.
+    head
+        Number of trailing parameters that form the last layer.
     """
 
     def __init__(self, network: nn.Module, dtype: DTypeLike, device: torch.device = CPU) -> None:
@@ -40,16 +50,15 @@ class FlatNetwork:
         self._dtype = np.dtype(dtype)
         self._shapes = {name: tuple(value.shape) for name, value in network.named_parameters()}
         self._sizes = [math.prod(shape) for shape in self._shapes.values()]
-        self.dimension = sum(self._sizes)  # length d of the vector
+        self.dimension = sum(self._sizes)
         last = next(reversed(self._shapes)).rpartition(".")[0]
         self.head = sum(math.prod(shape) for name, shape in self._shapes.items() if name.rpartition(".")[0] == last)
 
     def initial(self, seed: int) -> Vector:
-        """Draw each layer uniformly from +-1/sqrt(inputs of a unit), as torch does; shape (d,).
+        """Draw initial parameters, shape (d,), uniformly from [-c, c] with c = 1/sqrt(inputs of a unit), as torch does.
 
-        Layers that normalise begin with factors 1 and offsets 0, and draw nothing. The numbers come from the
-        project's own generator: they do not depend on torch's version, and a float32 model is the rounded
-        float64 model.
+        Normalisation layers start with factors 1 and offsets 0. The random numbers do not come from torch, so they do
+        not depend on its version, and a float32 model is the rounded float64 model.
         """
         source = generator(seed, "initial model")
         parts = []
@@ -72,16 +81,16 @@ class FlatNetwork:
         return outputs
 
     def tensor(self, w: Vector) -> torch.Tensor:
-        """Return a model as a tensor of its own, on the device."""
+        """Return a copy of a model, shape (d,), as a tensor on the network's device."""
         # Copy, because a model may be a read-only view of received bytes, which torch does not accept.
         return torch.from_numpy(np.array(w, self._dtype)).to(self.device)
 
     def chunks(self, features: Matrix) -> Iterator[torch.Tensor]:
-        """Go through features, dense or sparse, of shape (n, m), in pieces of at most ``chunk`` rows on the device."""
+        """Yield dense or sparse features, shape (n, m), as tensors of at most ``chunk`` rows on the device."""
         for start in range(0, features.shape[0], self.chunk):
             yield torch.from_numpy(dense(features[start : start + self.chunk])).to(self.device)
 
 
 def dense(features: Matrix) -> Matrix:
-    """Return features as an array that torch takes, shape (n, m)."""
+    """Return dense or sparse features as a contiguous array, shape (n, m)."""
     return features.toarray() if sp.issparse(features) else np.ascontiguousarray(features)

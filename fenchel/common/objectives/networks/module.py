@@ -1,4 +1,4 @@
-"""The mean loss of any module of PyTorch: with buffers, dropout, a loss and augmentation of its author's."""
+"""Objectives of users' PyTorch modules and losses, with buffers, dropout, augmentation and optimisers."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from fenchel.common.objectives.objective import LocalStep, Objective, ObjectiveF
 from fenchel.common.randomness import public_seed
 
 _USUAL_MOMENTUM = 0.1
-"""Of running statistics, where a layer of torch does not say."""
+"""Momentum of running statistics for layers whose own momentum is ``None``."""
 _SAMPLED = 1 << 12
-"""Numbers of a model on which its random numbers depend."""
+"""Number of entries of a model, up to a factor of 2, from which the seed of a batch is computed."""
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -40,26 +40,27 @@ class TorchObjective(ObjectiveFactory):
     A model is one flat vector: the trained parameters in the order of the module, then its floating-point buffers, such
     as running statistics. Frozen parameters and other buffers keep the values that the module gives them.
 
-    Buffers are sent and averaged like parameters, but are not penalised. The gradient in a buffer b that a pass changes
-    to b' is b - b', and batch normalisation uses momentum 1 there. A step of size s is then a moving average with
-    momentum s. A batch of one sample is normalised by the running statistics.
+    Buffers are sent and averaged like parameters, but are not penalised. If a forward pass changes a buffer from b to
+    b', the buffer's part of the gradient is b - b'. Batch normalisation has momentum 1 in this pass, so a step of size
+    s is a moving average with momentum s. A batch with one value per channel is normalised by the running statistics.
 
-    Random numbers of dropout and ``transform`` depend only on the model and the samples of the batch, so gradients are
-    reproducible. Losses are evaluated without either.
+    Random numbers of dropout and ``transform`` depend only on the model and the positions of the batch's samples, so
+    gradients are reproducible. Losses are evaluated without dropout and ``transform``.
 
     Parameters
     ----------
     module : torch.nn.Module or callable
-        A module, whose layers are reset under the run's seed. Or a function that returns one and is called under that
-        seed, with those of the arguments ``features`` and ``classes`` (numbers) that it takes.
+        A module, whose layers are reset with the run's seed, or a function that returns a module. The function is
+        called with torch seeded by the run, and with the numbers ``features`` and ``classes`` if it has parameters of
+        these names.
     loss : callable
         Mean loss of a batch, such as ``torch.nn.CrossEntropyLoss()``. It takes outputs, shape (n, outputs) or (n,), and
         targets, shape (n,): int64 classes, or floats for one output and in regression. The tensors of a loss that is a
-        module, such as weights of classes, go to the device, too.
+        module, such as weights of classes, are copied to the device.
     shape : tuple of int, optional
         Shape of a sample, such as ``(1, 28, 28)``. By default a vector of all features.
     transform : callable, optional
-        Augmentation of a batch of training samples, which are of ``shape`` each.
+        Augmentation, a function of a batch of training samples, shape ``(n, *shape)``, that returns the changed batch.
     device : {"cpu", "cuda", "auto"}, default "cpu"
         ``cuda`` is the first GPU. ``auto`` uses it if there is one.
     optimizer : callable, optional
@@ -69,7 +70,7 @@ class TorchObjective(ObjectiveFactory):
     Raises
     ------
     TypeError
-        ``optimizer`` is not callable.
+        If ``optimizer`` is not callable.
 
     Examples
     --------
@@ -122,6 +123,11 @@ class TorchObjective(ObjectiveFactory):
         -------
         torch.nn.Module
             The module.
+
+        Raises
+        ------
+        SettingsError
+            If a layer of a given module cannot be reset.
         """
         with seeded(public_seed(seed, "initial module")):
             if isinstance(self.module, nn.Module):
@@ -136,7 +142,7 @@ class TorchObjective(ObjectiveFactory):
 class ModuleObjective(Objective):
     """Mean loss of a module's outputs plus ``(l2/2) ||w||^2`` of its parameters, on one shard.
 
-    One thread at a time may use it, as a :class:`fenchel.common.objectives.networks.objective.NetworkObjective`.
+    It must not be used by several threads at once.
     """
 
     def __init__(self, described: TorchObjective, shard: Shard, *, l2: float, dtype: DTypeLike) -> None:
@@ -198,11 +204,11 @@ class ModuleObjective(Objective):
 
     @property
     def trained(self) -> slice:
-        """The parameters, which come before the buffers."""
+        """Slice of the parameters, which precede the buffers."""
         return slice(self._trained)
 
     def initial(self, seed: int) -> Vector:
-        """Return the values of a new module, shape (d,), which follow from the seed and the version of torch."""
+        """Return the initial values of a new module, shape (d,), which also depend on the version of torch."""
         module = self._described.made(self._features_of_a_sample, self._classes, seed)
         values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         flat = [values[name].detach().cpu().numpy().ravel() for name in self._shapes]
@@ -211,7 +217,7 @@ class ModuleObjective(Objective):
     # Forward pass
 
     def _tensors(self, w: Vector) -> dict[str, torch.Tensor]:
-        """Return a copy of a model as tensors by name; parameters ask for gradients."""
+        """Return a copy of a model as tensors by name, with ``requires_grad`` set for parameters."""
         flat = torch.from_numpy(np.array(w, self.dtype)).to(self.device)
         pieces = zip(self._shapes.items(), torch.split(flat, self._sizes), strict=True)
         found = {}
@@ -249,11 +255,11 @@ class ModuleObjective(Objective):
     # The objective
 
     def loss(self, w: Vector) -> float:
-        """Return the mean loss of the samples at ``w``, shape (d,); DataError if there are none."""
+        """Return the mean loss of all samples at ``w``, shape (d,), or raise a DataError without samples."""
         return self.batch_loss(w, self.all_rows)
 
     def batch_loss(self, w: Vector, rows: Indices) -> float:
-        """Return the mean loss of some samples at ``w``, shape (d,), without dropout; DataError if there are none."""
+        """Return the mean loss of some samples at ``w``, without dropout, or raise a DataError without samples."""
         self.require(rows.size)
         total, tensors = 0.0, self._tensors(w)
         self._module.eval()
@@ -263,14 +269,15 @@ class ModuleObjective(Objective):
         return total / rows.size
 
     def penalty(self, w: Vector) -> float:
-        """Return ``(l2/2) ||w||^2``, buffers left out."""
+        """Return ``(l2/2) ||w||^2`` of the parameters, without buffers."""
         trained = w[: self._trained]
         return 0.5 * self.l2 * float(trained @ trained)
 
     def batch_gradient(self, w: Vector, rows: Indices) -> Vector:
         """Return the gradient on some samples, shape (d,); see :meth:`Objective.batch_gradient`.
 
-        A batch of more than 1,024 samples goes through the module in pieces; statistics are the mean of theirs.
+        A batch of more than 1,024 samples is processed in pieces, and batch normalisation uses the statistics of each
+        piece. The buffers' part of the gradient is the weighted mean over the pieces.
         """
         self.require(rows.size)
         result = np.zeros(self.dimension, self.dtype)
@@ -283,7 +290,7 @@ class ModuleObjective(Objective):
         return result
 
     def _gradient(self, w: Vector, features: torch.Tensor, targets: torch.Tensor) -> Vector:
-        """Return the gradient of the mean loss of samples, and b - b' for the buffers."""
+        """Return the gradient of the mean loss, with b - b' for a buffer that changes from b to b', shape (d,)."""
         if self._described.transform is not None:
             features = self._described.transform(features)
         tensors = self._tensors(w)
@@ -293,7 +300,7 @@ class ModuleObjective(Objective):
         except ValueError:
             if len(targets) > 1:
                 raise
-            # Batch normalisation rejects a batch of a single value, which the last batch may be.
+            # Batch normalisation rejects one value per channel, and the last batch may have one sample.
             tensors = self._tensors(w)
             with self._fixed_statistics():
                 outputs = self._outputs(tensors, features)
@@ -316,7 +323,7 @@ class ModuleObjective(Objective):
 
     @contextmanager
     def _fixed_statistics(self) -> Iterator[None]:
-        """Let layers of batch normalisation use their running statistics, and leave these as they are."""
+        """Make batch normalisation use its running statistics without updating them."""
         layers = [each for each in self._module.modules() if isinstance(each, _NormBase)]
         for layer in layers:
             layer.eval()
@@ -327,10 +334,13 @@ class ModuleObjective(Objective):
                 layer.train()
 
     def clipped_gradient(self, w: Vector, rows: Indices, bound: float) -> Vector:
-        """Return the gradient with every sample's part clipped, shape (d,); see :meth:`Objective.clipped_gradient`.
+        """Return the gradient with clipped sample gradients, shape (d,); see :meth:`Objective.clipped_gradient`.
 
-        A module with buffers that a batch changes mixes its samples, and is refused; so is an optimiser, with whose
-        steps nothing is known of how far a sample moves the model.
+        Raises
+        ------
+        SettingsError
+            If the module has floating-point buffers, such as running statistics, or if the objective has an optimiser,
+            whose steps do not bound the effect of one sample on the model.
         """
         if self.has_optimizer:
             raise SettingsError(
@@ -360,11 +370,17 @@ class ModuleObjective(Objective):
 
     @property
     def has_optimizer(self) -> bool:
-        """True where the user gave an optimiser."""
+        """True if the user gave an optimiser."""
         return self._described.optimizer is not None
 
     def local_step(self, start: Vector, step_size: float) -> LocalStep:
-        """Return the steps of a new optimiser with this learning rate; see :meth:`Objective.local_step`."""
+        """Return the step function of a new optimiser with this learning rate; see :meth:`Objective.local_step`.
+
+        Raises
+        ------
+        SettingsError
+            If the optimiser cannot be constructed, or needs several gradients per step.
+        """
         if self._described.optimizer is None:
             return super().local_step(start, step_size)
         parameters = [tensor for name, tensor in self._tensors(start).items() if name not in self._buffers]
@@ -410,7 +426,13 @@ class ModuleObjective(Objective):
         return torch.cat(pieces).numpy(force=True)
 
     def probabilities(self, w: Vector, features: Matrix) -> Dense:
-        """Return the probability of each class, shape (n, classes), of a module that was trained by cross-entropy."""
+        """Return the probability of each class, shape (n, classes).
+
+        Raises
+        ------
+        NotImplementedError
+            If the loss is not one of torch's cross-entropies.
+        """
         if not isinstance(self._described.loss, nn.CrossEntropyLoss | nn.BCEWithLogitsLoss):
             raise NotImplementedError("the loss is none of torch's cross-entropies, so outputs are no probabilities")
         outputs = self.decision_function(w, features)
@@ -419,7 +441,7 @@ class ModuleObjective(Objective):
         return softmax(outputs, axis=1)
 
     def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
-        """Return how well ``w`` does on ``shard``, or on the objective's own samples."""
+        """Return the metrics of ``w``, shape (d,), on ``shard`` or on the objective's own samples."""
         features, targets = (self._features, self._targets) if shard is None else self._prepare(shard)
         loss_sum, correct, tensors = 0.0, 0, self._tensors(w)
         self._module.eval()
@@ -438,7 +460,7 @@ class ModuleObjective(Objective):
         return [*shaped, self.module_of(w), *([nn.Flatten(0)] if self._has_one_output else [])]
 
     def module_of(self, w: Vector) -> nn.Module:
-        """Return a module of its own with the values of a model, ready to be applied (``eval``)."""
+        """Return a copy of the module on the CPU, with the values of a model and in evaluation mode."""
         module = copy.deepcopy(self._module).cpu()
         values = {name: tensor.detach().cpu() for name, tensor in self._tensors(w).items()}
         module.load_state_dict({**module.state_dict(), **values})
@@ -447,7 +469,7 @@ class ModuleObjective(Objective):
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Let torch draw from a generator of this seed, and leave its own as it was."""
+    """Seed torch's random generators inside the context, and restore their states afterwards."""
     seed &= (1 << 63) - 1
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=gpus):
@@ -459,13 +481,13 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def _seed_of(w: Vector, rows: Indices) -> int:
-    """Return a number that follows from the samples of a batch and from a few numbers of the model."""
+    """Return a seed computed from the positions of a batch and some entries of the model."""
     some = np.ascontiguousarray(w[:: max(1, w.size // _SAMPLED)])
     return zlib.crc32(some.data, zlib.crc32(np.ascontiguousarray(rows).data)) << 20 | rows.size
 
 
 def _reset(module: nn.Module) -> None:
-    """Draw the parameters of all layers anew, or refuse a module with some that no layer can draw."""
+    """Reset the parameters of all layers, or raise a ``SettingsError`` if some belong to no resettable layer."""
     covered: set[int] = set()
     for each in module.modules():
         if callable(reset := getattr(each, "reset_parameters", None)):

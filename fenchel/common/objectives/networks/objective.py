@@ -18,28 +18,37 @@ from fenchel.common.objectives.networks.flat import CPU, FlatNetwork, dense
 from fenchel.common.objectives.objective import Objective
 
 GRADIENTS = 1 << 24
-"""Numbers that gradients of single samples may take at once: 64 MiB of float32."""
+"""Limit on the entries of sample gradients in memory at once, unless one gradient is larger: 64 MiB in float32."""
 
 
 class NetworkObjective(Objective):
     """Mean cross-entropy of a network's outputs plus ``(l2/2) ||w||^2``.
 
-    Neither convex nor smooth (ReLU has a corner), so no constants are known. One thread at a time
-    may use an objective: torch puts the parameters into the module for the time of a call.
+    The objective is neither convex nor smooth, because ReLU has a corner, so no constants are known. It must not be
+    used by several threads at once, because torch replaces the module's parameters during a call.
+
+    Parameters
+    ----------
+    network
+        Module that maps features, shape (n, m), to outputs, shape (n, classes), without buffers and random numbers.
+        Only the shapes of its parameters matter, not their values.
+    shard
+        Shard of samples, possibly empty.
+    kind
+        Name of the objective, for errors.
+    l2
+        Weight of the ridge, at least 0.
+    dtype
+        Floating-point type of models and gradients.
+    device
+        Device of the computation.
 
     Attributes
     ----------
     least_loss
         Lower bound 0 of the cross-entropy.
     network
-        Module that maps (n, features) to (n, classes). Only its parameters' shapes matter, not their values. It must
-        have no buffers and draw no random numbers.
-    shard
-        Samples, possibly none.
-    l2
-        Weight of the ridge, at least 0.
-    device
-        Device of the computation.
+        The network as a function of a flat vector.
     """
 
     least_loss = 0.0
@@ -65,7 +74,7 @@ class NetworkObjective(Objective):
 
     @property
     def head(self) -> int:
-        """Number of the last parameters that belong to the last layer."""
+        """Number of trailing parameters that form the last layer."""
         return self.network.head
 
     def initial(self, seed: int) -> Vector:
@@ -81,12 +90,12 @@ class NetworkObjective(Objective):
             yield (torch.from_numpy(dense(features[chosen])).to(device), torch.from_numpy(targets[chosen]).to(device))
 
     def loss(self, w: Vector) -> float:
-        """Return the mean loss of the samples at ``w``, shape (d,); DataError if there are none."""
+        """Return the mean loss of all samples at ``w``, shape (d,), or raise a DataError without samples."""
         self.require(self.samples)
         return self.evaluate(w).loss
 
     def batch_loss(self, w: Vector, rows: Indices) -> float:
-        """Return the mean loss of some samples at ``w``, shape (d,); DataError if there are none."""
+        """Return the mean loss of some samples at ``w``, shape (d,), or raise a DataError without samples."""
         self.require(rows.size)
         total, flat = 0.0, self.network.tensor(w)
         with torch.no_grad():
@@ -103,7 +112,7 @@ class NetworkObjective(Objective):
         return torch.cat(pieces).numpy(force=True) if pieces else np.empty((0, self._classes), self.dtype)
 
     def probabilities(self, w: Vector, features: Matrix) -> Dense:
-        """Return the probability of each class by the cross-entropy, shape (n, classes)."""
+        """Return the softmax of the outputs, shape (n, classes)."""
         return softmax(self.decision_function(w, features), axis=1)
 
     def _converted(self, features: Matrix) -> Matrix:
@@ -128,7 +137,7 @@ class NetworkObjective(Objective):
         return result
 
     def clipped_gradient(self, w: Vector, rows: Indices, bound: float) -> Vector:
-        """Return the gradient with every sample's part clipped, shape (d,); see :meth:`Objective.clipped_gradient`."""
+        """Return the gradient with clipped sample gradients, shape (d,); see :meth:`Objective.clipped_gradient`."""
         self.require(rows.size)
         flat = self.network.tensor(w)
         total = torch.zeros_like(flat)
@@ -152,7 +161,7 @@ class NetworkObjective(Objective):
         return nn.functional.cross_entropy(outputs, target.unsqueeze(0))
 
     def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
-        """Return how well ``w`` does on ``shard``, or on the objective's own samples."""
+        """Return the metrics of ``w``, shape (d,), on ``shard`` or on the objective's own samples."""
         features, targets = (self._features, self._targets) if shard is None else self._prepare(shard)
         flat = self.network.tensor(w)
         loss_sum, correct = 0.0, 0

@@ -1,4 +1,4 @@
-"""A network that gives each sample one score."""
+"""Neural networks as scorers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fenchel.common.objectives.networks.flat import FlatNetwork
 
 
 class NetworkScorer:
-    """A network with one output for each sample. One thread at a time may use it, as for a network objective.
+    """Scorer that is a neural network with one output. It must not be used by several threads at once.
 
     Parameters
     ----------
     network
-        Maps (n, features) to (n, 1).
+        Network that maps features, shape (n, m), to outputs, shape (n, 1).
     """
 
     def __init__(self, network: FlatNetwork) -> None:
@@ -24,7 +24,7 @@ class NetworkScorer:
         self.dimension, self.head = network.dimension, network.head
 
     def initial(self, seed: int) -> Vector:
-        """Return random weights; see :meth:`FlatNetwork.initial`."""
+        """Return random weights, shape (d,); see :meth:`FlatNetwork.initial`."""
         return self.network.initial(seed)
 
     def scores(self, w: Vector, features: Matrix) -> Vector:
@@ -35,9 +35,10 @@ class NetworkScorer:
         return torch.cat(pieces).numpy(force=True) if pieces else np.empty(0, w.dtype)
 
     def differentiated(self, w: Vector, features: Matrix) -> tuple[Vector, PullBack]:
-        """Return the outputs, and back-propagation of slopes in them.
+        """Return the outputs, shape (n,), and their vector-Jacobian product.
 
-        More samples than one chunk go through the network twice, so that the memory for activations stays bounded.
+        If there are more samples than ``network.chunk``, the product repeats the forward pass chunk by chunk, so that
+        the memory for activations stays bounded.
         """
         flat = self.network.tensor(w).requires_grad_()
         if features.shape[0] <= self.network.chunk:
