@@ -177,7 +177,7 @@ def _numbered_columns(dataset: DataSet, total: int, where: str) -> tuple[Samples
     if dataset.features > total or (dataset.features < total and not sparse):
         raise DataError(
             f"{total} given, but the file has {dataset.features} features; expected "
-            f"{'at least' if sparse else 'exactly'} {total}",
+            f"{'at least' if sparse else 'exactly'} {dataset.features}",
             source=where,
             key="data.columns",
         )
