@@ -82,8 +82,8 @@ class FedPDMSettings(LocalTrainingSettings):
             )
         if self.aggregator == "hybrid" and self.dual == "private":
             raise ValueError(
-                "dual: private does not go with aggregator: hybrid, where the server sums up the dual variables from "
-                "what it receives; use public, or leave it out"
+                "dual: private given, but with aggregator: hybrid the server computes the dual variables from the "
+                "uploads; use dual: public, or another aggregator"
             )
         if self.error_feedback == "ef21" and self.aggregator not in ("sampled", "stale"):
             raise ValueError(
@@ -91,7 +91,7 @@ class FedPDMSettings(LocalTrainingSettings):
                 "client sent before"
             )
         if self.error_feedback == "ef21" and self.dual == "public":
-            raise ValueError("error_feedback: ef21 needs dual: private, whose dual variables it keeps exact")
+            raise ValueError("error_feedback: ef21 needs dual: private; use it, or error_feedback: none")
         return self
 
     @property

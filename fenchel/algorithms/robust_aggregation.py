@@ -53,8 +53,8 @@ class RobustAggregationSettings(LocalTrainingSettings):
         """
         if uplink.sparsify is not None:
             raise ValueError(
-                f"algorithm: {self.name}: the rules compare whole models, and uplink.sparsify leaves coordinates out; "
-                "leave it out"
+                f"algorithm: {self.name}: the rules compare whole models, but uplink.sparsify leaves coordinates out; "
+                "leave uplink.sparsify out"
             )
 
     def check_participation(self, participation: Participation) -> None:
@@ -84,7 +84,7 @@ class RobustAggregationSettings(LocalTrainingSettings):
         if clients < self.least:
             raise ValueError(
                 f"{self.rule} with algorithm.faulty: {self.faulty} needs {self.least} clients a round, and there are "
-                f"{clients}; ask more of them, or allow fewer to be faulty"
+                f"{clients}; sample more clients, or lower algorithm.faulty"
             )
 
 

@@ -80,12 +80,12 @@ class StagedSettings(AlgorithmSettings):
         if not isinstance(sampler, AllClients):
             raise ValueError(
                 f"participation.sampler.kind: {sampler.kind} given, but algorithm.{reason}, which needs all clients in "
-                "every round; use kind: all, or another setting there"
+                "every round; use kind: all, or change that setting of the algorithm"
             )
         if participation.on_lost_state == "continue":
             raise ValueError(
                 f"participation.on_lost_state: continue given, but algorithm.{reason}, which needs all clients in "
-                "every round: without one the run would have to stop all the same; use stop, or another setting there"
+                "every round; use stop, or change that setting of the algorithm"
             )
 
     @field_validator("schedule", mode="before")

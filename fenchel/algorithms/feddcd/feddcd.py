@@ -64,8 +64,8 @@ class DualAscentSettings(AlgorithmSettings):
     def _certified_if_convex(self) -> Self:
         if self.dual_step_size is not None and self.monitor:
             raise ValueError(
-                f"monitor: {self.monitor} given, but with dual_step_size the objective is not taken to be convex, and "
-                "then there is no duality gap; leave one of them out"
+                f"monitor: {self.monitor} given, but dual_step_size is for non-convex objectives, which have no "
+                "duality gap; leave one of them out"
             )
         return self
 

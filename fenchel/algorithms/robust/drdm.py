@@ -92,9 +92,9 @@ class DRDMSettings(SampledByWeightSettings):
     def _corrects(self) -> Self:
         if self.regularization == 0 and self.correction != "none":
             raise ValueError(
-                f"regularization: 0 given, but drifts enter the local steps times regularization, so that with "
-                f"correction: {self.correction} they would correct nothing and still push the model further in every "
-                "round; use a positive regularization, or correction: none"
+                f"regularization: 0 given, but it is the factor of the drifts in local steps. With correction: "
+                f"{self.correction} they would correct nothing there, and the server would still move the model by "
+                "them; use a positive regularization, or correction: none"
             )
         return self
 
@@ -102,9 +102,9 @@ class DRDMSettings(SampledByWeightSettings):
     def _visits_all_clients(self) -> Self:
         if self.correction == "lambda-scaled" and self.sampling != "uniform":
             raise ValueError(
-                f"correction: lambda-scaled sums up the drifts of all clients, also of those with little weight, so "
-                f"each must take part now and then, but with sampling: {self.sampling} they may never; use sampling: "
-                "uniform, or correction: lambda-table"
+                f"correction: lambda-scaled needs every client to take part from time to time, but with sampling: "
+                f"{self.sampling} clients of little weight may never do so; use sampling: uniform, or correction: "
+                "lambda-table"
             )
         return self
 

@@ -67,8 +67,8 @@ class GridNoise:
         deviation = noise_multiplier * sensitivity
         if not (SMALLEST_DEVIATION <= deviation <= LARGEST_DEVIATION and math.isfinite(sensitivity)):
             raise ValueError(
-                f"noise must have a standard deviation from {SMALLEST_DEVIATION:g} to {LARGEST_DEVIATION:g}, and this "
-                f"would have {deviation:.4g}"
+                f"the noise would have a standard deviation of {deviation:.4g}; expected {SMALLEST_DEVIATION:g} to "
+                f"{LARGEST_DEVIATION:g}"
             )
         root = math.sqrt(count)
         wanted = min(sensitivity * _SHARE / max(root, 1.0), deviation * _COARSEST)

@@ -32,7 +32,7 @@ class BoxConstraint(Section):
     @model_validator(mode="after")
     def _not_empty(self) -> Self:
         if self.lower > self.upper:
-            raise ValueError(f"lower is {self.lower:g} and upper {self.upper:g}: no model lies between them")
+            raise ValueError(f"lower: {self.lower:g} given; expected at most upper, which is {self.upper:g}")
         return self
 
 

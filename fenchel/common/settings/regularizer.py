@@ -78,7 +78,7 @@ class BoxSettings(_Regularizer):
     @model_validator(mode="after")
     def _some_room(self) -> Self:
         if self.lower > self.upper:
-            raise ValueError(f"lower: {self.lower:g} given, but it must not be above upper, {self.upper:g}")
+            raise ValueError(f"lower: {self.lower:g} given, expected at most upper, which is {self.upper:g}")
         return self
 
 

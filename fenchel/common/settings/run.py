@@ -251,7 +251,7 @@ class RunSettings(Section):
             needed.append(("participation.sampler.groups", sampler.groups))
         for key, count in needed:
             if isinstance(clients, int) and count > clients:
-                raise ValueError(f"{key} is {count}, but there are only {clients} clients")
+                raise ValueError(f"{key} is {count}, but there are only {clients} clients; lower {key}")
         if self.participation.phases:
             self.participation.check_phases(self.algorithm.name, asked_phases(self.algorithm))
         self.algorithm.check_participation(self.participation)
@@ -261,7 +261,7 @@ class RunSettings(Section):
             if isinstance(clients, int) and clients != groups[0] * groups[1]:
                 raise ValueError(
                     f"data.partition: {groups[0]} sample groups times {groups[1]} feature groups are "
-                    f"{groups[0] * groups[1]} clients, but clients is {clients}"
+                    f"{groups[0] * groups[1]} clients, but clients is {clients}; make them equal"
                 )
             if groups[1] > 1 and not self.algorithm.splits_features:
                 raise ValueError(
@@ -279,9 +279,8 @@ class RunSettings(Section):
             }
             if any(changed.values()):
                 raise ValueError(
-                    f"{', '.join(key for key, given in changed.items() if given)}: {name} does not send vectors that "
-                    "could be changed on their way: leave it out, or use an algorithm that does, such as fedavg, "
-                    "scaffold or fedpdm"
+                    f"{', '.join(key for key, given in changed.items() if given)} given, but {name} sends no vectors "
+                    "to which that applies; leave it out, or use another algorithm, such as fedavg, scaffold or fedpdm"
                 )
             return
         self.algorithm.check_link(self.uplink, noisy=private or self.uplink.noise is not None)

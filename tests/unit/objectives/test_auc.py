@@ -212,7 +212,7 @@ def test_which_classes_are_positive_is_a_setting() -> None:
 
 
 def test_a_linear_scorer_has_neither_a_norm_nor_a_device() -> None:
-    with pytest.raises(ValidationError, match="cannot begin with a linear scorer"):
+    with pytest.raises(ValidationError, match="a linear scorer begins with outputs of 0"):
         section(output="l2")
     with pytest.raises(ValidationError, match="device: cuda is for networks"):
         section(device="cuda")
