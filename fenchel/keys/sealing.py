@@ -34,6 +34,11 @@ def seal(message: bytes, recipient: bytes, context: bytes) -> bytes:
         X25519 public key of the recipient, 32 bytes.
     context
         Context of the box, such as the run. The box opens only with the same context.
+
+    Raises
+    ------
+    CredentialError
+        If ``recipient`` is not an X25519 public key.
     """
     ephemeral = X25519PrivateKey.generate()
     public = ephemeral.public_key().public_bytes_raw()

@@ -97,7 +97,7 @@ class Ledger:
         return dict(self._budget.releases)
 
     def mark(self, policy: Path) -> int:
-        """Return the number of charges in a policy's ledger at the last write to this ledger."""
+        """Return the least length of a policy's ledger, in charges, by the entries read from this ledger's file."""
         return self._marks.get(str(policy), 0)
 
     def charge(self, payload_digest: bytes, round: int, release: Release) -> None:
@@ -116,6 +116,8 @@ class Ledger:
         ------
         BudgetSpentError
             If the payload exceeds the budget of the run or of the policy.
+        StorageError, CheckpointError
+            If a ledger cannot be written, or another process has changed it.
         """
         payload = payload_digest.hex()
         if payload in self.charges and (self._policy is None or payload in self._policy):
@@ -265,7 +267,7 @@ class PolicyLedger:
             self._add(self._account.run, entry)
 
     def add_missing(self, run: str, charges: Mapping[str, tuple[Any, Release]]) -> None:
-        """Add missing charges of a run's ledger, made by an older version or just before a crash."""
+        """Add charges that only a run's ledger has, made by an older version or just before a crash."""
         with self._file.held():
             for payload, (round, release) in charges.items():
                 self._add(run, {"round": round, "payload": payload, **asdict(release)})
