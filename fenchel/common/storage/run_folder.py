@@ -71,7 +71,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, parent: Path, name: str) -> RunFolder:
-        """Create the folder of a new run below ``parent``."""
+        """Create the folder of a new run below ``parent``; raise ``StorageError`` if that is impossible."""
         stamp = time.strftime("%Y%m%d-%H%M%S")
         folder = cls(parent / f"{stamp}-{name}-{secrets.token_hex(2)}")
         try:
@@ -106,7 +106,7 @@ class RunFolder:
 
     @contextmanager
     def kept_if_begun(self) -> Iterator[None]:
-        """Remove the folder if the block fails before the run has begun."""
+        """Remove the folder if the block raises a ``FenchelError`` and the run has neither checkpoint nor summary."""
         try:
             yield
         except FenchelError:

@@ -81,7 +81,7 @@ class Tracing:
         span.set_status(Status(StatusCode.ERROR, reason))
 
     def close(self) -> None:
-        """Export the remaining spans."""
+        """Export the remaining spans, and stop the export."""
         self._provider.shutdown()
 
 
@@ -100,6 +100,13 @@ def tracing(service: str, environment: Mapping[str, str] = os.environ) -> Tracin
     ----------
     service
         Service name of this role, unless the environment sets another.
+
+    Raises
+    ------
+    SettingsError
+        If the environment names an exporter other than ``otlp`` or ``none``.
+    MissingDependencyError
+        If the libraries of OpenTelemetry are not installed.
     """
     wanted = environment.get(SWITCH, "none").strip().lower() or "none"
     if wanted == "none" or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":

@@ -1,7 +1,7 @@
 """Revocation check of certificates by a revocation list (X.509 CRL).
 
 The authority signs the list, so it may be distributed over any channel. It is the file ``revoked.pem`` beside the
-server's certificate. A newer list takes effect without a restart.
+certificate of the server or client that checks others. A newer list takes effect without a restart.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ def read_revoked(folder: Path) -> Revoked:
     folder
         Folder with ``authority.pem`` and, if certificates were revoked, ``revoked.pem``, which has one list or one for
         each authority.
+
+    Raises
+    ------
+    CredentialError
+        If a file is unreadable, or no authority of the folder has signed a list.
     """
     path = folder / REVOKED
     try:
