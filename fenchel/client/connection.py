@@ -182,7 +182,7 @@ class Connection:
         return grpc.aio.secure_channel(who.server, who.credentials.for_channel(), options=options(self._keepalive))
 
     async def _as_agreed(self, channel: grpc.aio.Channel) -> grpc.aio.Channel:
-        """Return ``channel``, or replace it by one with the run's keepalive, which is known only after joining."""
+        """Return a channel with the keepalive interval of the run, which is known only after joining."""
         assert self._worker is not None
         wanted = self._worker.session.settings.network.keepalive
         wanted = min(max(wanted, _SHORTEST_KEEPALIVE), _LONGEST_KEEPALIVE)

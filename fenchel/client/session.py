@@ -83,7 +83,7 @@ class ClientData:
     holdout: Shard | None = None
 
     def description(self) -> pb.ShardDescription:
-        """Return the description for the server: shape of the data, names of classes and columns."""
+        """Return the description for the server: shape, names of classes and, unless they are too long, of columns."""
         shard, columns = self.shard, self.shard.column_names
         return pb.ShardDescription(
             samples=shard.samples,

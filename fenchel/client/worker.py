@@ -56,8 +56,8 @@ class Worker:
     executor
         Executor of computation; ``None`` computes on the event loop, as in an in-process fleet.
     short_here
-        True if phases that have been short so far run on the event loop, as a hop to a thread would take longer. For
-        processes whose event loop serves only clients.
+        True if phases that have been short so far run on the event loop, because switching to a thread would take
+        longer. This is only for processes whose event loop serves nothing but clients.
     on_instruction
         Callback for each instruction, before it is handled.
     on_answer

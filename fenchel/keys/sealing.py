@@ -1,8 +1,9 @@
 """Sealed boxes, which only the owner of an X25519 key can open.
 
 A box is an ephemeral public key, 32 bytes, followed by the ciphertext of ChaCha20-Poly1305. The cipher's key comes from
-HKDF-SHA256 over the agreement of the ephemeral key with the recipient's, as in HPKE's base mode (RFC 9180) and in
-libsodium's sealed boxes. The box does not authenticate its sender, who signs it (:mod:`fenchel.keys.identity`).
+HKDF-SHA256 over the X25519 agreement of the ephemeral key with the recipient's key. HPKE's base mode (RFC 9180) and
+libsodium's sealed boxes are similar. The box does not authenticate its sender, who signs it
+(:mod:`fenchel.keys.identity`).
 """
 
 from __future__ import annotations

@@ -40,6 +40,10 @@ class SecretExchange:
 
     Parameters
     ----------
+    run
+        Id of the run.
+    identity
+        Certificate and key of this client.
     bits
         Length of the Paillier key in bits, if this client makes it.
     designated

@@ -56,6 +56,11 @@ class PublicKey:
         Product of two primes of about the same length.
     backend
         Arithmetic for ciphertexts of this key in this process. All backends give the same numbers.
+
+    Raises
+    ------
+    CredentialError
+        If the length of ``n`` is out of range, or ``n`` has a small factor, is prime, or is a power.
     """
 
     n: int

@@ -28,8 +28,21 @@ class CipherVector:
 
     Parameters
     ----------
+    key
+        Public key of the ciphertexts.
+    layout
+        Layout of the values in the plaintexts.
+    count
+        Number of values.
     additions
         Number of fresh vectors of which this is the sum. It bounds the magnitude of the values.
+    ciphertexts
+        The ``layout.ciphertexts(count)`` ciphertexts.
+
+    Raises
+    ------
+    EncryptionError
+        If the layout does not fit the key, the number of ciphertexts is wrong, or the sum could overflow a slot.
     """
 
     def __init__(self, key: PublicKey, layout: Layout, count: int, additions: int, ciphertexts: Residues) -> None:

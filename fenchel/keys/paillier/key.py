@@ -137,8 +137,15 @@ class PrivateKey:
 class PrimePower:
     """Constants of arithmetic modulo the square of one prime p of the key.
 
-    ``weight`` is L((1+n)^(p-1) mod p²)^-1 mod p with L(x) = (x-1)/p. It converts the logarithm of a power c^(p-1) to
-    the plaintext modulo p (Paillier 1999, section 7).
+    Attributes
+    ----------
+    prime, square, order
+        p, p² and p-1.
+    weight
+        L((1+n)^(p-1) mod p²)^-1 mod p with L(x) = (x-1)/p. It converts the logarithm of a power c^(p-1) to the
+        plaintext modulo p (Paillier 1999, section 7).
+    factors
+        Distinct primes that divide p-1; empty if they are unknown.
     """
 
     prime: gmpy2.mpz
