@@ -152,7 +152,7 @@ def _sums(prefix: str, metrics: Metrics) -> dict[str, Value]:
 
 
 def _places(values: Values) -> Places:
-    """Return the scores at which the server divides groups further."""
+    """Return the scores at which groups are to be divided further; raise ``PayloadError`` if they are invalid."""
     places = values.get("places", NO_PLACES)
     if not (isinstance(places, np.ndarray) and places.dtype == np.float64):
         raise PayloadError(f"'places' in phase {EVALUATE!r} is not an array of float64{SAME_VERSION}")

@@ -32,7 +32,7 @@ MESSAGE_BYTES = 8 << 30
 """Default limit on the size of a message and of a model, in bytes."""
 
 LEAST_GROUP = 5
-"""Default of the smallest number of samples in a group of scores."""
+"""Default for the smallest number of samples in a group of scores."""
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _EXTRACTOR_FILE = "data.extractor.file"

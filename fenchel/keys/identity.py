@@ -27,7 +27,7 @@ _PSS = padding.PSS(mgf=padding.MGF1(SHA256()), salt_length=padding.PSS.DIGEST_LE
 
 
 def statement(purpose: str, *parts: str | bytes) -> bytes:
-    """Return the bytes of a statement to sign. As each part follows its length, it is unambiguous."""
+    """Return the bytes of a statement to sign. Each part follows its length, so the encoding is unambiguous."""
     encoded = [part.encode() if isinstance(part, str) else part for part in ("fenchel", purpose, *parts)]
     return b"".join(len(part).to_bytes(8, "big") + part for part in encoded)
 

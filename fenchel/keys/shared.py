@@ -42,6 +42,8 @@ class Secrets:
 
     Attributes
     ----------
+    private_key
+        Paillier key.
     alignment_key
         Key of the samples' pseudonyms, 32 random bytes. Clients send identifiers only as HMACs under this key.
     """
@@ -76,7 +78,7 @@ class Secrets:
     def generate(
         cls, bits: int = DEFAULT_BITS, implementation: Implementation = "fenchel", *, for_tests: bool = False
     ) -> Secrets:
-        """Make new secrets, with a Paillier key of ``bits`` bits that an implementation makes."""
+        """Make new secrets, with a Paillier key of ``bits`` bits; raise the errors of :func:`generate`."""
         key = generate(bits, implementation, for_tests=for_tests)
         return cls(key, secrets.token_bytes(ALIGNMENT_KEY_BYTES))
 
@@ -138,7 +140,7 @@ class Secrets:
 
     @classmethod
     def load(cls, path: Path) -> Secrets:
-        """Read a file of secrets; raise ``CredentialError`` if other users may read or change the file."""
+        """Read a file of secrets; raise ``CredentialError`` if it is invalid, or open to other users."""
         try:
             with path.open(encoding="ascii") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

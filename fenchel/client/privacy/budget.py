@@ -55,7 +55,10 @@ class Budget:
             )
 
     def _fits(self, cap: float, release: Release) -> bool:
-        """Return True if another upload is known to fit. To save time, only powers of two are tried as its number."""
+        """Return True if another upload is known to fit; False leaves it open.
+
+        To save time, only powers of two are tried as numbers of uploads.
+        """
         count = self.releases[release]
         others = self.uploads - count
         if self._known is not None and self._known[:2] == (release, others) and count < self._known[2]:

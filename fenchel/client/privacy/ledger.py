@@ -43,8 +43,8 @@ class Ledger:
     Parameters
     ----------
     path
-        File of the ledger. It is created with mode 0600 at the first charge, together with its folder. ``None`` keeps
-        the ledger in memory.
+        File of the ledger. :meth:`begin` or the first charge creates it with mode 0600, together with its folder.
+        ``None`` keeps the ledger in memory.
     owner
         Client id. The ledger of another client is rejected.
     cap
@@ -214,7 +214,7 @@ class PolicyLedger:
     account
         Account that the ledger belongs to.
     path
-        File of the ledger, which is created at the first charge.
+        File of the ledger, which is created when it is first locked.
     cap, delta
         Largest epsilon of all uploads together, or ``None`` for no limit, and its delta.
     at_least
@@ -252,7 +252,7 @@ class PolicyLedger:
 
     @contextlib.contextmanager
     def charging(self, entry: dict[str, Any], release: Release) -> Iterator[dict[str, Any]]:
-        """Check the budget, and charge an upload at the end of the ``with`` block, which writes the run's ledger.
+        """Check the budget, and charge an upload when the ``with`` block ends. The block must write the run's ledger.
 
         Yields
         ------

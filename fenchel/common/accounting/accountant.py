@@ -172,7 +172,8 @@ def epsilon(releases: Mapping[Release, int], delta: float, method: Method = "pld
 def calibrate(sampling_rate: float, uploads: int, delta: float, budget: float, method: Method = "pld-wor") -> float:
     """Return the smallest noise multiplier, up to 0.01 %, for which ``uploads`` uploads stay within a budget.
 
-    Raise ``SettingsError`` if no multiplier up to :data:`LARGEST_NOISE` suffices.
+    The search ends at 2^-9, even if less noise suffices. Raise ``SettingsError`` if no multiplier up to
+    :data:`LARGEST_NOISE` suffices.
     """
     accountant = Accountant(method)
 

@@ -34,10 +34,10 @@ class SecretRandomness(Protocol):
     """Source of random numbers that only one client can draw."""
 
     def generator(self, *context: str | int | bytes) -> np.random.Generator:
-        """Return a generator for one purpose."""
+        """Return a NumPy generator for the purpose that ``context`` names."""
 
     def seed(self, *context: str | int | bytes) -> int:
-        """Return 64 bits for one purpose."""
+        """Return a 64-bit number for the purpose that ``context`` names."""
 
 
 class UploadProtection(Protocol):

@@ -14,7 +14,7 @@ from typing import Any
 from fenchel.common.errors import CheckpointError, FenchelError, StorageError
 
 BEGINS = "a server begins to conduct this run"
-"""Log message of a server's start, also after each resumption."""
+"""Log message of a server that starts to conduct a run, new or resumed."""
 
 
 class Part:

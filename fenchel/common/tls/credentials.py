@@ -64,7 +64,7 @@ class Credentials:
 
     @property
     def key_is_open(self) -> bool:
-        """True if other users of this machine can read the key."""
+        """True if other users of this machine have access to the key; see :func:`open_to_others`."""
         return self.folder is not None and open_to_others((self.folder / KEY).stat(), os.geteuid())
 
     def renewed(self) -> Credentials:

@@ -96,7 +96,10 @@ def _signed(revoked: x509.CertificateRevocationList, authority: x509.Certificate
 
 
 def refusal_of(certificate: bytes, folder: Path | None) -> str:
-    """Return an error text if a folder's current list has revoked a certificate (PEM), else an empty text."""
+    """Return an error text if a folder's current list has revoked a certificate (PEM), else an empty text.
+
+    Raise ``CredentialError`` if the list is invalid.
+    """
     return "" if folder is None else Revocations(folder).refusal(certificate)
 
 

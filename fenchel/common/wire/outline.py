@@ -92,7 +92,7 @@ class Received(NamedTuple):
     finite: bool = False
 
     def values(self) -> dict[str, Value]:
-        """Decode the body; raises the errors of :meth:`Outline.decode`."""
+        """Decode the body; raise the errors of :meth:`Outline.decode`."""
         return self.outline.decode(self.body)
 
 
@@ -155,7 +155,7 @@ class Outlines:
         self._last: tuple[pb.Payload, Outline] | None = None
 
     def of(self, descriptor: pb.Payload) -> Outline:
-        """Return a descriptor's outline, the same object for equal descriptors; raises errors of :func:`outline`."""
+        """Return a descriptor's outline, the same object for equal descriptors; raise errors of :func:`outline`."""
         if self._last is not None and self._last[0] == descriptor:
             return self._last[1]
         if descriptor.ByteSize() > _KEPT_BYTES:
