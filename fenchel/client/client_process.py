@@ -15,7 +15,7 @@ from fenchel.proto import fenchel_pb2 as pb
 
 
 class LifelineError(Exception):
-    """Error raised once the parent process has closed its end of the pipe, or has died."""
+    """Error raised if the parent process closes its end of the lifeline pipe, or dies."""
 
 
 async def host(
@@ -39,10 +39,12 @@ async def host(
     Returns
     -------
     list[pb.Farewell]
-        The server's farewell to each client.
+        The server's farewell to each client, in no particular order.
 
     Raises
     ------
+    FenchelError
+        If a client cannot take part, for example because the server refuses it. All other clients are cancelled.
     LifelineError
         If the parent process closes the pipe. All clients are cancelled.
     """

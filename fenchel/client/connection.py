@@ -1,4 +1,4 @@
-"""A client's connection to the server, which joins, works, and reconnects after failures."""
+"""Connection of a client to the server: joining a run, working for it, and reconnecting after failures."""
 
 from __future__ import annotations
 
@@ -129,7 +129,21 @@ class Connection:
         self._quota = DiskQuota(self.participant.trust_limits.journal_bytes)
 
     async def take_part(self) -> pb.Farewell:
-        """Join, work until the server sends its farewell, and return it; reconnect whenever the connection breaks."""
+        """Join the run, handle its instructions until the server sends its farewell, and return the farewell.
+
+        The client reconnects whenever the connection breaks.
+
+        Raises
+        ------
+        JoinRefusedError
+            If the server refuses the client.
+        CredentialError
+            If the TLS handshake fails repeatedly, or the server does not use TLS.
+        UnreachableError
+            If the server has not answered for the participant's ``retry_for`` seconds.
+        FenchelError
+            If the client cannot take part, for example because the settings exceed its trust limits.
+        """
         who = self.participant
         self._last_success = time.monotonic()
         channel = self._channel()
@@ -168,7 +182,7 @@ class Connection:
         return grpc.aio.secure_channel(who.server, who.credentials.for_channel(), options=options(self._keepalive))
 
     async def _as_agreed(self, channel: grpc.aio.Channel) -> grpc.aio.Channel:
-        """Return ``channel``, or replace it by one with the run's keepalive, which is known only after joining."""
+        """Return a channel with the keepalive interval of the run, which is known only after joining."""
         assert self._worker is not None
         wanted = self._worker.session.settings.network.keepalive
         wanted = min(max(wanted, _SHORTEST_KEEPALIVE), _LONGEST_KEEPALIVE)
@@ -199,7 +213,8 @@ class Connection:
                 self._prepared_for = reply.run
             return False
         if self._worker is None or reply.run != self._run:
-            # without earlier work the server knows only the shape of the data, so a new run is harmless
+            # before its first instruction the client has disclosed only a description of its data, so it may join
+            # another run
             if self._has_worked:
                 who.trust_limits.check_same(self._run, reply.run, who.name)
             self._worker = await asyncio.get_running_loop().run_in_executor(self.executor, self._ready, reply)

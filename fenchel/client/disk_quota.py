@@ -19,7 +19,7 @@ LEAST_BYTES = 4 << 30
 """Smallest default quota in bytes, unless the disk has too little space for it."""
 
 SPARED = 10
-"""Divisor: the default quota leaves 1/``SPARED`` of the disk space free that would be free without journals."""
+"""Divisor: of the disk space that would be free without journals, the default quota leaves 1/``SPARED`` free."""
 
 _BLOCK = 4096  # file system block size in bytes; files occupy whole blocks
 

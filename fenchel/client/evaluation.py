@@ -1,7 +1,8 @@
 """Evaluation of a model on a client's samples, as sums for the server.
 
-Losses are exact. A server that chooses the models could reconstruct samples from many of them. A client therefore
-evaluates only in runs whose settings require it, and only about as often as they require.
+Losses are exact, and a server that chooses the models could reconstruct samples from many losses. A client therefore
+evaluates models only in runs whose settings require it, and answers a limited number of requests
+(:func:`most_evaluations`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fenchel.common.wire.phases import EVALUATE
 from fenchel.common.wire.values import Value, Values
 
 EVALUATIONS = "evaluations.count"
-"""Name of the file with the number of answered evaluations, in the client's folder of the run."""
+"""Name of the file with the number of answered evaluation requests, in the client's folder of the run."""
 
 _RESUMPTIONS = 20  # number of additional evaluations, for short runs that are resumed several times
 
@@ -41,10 +42,10 @@ def evaluation_problem(settings: RunSettings, shard: Shard) -> str | None:
 
 
 def most_evaluations(settings: RunSettings) -> int:
-    """Return the largest number of evaluations that a client answers in a run.
+    """Return the largest number of evaluation requests that a client answers in a run.
 
-    The server requests an evaluation after each round that is due and one of the final model. If clients report scores
-    in groups, each evaluation needs further requests that refine the groups. A resumed server repeats the evaluations
+    The server evaluates the model every ``evaluation.every`` rounds and the final model. If clients report scores in
+    groups, each evaluation needs further requests, which refine the groups. A resumed server repeats the evaluations
     after its last checkpoint, possibly with other models. The limit therefore allows twice the number of evaluations
     and 20 more, each with all its requests.
     """
@@ -54,12 +55,12 @@ def most_evaluations(settings: RunSettings) -> int:
 
 
 class AnsweredEvaluations:
-    """Counter of the evaluations that a client has answered in a run, with an upper limit.
+    """Counter of the evaluation requests that a client has answered in a run, with an upper limit.
 
     Parameters
     ----------
     most
-        Largest number of evaluations.
+        Largest number of evaluation requests.
     path
         File of the counter, so that it survives a restart; ``None`` keeps it in memory.
     """
@@ -79,7 +80,7 @@ class AnsweredEvaluations:
             )
 
     def add(self) -> None:
-        """Count an evaluation, and write the count to the file. The caller sends the reply only after that."""
+        """Count an answered request, and write the count to the file. The caller sends the reply only after that."""
         self._count += 1
         if self._path is not None:
             with writing(self._path, "client"):
@@ -99,7 +100,7 @@ class ClientEvaluation:
     least
         Smallest number of samples in a group of scores; ``None`` if no scores are reported to the server.
     answered
-        Counter of evaluations.
+        Counter of answered evaluation requests.
     """
 
     objective: Objective
@@ -108,7 +109,15 @@ class ClientEvaluation:
     answered: AnsweredEvaluations
 
     def sums(self, values: Values) -> Values:
-        """Evaluate the model in ``values``, count the evaluation, and return the requested sums."""
+        """Evaluate the model in ``values``, count the request, and return the sums and, with ``least``, the groups.
+
+        Raises
+        ------
+        PhaseError
+            If the limit on evaluation requests is reached.
+        PayloadError
+            If ``values`` have no model of the right shape, or invalid scores at which to divide groups.
+        """
         self.answered.check()
         model = values.get("model")
         if not isinstance(model, np.ndarray):
@@ -143,7 +152,7 @@ def _sums(prefix: str, metrics: Metrics) -> dict[str, Value]:
 
 
 def _places(values: Values) -> Places:
-    """Return the scores at which the server divides groups further."""
+    """Return the scores at which groups are to be divided further; raise ``PayloadError`` if they are invalid."""
     places = values.get("places", NO_PLACES)
     if not (isinstance(places, np.ndarray) and places.dtype == np.float64):
         raise PayloadError(f"'places' in phase {EVALUATE!r} is not an array of float64{SAME_VERSION}")

@@ -1,10 +1,10 @@
 """Journal of the instructions that a client has handled.
 
 An entry has the state after an instruction and the reply to it. An instruction that arrives twice therefore gets the
-same reply. An instruction that the server did not count is undone by restoring the state of its base. With a folder,
-each entry is written to a file of its own before the reply is sent, and only the latest entries stay in memory. The
-size of a journal is limited by :mod:`fenchel.client.disk_quota`. A client half without state keeps only its last reply,
-in memory.
+same reply. Each instruction names its *base*, the latest earlier instruction whose effect counts. Restoring
+the state after the base undoes all instructions since. With a folder, each entry is written to a file of its own before
+the reply is sent, and only the latest entries stay in memory. :mod:`fenchel.client.disk_quota` limits the size of a
+journal. A client half without state keeps only its last reply, in memory.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Journal:
         State before the first instruction. It is never changed.
     folder
         Folder of the entries; ``None`` keeps them in memory only.
+    sync
+        True if entries must survive a power loss.
     quota
         Limit on the size of the client's journals.
     """
@@ -80,7 +82,10 @@ class Journal:
         return list(self._sizes)
 
     def state_after(self, base: int) -> Any:
-        """Return a new copy of the state after instruction ``base``, or of the initial state if ``base`` is 0."""
+        """Return a new copy of the state after instruction ``base``, or of the initial state if ``base`` is 0.
+
+        Raise ``LostStateError`` if the journal has no entry of the instruction.
+        """
         if base == 0:
             return copy.deepcopy(self._initial)
         if base not in self._sizes:
@@ -96,7 +101,10 @@ class Journal:
         return self._entry(sequence).reply if sequence in self._sizes else None
 
     def record(self, sequence: int, state: Any, reply: Values) -> None:
-        """Store the state after an instruction and the reply to it, and return once they are written."""
+        """Store the state after an instruction and the reply to it, and return once they are written.
+
+        Raise ``StorageError`` if they cannot be written or exceed the quota.
+        """
         # Copy the reply, as it may share arrays with the state, which later instructions change in place.
         entry = _Entry(copy.deepcopy(state), copy.deepcopy(dict(reply)))
         values = freeze(entry.state) | {_REPLY + name: value for name, value in reply.items()}

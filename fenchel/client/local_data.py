@@ -132,7 +132,7 @@ class OwnFile:
             return ClientData(*divide_own(shard, settings.data.holdout, settings.seed, index, clients))
 
     def identity(self, settings: RunSettings, client: str) -> str:
-        """Return the SHA-256 of the file."""
+        """Return the SHA-256 of the file; raise ``DataError`` if the file cannot be read."""
         try:
             with self.path.open("rb") as file:
                 return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
@@ -144,7 +144,7 @@ class OwnFile:
 
 @dataclass(frozen=True)
 class OwnShard:
-    """Samples of one client in memory, used without preparation. Of the ``data`` section only ``holdout`` applies."""
+    """Samples of one client in memory. They are not prepared: of the ``data`` settings, only ``holdout`` applies."""
 
     shard: Shard
 

@@ -1,6 +1,7 @@
 """Prometheus metrics of the clients in a process, listed in ``docs/monitoring.md``.
 
-Each client is a label. Times are those that the client measures and sends with each reply.
+Every metric except the histogram of instruction times has the client id as a label. Instruction times are those that
+the client sends with its reply.
 """
 
 from __future__ import annotations

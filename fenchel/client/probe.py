@@ -21,7 +21,7 @@ from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 
 _KEEPALIVE = 20.0
 _PING_PATIENCE = 10.0  # timeout of a ping in seconds
-_PAYLOAD_PATIENCE = 300.0  # timeout in seconds: 4 MiB in flight take this long at 100 kbit/s
+_PAYLOAD_PATIENCE = 300.0  # timeout in seconds: 4 MiB in flight take this long at 112 kbit/s
 _IN_FLIGHT = 4  # number of concurrent payloads, which keeps the link busy
 # texts by which gRPC reports a failed TLS handshake, for lack of a status code
 _DISTRUST = ("Tls handshake failed", "verification check failed")

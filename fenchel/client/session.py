@@ -83,7 +83,7 @@ class ClientData:
     holdout: Shard | None = None
 
     def description(self) -> pb.ShardDescription:
-        """Return the description for the server: shape of the data, names of classes and columns."""
+        """Return the description for the server: shape, names of classes and, unless they are too long, of columns."""
         shard, columns = self.shard, self.shard.column_names
         return pb.ShardDescription(
             samples=shard.samples,
@@ -118,7 +118,7 @@ class Session:
     journal_folder
         Folder of the client's journal of this run; ``None`` keeps the journal in memory.
     allowed
-        Algorithms from outside the project that the client may run.
+        Classes from outside the project that the client may run, as ``package.module:Class``.
     secrets
         Secrets that all clients share, if the client was started with any.
     secret_exchange
@@ -230,6 +230,11 @@ class Session:
 
         A repeated instruction gets its stored reply. If the algorithm fails, the reply reports the failure. Restoring
         the base of the next instruction undoes the effects of the failed one.
+
+        Raises
+        ------
+        StorageError, CheckpointError
+            If a file of the client, such as its journal, cannot be written or read.
         """
         if self._begun is not None and not self._stateless:
             lap = _stopwatch()
@@ -384,7 +389,7 @@ def _withheld(error: Exception) -> str:
 
 
 def _check_secrets(client: str, settings: RunSettings, secrets: Secrets | None) -> None:
-    """Raise an error if the client's secrets lack one that the algorithm needs."""
+    """Raise ``SettingsError`` if the client lacks secrets that the algorithm needs, or its key has another length."""
     bits, name = settings.algorithm.key_bits, settings.algorithm.name
     if bits is None:
         return

@@ -1,6 +1,7 @@
 """OpenTelemetry spans of clients: one for each stream to the server, and one for each instruction.
 
-The parent of an instruction's span is the server's span of the request.
+The parent of an instruction's span is the server's span of the request. If the server records no spans, the parent is
+the span of the stream.
 """
 
 from __future__ import annotations

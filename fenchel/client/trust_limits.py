@@ -32,7 +32,7 @@ MESSAGE_BYTES = 8 << 30
 """Default limit on the size of a message and of a model, in bytes."""
 
 LEAST_GROUP = 5
-"""Default limit on the size of a group of scores, in samples."""
+"""Default for the smallest number of samples in a group of scores."""
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _EXTRACTOR_FILE = "data.extractor.file"
@@ -57,7 +57,8 @@ class TrustLimits:
     journal_bytes
         Quota for journals in bytes; ``None`` for the default of :class:`fenchel.client.disk_quota.DiskQuota`.
     plaintext
-        True if a client with secrets, or with peers to share them with, joins a run without encryption.
+        True if a client that was started with ``--secrets`` or ``--peer`` may join a run without encryption, or with
+        a short key.
     error_texts
         True if the text of an error in code from outside the project, which may contain data, is logged.
     any_run
@@ -136,6 +137,11 @@ class TrustLimits:
         ----------
         given
             The option that shows that the operator expects encryption; ``None`` if neither was given.
+
+        Raises
+        ------
+        SettingsError
+            If the run is rejected.
         """
         bits = settings.algorithm.key_bits
         if given is None or self.plaintext or (bits is not None and (given != "--peer" or bits >= SAFE_BITS)):
@@ -162,6 +168,11 @@ class TrustLimits:
             Id of the server's present run.
         client
             Client id.
+
+        Raises
+        ------
+        AnotherRunError
+            If the run is rejected.
         """
         if shown == joined or self.any_run:
             return
@@ -175,7 +186,7 @@ class TrustLimits:
         )
 
     def check_model(self, settings: RunSettings, shard: Shard) -> None:
-        """Reject a model above the limit on its size before it is built.
+        """Raise ``SettingsError`` if the model exceeds the limit on its size, before it is built.
 
         The models of objectives from outside the project are not checked, as the operator has agreed to their code.
         """
@@ -224,7 +235,7 @@ class TrustLimits:
 
 
 def check_run(run: str) -> None:
-    """Reject a run id that is not a plain file name, as it becomes the name of a folder."""
+    """Raise ``WireError`` if a run id, which becomes the name of a folder, is not a plain file name."""
     if not _RUN.fullmatch(run):
         raise WireError(
             f"the server's id of its run is invalid: {run[:80]!r}; check that the address is that of a Fenchel server"
@@ -234,7 +245,8 @@ def check_run(run: str) -> None:
 def named_files(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Path]]:
     """Yield the dotted key and path of each file that settings name.
 
-    Files that only the server opens have the type ``str`` in the settings, such as ``objective.initial.file``.
+    Files that only the server opens, such as ``objective.initial.file``, are omitted: the settings store their paths as
+    ``str``.
     """
     for name in type(section).model_fields:
         value: Any = getattr(section, name)

@@ -38,7 +38,7 @@ class _Instruction:
         return self.message.head
 
     def stamp(self, timing: pb.Timing) -> None:
-        """Add the times of arrival and of waiting to ``timing``, just before the reply is sent."""
+        """Set the time of arrival and the durations of receipt, waiting and handover, just before the reply is sent."""
         now, came = time.perf_counter_ns(), self.message.last_ns
         timing.received_unix_ns = time.time_ns() - (now - came)
         timing.receive_ns = came - self.message.first_ns
@@ -49,15 +49,15 @@ class _Instruction:
 
 @dataclass
 class Worker:
-    """Worker of one session, over one stream after another.
+    """Worker that handles the instructions of one session, on one stream after another.
 
     Attributes
     ----------
     executor
         Executor of computation; ``None`` computes on the event loop, as in an in-process fleet.
     short_here
-        True if phases that have been short so far run on the event loop, as a hop to a thread would take longer. For
-        processes whose event loop serves only clients.
+        True if phases that have been short so far run on the event loop, because switching to a thread would take
+        longer. This is only for processes whose event loop serves nothing but clients.
     on_instruction
         Callback for each instruction, before it is handled.
     on_answer
@@ -80,7 +80,17 @@ class Worker:
     _taken: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def work(self, stream: Stream) -> pb.Farewell | None:
-        """Handle the instructions of a stream. Return the server's farewell, or ``None`` if the stream breaks."""
+        """Handle the instructions of a stream. Return the server's farewell, or ``None`` if the stream breaks.
+
+        Raises
+        ------
+        JoinRefusedError
+            If the server rejects the client.
+        WireError
+            If a message of the server violates the protocol.
+        StorageError, CheckpointError
+            If the journal cannot be written or read.
+        """
         hello = self.session.hello()
         if self._partial is not None:
             self._partial.announce(hello.partial)

@@ -1,4 +1,4 @@
-"""Computing environments, which beside the settings determine the last bits of a run's results."""
+"""Computing environments. Together with the settings, they determine the last bits of a run's results."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Environment:
         return cls(**values)
 
     def message(self) -> pb.Environment:
-        """Return the message that carries this environment to the server."""
+        """Return this environment as a protocol message."""
         return pb.Environment(**asdict(self))
 
     def known(self) -> dict[str, str]:

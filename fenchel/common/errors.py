@@ -266,7 +266,7 @@ class AnotherRunError(JoinRefusedError):
 
 
 class IdentityInUseError(JoinRefusedError):
-    """Refusal of a client with an identity with which another client is connected."""
+    """Refusal by the server to admit a client whose identity another connected client uses."""
 
 
 class UnreachableError(FenchelError):

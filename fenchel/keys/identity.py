@@ -27,7 +27,7 @@ _PSS = padding.PSS(mgf=padding.MGF1(SHA256()), salt_length=padding.PSS.DIGEST_LE
 
 
 def statement(purpose: str, *parts: str | bytes) -> bytes:
-    """Return the bytes of a statement to sign, different for different statements, as each part follows its length."""
+    """Return the bytes of a statement to sign. Each part follows its length, so the encoding is unambiguous."""
     encoded = [part.encode() if isinstance(part, str) else part for part in ("fenchel", purpose, *parts)]
     return b"".join(len(part).to_bytes(8, "big") + part for part in encoded)
 
@@ -54,7 +54,10 @@ class Identity:
         return self.credentials.certificate.decode(errors="replace")
 
     def sign(self, signed: bytes) -> bytes:
-        """Return the signature of a statement, with SHA-256: by ECDSA, or with an RSA key by RSA-PSS."""
+        """Sign a statement with SHA-256, by ECDSA with an elliptic-curve key or by RSA-PSS with an RSA key.
+
+        Raise ``CredentialError`` if the key is of another type.
+        """
         key = serialization.load_pem_private_key(self.credentials.key, password=None)
         if isinstance(key, ec.EllipticCurvePrivateKey):
             return key.sign(signed, ec.ECDSA(SHA256()))

@@ -87,7 +87,7 @@ def cell_pseudonyms(
     rows, columns
         Row and column of each cell in the client's matrix, shape (cells,) each.
     """
-    # A feature of fixed width at the start makes messages of different cells differ.
+    # The feature has a fixed width and precedes the identifier, so different cells never give the same message.
     prefixes = [b"cell\0" + feature.to_bytes(8, "little") for feature in features.tolist()]
     samples = [each.encode() for each in identifiers]
     cells = zip(rows.tolist(), columns.tolist(), strict=True)

@@ -1,8 +1,9 @@
 """Sealed boxes, which only the owner of an X25519 key can open.
 
 A box is an ephemeral public key, 32 bytes, followed by the ciphertext of ChaCha20-Poly1305. The cipher's key comes from
-HKDF-SHA256 over the agreement of the ephemeral key with the recipient's, as in HPKE's base mode (RFC 9180) and in
-libsodium's sealed boxes. The box does not authenticate its sender, who signs it (:mod:`fenchel.keys.identity`).
+HKDF-SHA256 over the X25519 agreement of the ephemeral key with the recipient's key. HPKE's base mode (RFC 9180) and
+libsodium's sealed boxes are similar. The box does not authenticate its sender, who signs it
+(:mod:`fenchel.keys.identity`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ def seal(message: bytes, recipient: bytes, context: bytes) -> bytes:
         X25519 public key of the recipient, 32 bytes.
     context
         Context of the box, such as the run. The box opens only with the same context.
+
+    Raises
+    ------
+    CredentialError
+        If ``recipient`` is not an X25519 public key.
     """
     ephemeral = X25519PrivateKey.generate()
     public = ephemeral.public_key().public_bytes_raw()

@@ -40,6 +40,10 @@ class SecretExchange:
 
     Parameters
     ----------
+    run
+        Id of the run.
+    identity
+        Certificate and key of this client.
     bits
         Length of the Paillier key in bits, if this client makes it.
     designated
@@ -76,7 +80,15 @@ class SecretExchange:
             self.secrets = Secrets.load(folder / _SECRETS)
 
     def answer(self, phase: str, values: Values) -> Values:
-        """Return the reply to a phase of :data:`fenchel.common.wire.phases.EXCHANGE`."""
+        """Return the reply to a phase of :data:`fenchel.common.wire.phases.EXCHANGE`.
+
+        Raises
+        ------
+        CredentialError
+            If a client, certificate, signature or box is not accepted.
+        LostStateError
+            If the box for this client belongs to a key that the client no longer has.
+        """
         if phase == OFFER:
             check(values, {}, source=_source(phase))
             return self._offer()

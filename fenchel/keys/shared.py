@@ -1,7 +1,8 @@
 """Secrets that all clients of a federation share and the server must not have.
 
-The secrets are in one file, which ``fenchel keys`` makes and operators copy to every client. The file contains the
-Paillier key and the alignment key for pseudonyms of samples. An owner of the file can decrypt all that clients encrypt.
+The secrets are the Paillier key and the alignment key for pseudonyms of samples. They are in one file, which operators
+copy to every client after ``fenchel keys`` has made it, or which the clients write in the secret exchange of a run
+(:mod:`fenchel.keys.secret_exchange`). With this file, everything that clients encrypt can be decrypted.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Secrets:
 
     Attributes
     ----------
+    private_key
+        Paillier key.
     alignment_key
         Key of the samples' pseudonyms, 32 random bytes. Clients send identifiers only as HMACs under this key.
     """
@@ -75,7 +78,7 @@ class Secrets:
     def generate(
         cls, bits: int = DEFAULT_BITS, implementation: Implementation = "fenchel", *, for_tests: bool = False
     ) -> Secrets:
-        """Make new secrets, with a Paillier key of ``bits`` bits that an implementation makes."""
+        """Make new secrets, with a Paillier key of ``bits`` bits; raise the errors of :func:`generate`."""
         key = generate(bits, implementation, for_tests=for_tests)
         return cls(key, secrets.token_bytes(ALIGNMENT_KEY_BYTES))
 
@@ -97,6 +100,11 @@ class Secrets:
         ----------
         source
             Origin of the text, for errors.
+
+        Raises
+        ------
+        CredentialError
+            If the text is invalid.
         """
         fields = parse_fields(text, SECRETS_KIND, _FIELDS, source)
         digits = fields["alignment_key"]
@@ -109,7 +117,7 @@ class Secrets:
         return cls(PrivateKey.from_fields(fields["paillier"], source), bytes.fromhex(digits))
 
     def save(self, path: Path) -> None:
-        """Write a new file that only its owner can read (mode 0600)."""
+        """Write a new file with mode 0600; raise ``CredentialError`` if it exists or cannot be written."""
         try:
             # Create the file with its final mode: other users can open it at no time.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -132,7 +140,7 @@ class Secrets:
 
     @classmethod
     def load(cls, path: Path) -> Secrets:
-        """Read a file of secrets; raise ``CredentialError`` if other users may read or change the file."""
+        """Read a file of secrets; raise ``CredentialError`` if it is invalid, or open to other users."""
         try:
             with path.open(encoding="ascii") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

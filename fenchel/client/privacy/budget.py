@@ -32,7 +32,7 @@ class Budget:
     accountant: Accountant = field(default_factory=Accountant)
     scope: str = ""
     releases: Counter[Release] = field(default_factory=Counter)
-    # kind of release, number of such releases that fit, number of other releases charged
+    # kind of release, number of other releases charged, number of releases of this kind that fit with them
     _known: tuple[Release, int, int] | None = None
 
     @property
@@ -55,7 +55,10 @@ class Budget:
             )
 
     def _fits(self, cap: float, release: Release) -> bool:
-        """Return True if another upload fits. To save time, only powers of two are tried as numbers of uploads."""
+        """Return True if another upload is known to fit; False leaves it open.
+
+        To save time, only powers of two are tried as numbers of uploads.
+        """
         count = self.releases[release]
         others = self.uploads - count
         if self._known is not None and self._known[:2] == (release, others) and count < self._known[2]:

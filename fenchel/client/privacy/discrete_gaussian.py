@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 
 LARGEST_SCALE = 2.0**46
-"""Largest block length; the bounds of 64 such blocks are exact in float64."""
+"""Largest parameter ``r``, so the largest block length. The bounds of 64 such blocks are exact in float64."""
 _MARGIN = 2.0**-40
 """Bound on the relative error of an acceptance probability in float64.
 
@@ -55,6 +55,11 @@ def discrete_gaussian(key: bytes, scale: float, count: int, *, margin: float = _
     -------
     NDArray[np.int64]
         Samples, shape (count,).
+
+    Raises
+    ------
+    ValueError
+        If ``scale`` is out of range.
     """
     if not 1 <= scale <= LARGEST_SCALE:
         raise ValueError(f"scale must lie between 1 and 2^46, given {scale!r}")

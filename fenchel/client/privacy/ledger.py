@@ -43,8 +43,8 @@ class Ledger:
     Parameters
     ----------
     path
-        File of the ledger. It is created with mode 0600 at the first charge, together with its folder. ``None`` keeps
-        the ledger in memory.
+        File of the ledger. :meth:`begin` or the first charge creates it with mode 0600, together with its folder.
+        ``None`` keeps the ledger in memory.
     owner
         Client id. The ledger of another client is rejected.
     cap
@@ -97,7 +97,7 @@ class Ledger:
         return dict(self._budget.releases)
 
     def mark(self, policy: Path) -> int:
-        """Return the number of charges in a policy's ledger at the last write to this ledger."""
+        """Return the least length of a policy's ledger, in charges, by the entries read from this ledger's file."""
         return self._marks.get(str(policy), 0)
 
     def charge(self, payload_digest: bytes, round: int, release: Release) -> None:
@@ -116,6 +116,8 @@ class Ledger:
         ------
         BudgetSpentError
             If the payload exceeds the budget of the run or of the policy.
+        StorageError, CheckpointError
+            If a ledger cannot be written, or another process has changed it.
         """
         payload = payload_digest.hex()
         if payload in self.charges and (self._policy is None or payload in self._policy):
@@ -212,7 +214,7 @@ class PolicyLedger:
     account
         Account that the ledger belongs to.
     path
-        File of the ledger, which is created at the first charge.
+        File of the ledger, which is created when it is first locked.
     cap, delta
         Largest epsilon of all uploads together, or ``None`` for no limit, and its delta.
     at_least
@@ -250,7 +252,7 @@ class PolicyLedger:
 
     @contextlib.contextmanager
     def charging(self, entry: dict[str, Any], release: Release) -> Iterator[dict[str, Any]]:
-        """Check the budget, and charge an upload at the end of the ``with`` block, which writes the run's ledger.
+        """Check the budget, and charge an upload when the ``with`` block ends. The block must write the run's ledger.
 
         Yields
         ------
@@ -265,7 +267,7 @@ class PolicyLedger:
             self._add(self._account.run, entry)
 
     def add_missing(self, run: str, charges: Mapping[str, tuple[Any, Release]]) -> None:
-        """Add missing charges of a run's ledger, made by an older version or just before a crash."""
+        """Add charges that only a run's ledger has, made by an older version or just before a crash."""
         with self._file.held():
             for payload, (round, release) in charges.items():
                 self._add(run, {"round": round, "payload": payload, **asdict(release)})

@@ -25,8 +25,8 @@ class LedgerFile:
     Parameters
     ----------
     path
-        Path of the file, which is created with mode 0600 at the first entry, together with its folder (0700). ``None``
-        stores nothing.
+        Path of the file, which is created with mode 0600, together with its folder (0700), when it is first written or
+        locked. ``None`` stores nothing.
     header
         First line: ``kind``, ``version`` and, unless several clients share the file, its ``owner``.
     versions

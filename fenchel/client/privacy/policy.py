@@ -178,7 +178,10 @@ def _any(allowed: tuple[str, ...]) -> str:
 
 
 def load_policy(path: Path) -> Policy:
-    """Read a policy from a YAML file. A relative path of its ledger is resolved from the folder of the file."""
+    """Read a policy from a YAML file; raise ``SettingsError`` if the file cannot be read or is invalid.
+
+    A relative path of the policy's ledger is resolved from the folder of the file.
+    """
     try:
         values: Any = yaml_value(path.read_text())
     except OSError as error:

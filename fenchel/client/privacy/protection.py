@@ -66,7 +66,10 @@ class Protection:
         return [f"differential_privacy: {warning}" for warning in self.privacy.warnings(self.facts)]
 
     def sensitivity(self, local: LocalMap, difference: DualDifference) -> tuple[float, DualDifference]:
-        """Return the sensitivity of a round's upload; see :meth:`DifferentialPrivacy.sensitivity`."""
+        """Return the sensitivity of a round's upload, and the difference of dual variables after it.
+
+        Source: :meth:`fenchel.common.settings.privacy.DifferentialPrivacy.sensitivity`.
+        """
         return self.privacy.sensitivity(local, self.facts, difference)
 
     def released(
@@ -156,8 +159,7 @@ def protection_of(
 ) -> Protection | None:
     """Create the differentially private mechanism of a client in a run, with its ledger and secret.
 
-    A run without such a mechanism gives ``None``.
-
+    Return ``None`` if the run has no differential privacy.
 
     Parameters
     ----------
@@ -178,6 +180,8 @@ def protection_of(
     ------
     SettingsError
         If the run is weaker than the policy requires, or its budget does not allow a single upload.
+    BudgetSpentError
+        If the policy's budget for all runs does not allow another upload.
     CheckpointError
         If the client has taken part in the run, and its ledger is missing.
     """

@@ -41,7 +41,7 @@ class PrivateRandomness:
     def kept_in(cls, folder: Path | None) -> PrivateRandomness:
         """Read the secret from a folder, or draw and write one if there is none yet.
 
-        ``None`` draws a secret that exists in memory only.
+        ``None`` draws a secret that exists in memory only. A file of the wrong length raises ``CheckpointError``.
         """
         if folder is None:
             return cls(os.urandom(SECRET_BYTES))

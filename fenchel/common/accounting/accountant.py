@@ -109,6 +109,13 @@ class Accountant:
         -------
         float
             Epsilon, infinite if the method has no finite bound.
+
+        Raises
+        ------
+        ValueError
+            If ``delta`` is out of range.
+        MissingDependencyError
+            If dp-accounting is not installed.
         """
         if not 1e-10 <= delta < 1:
             raise ValueError(f"delta must lie in [1e-10, 1), given {delta!r}")
@@ -163,7 +170,11 @@ def epsilon(releases: Mapping[Release, int], delta: float, method: Method = "pld
 
 @functools.cache  # A call takes a second, and clients with equal settings have equal arguments.
 def calibrate(sampling_rate: float, uploads: int, delta: float, budget: float, method: Method = "pld-wor") -> float:
-    """Return the smallest noise multiplier, up to 0.01 %, for which ``uploads`` uploads stay within a budget."""
+    """Return the smallest noise multiplier, up to 0.01 %, for which ``uploads`` uploads stay within a budget.
+
+    The search ends at 2^-9, even if less noise suffices. Raise ``SettingsError`` if no multiplier up to
+    :data:`LARGEST_NOISE` suffices.
+    """
     accountant = Accountant(method)
 
     def fits(z: float) -> bool:
@@ -223,7 +234,7 @@ def _largest_loss(release: Release) -> float:
 
 
 def _grid(releases: Mapping[Release, int]) -> float:
-    """Return the gap of the grid of losses, a power of two, so that releases of different times share their grid."""
+    """Return the gap of the grid of losses, a power of two, so that releases of different rounds share their grid."""
     scale = min(release.sampling_rate / release.noise_multiplier for release in releases)
     fine = min(scale / _POINTS_A_SCALE, _COARSEST)
     affordable = max(map(_largest_loss, releases)) / _MOST_POINTS

@@ -63,6 +63,13 @@ class GridNoise:
         ----------
         sensitivity
             Sensitivity of the values before rounding to the grid, above 0.
+        noise_multiplier
+            Standard deviation of the noise over the sensitivity after rounding.
+
+        Raises
+        ------
+        ValueError
+            If the standard deviation of the noise is out of range.
         """
         deviation = noise_multiplier * sensitivity
         if not (SMALLEST_DEVIATION <= deviation <= LARGEST_DEVIATION and math.isfinite(sensitivity)):
@@ -77,7 +84,7 @@ class GridNoise:
         return cls(spacing, math.hypot(noise_multiplier * (covered / spacing), SMOOTHING))
 
     def integers(self, values: Vector) -> NDArray[np.int64]:
-        """Return the nearest points of the grid, in spacings, shape (k,)."""
+        """Return the nearest grid points, in spacings, shape (k,); raise ``ValueError`` for values out of range."""
         with np.errstate(over="ignore", invalid="ignore"):  # the range is checked below
             scaled = np.rint(values.astype(np.float64) / self.spacing)  # division by a power of two is exact
         if not (np.abs(scaled) < _LARGEST_INTEGER).all():

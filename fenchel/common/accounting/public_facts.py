@@ -27,8 +27,8 @@ class PrivacyFacts:
     batches
         Drawing of batches.
     dual
-        State of the client that enters its next upload, such as a dual variable. It is ``public`` if it follows from
-        earlier uploads alone, else ``private``.
+        State of the client that enters its next upload, such as a dual variable: ``public`` if it follows from earlier
+        uploads alone, ``private`` otherwise, and ``none`` if there is no such state.
     aggregator
         Kind of the server's aggregator.
     steps

@@ -143,7 +143,7 @@ class DualDifference:
         """Return the sensitivity of this round's upload, and the difference after it.
 
         For FedPDM, with ``penalty = pull = rho``, these are ``|1 - 2 a^Q| D / rho + 4 G eta sum_{j<Q} |a|^j`` and
-        ``min(|a|^Q D + 2 G rho eta sum_{j<Q} |a|^j, 2 G)``.
+        ``|a|^Q D + 2 G rho eta sum_{j<Q} |a|^j``, which is at most 2 G if ``rho eta <= 1``.
 
         Parameters
         ----------

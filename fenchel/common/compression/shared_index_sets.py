@@ -16,6 +16,8 @@ def uplink_support(sparsifier: UplinkSparsifier, around: Vector, seed: int, t: i
     ----------
     around
         Model that the server has broadcast, shape (d,).
+    seed
+        Seed of the run.
     """
     size = around.size
     own = public_seed(seed, "uplink support", t)

@@ -24,6 +24,11 @@ def kept(alpha: float, size: int) -> int:
         Fraction to keep, in (0, 1].
     size
         Number d of entries of the vector, at least 1.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
     """
     if not 0 < alpha <= 1 or size < 1:
         raise ValueError(f"no fraction of a vector: {alpha} of {size} entries")
@@ -47,6 +52,13 @@ def top_k(vector: Vector, k: int) -> Indices:
     -------
     Indices
         Index set, shape (k,), strictly increasing.
+
+    Raises
+    ------
+    ValueError
+        If ``k`` is out of range.
+    NotFiniteError
+        If an entry is infinite or not a number.
     """
     _check_count(k, len(vector))
     if k == len(vector):
@@ -83,6 +95,13 @@ def public_top_k(reference: Vector, k: int, seed: int) -> Indices:
     -------
     Indices
         Index set, shape (k,), strictly increasing.
+
+    Raises
+    ------
+    ValueError
+        If ``k`` is out of range.
+    NotFiniteError
+        If an entry is infinite or not a number.
     """
     _check_count(k, len(reference))
     first = top_k(reference, (8 * k + 5) // 10)

@@ -34,10 +34,10 @@ class SecretRandomness(Protocol):
     """Source of random numbers that only one client can draw."""
 
     def generator(self, *context: str | int | bytes) -> np.random.Generator:
-        """Return a generator for one purpose."""
+        """Return a NumPy generator for the purpose that ``context`` names."""
 
     def seed(self, *context: str | int | bytes) -> int:
-        """Return 64 bits for one purpose."""
+        """Return a 64-bit number for the purpose that ``context`` names."""
 
 
 class UploadProtection(Protocol):
@@ -53,11 +53,11 @@ class UploadProtection(Protocol):
 
     @property
     def clip_gradient(self) -> float | None:
-        """Norm to which the gradient of every sample is clipped."""
+        """Norm to which the gradient of every sample is clipped; ``None`` if uploads are clipped instead."""
 
     @property
     def clip_update(self) -> float | None:
-        """Norm to which an upload's difference from the model at the start of the round is clipped."""
+        """Norm to which an upload's difference from the round's initial model is clipped; ``None``: gradients are."""
 
     def sensitivity(self, local: LocalMap, difference: DualDifference) -> tuple[float, DualDifference]:
         """Return the sensitivity of a round's upload, and the difference of dual variables after it."""
@@ -115,7 +115,7 @@ class ClientUplink:
 
     @property
     def changes(self) -> bool:
-        """True if sent vectors differ from the given ones."""
+        """True if sent vectors may differ from the given ones."""
         return self.protection is not None or not self.settings.is_plain
 
     def send(
@@ -149,6 +149,13 @@ class ClientUplink:
             Digest of the instruction and of the client's state before it.
         name
             Name that distinguishes several vectors of one round.
+
+        Raises
+        ------
+        PrivacyBudgetError
+            If the sensitivity is unknown, or no noise protects the values.
+        BudgetSpentError
+            If the upload exceeds the privacy budget.
         """
         coordinates = self._coordinates(vector, around, t, name)
         chosen = slice(None) if coordinates is None else coordinates.indices

@@ -45,7 +45,7 @@ class Layout:
         Number of values in a plaintext.
     value_bits
         Number of bits of a fresh value, whose magnitude is at most ``2^value_bits - 1`` in units of
-                ``2^-fraction_bits``. The remaining bits of a slot are headroom for sums.
+        ``2^-fraction_bits``. The remaining bits of a slot are headroom for sums.
     """
 
     slot_bits: int
@@ -70,8 +70,21 @@ class Layout:
 
         Parameters
         ----------
+        key_bits
+            Length of the key in bits.
+        fraction_bits
+            Number of bits after the point.
+        largest
+            Largest magnitude of a fresh value.
+        additions
+            Largest number of fresh vectors in a sum.
         slots
             Number of values in a ciphertext; by default as many as the key has room for.
+
+        Raises
+        ------
+        EncryptionError
+            If an argument is out of range, or the key is too short.
         """
         if not (0 < largest < float("inf")):
             raise EncryptionError(f"the largest magnitude to encrypt is {largest}; expected a positive, finite number")
@@ -140,6 +153,11 @@ class Layout:
         ----------
         values
             Values, shape (count,), float64.
+
+        Raises
+        ------
+        EncryptionError
+            If a value is not finite, or too large for the layout.
         """
         exact = np.asarray(values, np.float64)
         if exact.ndim != 1:
@@ -169,6 +187,11 @@ class Layout:
         ----------
         values
             Values, shape (count,), float64.
+
+        Raises
+        ------
+        EncryptionError
+            If a value is not finite, or too large for the layout.
         """
         whole = self.quantized(values)
         rows = self.ciphertexts(len(whole))
@@ -190,12 +213,23 @@ class Layout:
     def unpack(
         self, plaintexts: Sequence[mpz], count: int, n: int, additions: int | None = None
     ) -> NDArray[np.float64]:
-        """Return the values in plaintexts.
+        """Return the values in plaintexts, shape (count,), float64.
 
         Parameters
         ----------
+        plaintexts
+            Integers modulo ``n``.
+        count
+            Number of values.
+        n
+            Modulus of the plaintexts.
         additions
             Number of fresh vectors of which the plaintexts are the sum; by default the largest that fits.
+
+        Raises
+        ------
+        EncryptionError
+            If the number of plaintexts is wrong, or a value exceeds every sum of that many vectors.
         """
         if len(plaintexts) != self.ciphertexts(count):
             raise EncryptionError(

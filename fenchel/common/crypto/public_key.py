@@ -56,6 +56,11 @@ class PublicKey:
         Product of two primes of about the same length.
     backend
         Arithmetic for ciphertexts of this key in this process. All backends give the same numbers.
+
+    Raises
+    ------
+    CredentialError
+        If the length of ``n`` is out of range, or ``n`` has a small factor, is prime, or is a power.
     """
 
     n: int
@@ -124,6 +129,13 @@ class PublicKey:
         ----------
         source
             Path of the file, for errors.
+        smallest_bits
+            Shortest length of ``n`` to accept, in bits.
+
+        Raises
+        ------
+        CredentialError
+            If the text is not a public key, is damaged, or has a key that is too short.
         """
         if looks_private(text):
             raise CredentialError(
@@ -160,7 +172,10 @@ class PublicKey:
 
 
 def parse_fields(text: str, kind: str, names: Set[str], source: str) -> dict[str, Any]:
-    """Return the fields of a key file. Errors do not quote the text, which may be secret."""
+    """Return the fields of a key file; raise ``CredentialError`` if the file is invalid.
+
+    The text may be secret, so errors quote only its kind and its format version.
+    """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         fields = dict(pairs)
@@ -180,7 +195,7 @@ def parse_fields(text: str, kind: str, names: Set[str], source: str) -> dict[str
 
 
 def check_fields(content: object, kind: str, names: Set[str], source: str) -> dict[str, Any]:
-    """Return the fields of a key after checking its kind, format version and names of fields."""
+    """Return the fields of a key; raise ``CredentialError`` for another kind, format version or set of names."""
     if not isinstance(content, dict):
         raise CredentialError(f"not a {kind}: expected a JSON object with {sorted(names)}", source=source)
     if content.get("kind") != kind:

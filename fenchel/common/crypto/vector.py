@@ -1,7 +1,7 @@
 """Encrypted vectors and their operations without a private key.
 
-With many values in a plaintext (:mod:`fenchel.common.crypto.packing`), one multiplication of two numbers modulo ``n^2``
-(:mod:`fenchel.common.crypto.residues`) adds them all.
+A plaintext holds many values (:mod:`fenchel.common.crypto.packing`). One multiplication of two ciphertexts modulo
+``n^2`` (:mod:`fenchel.common.crypto.residues`) adds all values of one to those of the other.
 
 The contents of ciphertexts cannot be checked here. The client that encrypts a vector must ensure that its values lie in
 the range of its layout.
@@ -28,8 +28,21 @@ class CipherVector:
 
     Parameters
     ----------
+    key
+        Public key of the ciphertexts.
+    layout
+        Layout of the values in the plaintexts.
+    count
+        Number of values.
     additions
         Number of fresh vectors of which this is the sum. It bounds the magnitude of the values.
+    ciphertexts
+        The ``layout.ciphertexts(count)`` ciphertexts.
+
+    Raises
+    ------
+    EncryptionError
+        If the layout does not fit the key, the number of ciphertexts is wrong, or the sum could overflow a slot.
     """
 
     def __init__(self, key: PublicKey, layout: Layout, count: int, additions: int, ciphertexts: Residues) -> None:
@@ -70,7 +83,7 @@ class CipherVector:
         )
 
     def __add__(self, other: CipherVector) -> CipherVector:
-        """Return the sum."""
+        """Return the sum; raise ``EncryptionError`` for another key, layout or length, or if a slot could overflow."""
         if not isinstance(other, CipherVector):
             return NotImplemented
         self._check_same_kind(other)
@@ -107,8 +120,8 @@ class CipherVector:
     def add_at(self, indices: Sequence[int] | Indices, other: CipherVector) -> None:
         """Add the ciphertexts of another vector to those at some positions, in place.
 
-        Additions are counted for each ciphertext, so vectors of clients with different ciphertexts do not add to one
-        count. After an error the vector is unchanged.
+        Additions are counted for each ciphertext separately, so clients that contribute to different ciphertexts do not
+        increase the same count. After an error the vector is unchanged.
 
         Parameters
         ----------
@@ -116,6 +129,11 @@ class CipherVector:
             Positions of ciphertexts, shape (k,). A repeated position is added to repeatedly.
         other
             Vector of k ciphertexts.
+
+        Raises
+        ------
+        EncryptionError
+            If a position is invalid, keys, layouts or lengths differ, or a slot could overflow.
         """
         places = self._partners(indices, other)
         terms = list(self._terms)
@@ -128,8 +146,13 @@ class CipherVector:
         """Return the vector times ``numerator / 2^shift``, exactly.
 
         The integers in the plaintexts are multiplied by ``numerator``, and the point moves by ``shift`` bits. The
-        result has the layout ``layout.rescaled(shift)`` and can be added to other vectors of that layout. A factor of
-        at most one in magnitude keeps the number of additions, and a larger factor multiplies it.
+        result has the layout ``layout.rescaled(shift)`` and can be added to other vectors of that layout. The number of
+        additions is multiplied by the magnitude of the factor and rounded up.
+
+        Raises
+        ------
+        EncryptionError
+            If ``shift`` is negative, a slot could overflow, or a ciphertext is invalid.
         """
         if shift < 0:
             raise EncryptionError(
@@ -167,7 +190,7 @@ class CipherVector:
 
     @classmethod
     def from_wire(cls, wire: Ciphertexts, key: PublicKey) -> CipherVector:
-        """Return the vector of a serialised form, which may be untrusted; raises errors of :func:`check_received`."""
+        """Return the vector of an untrusted serialised form; raise the errors of :func:`check_received`."""
         check_received(wire, key)
         numbers = residues(key.backend).read(key, wire.data)
         return cls(key, wire.layout, wire.count, wire.additions, numbers)

@@ -112,7 +112,7 @@ class EnvironmentRecord:
         return between + [str(change) for change in self.changes]
 
     def save(self, path: Path, run: str) -> None:
-        """Replace the file atomically."""
+        """Write the record of run ``run`` to a file, which is replaced atomically."""
         groups: dict[Environment, _AlikeClients] = {}
         for participant, environment in sorted(self.latest.items()):
             group = groups.setdefault(environment, _AlikeClients(server=False, clients=[], environment=environment))
@@ -125,7 +125,10 @@ class EnvironmentRecord:
 
     @classmethod
     def load(cls, path: Path) -> EnvironmentRecord:
-        """Read the file of a run. A run of an older version has no such file, and its record is empty."""
+        """Read the file of a run; raise ``CheckpointError`` if it is unreadable.
+
+        A run of an older version has no such file, and its record is empty.
+        """
         try:
             content = _File.model_validate_json(path.read_bytes())
         except FileNotFoundError:

@@ -14,7 +14,7 @@ from typing import Any
 from fenchel.common.errors import CheckpointError, FenchelError, StorageError
 
 BEGINS = "a server begins to conduct this run"
-"""Log message of a server's start, also after each resumption."""
+"""Log message of a server that starts to conduct a run, new or resumed."""
 
 
 class Part:
@@ -71,7 +71,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, parent: Path, name: str) -> RunFolder:
-        """Create the folder of a new run below ``parent``."""
+        """Create the folder of a new run below ``parent``; raise ``StorageError`` if that is impossible."""
         stamp = time.strftime("%Y%m%d-%H%M%S")
         folder = cls(parent / f"{stamp}-{name}-{secrets.token_hex(2)}")
         try:
@@ -106,7 +106,7 @@ class RunFolder:
 
     @contextmanager
     def kept_if_begun(self) -> Iterator[None]:
-        """Remove the folder if the block fails before the run has begun."""
+        """Remove the folder if the block raises a ``FenchelError`` and the run has neither checkpoint nor summary."""
         try:
             yield
         except FenchelError:

@@ -29,7 +29,7 @@ _STRUCTURE = "structure"
 def freeze(state: DataclassInstance) -> dict[str, Value]:
     """Return the state as payload values: its arrays by path, and a JSON text with its structure.
 
-    Arrays are referenced, not copied.
+    Arrays are referenced, not copied. A field of an unsupported type raises ``TypeError``.
     """
     values: dict[str, Value] = {}
     structure = {
@@ -68,7 +68,10 @@ def _escaped(key: str) -> str:
 
 
 def thaw(kind: type[S], values: Values) -> S:
-    """Restore a state from the values of :func:`freeze`. Arrays are new, writable copies."""
+    """Restore a state from the values of :func:`freeze`. Arrays are new, writable copies.
+
+    Raise ``CheckpointError`` if the values do not fit the class ``kind``.
+    """
     try:
         structure = json.loads(str(values[_STRUCTURE]))
         return kind(**{name: _item(node, values) for name, node in structure.items()})

@@ -94,8 +94,13 @@ def write(path: Path, values: Values, *, previous: Path | None = None, sync: boo
     previous
         Path in the same folder under which the old file is kept; ``None`` drops it.
     sync
-        Whether the file must survive a power loss, which takes milliseconds. Without it, the file survives the death of
-        the process.
+        True if the file must survive a power loss. The sync takes milliseconds. Without it, the file survives the death
+        of the process.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be written.
     """
     write_content(path, Content.of(values), previous=previous, sync=sync)
 
@@ -218,7 +223,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read(path: Path, owner: Owner = "server") -> dict[str, Value]:
-    """Read a file that :func:`write` wrote."""
+    """Read a file that :func:`write` wrote; raise ``CheckpointError`` if it is unreadable or damaged."""
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -123,7 +123,7 @@ def exists(path: Path) -> bool:
 
 
 def read(path: Path) -> pa.Table:
-    """Read a table, finished or growing."""
+    """Read a table, finished or growing; raise ``CheckpointError`` if it is missing or damaged."""
     place = _growing(path) if _growing(path).exists() else path
     try:
         try:

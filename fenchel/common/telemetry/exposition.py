@@ -18,7 +18,13 @@ LATENCIES = tuple(digit * 10.0**power for power in range(-3, 3) for digit in (1.
 
 
 class Exposition:
-    """Metrics of one role in this process."""
+    """Prometheus metrics of the server or of the clients in this process.
+
+    Raises
+    ------
+    MissingDependencyError
+        If prometheus_client is not installed.
+    """
 
     def __init__(self) -> None:
         try:
@@ -47,7 +53,7 @@ class Exposition:
         return made
 
     def histogram(self, name: str, meaning: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        """Return a metric that counts observations by size."""
+        """Return a metric that counts observations by bucket; ``buckets`` are the upper bounds."""
         return self._library.Histogram(name, meaning, labels, registry=self._registry, buckets=buckets)
 
     def info(self, name: str, meaning: str, **values: str) -> None:

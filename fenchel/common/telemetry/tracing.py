@@ -45,7 +45,7 @@ class Tracing:
         self.tracer: Tracer = provider.get_tracer("fenchel")
 
     def context(self, traceparent: str) -> Context:
-        """Return the context that the other side has sent, or a new one if it is invalid."""
+        """Return the context that a received ``traceparent`` text describes, or a new one if the text is invalid."""
         return self._propagator.extract({_KEY: traceparent})
 
     def within(self, span: Span) -> Context:
@@ -55,13 +55,13 @@ class Tracing:
         return set_span_in_context(span)
 
     def traceparent(self, span: Span) -> str:
-        """Return a span's context in the form for the other side, including the sampling decision."""
+        """Return a span's context as a W3C ``traceparent`` text, which includes the sampling decision."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier, self.within(span))
         return carrier.get(_KEY, "")
 
     def link(self, span: Span, traceparent: str, attributes: Mapping[str, str]) -> None:
-        """Link a span to a span of the other side."""
+        """Link a span to the span that a ``traceparent`` text names, if the text is valid."""
         from opentelemetry.trace import get_current_span
 
         other = get_current_span(self.context(traceparent)).get_span_context()
@@ -81,7 +81,7 @@ class Tracing:
         span.set_status(Status(StatusCode.ERROR, reason))
 
     def close(self) -> None:
-        """Export the remaining spans."""
+        """Export the remaining spans, and stop the export."""
         self._provider.shutdown()
 
 
@@ -100,6 +100,13 @@ def tracing(service: str, environment: Mapping[str, str] = os.environ) -> Tracin
     ----------
     service
         Service name of this role, unless the environment sets another.
+
+    Raises
+    ------
+    SettingsError
+        If the environment names an exporter other than ``otlp`` or ``none``.
+    MissingDependencyError
+        If the libraries of OpenTelemetry are not installed.
     """
     wanted = environment.get(SWITCH, "none").strip().lower() or "none"
     if wanted == "none" or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":

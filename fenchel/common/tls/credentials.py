@@ -43,7 +43,7 @@ class Credentials:
 
     @classmethod
     def load(cls, folder: Path) -> Credentials:
-        """Read the credentials in a folder."""
+        """Read the credentials in a folder; raise ``CredentialError`` if a file is unreadable or not in PEM form."""
         found = {}
         for name, marker in ((AUTHORITY, "CERTIFICATE"), (CERTIFICATE, "CERTIFICATE"), (KEY, "PRIVATE KEY")):
             path = folder / name
@@ -64,7 +64,7 @@ class Credentials:
 
     @property
     def key_is_open(self) -> bool:
-        """True if other users of this machine can read the key."""
+        """True if other users of this machine have access to the key; see :func:`open_to_others`."""
         return self.folder is not None and open_to_others((self.folder / KEY).stat(), os.geteuid())
 
     def renewed(self) -> Credentials:
@@ -113,9 +113,9 @@ class Credentials:
 
 
 def open_to_others(key: os.stat_result, user: int) -> bool:
-    """Return whether other users than this one can read a key, or its group can change it.
+    """Return whether the mode of a key file gives permissions to its group or to other users.
 
-    A group may read a key that root owns, because Kubernetes gives keys to users in this way.
+    If root owns the key and ``user`` is not root, the group may read it, because Kubernetes provides keys in this way.
     """
     given_by_group = key.st_uid == 0 and user != 0
     return bool(key.st_mode & (0o037 if given_by_group else 0o077))

@@ -1,7 +1,7 @@
 """Revocation check of certificates by a revocation list (X.509 CRL).
 
 The authority signs the list, so it may be distributed over any channel. It is the file ``revoked.pem`` beside the
-server's certificate. A newer list takes effect without a restart.
+certificate of the server or client that checks others. A newer list takes effect without a restart.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ def read_revoked(folder: Path) -> Revoked:
     folder
         Folder with ``authority.pem`` and, if certificates were revoked, ``revoked.pem``, which has one list or one for
         each authority.
+
+    Raises
+    ------
+    CredentialError
+        If a file is unreadable, or no authority of the folder has signed a list.
     """
     path = folder / REVOKED
     try:
@@ -91,7 +96,10 @@ def _signed(revoked: x509.CertificateRevocationList, authority: x509.Certificate
 
 
 def refusal_of(certificate: bytes, folder: Path | None) -> str:
-    """Return an error text if a folder's current list has revoked a certificate (PEM), else an empty text."""
+    """Return an error text if a folder's current list has revoked a certificate (PEM), else an empty text.
+
+    Raise ``CredentialError`` if the list is invalid.
+    """
     return "" if folder is None else Revocations(folder).refusal(certificate)
 
 

@@ -1,8 +1,7 @@
 """Codecs of the kinds of values in messages.
 
-A kind of array is added by a class of values in :mod:`fenchel.common.wire.values`, a codec here, and a message in
-``proto.Array``. The code that checks, stores, adds and records values gets all that is particular to a kind from its
-codec.
+A new kind of array needs a class of values in :mod:`fenchel.common.wire.values`, a codec here, and a message in
+``proto.Array``. Other code treats all kinds alike and leaves their differences to the codecs.
 """
 
 from __future__ import annotations
@@ -124,7 +123,10 @@ class Codec(ABC):
 
     @abstractmethod
     def part(self, item: pb.Array) -> OutlinePart:
-        """Check a descriptor, without allocating memory for the value, and return what it announces."""
+        """Return the outline of the value that a descriptor announces, without allocating memory for the value.
+
+        Raise ``PayloadError`` if the descriptor is invalid.
+        """
 
     @abstractmethod
     def decode(self, part: OutlinePart, pieces: Sequence[memoryview]) -> Any:
@@ -140,7 +142,7 @@ class Codec(ABC):
 
 
 class ArrayCodec(Codec):
-    """Codec of one kind of array whose entries can be computed with."""
+    """Codec of one kind of array that is not encrypted."""
 
     @abstractmethod
     def entries(self, value: Any) -> Entries:
@@ -356,7 +358,7 @@ CODECS: Mapping[str, Codec] = {codec.kind: codec for codec in (_Dense(), _Sparse
 """Codecs by the name of the kind in a descriptor."""
 
 ARRAY_TYPES = tuple(kind for codec in CODECS.values() if isinstance(codec, ArrayCodec) for kind in codec.types)
-"""Types of arrays whose entries can be computed with."""
+"""Types of arrays that are not encrypted."""
 
 _BY_TYPE = {kind: codec for codec in CODECS.values() for kind in codec.types}
 _UNKNOWN = "it has no value of a kind that this version knows"
@@ -381,7 +383,10 @@ def noun_of(value: Value) -> str:
 
 
 def encode_value(item: pb.Array, value: object) -> tuple[Buffer, ...]:
-    """Fill the descriptor of a value, which has its name already, and return the pieces of the body."""
+    """Fill the descriptor of a value, which has its name already, and return the pieces of the body.
+
+    Raise ``PayloadError`` if the value cannot be sent.
+    """
     codec = codec_of(type(value))
     if codec is None:
         raise PayloadError(f"a {type(value).__name__} cannot be sent; use arrays, numbers or strings", array=item.name)
@@ -392,7 +397,7 @@ def encode_value(item: pb.Array, value: object) -> tuple[Buffer, ...]:
 
 
 def part_of(item: pb.Array) -> OutlinePart:
-    """Check the descriptor of one value and return what it announces."""
+    """Return the outline of one value; raise ``PayloadError`` if its descriptor is invalid."""
     try:
         codec = CODECS.get(item.WhichOneof("content") or "")
         if codec is None:
@@ -431,7 +436,7 @@ def _bytes_of(array: Array) -> Buffer:
 
 
 def _numbers(part: OutlinePart, pieces: Sequence[memoryview]) -> Array:
-    """Return the last piece as numbers. NumPy would compute wrong results with booleans other than 0 and 1."""
+    """Return the last piece as numbers; reject booleans other than 0 and 1, with which NumPy computes wrong results."""
     assert part.dtype is not None
     numbers = np.frombuffer(pieces[-1], part.dtype) if len(pieces[-1]) else np.empty(0, part.dtype)
     if part.dtype.kind == "b" and numbers.size and numbers.view(np.uint8).max() > 1:

@@ -99,7 +99,7 @@ class Body:
         self._joined: tuple[bytes, bytes] = (b"", b"")  # latest head, and the frame that begins with this head
 
     def detach(self) -> None:
-        """Make all frames if they are kept. The caller may change the arrays afterwards."""
+        """Make all frames, if they are kept. Unless :attr:`refers_to_arrays`, the arrays may change afterwards."""
         if self._kept is not None:
             for start in range(0, self.size, CHUNK_BYTES):
                 self._keep(self._kept, start)
@@ -137,8 +137,9 @@ class Body:
     def opening(self, head: bytes, start: int) -> bytes | None:
         """Return a frame with a head and the chunk of the body at byte ``start``.
 
-        The result is ``None`` if the chunk does not fit, or if its frame is kept and so large that sending it takes
-        less time than copying it. Most receivers of a broadcast get the same head, so the latest frame is cached.
+        The result is ``None`` if there is no such chunk, if it does not fit, or if its frame is kept and so large that
+        sending it takes less time than copying it. Most receivers of a broadcast get the same head, so the latest frame
+        is cached.
 
         Parameters
         ----------
@@ -182,6 +183,11 @@ def frames(head: Head, body: Body | None = None, resume: int = 0) -> Iterator[by
     resume
         Bytes of the body that the receiver has already. They are rounded down to whole chunks and announced in the
         head.
+
+    Raises
+    ------
+    WireError
+        If the head does not fit into a frame.
     """
     resume -= resume % CHUNK_BYTES
     if isinstance(head, _WITH_BODY):
@@ -214,7 +220,7 @@ class Frame:
 
 
 def parse(data: bytes) -> Frame:
-    """Parse one frame."""
+    """Parse one frame; raise ``WireError`` if it is too long or malformed."""
     if len(data) > FRAME_BYTES:
         raise WireError(f"a frame has {len(data):,} bytes of a message; expected at most {FRAME_BYTES:,}")
     view = memoryview(data)

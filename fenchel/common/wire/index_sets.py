@@ -59,7 +59,10 @@ def check_seed(seed: int, indices: Indices, size: int) -> None:
 
 
 def bits(encoding: Encoding, indices: Indices, size: int) -> int:
-    """Return the size of an encoded index set in bits, without padding (docs/specifications/fedpdm.md, section 2.1)."""
+    """Return the size of an encoded index set in bits, without padding (docs/specifications/fedpdm.md, section 2.1).
+
+    Raise ``ValueError`` if the encoding does not apply.
+    """
     if encoding == pb.DELTA_VARINT:
         return 8 * sum(int(_varint_lengths(gaps).sum(dtype=np.int64)) for gaps in _gaps(indices))
     if encoding == pb.INDEX_LIST:
@@ -151,6 +154,11 @@ def unpack(encoding: Encoding, packed: memoryview, count: int, size: int, seed: 
     -------
     Indices
         Shape (count,), int64, strictly increasing, within 0..size-1.
+
+    Raises
+    ------
+    PayloadError
+        If the bytes are not a valid encoding of ``count`` indices.
     """
     if encoding == pb.EVERY_ENTRY:
         return np.arange(size)
@@ -190,6 +198,11 @@ def seeded_support(seed: int, size: int, count: int, excluded: Indices | None = 
     -------
     Indices
         Index set, shape (count,), strictly increasing.
+
+    Raises
+    ------
+    ValueError
+        If ``seed`` or ``count`` is out of range.
     """
     taken = np.empty(0, np.int64) if excluded is None else excluded
     admissible = size - len(taken)

@@ -30,7 +30,7 @@ class FloatSpan(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """Content of a message's body by its checked descriptor.
+    """Layout of a message's body, from its checked descriptor.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Outline(NamedTuple):
         return spans
 
     def decode(self, body: Buffer) -> dict[str, Value]:
-        """Return the values.
+        """Return the values by name; raise ``PayloadError`` if the body does not match the outline.
 
         Dense arrays, sparse values and ciphertexts are read-only views of ``body``.
         """
@@ -84,7 +84,7 @@ class Received(NamedTuple):
     body
         Bytes of the body.
     finite
-        Whether all floating-point numbers of the body are known to be finite.
+        True if all floating-point numbers of the body are known to be finite.
     """
 
     outline: Outline
@@ -92,7 +92,7 @@ class Received(NamedTuple):
     finite: bool = False
 
     def values(self) -> dict[str, Value]:
-        """Decode the body; raises the errors of :meth:`Outline.decode`."""
+        """Decode the body; raise the errors of :meth:`Outline.decode`."""
         return self.outline.decode(self.body)
 
 
@@ -106,6 +106,11 @@ def outline(descriptor: pb.Payload, limit: int, longest: int = index_sets.MAX_SE
     longest
         Largest sum of the lengths of sparse vectors with seeded index sets to accept. A few bytes announce such a
         vector of any length, and each of its positions takes about 3 ns.
+
+    Raises
+    ------
+    PayloadError
+        If the descriptor is invalid, or exceeds a limit.
     """
     if len(descriptor.arrays) > MAX_ARRAYS:
         raise PayloadError(f"the message has {len(descriptor.arrays)} arrays; expected at most {MAX_ARRAYS}")
@@ -150,7 +155,7 @@ class Outlines:
         self._last: tuple[pb.Payload, Outline] | None = None
 
     def of(self, descriptor: pb.Payload) -> Outline:
-        """Return a descriptor's outline, the same object for equal descriptors; raises errors of :func:`outline`."""
+        """Return a descriptor's outline, the same object for equal descriptors; raise errors of :func:`outline`."""
         if self._last is not None and self._last[0] == descriptor:
             return self._last[1]
         if descriptor.ByteSize() > _KEPT_BYTES:

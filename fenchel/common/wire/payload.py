@@ -44,7 +44,7 @@ class Encoded:
 
 
 def encode(values: Values) -> Encoded:
-    """Encode named values."""
+    """Encode named values; raise ``PayloadError`` if a value has no name or cannot be sent."""
     descriptor = pb.Payload()
     segments: list[Buffer] = []
     size = 0

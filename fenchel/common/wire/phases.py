@@ -29,7 +29,7 @@ LEVELS: Expectation = {"levels": int}
 # The secret exchange (fenchel/keys/secret_exchange.py) has three phases before an algorithm's start.
 
 OFFER = "fenchel.secrets.offer"
-"""Phase in which a client offers a public key, to which others can seal secrets for it."""
+"""Phase in which a client offers a public key, with which others can seal secrets for it."""
 
 SEAL = "fenchel.secrets.seal"
 """Phase in which the designated client makes the secrets and seals them for each of the others.
@@ -56,7 +56,7 @@ BOX: Expectation = {"box": ArraySpec(np.uint8, (None,), form="sealed"), "signatu
 """Schema of a sealed box for one client, with its sender's signature."""
 
 SENT: Expectation = {"certificate": str, "fingerprint": str}
-"""Schema of the values beside the boxes: the sender's certificate, and the secrets' fingerprint, which reveals none."""
+"""Schema of the values beside the boxes: the sender's certificate, and the fingerprint of the secrets."""
 
 ACCEPTED: Expectation = {"fingerprint": str}
 """Schema of the reply of a client that has received its secrets: their fingerprint."""

@@ -66,7 +66,7 @@ class Assembly:
         return self.received == self.size
 
     def add(self, chunk: memoryview) -> None:
-        """Add the next chunk."""
+        """Add the next chunk; raise ``WireError`` if it exceeds the declared size."""
         if self.received + len(chunk) > self.size:
             raise WireError(f"the message has more than the {self.size:,} bytes that it declared")
         start, stop = self.received, self.received + len(chunk)
@@ -112,7 +112,10 @@ class Assembly:
         self._buffer, self._unwanted = None, True
 
     def rewind(self, received: int) -> None:
-        """Go back to the first ``received`` bytes, from which the sender resumes."""
+        """Keep only the first ``received`` bytes, after which the sender resumes.
+
+        Raise ``WireError`` if fewer bytes have arrived.
+        """
         if received > self.received:
             raise WireError(
                 f"the sender resumes the message at byte {received:,}, but only {self.received:,} bytes have arrived"
@@ -141,7 +144,7 @@ class IncomingMessage(Generic[HeadT]):
     first_ns
         Time of the first frame by the performance counter, in nanoseconds; it may have come on an earlier stream.
     last_ns
-        Time of the latest frame, in nanoseconds.
+        Time at which the body was complete, by the same counter; 0 until then.
     outline
         Checked announcement of the body.
     is_whole
@@ -212,7 +215,10 @@ class MessageReader(Generic[HeadT]):
         """Farewell with which the server ended the client stream."""
 
     async def begin(self) -> IncomingMessage[HeadT] | None:
-        """Return the next message with its head alone, or ``None`` at the end of the stream."""
+        """Return the next message with its head alone, or ``None`` at a farewell or the end of the stream.
+
+        Raise ``WireError`` for any other message.
+        """
         data = await self._stream.read()
         if data is None:
             return None

@@ -209,7 +209,7 @@ class CipherSpec:
         check_received(value, self.key)
 
     def bounds(self) -> tuple[int, int]:
-        """Return the known size of the ciphertexts, twice."""
+        """Return the size of the ciphertexts in bytes as both the lower and the upper bound."""
         size = aligned(self.layout.ciphertexts(self.count) * self.key.ciphertext_bytes)
         return size, size
 

@@ -34,7 +34,7 @@ _SHARE = 8  # smallest number of values per thread, which the backend ifma compu
 
 
 class CrtArithmetic(Protocol):
-    """Interface for powers modulo p² and q² on a backend, for any number of threads. Each modulus has its own list."""
+    """Interface for powers on a backend, for any number of threads. Results are a list modulo p² and one modulo q²."""
 
     @property
     def table_bytes(self) -> int:

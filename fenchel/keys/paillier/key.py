@@ -110,6 +110,11 @@ class PrivateKey:
         ----------
         source
             Path of the file, for errors.
+
+        Raises
+        ------
+        CredentialError
+            If a field is missing or invalid, or the fields do not form a key.
         """
         fields = check_fields(fields, PRIVATE_KIND, _FIELDS, source)
         try:
@@ -132,8 +137,15 @@ class PrivateKey:
 class PrimePower:
     """Constants of arithmetic modulo the square of one prime p of the key.
 
-    ``weight`` is L((1+n)^(p-1) mod p²)^-1 mod p with L(x) = (x-1)/p. It converts the logarithm of a power c^(p-1) to
-    the plaintext modulo p (Paillier 1999, section 7).
+    Attributes
+    ----------
+    prime, square, order
+        p, p² and p-1.
+    weight
+        L((1+n)^(p-1) mod p²)^-1 mod p with L(x) = (x-1)/p. It converts the logarithm of a power c^(p-1) to the
+        plaintext modulo p (Paillier 1999, section 7).
+    factors
+        Distinct primes that divide p-1; empty if they are unknown.
     """
 
     prime: gmpy2.mpz
@@ -153,7 +165,10 @@ class PrimePower:
         return f"PrimePower({self.prime.bit_length()} bits)"
 
     def plaintexts(self, powers: list[gmpy2.mpz]) -> list[gmpy2.mpz]:
-        """Return the plaintexts modulo p of ciphertexts, from their powers c^(p-1) modulo p²."""
+        """Return the plaintexts modulo p of ciphertexts, from their powers c^(p-1) modulo p².
+
+        Raise ``EncryptionError`` if a ciphertext is a multiple of p.
+        """
         prime, weight = self.prime, self.weight
         # The power is 0 for a multiple of p, and the result would reveal the inverse of the other prime.
         if not all(powers):
@@ -187,6 +202,13 @@ def generate(bits: int = DEFAULT_BITS, *, for_tests: bool = False) -> PrivateKey
     ----------
     bits
         Length of n in bits, even; 3072 is as hard to break as a symmetric key of 128 bits, 2048 as one of 112.
+    for_tests
+        True allows keys that are too short to be safe.
+
+    Raises
+    ------
+    SettingsError
+        If the key would be too short, or ``bits`` is odd.
     """
     check_length(bits, for_tests=for_tests)
     while True:

@@ -43,7 +43,7 @@ def generate(bits: int, implementation: Implementation, *, for_tests: bool = Fal
     Raises
     ------
     SettingsError
-        If the key would be too short, or the library of the implementation is not installed.
+        If the key would be too short, ``bits`` is odd, or the library of the implementation is not installed.
     """
     if implementation == "fenchel":
         return own.generate(bits, for_tests=for_tests)

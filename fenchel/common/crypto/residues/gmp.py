@@ -21,7 +21,7 @@ class GmpResidues(Residues):
 
     @classmethod
     def of(cls, key: PublicKey, numbers: Sequence[mpz]) -> Self:
-        """Take numbers in ``0 .. n^2 - 1``."""
+        """Return the residues of numbers in ``0 .. n^2 - 1``."""
         return cls(key.n_squared, list(numbers))
 
     def __len__(self) -> int:
@@ -31,21 +31,21 @@ class GmpResidues(Residues):
         return iter(self._numbers)
 
     def take(self, places: Sequence[int]) -> Self:
-        """Return the numbers at some places."""
+        """Return the numbers at the given positions."""
         return type(self)(self._modulus, [self._numbers[place] for place in places])
 
     def put(self, places: Sequence[int], other: Self) -> None:
-        """Replace the numbers at some places."""
+        """Replace the numbers at the given positions."""
         for place, number in zip(places, other._numbers, strict=True):
             self._numbers[place] = number
 
     def products(self, other: Self) -> Self:
-        """Return the products of numbers and their partners."""
+        """Return the elementwise products with another sequence of the same length."""
         modulus = self._modulus
         return type(self)(modulus, [a * b % modulus for a, b in zip(self._numbers, other._numbers, strict=True)])
 
     def multiply_at(self, places: Sequence[int], other: Self) -> None:
-        """Multiply the numbers at some places, in place."""
+        """Multiply the numbers at the given positions, in place."""
         for place, number in zip(places, other._numbers, strict=True):
             self._numbers[place] = self._numbers[place] * number % self._modulus
 

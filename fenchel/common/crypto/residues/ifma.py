@@ -40,9 +40,9 @@ def problem() -> str | None:
 
 
 class SquareModuli:
-    """Arithmetic modulo the squares of one or two odd numbers, on rows of numbers in Montgomery's form.
+    """Arithmetic modulo the squares of one or two odd numbers, on rows of numbers in Montgomery form.
 
-    Each of two numbers has half of the lanes, so the owner of a key computes modulo p² and q² in one row. No branch and
+    Two moduli have half of the lanes each, so the owner of a key computes modulo p² and q² in one row. No branch and
     no memory address depends on an exponent.
 
     Parameters
@@ -74,7 +74,7 @@ class SquareModuli:
         return self._kernel.write(row, count, width)
 
     def of(self, *numbers: Sequence[mpz], width: int | None = None) -> Row:
-        """Return a row of equally many numbers for each modulus, of at most twice its bytes (``width``)."""
+        """Return a row of numbers, equally many for each modulus, of ``width`` bytes (default: as the modulus)."""
         width, lanes = width or self.width, self._lanes
         encoded = [[number.to_bytes(width, "big") for number in each] for each in numbers]
         for each in encoded:
@@ -104,7 +104,7 @@ class SquareModuli:
         return self._row(self._kernel.powers(a, lanes.tobytes(), bits))
 
     def table(self, first: mpz, second: mpz, exponent_bits: int) -> bytes:
-        """Return the table of :meth:`fixed_powers`, for one base of each modulus and exponents of some bits."""
+        """Return the table of :meth:`fixed_powers`, for one base of each modulus."""
         bases = self.of([first] * self._lanes, [second] * self._lanes)
         return self._kernel.table(bases, -(-exponent_bits // _TABLE_WINDOW), _TABLE_WINDOW)
 
@@ -137,7 +137,7 @@ def _modulo(n: int) -> SquareModuli:
 
 
 class IfmaResidues(Residues):
-    """Residues in the lanes of vectors, a form that they keep from one operation to the next."""
+    """Residues in the rows of :class:`SquareModuli`, a form that they keep from one operation to the next."""
 
     def __init__(self, key: PublicKey, row: Row, count: int) -> None:
         self._key = key
@@ -146,7 +146,7 @@ class IfmaResidues(Residues):
 
     @classmethod
     def of(cls, key: PublicKey, numbers: Sequence[mpz]) -> Self:
-        """Take numbers in ``0 .. n^2 - 1``."""
+        """Return the residues of numbers in ``0 .. n^2 - 1``."""
         return cls(key, _modulo(key.n).of(numbers), len(numbers))
 
     @classmethod
@@ -166,24 +166,24 @@ class IfmaResidues(Residues):
         return iter(_modulo(self._key.n).numbers(self._row, self._count)[0])
 
     def take(self, places: Sequence[int]) -> Self:
-        """Return the numbers at some places."""
+        """Return the numbers at the given positions."""
         found = np.zeros((-(-len(places) // _LANES), *self._row.shape[1:]), np.uint64)
         found[_at(range(len(places)))] = self._row[_at(places)]
         return type(self)(self._key, found, len(places))
 
     def put(self, places: Sequence[int], other: Self) -> None:
-        """Replace the numbers at some places."""
+        """Replace the numbers at the given positions."""
         last = {place: at for at, place in enumerate(places)}  # the last occurrence of a repeated place counts
         row = self._row if self._row.flags.writeable else self._row.copy()
         row[_at(list(last))] = other._row[_at(list(last.values()))]
         self._row = row
 
     def products(self, other: Self) -> Self:
-        """Return the products of numbers and their partners."""
+        """Return the elementwise products with another sequence of the same length."""
         return type(self)(self._key, _modulo(self._key.n).products(self._row, other._row), self._count)
 
     def multiply_at(self, places: Sequence[int], other: Self) -> None:
-        """Multiply the numbers at some places, in place."""
+        """Multiply the numbers at the given positions, in place."""
         if len(set(places)) < len(places):
             super().multiply_at(places, other)
         else:
@@ -201,6 +201,6 @@ class IfmaResidues(Residues):
 
 
 def _at(places: Sequence[int]) -> tuple[NDArray[np.int64], slice, NDArray[np.int64]]:
-    """Return an index of the numbers at some places in a row, of shape (places, 2 digits)."""
+    """Return the NumPy index that selects numbers by their positions from a row, with shape (places, 2 digits)."""
     found = np.asarray(places, np.int64)
     return found // _LANES, slice(None), found % _LANES

@@ -14,7 +14,7 @@ from fenchel.common.crypto.public_key import PublicKey
 
 
 class Residues(ABC):
-    """Sequence of numbers modulo ``n^2``, in the form in which one implementation computes.
+    """Sequence of numbers modulo ``n^2``, in the form with which one backend computes.
 
     The product of two ciphertexts encrypts the sum of their plaintexts, and a power encrypts a multiple (Paillier 1999,
     section 8).
@@ -42,24 +42,27 @@ class Residues(ABC):
 
     @abstractmethod
     def take(self, places: Sequence[int]) -> Self:
-        """Return the numbers at some places."""
+        """Return the numbers at the given positions, in the order of the positions."""
 
     @abstractmethod
     def put(self, places: Sequence[int], other: Self) -> None:
-        """Replace the numbers at some places."""
+        """Replace the numbers at the given positions by those of another sequence, in place."""
 
     @abstractmethod
     def products(self, other: Self) -> Self:
         """Return the elementwise products with another sequence of the same length."""
 
     def multiply_at(self, places: Sequence[int], other: Self) -> None:
-        """Multiply the numbers at some places by those of another sequence, in place. Places may be repeated."""
+        """Multiply the numbers at the given positions, which may repeat, by those of another sequence, in place."""
         for each, place in enumerate(places):
             self.put([place], self.take([place]).products(other.take([each])))
 
     @abstractmethod
     def powers(self, exponent: int) -> Self:
-        """Return the powers of all numbers, or raise a ``ValueError`` for a negative exponent and no inverse."""
+        """Return the powers of all numbers.
+
+        Raise ``ValueError`` if the exponent is negative and a number has no inverse.
+        """
 
 
 def big_endian(data: Buffer, width: int) -> list[mpz]:
@@ -69,9 +72,10 @@ def big_endian(data: Buffer, width: int) -> list[mpz]:
 
 
 def without_inverse(numbers: Sequence[mpz], key: PublicKey) -> int | None:
-    """Return the position of a number that shares a factor with ``n``, which no ciphertext does, or ``None``.
+    """Return the position of the first number that shares a factor with ``n``, or ``None`` if all have an inverse.
 
-    Every sender knows such a number, ``n`` itself. Its decryption would reveal the private key.
+    No ciphertext shares a factor with ``n``. Every sender knows a number that does: ``n`` itself. Its decryption would
+    reveal the private key.
     """
     n = key.modulus
     product = mpz(1)  # one gcd of the product takes a fifth of the time of individual gcds

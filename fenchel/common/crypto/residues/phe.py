@@ -21,7 +21,7 @@ class PheResidues(Residues):
 
     @classmethod
     def of(cls, key: PublicKey, numbers: Sequence[mpz]) -> Self:
-        """Take numbers in ``0 .. n^2 - 1``."""
+        """Return the residues of numbers in ``0 .. n^2 - 1``."""
         public = PaillierPublicKey(key.n)
         return cls(public, [EncryptedNumber(public, int(number)) for number in numbers])
 
@@ -29,21 +29,21 @@ class PheResidues(Residues):
         return len(self._numbers)
 
     def __iter__(self) -> Iterator[mpz]:
-        # Without this, phe would blind each sum anew, which costs as much as an encryption. A sum is as secret as any
+        # By default phe would blind each sum anew, which costs as much as an encryption. A sum is as secret as any
         # of its terms, which were blinded when they were encrypted.
         return (mpz(number.ciphertext(be_secure=False)) for number in self._numbers)
 
     def take(self, places: Sequence[int]) -> Self:
-        """Return the numbers at some places."""
+        """Return the numbers at the given positions."""
         return type(self)(self._key, [self._numbers[place] for place in places])
 
     def put(self, places: Sequence[int], other: Self) -> None:
-        """Replace the numbers at some places."""
+        """Replace the numbers at the given positions."""
         for place, number in zip(places, other._numbers, strict=True):
             self._numbers[place] = number
 
     def products(self, other: Self) -> Self:
-        """Return the products of numbers and their partners."""
+        """Return the elementwise products with another sequence of the same length."""
         return type(self)(self._key, [a + b for a, b in zip(self._numbers, other._numbers, strict=True)])
 
     def powers(self, exponent: int) -> Self:
