@@ -158,8 +158,8 @@ class SecretExchange:
         public = self._key.public_key().public_bytes_raw()
         signed = self._sealed(sender, own, public, box)
         self._identity.check(sender, str(values["certificate"]), signed, _bytes(values["signature"]))
-        text = unseal(box, self._key, self._context(sender, own)).decode()
-        self._keep(Secrets.from_text(text, f"the secrets that {sender} sealed for {own}"))
+        opened = unseal(box, self._key, self._context(sender, own))
+        self._keep(Secrets.from_bytes(opened, f"the secrets that {sender} sealed for {own}"))
         return {"fingerprint": self._fingerprint()}
 
     def _check_peer(self, client: str) -> None:

@@ -116,6 +116,17 @@ class Secrets:
             )
         return cls(PrivateKey.from_fields(fields["paillier"], source), bytes.fromhex(digits))
 
+    @classmethod
+    def from_bytes(cls, data: bytes, source: str) -> Secrets:
+        """Read the bytes of a text that :meth:`to_text` wrote; raise ``CredentialError`` if they are invalid."""
+        try:
+            return cls.from_text(data.decode("ascii"), source)
+        except UnicodeDecodeError:
+            raise CredentialError(
+                "these are no client secrets, because they are not ASCII text; copy the file that fenchel keys wrote",
+                source=source,
+            ) from None
+
     def save(self, path: Path) -> None:
         """Write a new file with mode 0600; raise ``CredentialError`` if it exists or cannot be written."""
         try:
@@ -142,18 +153,13 @@ class Secrets:
     def load(cls, path: Path) -> Secrets:
         """Read a file of secrets; raise ``CredentialError`` if it is invalid, or open to other users."""
         try:
-            with path.open(encoding="ascii") as file:
+            with path.open("rb") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                text = file.read()
+                data = file.read()
         except OSError as error:
             raise CredentialError(
                 f"the file cannot be read ({error.strerror}); make one with fenchel keys, and give every client of "
                 "the federation a copy",
-                source=path,
-            ) from None
-        except UnicodeDecodeError:
-            raise CredentialError(
-                "not a file of client secrets, because it is not ASCII text; copy the file that fenchel keys wrote",
                 source=path,
             ) from None
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -162,4 +168,4 @@ class Secrets:
                 f"it can decrypt everything; run chmod 600 {path}",
                 source=path,
             )
-        return cls.from_text(text, str(path))
+        return cls.from_bytes(data, str(path))

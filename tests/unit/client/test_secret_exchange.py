@@ -22,6 +22,7 @@ from fenchel.common.wire.values import Value, Values
 from fenchel.deploy.certificates.making import make_monitor
 from fenchel.deploy.certificates.revocation import revoke
 from fenchel.keys.identity import Identity
+from fenchel.keys.sealing import seal
 from fenchel.keys.secret_exchange import SecretExchange
 from fenchel.keys.shared import Secrets
 from tests.messages import raises
@@ -277,6 +278,18 @@ def test_a_box_that_no_client_of_this_run_sealed_for_this_one_is_refused(
             north.answer(ACCEPT, wrong)
         assert north.secrets is None
     assert north.answer(ACCEPT, sent)["fingerprint"], "the true one is still accepted"
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"{}", "größer".encode()])
+def test_a_box_of_a_client_that_holds_no_secrets_is_refused(
+    make: Make, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    north, maker = make("north"), make(MAKER)
+    monkeypatch.setattr("fenchel.keys.secret_exchange.seal", lambda message, *rest: seal(content, *rest))
+    sealed = maker.answer(SEAL, offers(("north", north)))
+    with raises(CredentialError):
+        north.answer(ACCEPT, parcel(sealed, "north"))
+    assert north.secrets is None
 
 
 @pytest.mark.parametrize("role", ["monitor", "revoked"])
