@@ -174,7 +174,7 @@ class ClientAlgorithm:
         self.uplink = context.uplink or ClientUplink(Uplink(), context.seed, context.client)
         self.occasion = b""
         self.largest = 0.0
-        self._handlers = _handlers(type(self))  # type: ignore[arg-type]  # mypy takes the hash for an object's
+        self._handlers = handlers_of(type(self))  # type: ignore[arg-type]  # mypy takes the hash for an object's
 
     def initial_state(self) -> Any:
         """Return the state before the first phase.
@@ -435,19 +435,19 @@ class _Handler:
 
 
 @cache
-def _handlers(kind: type) -> Mapping[str, _Handler]:
-    """Return the handlers of a class by their phases."""
+def handlers_of(kind: type) -> Mapping[str, _Handler]:
+    """Return the handlers of a class by their phases; raise TypeError for an annotation that cannot be checked."""
     found = {}
     # Inspect the class, because inspecting an object would evaluate its properties.
     for name, function in inspect.getmembers(kind, inspect.isfunction):
         if phase := getattr(function, "answers_phase", None):
-            hints = typing.get_type_hints(function)
             _, *parameters = inspect.signature(function).parameters.values()
-            wanted = {each.name: hints.get(each.name, Any) for each in parameters}
             required = frozenset(each.name for each in parameters if each.default is inspect.Parameter.empty)
             try:
+                hints = typing.get_type_hints(function)
+                wanted = {each.name: hints.get(each.name, Any) for each in parameters}
                 specs = {each: _specs(hint) for each, hint in wanted.items()}
-            except TypeError as error:
+            except (NameError, TypeError) as error:
                 raise TypeError(f"{kind.__name__}.{name}: {error}") from None
             found[phase] = _Handler(phase, name, wanted, required, specs)
     return found

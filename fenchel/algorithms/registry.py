@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fenchel.algorithms.client_half import ClientAlgorithm
+from fenchel.algorithms.client_half import ClientAlgorithm, handlers_of
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.registry import builtin_settings, half, is_outside, names
@@ -47,7 +47,8 @@ def client_half(name: str, allowed: Collection[str] = ()) -> type[ClientAlgorith
     Raises
     ------
     SettingsError
-        If the algorithm is unknown or not allowed, or its class does not derive from :class:`ClientAlgorithm`.
+        If the algorithm is unknown or not allowed, its class does not derive from :class:`ClientAlgorithm`, or values
+        cannot be checked by the annotations of a handler.
     """
     if is_outside(name):
         require_allowed(name, allowed)
@@ -64,6 +65,10 @@ def client_half(name: str, allowed: Collection[str] = ()) -> type[ClientAlgorith
             key="algorithm.name",
         )
     checked: type[ClientAlgorithm] = found
+    try:
+        handlers_of(checked)  # type: ignore[arg-type]  # as in the half's constructor
+    except TypeError as error:
+        raise SettingsError(str(error), key="algorithm.name") from None
     return checked
 
 

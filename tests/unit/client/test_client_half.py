@@ -134,8 +134,8 @@ def test_a_value_of_another_kind_is_refused_by_its_name(half: Half, name: str, v
         half.answer("everything", 1, {**COMPLETE, name: value})
 
 
-def half_of(hint: Any) -> ClientAlgorithm:
-    """Return a client's half with one handler, whose only parameter is annotated as given."""
+def other(hint: Any) -> type[ClientAlgorithm]:
+    """Return a class of client halves with one handler, whose only parameter is annotated as given."""
 
     def handler(self: ClientAlgorithm, value: Any) -> Values:
         return {"value": value}
@@ -145,7 +145,11 @@ def half_of(hint: Any) -> ClientAlgorithm:
     class Other(ClientAlgorithm):
         one = answers("one")(handler)
 
-    return Other(context())
+    return Other
+
+
+def half_of(hint: Any) -> ClientAlgorithm:
+    return other(hint)(context())
 
 
 Number = TypeVar("Number", bound=np.generic)
@@ -172,10 +176,13 @@ def test_an_annotation_is_understood_however_it_is_written(hint: Any, accepted: 
         half.answer("one", 1, {"value": refused})
 
 
-@pytest.mark.parametrize("hint", [Literal["a"], TypeVar("Unbound")], ids=str)
-def test_an_annotation_by_which_nothing_can_be_checked_is_refused(hint: Any) -> None:
-    with pytest.raises(TypeError, match=r"Other\.one: values cannot be checked"):
+@pytest.mark.parametrize("hint", [Literal["a"], TypeVar("Unbound"), "Unknown"], ids=str)
+def test_an_annotation_by_which_nothing_can_be_checked_is_refused(hint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TypeError, match=r"Other\.one: "):
         half_of(hint)
+    monkeypatch.setattr("fenchel.algorithms.registry.half", lambda *name: other(hint))
+    with raises(SettingsError, key="algorithm.name"):
+        client_half("fedavg")
 
 
 def test_a_model_that_came_sparse_gets_its_zeros_back(half: Half) -> None:
