@@ -18,7 +18,7 @@ def plain(text: str) -> str:
 
 
 def problem_text(error: ValidationError) -> str:
-    """Return the first error in a file with its place, such as ``heads.0.times: ...``."""
+    """Return the first validation error with the key at which it occurred, such as ``heads.0.times: ...``."""
     problem = error.errors()[0]
     return ": ".join([".".join(map(str, problem["loc"])), problem["msg"]]).removeprefix(": ")
 

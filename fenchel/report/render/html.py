@@ -1,6 +1,6 @@
 """Components of the HTML page: tiles, tables and bars in plain HTML.
 
-All functions return HTML, in which they have escaped every text from a run.
+Every function returns HTML in which all text from a run is escaped.
 """
 
 from __future__ import annotations
