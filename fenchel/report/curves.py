@@ -88,7 +88,7 @@ def curves_of(run: Run, optimum: float | None = None) -> Curves:
 
 
 def curves_of_all(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> list[Curves]:
-    """Return the curves of several runs; ``optima`` has an optimum for each run, or is empty."""
+    """Return the curves of several runs. ``optima`` has an optimum for each run, or is empty."""
     return [curves_of(run, optimum) for run, optimum in zip(runs, optima or [None] * len(runs), strict=True)]
 
 

@@ -134,7 +134,7 @@ def groups_of(runs: Sequence[Run]) -> list[SeedGroup]:
 
 
 def bands_of(groups: Sequence[SeedGroup], runs: Sequence[Run], optima: Sequence[float | None] = ()) -> list[Band]:
-    """Return the mean curves of groups; ``optima`` has an optimum for each run, or is empty.
+    """Return the mean curves of groups. ``optima`` has an optimum for each run, or is empty.
 
     A group without a completed run has the curves of its first run, without intervals.
     """

@@ -183,7 +183,7 @@ class Timeline:
         Raises
         ------
         CheckpointError
-            If the run has no rounds, its tables come from an older version, or it ran in one process.
+            If the run has no rounds or instructions, its tables come from an older version, or it ran in one process.
         """
         calls, metrics = run.calls_table, run.metrics_table
         if not metrics.num_rows or not calls.num_rows:

@@ -1,4 +1,4 @@
-"""Results of a search, from Optuna's study: values of its objectives, table, JSON and plot."""
+"""Results of a hyperparameter search with Optuna: values of the objectives, table, JSON and plot."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _WIDE = 20.0  # ratio of the largest to the smallest value above which an axis i
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Trials of a search.
+    """Trials of a hyperparameter search.
 
     Attributes
     ----------
