@@ -124,7 +124,7 @@ class DisclosureRow:
 
 
 def load_disclosures(run: Path) -> dict[str, Any]:
-    """Read ``disclosures.json`` of a run, finished or not; raise ``CheckpointError`` if it is invalid."""
+    """Read ``disclosures.json`` of a run, finished or not. Raise ``CheckpointError`` if it is missing or invalid."""
     path = RunFolder(run).disclosures
     try:
         found: dict[str, Any] = json.loads(path.read_text())

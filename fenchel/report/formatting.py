@@ -13,7 +13,7 @@ UNKNOWN = "–"
 
 
 def plain(text: str) -> str:
-    """Return text from a run with a visible replacement for control characters, such as terminal escapes."""
+    """Return text from a run with a visible replacement for non-printable characters, such as terminal escapes."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 

@@ -14,7 +14,7 @@ LONGEST_JITTER = 10.0
 """Largest random delay in units of its mean. Without this limit, one draw in 22,000 would exceed it (e^-10)."""
 
 QUEUE_SECONDS = 0.1
-"""Capacity of the queue, in seconds of the bandwidth, similar to the buffer of a home router."""
+"""Capacity of the queue, in seconds of transmission at the link's bandwidth, similar to that of a home router."""
 
 _LARGEST_CHUNK, _SMALLEST_CHUNK = 1 << 18, 1 << 10
 _CHUNK_SECONDS = 0.004  # transmission time of a chunk in seconds; short, because the model delivers a chunk as a whole
