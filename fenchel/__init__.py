@@ -1,15 +1,15 @@
 """Fenchel: federated primal-dual learning over a real network.
 
-This module is the public face. A script or notebook brings a federation up and looks at the result::
+This module exports the public names. A script or notebook runs a federation and inspects the result::
 
     import fenchel
 
     run = fenchel.up("quickstart", overrides=["rounds=5"])
-    run.metrics  # a row a round
+    run.metrics  # one row for each round
 
-An algorithm of one's own derives from :class:`Algorithm` and :class:`ClientAlgorithm`, a model of one's own
-from :class:`Objective` (``docs/new-algorithm.md``, ``docs/objectives.md``). An :class:`Observer` follows a run while
-it goes on (``docs/trackers.md``).
+Own algorithms derive from :class:`Algorithm` and :class:`ClientAlgorithm`, and own models from :class:`Objective`
+(``docs/new-algorithm.md``, ``docs/objectives.md``). An :class:`Observer` receives the events of a run in progress
+(``docs/trackers.md``).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _HOMES = {
     "up": "fenchel.deploy.launch.up",
     "up_async": "fenchel.deploy.launch.up",
 }
-"""Module of each public name. It is imported when the name is first asked for, so that ``import fenchel`` is quick."""
+"""Module of each public name. It is imported at the first access to the name, so that ``import fenchel`` is fast."""
 
 __all__ = [
     "Algorithm",
@@ -133,7 +133,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _imported(module: str) -> ModuleType:
-    """Import a module, or say what to install for it."""
+    """Import a module, and raise ``MissingDependencyError`` if PyTorch or scikit-learn is missing for it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The command line as ``python -m fenchel``."""
+"""Entry point of the command line for ``python -m fenchel``."""
 
 from fenchel.deploy.cli.main import main
 

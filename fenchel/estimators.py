@@ -1,4 +1,4 @@
-"""Federated runs as estimators of scikit-learn, for pipelines, searches and cross-validation."""
+"""Federated runs as scikit-learn estimators, for pipelines, hyperparameter searches and cross-validation."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from fenchel.report.predictor import Predictor
 from fenchel.report.run import Run
 
 _AVERAGING = {"name": "fedavg", "local_epochs": 5, "batch_size": 8, "step_size": 0.1}
-_SECTIONS = ("algorithm", "objective", "partition", "settings")  # parameters with parameters of their own
+_SECTIONS = ("algorithm", "objective", "partition", "settings")  # parameters that are mappings with keys of their own
 
 
 def _averaging(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of FedAvg, the usual ones where others are not given."""
+    """Return the given settings of FedAvg, completed by defaults."""
     usual = {key: value for key, value in _AVERAGING.items() if key != "local_epochs" or "local_steps" not in given}
     return usual | dict(given)
 
 
 class _Federated(BaseEstimator):  # type: ignore[misc]
-    """Base of both estimators: a run over samples that clients hold."""
+    """Base class of both estimators, which are trained by a federated run."""
 
     predictor_: Predictor
     run_: Run | None
@@ -65,7 +65,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters, also keys of sections such as ``algorithm__step_size``, and return the estimator itself."""
+        """Set parameters or keys of sections, such as ``algorithm__step_size``, and return the estimator itself."""
         changes: dict[str, dict[str, Any]] = {}
         for key in [key for key in params if key.partition("__")[0] in _SECTIONS and "__" in key]:
             section, _, name = key.partition("__")
@@ -88,12 +88,14 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _run(self, features: Any, targets: NDArray[Any], kind: str, groups: Any) -> None:
-        """Do the run and keep what predicts.
+        """Run the federation, and store its predictor. Store the run too if its folder is kept.
 
         Parameters
         ----------
         kind
-            The kind of objective, unless the parameters name one.
+            Kind of the objective, unless ``objective`` contains one.
+        groups
+            Client of each sample, shape (n,), or ``None``.
         """
         objective = dict(self.objective or {})
         objective = objective if "kind" in objective else {"kind": kind, "l2": 1e-4} | objective
@@ -132,10 +134,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
 
 class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
-    """Classifier of scikit-learn that clients train together, each on its own samples.
+    """Scikit-learn classifier that clients train together, each on its own samples.
 
-    :meth:`fenchel.FederatedClassifier.fit` runs a federation as :func:`fenchel.up` does. Searches and
-    ``set_params`` reach keys of sections, such as ``algorithm__step_size``.
+    :meth:`fenchel.FederatedClassifier.fit` runs a federation as :func:`fenchel.up` does. Hyperparameter searches and
+    ``set_params`` can set keys of sections, such as ``algorithm__step_size``.
 
     Parameters
     ----------
@@ -197,7 +199,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         Raises
         ------
         ValueError
-            ``y`` has fewer than two classes, or the samples are not valid.
+            If ``y`` has fewer than two classes, or the samples are not valid.
         FenchelError
             The parameters are not valid, or the run stopped early.
         """
@@ -259,7 +261,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         Raises
         ------
         SettingsError
-            The objective offers no probabilities, as for hinge losses.
+            If there are no probabilities: for hinge losses, or if the area under the ROC curve was maximised.
         """
         check_is_fitted(self)
         features = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
@@ -267,9 +269,9 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
 
 class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
-    """Linear regressor of scikit-learn that clients train together, each on its own samples.
+    """Scikit-learn linear regressor that clients train together, each on its own samples.
 
-    Targets are centred and scaled for the run, with statistics of all clients' targets together.
+    Targets are standardised before the run, by the mean and standard deviation over all clients' targets.
 
     Parameters
     ----------
@@ -327,7 +329,7 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         Raises
         ------
         ValueError
-            The samples are not valid.
+            If the samples are not valid.
         FenchelError
             The parameters are not valid, or the run stopped early.
         """

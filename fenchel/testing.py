@@ -1,6 +1,6 @@
 """Conformance checks for algorithms, and an in-process federation with injected faults.
 
-An algorithm of your own keeps the guarantees of Fenchel if its settings pass :func:`fenchel.testing.check_algorithm`.
+Test with :func:`fenchel.testing.check_algorithm` that an algorithm of your own keeps the guarantees of Fenchel.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fenchel.server.coordinator import Coordinator, open_resumed
 from fenchel.server.telemetry.observer import Observer
 
 _Tamper: TypeAlias = Callable[[str, int, Values], Values]
-"""Called with phase, round and reply of a client; returns what is sent in its place."""
+"""Function of a phase, a round and a client's reply that returns the reply to send instead."""
 
 __all__ = ["Faults", "Federation", "check_algorithm", "load_model", "undisturbed"]
 
@@ -60,9 +60,10 @@ class Faults:
         Number of times that the stream of each client breaks. After a break, the client process restarts with
         probability 1/2.
     kills : int, default 0
-        Number of times that the server is killed and resumed, counted from the first checkpoint on.
+        Number of times that the server is killed and resumed. Kills occur only after the first checkpoint.
     frames : int, default 20
-        Largest number of frames from the start of a stream, or of the server, to its fault.
+        Largest number of frames from the start of a stream to its break, or from a start of the server (or the first
+        checkpoint, if later) to a kill.
     lag : int, default 0
         Largest delay of a frame, in turns of the event loop. It changes the order of replies.
     """
@@ -79,7 +80,7 @@ class Faults:
         Returns
         -------
         int
-            Number within 1..frames.
+            Uniform number from 1 to ``frames``.
         """
         return self.chance.randint(1, self.frames)
 
@@ -91,7 +92,7 @@ class Faults:
 
 @dataclass
 class _Line:
-    """The client's side of a stream that breaks after some frames, in either direction."""
+    """Client's side of a stream, which breaks after ``left`` frames of both directions together."""
 
     inner: MemoryStream
     faults: Faults
@@ -120,22 +121,21 @@ class _Line:
                 self.break_off()
 
     def break_off(self) -> None:
-        """Let nothing pass any more, and wake up a reader."""
+        """Stop all further frames, and wake up a waiting reader."""
         self.broken = True
         with contextlib.suppress(asyncio.QueueFull):
             self.inner.incoming.put_nowait(None)
 
 
 class _Killed(Exception):
-    """The server was killed."""
+    """Exception for an injected kill of the server."""
 
 
 @dataclass
 class Federation:
-    """An in-process federation whose streams break, whose clients restart and whose server is killed.
+    """In-process federation with injected faults: broken streams, client restarts and server kills.
 
-    It runs the server and clients of Fenchel without a network, with the faults given, to test that none changes the
-    model.
+    It runs the server and clients of Fenchel without a network, to test that no fault changes the model.
 
     Parameters
     ----------
@@ -207,9 +207,9 @@ class Federation:
         Raises
         ------
         AssertionError
-            The number of clients is not fixed in the settings.
+            If the number of clients is not fixed in the settings.
         FenchelError
-            The run stopped.
+            If the run stopped.
         """
         assert isinstance(self.settings.clients, int)
         names = client_names(self.settings.clients)
@@ -254,7 +254,7 @@ class Federation:
         )
 
     async def _life(self, names: list[str], resume: Checkpoint | None) -> None:
-        """Let a server process live until the run is over or it is killed."""
+        """Run one simulated server process until the run is over. Raise ``_Killed`` if the server is killed before."""
         coordinator = Coordinator(self.settings, self.folder, resume=resume, observer=self.observer)
         self._ticks_to_death = self.faults.moment() if self.killed < self.faults.kills else None
         death = asyncio.Event()
@@ -354,7 +354,7 @@ def load_model(folder: RunFolder) -> Vector:
     Raises
     ------
     FileNotFoundError
-        The folder has no final model.
+        If the folder has no final model.
     """
     with np.load(folder.model) as archive:
         model: Vector = archive["model"]
@@ -379,27 +379,27 @@ def undisturbed(settings: RunSettings, parent: Path) -> Vector:
     Raises
     ------
     AssertionError
-        The number of clients is not fixed in the settings.
+        If the number of clients is not fixed in the settings.
     FenchelError
-        The run stopped.
+        If the run stopped.
     """
     return Federation(settings, RunFolder.create(parent, "undisturbed")).run()
 
 
 def check_algorithm(settings: RunSettings | Mapping[str, Any] | Path | str, folder: Path, *, seeds: int = 2) -> None:
-    """Check that an algorithm keeps the guarantees of Fenchel, by runs in this process with injected faults.
+    """Check that an algorithm keeps the guarantees of Fenchel, by in-process runs with injected faults.
 
     * Runs of the same settings give the same model, bit for bit.
-    * Broken streams, client restarts, server kills and repeated instructions do not change a bit of it.
+    * Broken streams, client restarts, server kills and repeated instructions do not change a bit of the model.
     * A run that stopped because all clients failed can be resumed, and ends with the same model.
-    * A reply of another shape than requested, or with values that are not finite, does not count.
+    * A reply of another shape than requested, or with values that are not finite, is not counted.
     * The state of each half can be written and read back.
 
     Parameters
     ----------
     settings : RunSettings, Mapping, Path or str
         Settings of a small run with a fixed number of clients: validated, as a mapping, or the path of a file.
-        Evaluation is switched off, and deadlines are longer than all faults.
+        Their evaluation and deadlines are replaced: no evaluation, and deadlines that no fault exceeds.
     folder : Path
         Folder in which run folders are created.
     seeds : int, default 2
@@ -408,12 +408,12 @@ def check_algorithm(settings: RunSettings | Mapping[str, Any] | Path | str, fold
     Raises
     ------
     AssertionError
-        A guarantee is not kept. The text names it. Also raised if the run is too short for the faults, or if its
-        model is not finite.
+        If a guarantee is not kept, which the message names. Also if the run is too short for the faults, or its model
+        is not finite.
     SettingsError
-        The settings are not valid.
+        If the settings are not valid.
     FenchelError
-        A run stopped that should have completed.
+        If a run stopped that should have completed.
 
     Examples
     --------
@@ -448,12 +448,14 @@ def _quiet(settings: RunSettings | Mapping[str, Any] | Path | str) -> RunSetting
 
 @dataclass
 class _Case:
-    """One algorithm that is checked, and the model and length of its undisturbed run.
+    """Checks of one algorithm against an undisturbed run.
 
     Attributes
     ----------
+    model
+        Final model of the undisturbed run, shape (d,).
     frames
-        Since the first checkpoint.
+        Number of frames of the undisturbed run since its first checkpoint.
     """
 
     settings: RunSettings
@@ -488,11 +490,11 @@ class _Case:
             )
 
     def check_repetition(self) -> None:
-        """Have every instruction handled twice: the second time the stored reply must come."""
+        """Check that clients repeat the stored reply to an instruction that they handle twice."""
         self.same(self.federation("repeated", session=_Repeating).run(), "an instruction that was handled twice")
 
     def check_resumption(self) -> None:
-        """Let all clients fail from the middle of the run on, then resume it without the fault."""
+        """Check that a run in which all clients fail from its middle on stops, and can be resumed without the fault."""
         failing = True
         middle = max(self.settings.rounds // 2, 1)
 
@@ -512,7 +514,7 @@ class _Case:
             raise AssertionError("a run in which no client can answer any more came to its end")
 
     def check_damage(self, damage: Callable[[Values], Values], what: str) -> None:
-        """Have one client damage its replies of one round: none may enter the model as it is."""
+        """Check that no damaged reply is counted. One client damages all its replies from round 1 on."""
         damaged: set[tuple[int, str]] = set()  # damaged rounds, each with the phase
         victim = client_names(cast(int, self.settings.clients))[0]
 
@@ -534,7 +536,10 @@ class _Case:
         assert not any(row["outcome"] == "counted" for row in bad), f"{what} was counted"
 
     def check_states(self) -> None:
-        """Write and read the state of the server half as it is after a run; that of clients is in each resumption."""
+        """Check that writing and reading do not change the final state of the server half.
+
+        The states of client halves are checked by client restarts.
+        """
         checkpoint = open_resumed(RunFolder(next(self.parent.glob("*-undisturbed-????"))))
         kind = server_half(self.settings.algorithm.name).State
         state = checkpoint.state(kind)
@@ -549,7 +554,7 @@ class _Case:
 
 
 class _Repeating(Session):
-    """A session that handles every instruction twice."""
+    """Session that handles every instruction twice, and sends the second reply."""
 
     def handle(self, *instruction: Any, **more: Any) -> Answer:
         super().handle(*instruction, **more)
@@ -557,7 +562,7 @@ class _Repeating(Session):
 
 
 class _Tampering(Session):
-    """A session whose algorithm's replies are changed before they leave."""
+    """Session that changes the replies of its algorithm before they are sent."""
 
     def __init__(self, *given: Any, tamper: _Tamper, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -576,7 +581,7 @@ class _Tampering(Session):
 
 
 def _longer(values: Values) -> Values:
-    """Return a reply whose first array has one entry more; the same object if it has none."""
+    """Return a reply whose first array has one more row, or the same object without an array."""
     for name, value in values.items():
         if isinstance(value, np.ndarray) and value.ndim:
             return {**values, name: np.concatenate([value, value[:1]])}
@@ -584,7 +589,7 @@ def _longer(values: Values) -> Values:
 
 
 def _not_finite(values: Values) -> Values:
-    """Return a reply whose first real value is NaN; the same object if it has none."""
+    """Return a reply whose first real number or array is all NaN, or the same object without one."""
     for name, value in values.items():
         if isinstance(value, float):
             return {**values, name: math.nan}

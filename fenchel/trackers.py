@@ -1,6 +1,6 @@
-"""Trackers of experiments: observers that write a run to TensorBoard, MLflow or Weights & Biases.
+"""Experiment trackers: observers that record a run in TensorBoard, MLflow or Weights & Biases.
 
-Each needs its library, which is imported when a tracker is made::
+Each tracker requires its library, which is imported when the tracker is created::
 
     fenchel.up("quickstart", observer=fenchel.trackers.TensorBoard())
 """
@@ -34,12 +34,12 @@ class TensorBoard(Observer):
     Parameters
     ----------
     folder : str or pathlib.Path, optional
-        Folder in which each run has a folder with its id. By default ``tensorboard`` in the run folder.
+        Parent folder, in which each run has a folder named by its id. By default ``tensorboard`` in the run folder.
 
     Raises
     ------
     MissingDependencyError
-        The package ``tensorboard`` is not installed.
+        If the package ``tensorboard`` is not installed.
 
     Examples
     --------
@@ -127,7 +127,7 @@ class MLflow(Observer):
     Raises
     ------
     MissingDependencyError
-        The package ``mlflow`` is not installed.
+        If the package ``mlflow`` is not installed.
     """
 
     def __init__(self, experiment: str = "fenchel", uri: str | None = None) -> None:
@@ -192,12 +192,12 @@ class WandB(Observer):
     project : str, default "fenchel"
         Name of the project.
     mode : {"offline", "online"}, default "offline"
-        ``offline`` keeps everything in the run folder, for ``wandb sync``. ``online`` sends it while the run goes on.
+        ``offline`` stores all records in the run folder, for ``wandb sync``. ``online`` sends them during the run.
 
     Raises
     ------
     MissingDependencyError
-        The package ``wandb`` is not installed.
+        If the package ``wandb`` is not installed.
     """
 
     def __init__(self, project: str = "fenchel", mode: str = "offline") -> None:
@@ -249,7 +249,7 @@ class WandB(Observer):
 
 
 TRACKERS: Mapping[str, Callable[[], Observer]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
-"""Trackers by the names that ``--track`` takes."""
+"""Trackers by their names for the option ``--track``."""
 
 
 def _library(module: str, extra: str) -> Any:

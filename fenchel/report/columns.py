@@ -76,7 +76,7 @@ def figures(metrics: pa.Table) -> list[str]:
 def objective(known: Collection[str]) -> str:
     """Return the name of the column of the objective, from the evaluation or otherwise from the algorithm.
 
-    An algorithm that encrypts the model until the end can know its objective.
+    If a model is encrypted until the end, the server cannot evaluate it, but the algorithm may report an objective.
     """
     return "primal_objective" if "objective" not in known and "primal_objective" in known else "objective"
 

@@ -47,7 +47,7 @@ class Curves:
     costs
         Cumulative costs known for all rounds, by the names of :data:`AXES`, each of shape (m,).
     epsilon
-        Column of ``costs["epsilon"]``; empty if there is none.
+        Name of the figure in ``costs["epsilon"]``; empty if there is none.
     figures
         Figures known for any round, each of shape (m,), with nan for other rounds.
     """
@@ -88,7 +88,7 @@ def curves_of(run: Run, optimum: float | None = None) -> Curves:
 
 
 def curves_of_all(runs: Sequence[Run], optima: Sequence[float | None] = ()) -> list[Curves]:
-    """Return the curves of several runs; ``optima`` has an optimum for each run, or is empty."""
+    """Return the curves of several runs. ``optima`` has an optimum for each run, or is empty."""
     return [curves_of(run, optimum) for run, optimum in zip(runs, optima or [None] * len(runs), strict=True)]
 
 
@@ -106,9 +106,10 @@ def known_figures(curves: Sequence[Curves]) -> list[str]:
 
 
 def main_figures(known: Collection[str]) -> list[str]:
-    """Return the names of the figures to plot: objective, quality of the model, worst client, optimality gap.
+    """Return the names of the figures to plot, at most four.
 
-    The quality is shown by the first two known accuracies or losses of different kinds.
+    The first are the objective and one AUC, accuracy or loss of the model, or two of different kinds without an
+    objective. A figure of the worst client and a gap follow if they are known.
     """
     found: list[str] = []
     for name in (columns.objective(known), "test_auc", *_QUALITY):

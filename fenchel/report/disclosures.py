@@ -28,7 +28,7 @@ _Span: TypeAlias = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
 class _Part(BaseModel):
-    """Base class of the parts of ``disclosures.json`` that the rows are made from (docs/run-folder.md)."""
+    """Base class for the parts of ``disclosures.json`` (docs/run-folder.md) that reports use."""
 
     model_config = ConfigDict(strict=True)
 
@@ -124,7 +124,7 @@ class DisclosureRow:
 
 
 def load_disclosures(run: Path) -> dict[str, Any]:
-    """Read ``disclosures.json`` of a run, finished or not; raise ``CheckpointError`` if it is invalid."""
+    """Read ``disclosures.json`` of a run, finished or not. Raise ``CheckpointError`` if it is missing or invalid."""
     path = RunFolder(run).disclosures
     try:
         found: dict[str, Any] = json.loads(path.read_text())
@@ -177,7 +177,7 @@ def exporter_rows(account: dict[str, Any]) -> list[str]:
 
 
 def noise_rows(account: dict[str, Any]) -> list[str]:
-    """Return a sentence for each group of clients that added the same noise."""
+    """Return a sentence for each group of clients that added the same noise, or one for noise without a guarantee."""
     noise = account["noise"]
     if noise is None:
         return []

@@ -36,6 +36,8 @@ def sklearn_pipeline(objective: Objective, w: Vector, preparation: Preparation, 
     ------
     SettingsError
         If the model is not linear.
+    MissingDependencyError
+        If scikit-learn is not installed.
     """
     try:
         from sklearn import linear_model, svm
@@ -81,7 +83,7 @@ def sklearn_pipeline(objective: Objective, w: Vector, preparation: Preparation, 
 
 
 def _weights(objective: Objective, w: Vector) -> tuple[Any, str]:
-    """Return the weights of a linear model, with a row for each score as in scikit-learn, and the loss."""
+    """Return the weights of a linear model, with a row for each score as in scikit-learn, and the name of its loss."""
     if isinstance(objective, BinaryObjective) and isinstance(objective.scorer, LinearScorer):
         return w.reshape(1, -1), "logistic"
     if not isinstance(objective, LinearObjective):

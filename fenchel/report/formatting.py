@@ -13,12 +13,12 @@ UNKNOWN = "–"
 
 
 def plain(text: str) -> str:
-    """Return text from a run with a visible replacement for control characters, such as terminal escapes."""
+    """Return text from a run with a visible replacement for non-printable characters, such as terminal escapes."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def problem_text(error: ValidationError) -> str:
-    """Return the first error in a file with its place, such as ``heads.0.times: ...``."""
+    """Return the first validation error with the key at which it occurred, such as ``heads.0.times: ...``."""
     problem = error.errors()[0]
     return ": ".join([".".join(map(str, problem["loc"])), problem["msg"]]).removeprefix(": ")
 

@@ -25,7 +25,7 @@ def choose(costs: Floats, zeta: float = ZETA) -> int:
 
 
 def normalised(costs: Floats) -> Floats:
-    """Return each criterion scaled to [0, 1], where 1 is the best trial, shape (n, m); all 1 if trials are equal."""
+    """Return each criterion scaled to [0, 1], where 1 is the best trial, shape (n, m). Equal values become 1."""
     worst, best = costs.max(axis=0), costs.min(axis=0)
     # Halve before subtracting, because the difference of two very large numbers could overflow.
     span = worst / 2 - best / 2

@@ -73,11 +73,11 @@ class SeedGroup:
     Attributes
     ----------
     name
-        Name, by the settings in which the group differs from others.
+        Unique name: that of the runs, or the settings in which the groups differ.
     runs
         All runs of the group.
     counted
-        Runs in the means: the completed ones, one for each seed.
+        Runs in the means: the last completed run of each seed.
     """
 
     name: str
@@ -134,7 +134,7 @@ def groups_of(runs: Sequence[Run]) -> list[SeedGroup]:
 
 
 def bands_of(groups: Sequence[SeedGroup], runs: Sequence[Run], optima: Sequence[float | None] = ()) -> list[Band]:
-    """Return the mean curves of groups; ``optima`` has an optimum for each run, or is empty.
+    """Return the mean curves of groups. ``optima`` has an optimum for each run, or is empty.
 
     A group without a completed run has the curves of its first run, without intervals.
     """
@@ -143,7 +143,7 @@ def bands_of(groups: Sequence[SeedGroup], runs: Sequence[Run], optima: Sequence[
 
 
 def run_names(groups: Sequence[SeedGroup], runs: Sequence[Run]) -> list[str]:
-    """Return a name for each run by group and seed, or the labels of ungrouped runs if these names are not unique."""
+    """Return a name for each run: its group and seed if they are unique, otherwise its label."""
     group_of = {id(run): group for group in groups for run in group.runs}
     names = [f"{group_of[id(run)].name}, seed {_seed(run)}" if id(run) in group_of else "" for run in runs]
     given = summary.labels(runs)

@@ -41,9 +41,9 @@ class IndexEntry:
     state
         Completed, stopped, unfinished or damaged.
     started
-        Start time, in seconds since 1970.
+        Start time, in seconds since 1970; 0 if unknown.
     reason
-        Reason for a damaged folder or for a run that stopped early.
+        Description of the damage, or the reason why a run ended early.
     name, algorithm, data, clients, seed
         Values in the settings.
     rounds

@@ -14,7 +14,7 @@ from fenchel.report.columns import Floats
 
 What = Literal["total", "network"]
 _COLUMNS: dict[What, str] = {"total": "total_s", "network": "network_s"}
-_LEAST = 1e-6  # lower end of the first bin in seconds, which also counts latencies below the resolution of clocks
+_LEAST = 1e-6  # lower end of the lowest bin in seconds, which also counts latencies below the resolution of clocks
 _PER_DECADE = 10
 
 

@@ -67,7 +67,7 @@ def _problem(run: Run) -> dict[str, Any]:
 
 
 def _follows_the_division(data: Mapping[str, Any]) -> bool:
-    """Return True if the training samples depend on the partition, by holdouts or samples without a holder."""
+    """Return True if the set of training samples depends on the partition, for example because of holdouts."""
     partition = _section(data, "partition")
     return bool(
         data.get("holdout")

@@ -42,7 +42,13 @@ class Predictor:
 
     @cached_property
     def objective(self) -> Objective:
-        """Objective of the run, without samples."""
+        """Objective of the run, without samples.
+
+        Raises
+        ------
+        DataError
+            If the model does not have the dimension of the objective.
+        """
         names, prepared = self.preparation.class_names, self._prepared_width
         labels = np.empty(0, np.int64 if names else np.float64)
         none = Shard(np.empty((0, prepared)), labels, len(names), prepared, np.empty(0, np.int64))
@@ -62,7 +68,7 @@ class Predictor:
 
     @cached_property
     def classes(self) -> NDArray[Any] | None:
-        """Classes in the order of their probabilities, shape (classes,); ``None`` in regression.
+        """Classes in the order of the columns of :meth:`predict_proba`, shape (classes,). ``None`` in regression.
 
         Integers if all class names are integers, otherwise texts.
         """
@@ -78,7 +84,7 @@ class Predictor:
         return np.array(names)
 
     def prepared(self, data: Any) -> Matrix:
-        """Return prepared features of samples; parameters and errors as for :meth:`predict`."""
+        """Return the prepared features of samples, with the parameters and errors of :meth:`predict`."""
         features, is_image = features_in_memory(data, self.preparation.columns)
         if features.shape[1] != self.preparation.features:
             raise DataError(
@@ -90,7 +96,7 @@ class Predictor:
         return self.preparation.apply(features, self.settings.objective.dtype, peak)
 
     def decision_function(self, data: Any) -> Dense:
-        """Return the model's scores; parameters and errors as for :meth:`predict`.
+        """Return the model's scores, with the parameters and errors of :meth:`predict`.
 
         Returns
         -------
@@ -124,9 +130,15 @@ class Predictor:
         return predicted
 
     def predict_proba(self, data: Any) -> Dense:
-        """Return the probability of each class, shape (n, classes); parameters and errors as for :meth:`predict`.
+        """Return the probability of each class, shape (n, classes), with the parameters of :meth:`predict`.
 
-        Losses without a likelihood, such as the hinge, and models trained for the AUC have no probabilities.
+        Raises
+        ------
+        SettingsError
+            If there are no probabilities: in regression, for losses without a likelihood such as the hinge, and for
+            models trained to maximise the AUC.
+        DataError
+            If the samples do not fit the model.
         """
         if self.classes is None:
             raise SettingsError("regression has no classes and no probabilities; use predict")

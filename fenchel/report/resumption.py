@@ -112,7 +112,10 @@ def away_of(calls: pa.Table) -> Floats:
 
 
 def _awaited(calls: pa.Table, away: Floats) -> Iterator[tuple[str, NDArray[np.int64], int]]:
-    """Yield the requests that a round waited for: kind, rows of counted replies, and row of the last counted reply."""
+    """Yield the awaited requests of a round that include a reconnected client.
+
+    Each is given by its kind, the rows of its counted replies, and the row of the last of them.
+    """
     ended = column(calls, "queued_unix") + until_taken(calls)
     counted = np.asarray(calls["outcome"].to_pylist(), dtype=object) == "counted"
     for kind in ("ask", "inspect"):
@@ -149,14 +152,14 @@ def _exchanges(calls: pa.Table, kind: str) -> Iterator[NDArray[np.int64]]:
 
 
 def _shorter(calls: pa.Table, away: Floats, last: float) -> Floats:
-    """Return the seconds by which each reply to a request would have waited less for the last reply."""
+    """Return the seconds by which each reply would have waited less for the last one, had no client been away."""
     ended = column(calls, "queued_unix") + until_taken(calls)
     shorter: Floats = np.minimum(np.maximum(last - away, 0.0), ended.max() - ended)
     return shorter
 
 
 def _without(table: pa.Table, less: Mapping[str, Floats]) -> pa.Table:
-    """Return a table with amounts subtracted from some columns; columns that the table lacks are ignored."""
+    """Return a table with amounts subtracted from some columns. Columns that the table lacks are ignored."""
     for name, seconds in less.items():
         if name in table.column_names:
             values = column(table, name) - seconds

@@ -129,7 +129,10 @@ class Run:
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """Missing files, differences between environments, and warnings of the algorithm, as texts."""
+        """Missing files, differences between environments, and warnings of the algorithm, as texts.
+
+        Warnings of an algorithm from outside Fenchel are left out, because its code would have to be imported.
+        """
         found = (*self.missing, *self.environments.warnings)
         if outside_code(self.settings_values):
             return found

@@ -11,7 +11,7 @@ _WIDTH, _HEIGHT, _EDGE = 240.0, 90.0, 6.0
 
 
 def sparkline(title: str, x: NDArray[np.float64], y: NDArray[np.float64], *, logarithmic: bool, last: str) -> str:
-    """Return a curve with its title and last value; empty with fewer than two finite points.
+    """Return an HTML figure of a curve with its title and last value; empty with fewer than two points.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ class Stages:
     answered
         Number of answered calls.
     seconds
-        Mean seconds by the columns of ``STAGES``; nan if the run's table lacks the column.
+        Mean seconds of each stage, by its column in ``STAGES``; nan if any of the calls lacks the value.
     whole
         Mean seconds from queueing until the end of the request.
     """
@@ -41,7 +41,7 @@ class Stages:
 
 
 def stages_of(calls: pa.Table) -> list[Stages]:
-    """Return the mean stages of each client and phase, sorted by both.
+    """Return the mean durations for each client and phase with an answered call, sorted by client and phase.
 
     Parameters
     ----------

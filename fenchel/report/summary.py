@@ -233,7 +233,7 @@ def headline(run: Run) -> dict[str, Any]:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Return the shortest unique name for each run: the name in its settings, its id without the date, or its id."""
+    """Return a name for each run: the first unique one of its name in the settings, its id without the date, its id."""
     given = [str(run.settings_values.get("name") or run.id) for run in runs]
     undated = [_DATE.sub("", run.id) for run in runs]
     return [

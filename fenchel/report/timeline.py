@@ -42,7 +42,7 @@ class Instruction:
     client
         Client id.
     queued
-        Time of queueing, in seconds since the first instruction of the run.
+        Time of queueing in seconds, with the origin of :class:`Stretch`.
     down, up
         Bytes of the frames of both messages; 0 for a reply that never came.
     away
@@ -88,8 +88,8 @@ class Step:
     instructions
         Instructions in the order of queueing.
     ended
-        Time at which the server continued, in seconds since the first instruction of the run. For a ``tell``, the time
-        at which all instructions were queued.
+        Time at which the server continued, in seconds, with the origin of :class:`Stretch`. For a ``tell``, the time at
+        which all instructions were queued.
     rest
         Seconds from the last reply until ``ended``.
     overdue
@@ -178,7 +178,13 @@ class Timeline:
 
     @classmethod
     def of(cls, run: Run) -> Timeline:
-        """Rebuild the timeline of a run from its tables."""
+        """Rebuild the timeline of a run from its tables.
+
+        Raises
+        ------
+        CheckpointError
+            If the run has no rounds or instructions, its tables come from an older version, or it ran in one process.
+        """
         calls, metrics = run.calls_table, run.metrics_table
         if not metrics.num_rows or not calls.num_rows:
             raise CheckpointError(f"{run.why_empty}, so there is nothing to project")

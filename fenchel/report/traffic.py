@@ -51,7 +51,7 @@ def carried_by(calls: pa.Table, key: str) -> list[TrafficRow]:
         return []
     names, group = columns.grouped(calls, key)
     numbers = np.bincount(group)
-    # The bytes of a call without a reply are nan here, and counted in the client's next call.
+    # Socket bytes of a call without a reply are nan, and are counted in the client's next call with one.
     sums = {
         layer: tuple(columns.sums_by(columns.column(calls, column), group, len(names)) for column in pair)
         for layer, pair in LAYERS.items()

@@ -1,4 +1,4 @@
-"""Results of a search, from Optuna's study: values of its objectives, table, JSON and plot."""
+"""Results of a hyperparameter search with Optuna: values of the objectives, table, JSON and plot."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ _WIDE = 20.0  # ratio of the largest to the smallest value above which an axis i
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Trials of a search.
+    """Trials of a hyperparameter search.
 
     Attributes
     ----------
     objectives
-        Name and direction of each objective.
+        Direction of each objective, ``minimize`` or ``maximize``, by name.
+    trials
+        All trials, in the order of their numbers.
     front
         Numbers of the best trials: one, or the Pareto front of several objectives.
     """
@@ -66,7 +68,7 @@ class SearchResult:
 
 
 def loss_column(known: Collection[str]) -> str:
-    """Return the name of the column for the objective ``objective``."""
+    """Return the first of :data:`LOSSES` that is known, or else the first of them."""
     return next((name for name in LOSSES if name in known), LOSSES[0])
 
 
@@ -76,7 +78,7 @@ def objective_value(run: Run, objective: str) -> float:
     Raises
     ------
     DivergedError
-        If the value, or the loss, is not finite.
+        If the last value of the figure or of the loss is not finite, or the run has neither.
     SettingsError
         If the run has a loss, but not this figure.
     """
@@ -156,7 +158,7 @@ def _text(value: Any) -> str:
 
 
 def draw(result: SearchResult, path: Path) -> Path:
-    """Draw the first objective against the second or, without one, the number of the trial; return ``path``."""
+    """Plot the first objective against the second or, without one, against the number of the trial; return ``path``."""
     names = list(result.objectives)
     completed = [trial for trial in result.trials if trial.state.name == "COMPLETE"]
     y = np.array([trial.values[0] for trial in completed])

@@ -34,8 +34,8 @@ class Waiting:
         Seconds until the client's replies were taken, summed over the requests of a round, or the mean of a group,
         shape (c, m). nan if the client was not asked, or did not answer.
     waited
-        Seconds from the client's replies to the end of the requests, shape (c, m), in which it waited for slower
-        clients. nan also if unknown.
+        Seconds from the client's replies to the end of the requests, aggregated like ``took``, shape (c, m). In this
+        time it waited for slower clients. nan also if unknown.
     missed
         Number of instructions without a reply that counted, shape (c, m), int64.
     """

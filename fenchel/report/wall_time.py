@@ -16,13 +16,14 @@ from fenchel.report.run import Run
 class WallTime:
     """Seconds of a run by the server's clock, from the start of joining until the model was saved.
 
-    For an unfinished run, until its last recorded round.
+    The time of an unfinished run ends with its last recorded round.
 
     Attributes
     ----------
     setup
-        Time before the first round, in which clients join and the algorithm is set up, and the time until clients
-        reconnected after each resumption. It begins with the first instruction if the start of a process is unknown.
+        Time before the first round, in which clients join and the algorithm is set up, and the time between each
+        resumption and the next round or reconnection of clients. It begins with the first instruction if the start of
+        the server process is unknown.
     rounds
         Time of all rounds.
     evaluation
@@ -30,7 +31,7 @@ class WallTime:
     rest
         Time between rounds and after the last one: tables, waits for checkpoints, the algorithm's final phase.
     paused
-        Time before each resumption since the last round that was kept, in which no server ran, or its work was lost.
+        Time between the last round that was kept and the next resumption. No server ran, or its work was lost.
     """
 
     setup: float

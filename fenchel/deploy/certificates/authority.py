@@ -52,8 +52,10 @@ def make_authority(folder: Path, name: str, *, days: int = AUTHORITY_DAYS, force
 
     Raises
     ------
+    SettingsError
+        If the name or validity is invalid, or there is an authority already and ``force`` is false.
     CredentialError
-        If there is an authority already, or the folder cannot be written.
+        If the folder cannot be written.
     """
     if not 1 <= len(name) <= 64 or not name.isprintable():
         raise SettingsError(f"{name!r} cannot be the name of an authority; use 1 to 64 printable characters")
@@ -89,7 +91,13 @@ class Authority:
 
     @classmethod
     def load(cls, folder: Path) -> Authority:
-        """Read the authority in a folder."""
+        """Read the authority in a folder.
+
+        Raises
+        ------
+        CredentialError
+            If a file cannot be used, the key is not that of the certificate, or the certificate is not valid now.
+        """
         certificate = certificates(read(folder / AUTHORITY), folder / AUTHORITY)[0]
         key = private_key(read(folder / AUTHORITY_KEY), folder / AUTHORITY_KEY)
         if not isinstance(key, ec.EllipticCurvePrivateKey) or public_key(key) != public_key(certificate):
@@ -103,7 +111,7 @@ class Authority:
     def sign(
         self, name: x509.Name, key: ec.EllipticCurvePublicKey, extensions: Sequence[x509.ExtensionType], days: int
     ) -> x509.Certificate:
-        """Sign a certificate for a public key, and add it to the list of issued ones.
+        """Sign a certificate for a public key, and add it to the list of issued certificates.
 
         Parameters
         ----------
@@ -114,7 +122,7 @@ class Authority:
         extensions
             Extensions of the certificate.
         days
-            Validity in days, at most that of the authority.
+            Validity in days, which ends at the latest with that of the authority.
         """
         issuer = self.certificate
         start = max(now() - CLOCK_SKEW, issuer.not_valid_before_utc)
@@ -141,7 +149,7 @@ def subject(name: str) -> x509.Name:
 def unsigned(
     owner: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, start: datetime, end: datetime
 ) -> x509.CertificateBuilder:
-    """Return an unsigned certificate with the parts that all certificates have."""
+    """Return the builder of an unsigned certificate with the parts that all certificates have."""
     return (
         x509.CertificateBuilder()
         .subject_name(owner)

@@ -1,4 +1,4 @@
-"""Identities of replicated containers, which differ only in their host names."""
+"""Assignment of client identities to replicated containers, which differ only in their host names."""
 
 from __future__ import annotations
 
@@ -13,20 +13,27 @@ from fenchel.common.tls.credentials import CLAIMS, KEY
 def claim(pool: Path, holder: str) -> str:
     """Claim a free identity in a shared folder, or return the one that the holder has claimed before.
 
-    A claim is the file ``claims/<client>`` in the pool with the name of its holder. The identities themselves are only
-    read.
+    A claim is the file ``claims/<client>`` in the pool, which contains the name of the holder. The folders of the
+    identities are not changed.
 
     Parameters
     ----------
     pool
         Folder with one folder for each client, as written by :func:`fenchel.deploy.certificates.making.make_all`.
     holder
-        Name of the replica, which is unique, and the same after a restart.
+        Unique name of the replica, which stays the same after a restart.
 
     Returns
     -------
     str
-        Client id. Its credentials are in ``pool / name``.
+        Client id, which is also the name of the folder in the pool with its credentials.
+
+    Raises
+    ------
+    SettingsError
+        If the pool has no unclaimed identity.
+    CredentialError
+        If a claim cannot be stored.
     """
     claims = pool / CLAIMS
     try:

@@ -19,7 +19,7 @@ from fenchel.deploy.certificates.pem import certificates, public_key
 
 
 def common_name(credentials: Credentials) -> str:
-    """Return the common name in a certificate, which is the client id if TLS is used."""
+    """Return the common name in the certificate of credentials, which is the client id in runs with TLS."""
     return subject_name(certificates(credentials.certificate, CERTIFICATE)[0])
 
 
@@ -29,10 +29,19 @@ def describe(folder: Path) -> dict[str, Any]:
     Returns
     -------
     dict[str, Any]
-        ``subject``; ``role``: ``authority``, or as in :func:`role_of`; ``serial``: serial number in hexadecimal digits;
-        ``hosts``: hosts of a server's certificate; ``starts`` and ``expires`` (ISO 8601); ``authority``: name of the
-        authority; ``authority_sha256``: fingerprint of its certificate, which must be equal on both sides of a
-        connection.
+        - ``subject``: common name
+        - ``role``: ``authority``, or as in :func:`role_of`
+        - ``serial``: serial number in hexadecimal digits
+        - ``hosts``: as in :func:`hosts_of`
+        - ``starts``, ``expires``: validity (ISO 8601)
+        - ``authority``: common name of the authority
+        - ``authority_sha256``: fingerprint of the authority's certificate, which must be equal on both sides of a
+          connection
+
+    Raises
+    ------
+    CredentialError
+        If a file cannot be read, or is not a certificate with a common name.
     """
     authority = certificates(read(folder / AUTHORITY), folder / AUTHORITY)[0]
     path = folder / CERTIFICATE
@@ -50,12 +59,12 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def key_fingerprint(key: ec.EllipticCurvePublicKey) -> str:
-    """Return the fingerprint of a key that two people can compare: the first half of its SHA-256."""
+    """Return a fingerprint of a key for comparison by people: the first half of its SHA-256, in hexadecimal digits."""
     return hashlib.sha256(public_key(key)).digest()[:16].hex(" ", 2)
 
 
 def subject_name(certificate: x509.Certificate) -> str:
-    """Return the common name in a certificate."""
+    """Return the common name in a certificate. Raise ``CredentialError`` if there is none."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if not names:
         raise CredentialError(
@@ -66,7 +75,7 @@ def subject_name(certificate: x509.Certificate) -> str:
 
 
 def role_of(certificate: x509.Certificate) -> str:
-    """Return the role of a certificate: ``server``, ``client``, ``monitor`` or ``any``."""
+    """Return the role of a certificate: ``server``, ``client``, ``monitor``, or ``any`` without extended key usage."""
     try:
         usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:

@@ -1,4 +1,4 @@
-"""Files with access for their owner only."""
+"""Files that only their owner can read."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ from fenchel.common.storage.store import replacing, settle
 
 
 def read(path: Path) -> bytes:
-    """Return the content of a file."""
+    """Return the content of a file. Raise ``CredentialError`` if it cannot be read."""
     with explained(path, "cannot be read"):
         return path.read_bytes()
 
 
 def write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
-    """Write files that only their owner can read, and raise an error if one exists.
+    """Write files, by name, that only their owner can read.
 
-    With ``force`` each file is replaced atomically, as a process may be using it. Files are synced to disk before the
-    return, so that a power failure does not bring back an old file, such as an old revocation list.
+    With ``force`` existing files are replaced, each of them atomically, because a process may be using it. They are
+    synced to disk, so that a power failure does not bring back an old file, such as an old revocation list.
+
+    Raises
+    ------
+    SettingsError
+        If a file exists and ``force`` is false.
+    CredentialError
+        If the folder cannot be written.
     """
     with explained(folder, "cannot be written"):
         # Parent folders keep their permissions: they contain no secrets, and other users may own folders in them.

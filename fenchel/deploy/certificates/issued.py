@@ -27,7 +27,13 @@ class Issued:
 
 
 def issued(authority_folder: Path) -> list[Issued]:
-    """Return the certificates that an authority has issued, in order."""
+    """Return the certificates that an authority has issued, in order.
+
+    Raises
+    ------
+    CredentialError
+        If the list cannot be read, or is damaged.
+    """
     path = authority_folder / ISSUED
     if not path.exists():
         return []
@@ -63,5 +69,5 @@ def note(authority_folder: Path, certificate: x509.Certificate) -> None:
 
 
 def _whole_lines(text: bytes) -> bytes:
-    """Remove an incomplete last line, which a crash left before the certificate was made."""
+    """Remove an incomplete last line, which a crash left before the certificate was written."""
     return text[: text.rfind(b"\n") + 1]

@@ -1,7 +1,7 @@
 """Files of a Paillier key pair, and the check that a server has no private key.
 
 ``clients.secret`` has the secrets that all clients share, and each client gets a copy. ``server.public`` has the public
-key for the server. A server refuses to start if it can read the former.
+key for the server. A server refuses to start if it is given a private key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PUBLIC_KEY_VARIABLE = "FENCHEL_PUBLIC_KEY"
 MOUNTED_SECRETS = Path("/run/secrets")
 """Folder of mounted secrets in containers."""
 
-_LONGEST = 1 << 20  # largest part of a file that is inspected, in bytes; every key is smaller
+_LONGEST = 1 << 20  # largest part of a file that is inspected, in characters; every key is shorter
 
 
 def make_keys(
@@ -38,11 +38,18 @@ def make_keys(
     folder
         Folder of the files, which is created with access for its owner only.
     bits
-        Length of the key.
+        Length of the key in bits.
     implementation
         Implementation of key generation.
     force
         Whether to replace existing keys. Values encrypted with them can no longer be decrypted.
+
+    Raises
+    ------
+    SettingsError
+        If a file exists and ``force`` is false.
+    CredentialError
+        If a file cannot be written.
     """
     # Late import, because server processes must not load the code that decrypts.
     from fenchel.keys.shared import Secrets
@@ -71,7 +78,13 @@ def make_keys(
 
 
 async def make_keys_apart(folder: Path, bits: int, implementation: Implementation) -> PublicKey:
-    """Create a key pair in another process, so that this one, which becomes a server, never has the private key."""
+    """Create a key pair in another process, because this process becomes a server and must not have the private key.
+
+    Raises
+    ------
+    SettingsError
+        If the other process fails, with its message.
+    """
     words = ("keys", str(folder), "--bits", str(bits), "--implementation", implementation)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "fenchel", *words),
@@ -86,7 +99,7 @@ async def make_keys_apart(folder: Path, bits: int, implementation: Implementatio
 
 
 def read_public(path: Path) -> PublicKey:
-    """Read a public key."""
+    """Read a public key. Raise ``CredentialError`` if the file cannot be read."""
     try:
         text = path.read_text(errors="replace")
     except OSError as error:
@@ -99,12 +112,12 @@ def read_public(path: Path) -> PublicKey:
 def refuse_private_keys(
     certificates: Path | None, environment: Mapping[str, str], mounted: Path = MOUNTED_SECRETS
 ) -> None:
-    """Raise an error if a server can read private keys.
+    """Raise ``CredentialError`` if a server was given a private key: in its environment, or in files that it can read.
 
     Parameters
     ----------
     certificates
-        Folder of the server's certificate.
+        Folder of the server's certificate. ``None`` without TLS.
     environment
         Environment variables.
     mounted
@@ -121,7 +134,7 @@ def refuse_private_keys(
 
 
 def _offered(certificates: Path | None, environment: Mapping[str, str], mounted: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and content of everything that a server receives besides its settings."""
+    """Yield the source and the content of environment variables, key files, and files in the two folders."""
     for name, value in environment.items():
         yield f"the variable {name} of the environment", value
     files = [Path(environment[name]) for name in (SECRETS_VARIABLE, PUBLIC_KEY_VARIABLE) if environment.get(name)]

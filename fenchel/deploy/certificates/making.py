@@ -40,11 +40,19 @@ def make_server(
     folder
         Folder for ``authority.pem``, ``certificate.pem`` and ``key.pem``.
     hosts
-        Host names and IP addresses that clients dial, without a port. ``localhost`` is always added.
+        Host names and IP addresses that clients dial, without a port. ``localhost`` and the loopback addresses are
+        always added.
     days
         Validity in days, at most that of the authority.
     force
         Whether to replace existing files.
+
+    Raises
+    ------
+    SettingsError
+        If a host or the validity is invalid, or a file exists and ``force`` is false.
+    CredentialError
+        If the authority cannot be used, or the folder cannot be written.
     """
     names = list(dict.fromkeys(_general_name(host) for host in (*hosts, *_ALWAYS)))
     _make_leaf(
@@ -72,6 +80,13 @@ def make_client(authority_folder: Path, folder: Path, name: str, *, days: int = 
         Validity in days, at most that of the authority.
     force
         Whether to replace existing files.
+
+    Raises
+    ------
+    SettingsError
+        If the name or validity is invalid, or a file exists and ``force`` is false.
+    CredentialError
+        If the authority cannot be used, or the folder cannot be written.
     """
     _make_participant(authority_folder, folder, name, CLIENT_SCHEME, days, force)
 
@@ -79,7 +94,7 @@ def make_client(authority_folder: Path, folder: Path, name: str, *, days: int = 
 def sign_client(
     authority: Authority, name: str, key: ec.EllipticCurvePublicKey, *, days: int = LEAF_DAYS
 ) -> x509.Certificate:
-    """Sign a certificate for a key that a client has made itself. Raises the errors of :func:`make_client`."""
+    """Return a certificate for a key made by the client. Raise ``SettingsError`` if the name or validity is invalid."""
     check_client_name(name)
     return authority.sign(subject(name), key, _of_participant(name, CLIENT_SCHEME), days)
 
@@ -89,7 +104,7 @@ def make_monitor(
 ) -> None:
     """Create the certificate and key of a monitor, which may check a server's health but not take part in runs.
 
-    Parameters and errors as for :func:`make_client`; the name is for the server's log.
+    Parameters and errors are those of :func:`make_client`. The name appears in the server's log.
     """
     _make_participant(authority_folder, folder, name, MONITOR_SCHEME, days, force)
 
@@ -100,13 +115,20 @@ def make_all(folder: Path, hosts: Sequence[str], clients: Sequence[str], *, forc
     Parameters
     ----------
     folder
-        Folder of all, with the subfolders ``authority``, ``server``, and one for each client.
+        Parent of the folders ``authority``, ``server``, and one for each client.
     hosts
         Host names and IP addresses that clients dial.
     clients
         Client ids.
     force
         Whether to replace existing files.
+
+    Raises
+    ------
+    SettingsError
+        If a client id is invalid, reserved or duplicate, a host is invalid, or a file exists and ``force`` is false.
+    CredentialError
+        If a folder cannot be written.
     """
     if len(set(clients)) < len(clients):
         raise SettingsError("some clients' names are given twice; give each client its own")
@@ -126,7 +148,7 @@ def make_all(folder: Path, hosts: Sequence[str], clients: Sequence[str], *, forc
 def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> None:
     """Replace the certificate and key in a folder by new ones, for the same name or hosts.
 
-    Processes that use the folder load them by themselves. The old certificate is valid until it expires, unless it is
+    Running processes that use the folder reload them. The old certificate is valid until it expires, unless it is
     revoked (:func:`fenchel.deploy.certificates.revocation.revoke`).
 
     Parameters
@@ -138,6 +160,11 @@ def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> Non
         needed.
     days
         Validity of the new certificate in days, at most that of the authority.
+
+    Raises
+    ------
+    CredentialError
+        If the authority or the old certificate cannot be used, or the folder cannot be written.
     """
     path = folder / CERTIFICATE
     old = certificates(read(path), path)[0]

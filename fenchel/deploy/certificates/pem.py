@@ -14,7 +14,7 @@ from fenchel.common.errors import CredentialError
 
 
 def certificates(pem: bytes, where: Path | str) -> list[x509.Certificate]:
-    """Return the certificates in a file's bytes, at least one."""
+    """Return the certificates in a PEM file's bytes, at least one. Raise ``CredentialError`` if one is invalid."""
     try:
         found = x509.load_pem_x509_certificates(pem)
         for certificate in found:  # access every lazily parsed part, so that a malformed certificate fails here
@@ -34,7 +34,7 @@ def certificates(pem: bytes, where: Path | str) -> list[x509.Certificate]:
 
 
 def private_key(pem: bytes, where: Path | str) -> PrivateKeyTypes:
-    """Return the private key in a file's bytes."""
+    """Return the private key in a PEM file's bytes. Raise ``CredentialError`` if it is invalid or encrypted."""
     try:
         return serialization.load_pem_private_key(pem, password=None)
     except TypeError:

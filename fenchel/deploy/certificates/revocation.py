@@ -24,7 +24,7 @@ def revoke(authority_folder: Path, *, names: Sequence[str] = (), serials: Sequen
     authority_folder
         Folder of the authority.
     names
-        Clients whose certificates, all issued so far, are revoked.
+        Common names. All certificates issued so far for these names are revoked.
     serials
         Serial numbers of further certificates.
 
@@ -32,6 +32,13 @@ def revoke(authority_folder: Path, *, names: Sequence[str] = (), serials: Sequen
     -------
     list[int]
         Serial numbers of the newly revoked certificates.
+
+    Raises
+    ------
+    SettingsError
+        If no certificate was issued for a name.
+    CredentialError
+        If a file of the authority cannot be used.
     """
     authority = Authority.load(authority_folder)
     issuer = authority.certificate.subject

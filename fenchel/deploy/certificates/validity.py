@@ -9,7 +9,7 @@ from cryptography import x509
 from fenchel.common.errors import CredentialError, SettingsError
 
 CLOCK_SKEW = timedelta(hours=1)
-"""Time by which validity begins in the past, for machines whose clocks are behind."""
+"""Time by which the validity of a new certificate begins in the past, for machines whose clocks are behind."""
 
 
 def now() -> datetime:
@@ -18,7 +18,7 @@ def now() -> datetime:
 
 
 def lifetime(days: int) -> timedelta:
-    """Return the validity of a certificate as a duration."""
+    """Return a validity in days as a duration. Raise ``SettingsError`` unless it is 1 to 36500 days."""
     if not 1 <= days <= 36500:
         raise SettingsError(f"a certificate cannot be valid for {days} days; give 1 to 36500")
     return timedelta(days=days)

@@ -72,8 +72,17 @@ class Dashboard(Observer):
 
     Parameters
     ----------
+    folder
+        Run folder.
+    rounds
+        Number of planned rounds.
     address
         Address of the page. ``None`` for :data:`DEFAULT`, or a free port if that address is in use.
+
+    Raises
+    ------
+    UnreachableError
+        If the server cannot listen on the address.
     """
 
     def __init__(self, folder: RunFolder, rounds: int, address: Address | None = None) -> None:
@@ -110,7 +119,7 @@ class Dashboard(Observer):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop the web server, once open pages have shown the end of the run."""
+        """Stop the web server after an open page has fetched the end of the run, or after a few seconds."""
         self._over = True
         self._page.forget()
         if time.monotonic() - self._watched < _LINGER:
@@ -204,7 +213,7 @@ class Dashboard(Observer):
         )
 
     def _ask(self) -> tuple[float, list[ClientStatus], int | None]:
-        """Return the current time, the status of all clients and their expected number, read on the event loop."""
+        """Return the time in seconds since 1970, the status of all clients, and the expected number of clients."""
         run, loop = self._run, self._loop
         if run is None or loop is None:
             return time.time(), [], None
@@ -240,7 +249,7 @@ class _Renderer:
             self._end()
 
     def ask(self, what: str) -> dict[str, str]:
-        """Return the current ``page`` of the run, or the static ``files`` of the page."""
+        """Return the current ``page`` of the run, or its static ``files``. Raise ``NotReadyError`` on failure."""
         with self._lock:
             process = self._started()
             assert process.stdin is not None
@@ -285,10 +294,12 @@ class _Renderer:
 
 
 class _Remembered:
-    """Cached answer for all readers, which remains in use if a new answer cannot be computed.
+    """Cached answer for all requests, which remains in use if a new answer cannot be computed.
 
     Parameters
     ----------
+    make
+        Function that computes an answer, or raises :class:`NotReadyError`.
     lasts
         Shortest lifetime of the answer in seconds.
     share
@@ -304,7 +315,7 @@ class _Remembered:
         self._until = -math.inf
 
     def get(self) -> Any:
-        """Return the cached answer, or compute a new one."""
+        """Return the cached answer, or compute a new one. Raise ``NotReadyError`` if neither is possible."""
         with self._lock:
             started = time.monotonic()
             if started < self._until:

@@ -37,7 +37,7 @@ def _percent(figure: float, digits: int = 1) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """Column of the live table; a ``rare`` column is omitted if it is empty in all rounds."""
+    """Column of the progress display. A ``rare`` column is omitted from the live table if all its cells are empty."""
 
     title: str
     text: Callable[[Row], str]
@@ -99,6 +99,10 @@ class Display(Observer):
     ----------
     console
         Console of the output: a live table on a terminal, otherwise a line for each round.
+    title
+        Name of the run.
+    rounds
+        Number of planned rounds.
     """
 
     def __init__(self, console: Console, title: str, rounds: int) -> None:
@@ -139,7 +143,7 @@ class Display(Observer):
         self.say(f"{present} of {expected or '?'} clients ready")
 
     def waiting(self, reason: str) -> None:
-        """Show in the live table why the run waits beyond a deadline; without a table the log contains the reason."""
+        """Show in the live table the reason why the run waits. Without a table, only the log contains the reason."""
         self._status = reason
         if self._live is not None:
             self._live.update(self._table())

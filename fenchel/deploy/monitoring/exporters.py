@@ -50,7 +50,13 @@ class Exporters:
     def parse(
         cls, dashboard: bool, dashboard_at: str | None, metrics: str | None, track: Sequence[str] | None = None
     ) -> Exporters:
-        """Parse the options of the command line; ``--dashboard-at`` implies ``--dashboard``."""
+        """Parse the options of the command line, where ``--dashboard-at`` implies ``--dashboard``.
+
+        Raises
+        ------
+        SettingsError
+            If a tracker is unknown, or an address is invalid.
+        """
         from fenchel.trackers import TRACKERS
 
         for name in track or ():
@@ -77,7 +83,12 @@ def watching(
     Parameters
     ----------
     say, warn
-        Callbacks for the addresses of the exporters, and for warnings on who can read them.
+        Callbacks for the addresses of the exporters, and for warnings that other machines can read them.
+
+    Yields
+    ------
+    Observers
+        Observers for the run.
     """
     shown: list[Exporter] = []
     observers: list[Observer] = []
@@ -148,7 +159,7 @@ def watching_clients(
 def _scraped(
     at: Address, text: Callable[[], bytes], say: Callable[[str], None], warn: Callable[[str], None]
 ) -> Iterator[str]:
-    """Serve metrics for the duration of a ``with`` block; yield the URL."""
+    """Serve metrics for the duration of a ``with`` block, and yield their URL."""
     from fenchel.common.telemetry.exposition import KIND
 
     with WebServer(at, {"/metrics": lambda: HttpResponse(KIND, text())}) as server:

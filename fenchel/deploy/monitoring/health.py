@@ -27,6 +27,8 @@ def unwell(server: str, credentials: Credentials | None) -> str:
 
     Parameters
     ----------
+    server
+        Address of the server, as ``host:port``.
     credentials
         Credentials of a client or monitor; ``None`` for a connection without TLS.
     """
@@ -50,7 +52,7 @@ def unwell(server: str, credentials: Credentials | None) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    """Check a server, print a problem, and return the exit code."""
+    """Check a server, print the problem if there is one, and return the exit code: 0 if it is serving, otherwise 1."""
     parser = argparse.ArgumentParser(
         "python -m fenchel.deploy.monitoring.health", description="Ask a server whether it serves."
     )

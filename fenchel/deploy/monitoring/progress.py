@@ -28,7 +28,7 @@ def progress_shown(observer: Observer | None, title: str, rounds: int) -> Iterat
     Yields
     ------
     Observer or None
-        Observer for the run.
+        Observer for the run, which includes ``observer`` and the display.
     """
     given = () if observer is None else (observer,)
     console = Console(stderr=True)

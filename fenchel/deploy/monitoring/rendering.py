@@ -51,7 +51,7 @@ def page(folder: Path) -> dict[str, str]:
 
 
 def files() -> dict[str, str]:
-    """Return the static files of all runs' pages, style and scripts, by their names on the web server."""
+    """Return the static files of the page (style sheets and scripts) by their names on the web server."""
     fixed = fixed_parts()
     own = {
         name: resources.files("fenchel.deploy.monitoring").joinpath(name).read_text(encoding="utf-8")

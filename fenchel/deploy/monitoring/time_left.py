@@ -28,12 +28,12 @@ class TimeLeft:
         """Estimated remaining seconds; ``None`` without enough rounds, and after the last round."""
 
     def round_ended(self, row: Row) -> None:
-        """Update the estimate by a completed round."""
+        """Update the estimate with a completed round."""
         evaluation = row.get("evaluation_s", math.nan)
         self._last.append((row["seconds"], 0.0 if math.isnan(evaluation) else evaluation))
         remaining = self._rounds - int(row["round"])
         self.seconds = None
         if remaining > 0 and len(self._last) >= _FEWEST:
             seconds, evaluations = zip(*self._last, strict=True)
-            # For evaluations the mean: their median is 0 or too long in runs that evaluate only after some rounds.
+            # The median of evaluations would be 0 or too long in runs that evaluate only after some rounds.
             self.seconds = remaining * (statistics.median(seconds) + statistics.fmean(evaluations))

@@ -1,7 +1,7 @@
 """Small read-only web server for the dashboard and for Prometheus.
 
-The server has neither encryption nor authentication: every client that reaches it can read its pages, but change
-nothing. It is meant for one machine, or for a network whose users may all read the pages.
+The server has neither encryption nor authentication: every client that reaches it can read its pages. It is meant for
+one machine, or for a network whose users may all read the pages.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _HEADERS = {
 
 
 READERS = 16
-"""Largest number of concurrent requests, beyond which the server rejects requests."""
+"""Largest number of concurrent connections. The server closes further ones without a response."""
 
 
 class NotReadyError(Exception):
-    """Error of a request that cannot be answered yet, with the reason as text."""
+    """Error of a route that cannot answer yet. Its text is the body of the response, with status 503."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,15 @@ class HttpResponse:
 
 
 Route = Callable[[], HttpResponse]
-"""Handler of the requests for one path, called in a separate thread; it may raise :class:`NotReadyError`."""
+"""Handler of the requests for one path, called in a separate thread. It may raise :class:`NotReadyError`."""
 
 
 class WebServer(ThreadingHTTPServer):
     """Web server for GET and HEAD requests, which runs in threads of this process.
 
-    The host in a request must be an IP address, a name without a dot, or the name on which the server listens. This
-    check prevents DNS rebinding: a page on the internet could otherwise map its own name to an address of this
-    machine, and have a browser read this server.
+    The host in a request must be an IP address, a name without a dot, the name on which the server listens, or the full
+    name of this machine. This check prevents DNS rebinding: a page on the internet could otherwise map its own name to
+    an address of this machine, and have a browser read this server.
 
     Parameters
     ----------
@@ -82,6 +82,11 @@ class WebServer(ThreadingHTTPServer):
         Address on which to listen.
     routes
         Handler of each path.
+
+    Raises
+    ------
+    UnreachableError
+        If the server cannot listen on the address.
     """
 
     daemon_threads = True
@@ -137,7 +142,7 @@ class WebServer(ThreadingHTTPServer):
         return True
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a request in a thread, or reject it if too many requests are open."""
+        """Answer a request in a thread, or close its connection if too many are open."""
         if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -193,7 +198,7 @@ class _HttpHandler(BaseHTTPRequestHandler):
     default_request_version = "HTTP/1.0"
 
     def setup(self) -> None:
-        """Limit the time of the whole request; the timeout of ``http.server`` covers only single reads."""
+        """Limit the time of the whole request, because the timeout of ``http.server`` covers only single reads."""
         super().setup()
         self.rfile.close()
         self.rfile = io.BufferedReader(_Asked(self.connection))

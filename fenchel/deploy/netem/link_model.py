@@ -11,10 +11,10 @@ import numpy as np
 from fenchel.common.settings.link import Link
 
 LONGEST_JITTER = 10.0
-"""Largest random delay in units of its mean; e^-10, one draw in 22,000, would exceed it."""
+"""Largest random delay in units of its mean. Without this limit, one draw in 22,000 would exceed it (e^-10)."""
 
 QUEUE_SECONDS = 0.1
-"""Capacity of the queue, in seconds of the bandwidth, similar to the buffer of a home router."""
+"""Capacity of the queue, in seconds of transmission at the link's bandwidth, similar to that of a home router."""
 
 _LARGEST_CHUNK, _SMALLEST_CHUNK = 1 << 18, 1 << 10
 _CHUNK_SECONDS = 0.004  # transmission time of a chunk in seconds; short, because the model delivers a chunk as a whole
@@ -48,13 +48,13 @@ class LinkModel:
     def arrival(self, now: float, size: int) -> float:
         """Send bytes, and return the arrival time of the last of them.
 
-        They leave after all earlier bytes, at the rate of the link, and arrive after the delay and the jitter. The
-        bytes of a connection stay in order, so the caller takes the latest arrival time so far.
+        The bytes leave after all earlier bytes, at the rate of the link, and arrive after the delay and the jitter. The
+        caller must keep the bytes of a connection in order, by taking the latest arrival time so far.
 
         Parameters
         ----------
         now
-            Present time, which does not decrease from call to call.
+            Current time in seconds, which does not decrease from call to call.
         size
             Number of bytes.
         """
@@ -72,7 +72,7 @@ class LinkModel:
 
     @property
     def chunk(self) -> int:
-        """Largest number of bytes sent at once, so that the first do not wait long for the last."""
+        """Largest number of bytes sent at once. It is small, because the first bytes arrive only with the last."""
         if self.rate is None:
             return _LARGEST_CHUNK
         return max(_SMALLEST_CHUNK, min(int(self.rate * _CHUNK_SECONDS), _LARGEST_CHUNK))
@@ -87,7 +87,7 @@ class LinkModel:
 
 
 def ways(link: Link, up_draws: np.random.Generator, down_draws: np.random.Generator) -> tuple[LinkModel, LinkModel]:
-    """Return the models of uplink and downlink, each with half the round-trip time and its own bandwidth."""
+    """Return the models of uplink and downlink, each with its bandwidth and half of the round-trip time and jitter."""
     delay, jitter = link.rtt / 2, link.jitter / 2
     return LinkModel(delay, jitter, link.upload, up_draws), LinkModel(delay, jitter, link.download, down_draws)
 
@@ -96,7 +96,7 @@ def cut_times(link: Link, draws: np.random.Generator) -> Iterator[float]:
     """Yield the times at which a link is cut, in seconds from its first connection.
 
     These are the times of ``cut_at``, and random times with exponential intervals of mean ``cut_every`` while the link
-    is up. Times at which the link is down already are omitted.
+    is up. Times at which the link is already down are omitted.
     """
     up_since = 0.0
     while True:

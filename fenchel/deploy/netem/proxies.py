@@ -32,7 +32,7 @@ class NetworkProxies:
     Attributes
     ----------
     ports
-        Ports that clients dial in place of the server's, by client id.
+        Ports that clients dial in place of the server's port, by client id.
     process
         Process of the proxies.
     log
@@ -44,7 +44,7 @@ class NetworkProxies:
     log: Path
 
     async def watch(self) -> None:
-        """Wait until the process ends, and raise an error, as it should outlive the run."""
+        """Wait until the process ends, and raise ``RunStoppedError``, because the process should outlive the run."""
         await self.process.wait()
         raise _ended(self.process, self.log)
 
@@ -69,6 +69,11 @@ async def relaying(
         Log file of the process.
     passed
         JSON file with each client's link and its traffic, written at the end.
+
+    Raises
+    ------
+    RunStoppedError
+        If the process ends before the proxies accept connections.
     """
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
@@ -131,7 +136,7 @@ def how_it_ended(code: int | None, log: Path) -> str:
 
 
 async def _serve(order: Mapping[str, Any]) -> None:
-    """Relay as ordered, until standard input ends."""
+    """Run the proxies until standard input ends, and print their ports at the start and their traffic at the end."""
     server, seed = Address.parse(order["server"], "server"), int(order["seed"])
     relays = {
         name: NetworkProxy((server.host, server.port), Link.model_validate(link), seed, name, say=_say)

@@ -31,7 +31,7 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset, and discard u
 if sys.platform == "linux":
 
     class _FineSelector(selectors.EpollSelector):
-        """Selector with timeouts in microseconds, as those of epoll are in milliseconds."""
+        """Selector with a resolution of microseconds, because timeouts of epoll are in milliseconds."""
 
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
             if timeout is not None and timeout > 0:
@@ -41,7 +41,7 @@ if sys.platform == "linux":
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop with timers exact enough for delays within a data centre."""
+    """Return an event loop whose timers are exact enough, on Linux, for delays within a data centre."""
     if sys.platform == "linux":
         return asyncio.SelectorEventLoop(_FineSelector())
     return asyncio.new_event_loop()
@@ -81,7 +81,7 @@ class LinkTraffic:
 
 @dataclass
 class _Lane:
-    """One direction of a link, whose connections share the bandwidth in the order of their requests."""
+    """One direction of a link. Its connections share the bandwidth in the order of their calls of :meth:`send`."""
 
     way: LinkModel
     count: Callable[[int], None]
@@ -100,7 +100,7 @@ class _Lane:
 
 @dataclass
 class _Passage:
-    """One direction of one connection, which receives bytes, and forwards them at their arrival times."""
+    """One direction of one connection, with bytes that are received, delayed, and forwarded at their arrival times."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -263,14 +263,24 @@ class Line:
 
 @dataclass
 class NetworkProxy:
-    """Listener for clients in place of the server.
+    """Listener that clients dial in place of the server.
 
     Attributes
     ----------
+    server
+        Host and port of the server.
+    link
+        Settings of the links.
+    seed
+        Seed of the run.
     name
         Client id, or another unique name, for the random numbers of the link.
     each
-        Whether each host that connects has its own link; otherwise all share one.
+        True if each host that connects has its own link. Otherwise all connections share one link.
+    say
+        Callback for messages about the links.
+    lines
+        Links in operation, by host or ``name``.
     """
 
     server: tuple[str, int]
@@ -288,7 +298,13 @@ class NetworkProxy:
         return sum((line.traffic for line in self.lines.values()), LinkTraffic())
 
     async def listen(self, host: str, port: int) -> int:
-        """Start to accept connections, and return the port, which is a free one if ``port`` is 0."""
+        """Start to accept connections, and return the port, which is a free one if ``port`` is 0.
+
+        Raises
+        ------
+        UnreachableError
+            If the proxy cannot listen on this host and port.
+        """
         try:
             self._listening = await asyncio.start_server(self._accept, host, port)
         except OSError as error:

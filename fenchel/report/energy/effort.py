@@ -76,7 +76,7 @@ class Expense:
     computing, sending, receiving
         Energy of all clients together in joules.
     seconds
-        Sum of the durations of all phases, each as long as that of its slowest client.
+        Sum over all rounds and phases of the seconds of the slowest client.
     clients
         Energy of each client in joules.
     """
@@ -103,7 +103,14 @@ def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> E
     rounds
         Number of rounds; ``None`` for all rounds and the algorithm's final phase.
     macs
-        Operations of the forward pass of one sample; ``None`` for those of the model in the settings.
+        Multiply-accumulate operations of the forward pass of one sample. By default computed from the settings.
+
+    Raises
+    ------
+    SettingsError
+        If the operations of the algorithm or of the model are unknown.
+    CheckpointError
+        If the run has no instructions.
     """
     settings = run.settings
     algorithm = settings.algorithm
@@ -194,7 +201,8 @@ def expense(effort: Effort, devices: Devices, channel: Channel) -> Expense:
 def rounds_to(run: Run, figure: str, target: float) -> int | None:
     """Return the first round after which a figure reaches the target, or ``None`` if it never does.
 
-    Accuracies reach a target from below, other figures from above.
+    Fractions such as accuracies reach a target from below, other figures from above. Raise ``SettingsError`` if the run
+    has no such figure.
     """
     if figure not in summary.drawn_figures(run):
         known = ", ".join(summary.drawn_figures(run)) or "none"

@@ -18,7 +18,12 @@ def between(table: Mapping[int, float], steps: float) -> float:
     table
         Quantity by number of local steps, such as the rounds S(tau) to a target accuracy.
     steps
-        Number tau of local steps, within the range of the table.
+        Number tau of local steps.
+
+    Raises
+    ------
+    SettingsError
+        If ``steps`` is outside the range of the table.
     """
     known = sorted(table)
     if not known or not known[0] <= steps <= known[-1]:

@@ -42,9 +42,18 @@ class Measured:
 
         Parameters
         ----------
+        run
+            The run.
         target, figure
-            Target and the figure that reaches it (:func:`fenchel.report.energy.effort.rounds_to`). The default figure
-            is the accuracy of the worst client, if it is known, otherwise that on the test set.
+            Value to reach, and the figure that must reach it (:func:`fenchel.report.energy.effort.rounds_to`). The
+            default figure is the accuracy of the worst client if it is known, otherwise the accuracy on the test set.
+        macs
+            As for :func:`fenchel.report.energy.effort.effort_of`.
+
+        Raises
+        ------
+        SettingsError
+            If the run has no such figure, or the operations of its clients are unknown.
         """
         rounds = None
         if target is not None:
@@ -62,12 +71,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class Fit:
-    """Fit ``S(tau) = a + b / tau`` of the rounds, and its best tau.
+    """Least-squares fit ``S(tau) = a + b / tau`` of the rounds to a target with tau local steps.
 
     Attributes
     ----------
+    a, b
+        Coefficients.
     off
         Largest absolute difference between the fitted and the measured numbers of rounds.
+    best
+        Number tau of local steps with the least energy according to the fit, not rounded.
     """
 
     a: float
@@ -87,7 +100,8 @@ class LeastEnergy:
     rounds, energy_of_round
         Mean number of rounds, and mean energy of a round in joules, over runs, by number of local steps.
     fit
-        Fit of the rounds; ``None`` with fewer than three numbers, or if rounds do not decrease with tau.
+        Fit of the rounds. ``None`` with fewer than three numbers of local steps, if computing costs no energy, or if a
+        coefficient is not positive.
     """
 
     best: int
@@ -97,7 +111,10 @@ class LeastEnergy:
 
 
 def choice(measured: Sequence[Measured], devices: Devices, channel: Channel) -> LeastEnergy | None:
-    """Return the best number of local steps of runs that reached the target; ``None``: fewer than two numbers."""
+    """Return the number of local steps with the least energy, compared over runs that reached the target.
+
+    Return ``None`` if these runs have fewer than two different numbers of local steps.
+    """
     priced: dict[int, list[tuple[Effort, Expense]]] = {}
     for each in measured:
         if each.effort is not None and each.local_steps is not None:
@@ -132,12 +149,24 @@ def _fit(groups: dict[int, list[tuple[Effort, Expense]]], rounds: dict[int, floa
 def over_channels(
     measured: Sequence[Measured], devices: Devices, channel: Channel, snrs: Sequence[float], bandwidths: Sequence[float]
 ) -> tuple[str, NDArray[np.float64]]:
-    """Return the best number of local steps, or the energy of a single run, for each channel.
+    """Return the number of local steps with the least energy, or the energy of a single run, for each channel.
+
+    Parameters
+    ----------
+    snrs
+        Signal-to-noise ratios in decibels, which replace that of ``channel``.
+    bandwidths
+        Bandwidths in hertz, which replace that of ``channel``.
 
     Returns
     -------
     tuple[str, NDArray[np.float64]]
         Title of the quantity, and its values, shape (bandwidths, snrs).
+
+    Raises
+    ------
+    SettingsError
+        If too few runs reached the target.
     """
     values = np.zeros((len(bandwidths), len(snrs)))
     alone = len(measured) == 1

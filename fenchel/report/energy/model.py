@@ -52,7 +52,18 @@ class Devices:
 
     @classmethod
     def of_constants(cls, values: Mapping[str, Any]) -> Devices:
-        """Make devices from the constants of :class:`Device`; ``clients`` has constants that differ, by client id."""
+        """Make the devices of a run from constants.
+
+        Parameters
+        ----------
+        values
+            Constants of the common :class:`Device`. The key ``clients`` maps client ids to constants that differ.
+
+        Raises
+        ------
+        SettingsError
+            If a constant is invalid, or ``clients`` is not such a mapping.
+        """
         common = {key: value for key, value in values.items() if key != "clients"}
         own = values.get("clients") or {}
         if not isinstance(own, Mapping) or not all(isinstance(each, Mapping) for each in own.values()):
@@ -69,7 +80,7 @@ class Devices:
 
     @property
     def receive(self) -> bool:
-        """True if receiving costs energy."""
+        """True if any device consumes power while receiving."""
         return any(each.receive_power for each in (self.common, *self.clients.values()))
 
 
@@ -82,7 +93,7 @@ def _device(values: Mapping[str, Any], source: str) -> Device:
 
 @dataclass(frozen=True)
 class Channel:
-    """Channel between a client and the server. Each client has such a channel for itself.
+    """Channel between one client and the server. Clients do not share a channel.
 
     Attributes
     ----------
@@ -91,7 +102,12 @@ class Channel:
     bandwidth
         Bandwidth B in hertz, which does not affect the signal-to-noise ratio.
     downlink_rate
-        Rate from the server to the client in bits per second; ``None``: receiving costs neither time nor energy.
+        Rate from the server to the client in bits per second. ``None`` if receiving costs neither time nor energy.
+
+    Raises
+    ------
+    SettingsError
+        If a value is outside its range.
     """
 
     snr_db: float
@@ -107,7 +123,7 @@ class Channel:
 
     @property
     def rate(self) -> float:
-        """Rate to the server in bits per second: ``B log2(1 + snr)``, Shannon's capacity."""
+        """Rate from the client to the server in bits per second: Shannon's capacity ``B log2(1 + snr)``."""
         return float(self.bandwidth * math.log1p(10 ** (self.snr_db / 10)) / math.log(2))
 
 
@@ -138,5 +154,5 @@ def computing(device: Device, macs: float) -> Cost:
 
 
 def bits_of(vectors: float, parameters: int, scalars: int = 0, *, float_bytes: int = 4, header: int = 0) -> float:
-    """Return the estimated length in bits of a message with vectors of ``parameters`` numbers, scalars and header."""
+    """Return the estimated bits of a message: vectors of ``parameters`` numbers, scalars, and ``header`` bits."""
     return 8 * float_bytes * (vectors * parameters + scalars) + header

@@ -29,6 +29,11 @@ def forward_macs(objective: ObjectiveSettings, features: int, classes: int) -> i
     ----------
     features, classes
         Numbers of features, including a bias feature, and of classes of the whole problem.
+
+    Raises
+    ------
+    SettingsError
+        If the operations of the model are unknown.
     """
     if isinstance(objective, OwnSettings):
         raise SettingsError(

@@ -21,7 +21,9 @@ def draw_map(
     Parameters
     ----------
     values
-        Positive numbers to draw, shape (bandwidths, ratios).
+        Positive numbers to draw, shape (bandwidths, snrs).
+    snrs, bandwidths
+        Signal-to-noise ratios in decibels, and bandwidths in hertz.
     path
         Path of the PNG file. Folders above it are created.
     """

@@ -78,6 +78,10 @@ def project(course: Timeline, link: Link, server_bandwidth: float | None = None)
 
     Parameters
     ----------
+    course
+        Timeline of the run.
+    link
+        Link of each client.
     server_bandwidth
         Bandwidth of the server's link in each direction, in bytes per second, which all clients share. ``None`` for
         no limit.

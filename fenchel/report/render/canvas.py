@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLORS = ("#1f62a8", "#c2501a", "#15806a", "#8447a0", "#9a7000", "#2b92bd", "#b02a62", "#68727e")
-"""Matplotlib settings for plots of curves."""
+"""Colours of the curves in a plot."""
 
 INK, SOFT, LINE = "#1c2127", "#5f6873", "#e5e7ea"
 STYLE: Mapping[str, Any] = {
@@ -37,6 +37,8 @@ STYLE: Mapping[str, Any] = {
     "ytick.major.size": 0,
     "ytick.color": SOFT,
 }
+"""Matplotlib settings for plots of curves."""
+
 LOGARITHMIC: Mapping[str, Any] = {**STYLE, "axes.axisbelow": True, "xtick.minor.size": 0, "ytick.minor.size": 0}
 """Matplotlib settings for axes with minor ticks, whose grid lies below the curves."""
 
@@ -50,13 +52,21 @@ def missing() -> str | None:
 def canvas(path: Path, size: tuple[float, float], style: Mapping[str, Any] = STYLE, dpi: int = 200) -> Iterator[Figure]:
     """Yield an empty figure, and write the figure to a file at the end of the ``with`` block.
 
-    path: of the PNG file; folders above it are made.
-    style: settings of matplotlib while it is drawn and written.
+    Parameters
+    ----------
+    path
+        Path of the PNG file. Missing parent folders are created.
+    size
+        Width and height in inches.
+    style
+        Matplotlib settings for drawing and writing the figure.
+    dpi
+        Resolution in pixels per inch.
 
     Raises
     ------
     SettingsError
-        If matplotlib is not installed.
+        If matplotlib is not installed, or the file cannot be written.
     """
     if reason := missing():
         raise SettingsError(f"the image cannot be drawn: {reason}", source=path)

@@ -135,7 +135,7 @@ def _traffic(run: Run) -> dict[str, Any]:
 
 
 def _clients(run: Run) -> dict[str, Any]:
-    """Return the parts of the mean duration of each client's calls in seconds, for the slowest clients first."""
+    """Return the parts of the mean duration of each client's calls in seconds, the slowest client first."""
     clients = [one for one in summary.costs_by(summary.own_calls(run.steady.calls), "client") if one.answered]
     clients.sort(key=lambda one: -one.busy)  # order by the time of the client's own work
     means = {part: np.array([one.mean[part] for one in clients], np.float64) for part in SHARES}

@@ -19,7 +19,7 @@ _DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 
 
 def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[float | None] = ()) -> Path:
-    """Plot those of objective, AUC (or accuracy, or loss), worst client and optimality gap that are known.
+    """Plot the main figures of runs (:func:`fenchel.report.curves.main_figures`), each in its own chart.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Components of the HTML page: tiles, tables and bars in plain HTML.
 
-All functions return HTML, in which they have escaped every text from a run.
+Every function returns HTML in which all text from a run is escaped.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _key(key: str) -> str:
 
 
 def bar(split: Shares, scale: float) -> str:
-    """Return a stacked bar whose full width is ``scale`` seconds; empty if no part is known."""
+    """Return a stacked bar whose full width is ``scale`` seconds; empty if the total is unknown."""
     if not math.isfinite(summary.total_of(split)) or not scale > 0:
         return ""
     pieces = "".join(

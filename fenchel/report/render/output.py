@@ -11,7 +11,7 @@ from fenchel.common.errors import SettingsError
 
 @contextmanager
 def output_at(path: Path) -> Iterator[None]:
-    """Create missing parent folders of a file, and turn errors of writing the file into errors for the user."""
+    """Create missing parent folders of a file, and convert ``OSError`` in the ``with`` block to ``SettingsError``."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield

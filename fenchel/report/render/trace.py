@@ -37,6 +37,11 @@ def events(run: Run) -> Iterator[Event]:
 
     The stages of an instruction appear in a fixed order: decode, decrypt, compute, encrypt, encode, journal. An
     algorithm may alternate between decrypting, computing and encrypting, but only the total of each is measured.
+
+    Raises
+    ------
+    CheckpointError
+        If the run has no instructions, or its tables come from a version that did not record the necessary times.
     """
     calls, metrics = run.calls_table, run.metrics_table
     if not calls.num_rows:
