@@ -19,7 +19,7 @@ def console_for(as_json: bool, quiet: bool) -> Console:
 
 
 def wide(console: Console) -> Console:
-    """Return a console, wide enough for tables if there is no terminal and COLUMNS is not set."""
+    """Return the console, or a wider one for tables if output is no terminal and ``COLUMNS`` is not set."""
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_FILE_WIDTH)
 
 
