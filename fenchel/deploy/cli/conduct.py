@@ -86,9 +86,10 @@ def interruptible(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def conducted(folder: RunFolder) -> Iterator[None]:
-    """Write a run's log in a ``with`` block. After an error, print the option that resumes the run from its checkpoint.
+    """Write a run's log in a ``with`` block.
 
-    The folder of a run that has not begun is removed after a ``FenchelError``.
+    After an error or interruption, print the option that resumes the run, if it has a checkpoint. After a
+    ``FenchelError``, remove the folder of a run that has not begun.
     """
     try:
         with folder.kept_if_begun(), log_to_file(folder.log):

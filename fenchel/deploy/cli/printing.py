@@ -39,5 +39,5 @@ def print_json(content: Any, *, indent: int | None = None) -> None:
 
 
 def plain_table(*columns: str | Column, title: str | None = None) -> Table:
-    """Return a table without lines."""
+    """Return an empty table without borders."""
     return Table(*columns, title=title, box=None, header_style="dim", pad_edge=False)

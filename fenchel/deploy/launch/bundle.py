@@ -104,7 +104,7 @@ class ReceivedBundle:
 
 
 def read_whole(stream: BinaryIO) -> bytes:
-    """Read the bytes of one bundle from a pipe, without a wait for the pipe to close.
+    """Read the bytes of one bundle from a pipe, and do not wait for the pipe to close.
 
     Raises
     ------

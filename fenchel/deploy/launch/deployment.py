@@ -190,7 +190,7 @@ class Deployment:
 
     @property
     def _keys(self) -> Path:
-        """Folder of the run's keys. It is with the journals, because clients own the keys, also in a resumed run."""
+        """Folder of the run's keys, below the journals, because clients own the keys and need them in a resumed run."""
         return self.folder.journals / "keys"
 
     @property
@@ -294,7 +294,7 @@ class Deployment:
         self.say(f"putting links between the server and {len(links)} of {self.clients} clients")
         async with relaying(
             links,
-            str(Address(site.listen, server.port)),  # proxies are on this machine, so use its local address
+            str(Address(site.listen, server.port)),  # proxies run on this machine, and dial the server locally
             listen=site.listen,
             seed=self.settings.seed,
             log=self._logs / "links.log",

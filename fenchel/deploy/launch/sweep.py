@@ -1,4 +1,4 @@
-"""Sweeps: runs with all combinations of several seeds and other values of settings."""
+"""Sweeps: a run for each combination of seeds and values of other settings."""
 
 from __future__ import annotations
 

@@ -171,6 +171,13 @@ class Search:
         ----------
         overrides
             ``key=value`` pairs that change the run's settings for all trials, after those of the tuning file.
+
+        Raises
+        ------
+        MissingDependencyError
+            If Optuna is not installed.
+        SettingsError
+            If runs within the bounds of the parameters are impossible.
         """
         _optuna()
         given = [_override(key, value) for key, value in tuning.overrides.items()]

@@ -125,7 +125,7 @@ async def up_async(
         Simulate the clients in this process, without a network. The model is the same, but latencies are not measured.
     resume : str, pathlib.Path or Run, optional
         Run to continue from its last checkpoint, in place of ``settings``. Data given as Python objects are in its
-        folder. Other data of clients' own must be given again. A run with all rounds done is returned unchanged.
+        folder. Clients' own data files must be given again. A run with all rounds done is returned unchanged.
     observer : Observer, optional
         Receiver of the events of the run. :class:`fenchel.Observers` combines several.
     progress : bool, default True

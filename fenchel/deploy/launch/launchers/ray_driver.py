@@ -224,7 +224,7 @@ class Driver:
         }
 
     def accept(self, server: socket.socket) -> None:
-        """Run an actor for each connection."""
+        """Run an actor in a new thread for each connection. This method never returns."""
         while True:
             connection, _ = server.accept()
             self._running.append(threading.Thread(target=self._run, args=(connection,), daemon=True))
