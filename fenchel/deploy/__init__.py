@@ -1,1 +1,1 @@
-"""Bringing a federation up: command line, launchers, credentials, containers."""
+"""Deployment of federations: command line, launchers, certificates, invitations, network emulation and monitoring."""

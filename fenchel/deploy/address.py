@@ -1,4 +1,4 @@
-"""``HOST:PORT``, as people give it on the command line."""
+"""Network addresses of the form ``HOST:PORT``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ADDRESS = re.compile(
 
 
 def everywhere(dial: str) -> str:
-    """Return the host for all addresses of this machine, of the family of the one that others dial."""
+    """Return the wildcard address to listen on: ``::`` if clients dial an IPv6 address, otherwise ``0.0.0.0``."""
     return "::" if ":" in dial else "0.0.0.0"  # noqa: S104
 
 
@@ -28,7 +28,7 @@ class Address:
     host
         A name or an IP address.
     port
-        Where to listen, 0 takes a free one.
+        Port number. A server that listens on port 0 takes a free port.
     """
 
     host: str
@@ -36,7 +36,18 @@ class Address:
 
     @classmethod
     def parse(cls, words: str, option: str) -> Self:
-        """Read ``HOST:PORT``; an IPv6 address stands in brackets."""
+        """Parse ``HOST:PORT``, with an IPv6 address in brackets.
+
+        Parameters
+        ----------
+        option
+            Name of the option or argument, for errors.
+
+        Raises
+        ------
+        SettingsError
+            If the text is not of this form.
+        """
         found = _ADDRESS.fullmatch(words)
         if found is None or int(found["port"]) > 65535:
             raise SettingsError(

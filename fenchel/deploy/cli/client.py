@@ -210,7 +210,7 @@ def client(
         max_journal_bytes,
         plaintext=allow_plaintext,
         any_run=any_run,
-        # Texts of errors in outside code may contain data, so they never enter log files between organisations.
+        # Texts of errors in outside code may contain data, so they appear only on a terminal or in logs of fenchel up.
         error_texts=bundle is not None or sys.stderr.isatty(),
     )
     # With emulated links, each client dials its own network emulation proxy, which fenchel up starts.

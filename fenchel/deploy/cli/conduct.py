@@ -65,7 +65,15 @@ def chosen_values(
 
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end; SIGTERM interrupts it in the same way as Ctrl-C."""
+    """Run a coroutine and return its result, or cancel it on Ctrl-C or SIGTERM.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After Ctrl-C.
+    asyncio.CancelledError
+        After SIGTERM.
+    """
 
     async def guarded() -> T:
         task = asyncio.current_task()
@@ -78,7 +86,11 @@ def interruptible(work: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def conducted(folder: RunFolder) -> Iterator[None]:
-    """Write a run's log; after an early end report the saved files, or remove the folder of a run that never began."""
+    """Write a run's log in a ``with`` block.
+
+    After an error or interruption, print the option that resumes the run, if it has a checkpoint. After a
+    ``FenchelError``, remove the folder of a run that has not begun.
+    """
     try:
         with folder.kept_if_begun(), log_to_file(folder.log):
             yield

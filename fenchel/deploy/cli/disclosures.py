@@ -55,7 +55,7 @@ def disclosures(
 
 
 def _meanings(run: Path) -> dict[str, str]:
-    """Return a description of each phase by the client half, but none for an algorithm from outside Fenchel."""
+    """Return a description of the client's work in each phase, empty for an algorithm from outside Fenchel."""
     from fenchel.algorithms.registry import client_half
     from fenchel.common.settings.registry import is_outside
     from fenchel.common.storage.run_folder import RunFolder

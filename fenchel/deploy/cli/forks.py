@@ -1,4 +1,4 @@
-"""Fork server process, which imports Fenchel once and forks for :mod:`fenchel.deploy.launch.fork_server`."""
+"""Fork server, which imports Fenchel once and forks for requests of :mod:`fenchel.deploy.launch.fork_server`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,16 @@ from fenchel.deploy.launch.fork_server import LENGTH
 
 @dataclass(frozen=True)
 class Order:
-    """Order for a new process.
+    """Request for a new process.
 
     Attributes
     ----------
+    words
+        Command-line arguments after ``fenchel``.
+    environment
+        Environment variables; ``None`` for those of the fork server.
+    folder
+        Working folder of the process.
     output
         File descriptor for standard output and standard error.
     status
@@ -41,7 +47,7 @@ class Order:
 
     @classmethod
     def received(cls, control: socket.socket) -> Self | None:
-        """Wait for the next order; return ``None`` after the last order."""
+        """Wait for the next request; return ``None`` after the last request."""
         header, descriptors, _, _ = socket.recv_fds(control, LENGTH, 3)
         if len(header) < LENGTH:
             return None
@@ -50,7 +56,7 @@ class Order:
         return cls(**order, output=output, status=status, given=given[0] if given else None)
 
     def become(self) -> NoReturn:
-        """Turn this process into the ordered process."""
+        """Configure this forked process as requested, run its command, and exit."""
         for number in (signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         os.close(self.status)
@@ -72,13 +78,13 @@ class Order:
 
 
 def _serve(control: socket.socket) -> Order | None:
-    """Fork a child for each order; return the order in the child, and ``None`` in the parent after the last order."""
+    """Fork a child for each request; return the request in the child, and ``None`` in the parent after the last."""
     running: dict[int, int] = {}  # file descriptor for the exit code, by process id
     wake, woken = socket.socketpair()
     wake.setblocking(False)
     signal.set_wakeup_fd(wake.fileno())
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    # Ignore Ctrl-C in the terminal, which also reaches the forked processes.
+    # Ignore Ctrl-C in the terminal, which also reaches the forked processes: this process must report their exit codes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with wake, woken, selectors.DefaultSelector() as selector:
         selector.register(control, selectors.EVENT_READ)

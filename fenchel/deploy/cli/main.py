@@ -39,7 +39,7 @@ def set_up_process() -> None:
 
 
 def find_own_modules() -> None:
-    """Append the current folder to the module path, so that settings can name its modules but none hides another."""
+    """Append the current folder to the module path, so that settings can name its modules, which hide no others."""
     here = str(Path.cwd())
     if "" not in sys.path and here not in sys.path:
         sys.path.append(here)

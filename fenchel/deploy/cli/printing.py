@@ -19,7 +19,7 @@ def console_for(as_json: bool, quiet: bool) -> Console:
 
 
 def wide(console: Console) -> Console:
-    """Return a console, wide enough for tables if there is no terminal and COLUMNS is not set."""
+    """Return the console, or a wider one for tables if output is no terminal and ``COLUMNS`` is not set."""
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_FILE_WIDTH)
 
 
@@ -39,5 +39,5 @@ def print_json(content: Any, *, indent: int | None = None) -> None:
 
 
 def plain_table(*columns: str | Column, title: str | None = None) -> Table:
-    """Return a table without lines."""
+    """Return an empty table without borders."""
     return Table(*columns, title=title, box=None, header_style="dim", pad_edge=False)

@@ -111,7 +111,7 @@ def _links(
 
 
 def _rate(option: str, text: str) -> float:
-    """Return a rate in bytes per second; an error names the option."""
+    """Return a rate in bytes per second, or raise a SettingsError that names the option."""
     try:
         rate = parse_link({"upload": text}, _SOURCE).upload
     except SettingsError as error:

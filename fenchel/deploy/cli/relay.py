@@ -70,7 +70,7 @@ def relay(
 
 
 async def _until_told(relaying: NetworkProxy, at: Address, console: Console, idle: float | None) -> None:
-    """Run the proxy until Ctrl-C, SIGTERM or ``idle`` seconds without a connection; then print the traffic."""
+    """Run the proxy until Ctrl-C, SIGTERM or ``idle`` seconds after the last connection. Then print the traffic."""
     port = await relaying.listen(at.host, at.port)
     server, link = f"{relaying.server[0]}:{relaying.server[1]}", relaying.link
     console.print(f"{Address(at.host, port)} leads to {server}: {link.in_words}")

@@ -106,7 +106,7 @@ def solve(
 
 
 def _counted(settings: RunSettings, wanted: Weighting | None) -> tuple[Weighting, str]:
-    """Return the weighting of the problem to solve, and the reason for it as text."""
+    """Return the weighting of the problem to solve, and a text that compares it with the run's problem."""
     algorithm, what = settings.algorithm, {"samples": "each sample", "uniform": "each client"}
     own = algorithm.minimises(settings.participation.sampler)
     partition = settings.data.partition
@@ -123,7 +123,7 @@ def _counted(settings: RunSettings, wanted: Weighting | None) -> tuple[Weighting
 
 
 def _training(settings: RunSettings, source: DataSource, weighting: Weighting) -> tuple[Shard, Vector | None]:
-    """Return all training samples of the clients, and the weight of each; ``None`` for equal weights."""
+    """Return the clients' n training samples, and their weights of mean 1, shape (n,); ``None`` for equal weights."""
     if weighting == "samples" and not (settings.data.holdout or settings.data.leaves_out):
         return source.training(), None
     if not isinstance(settings.clients, int):

@@ -64,7 +64,15 @@ class Sweep:
         grid: Sequence[str],
         deploy: Callable[[RunSettings], Deployment | OneProcess],
     ) -> Sweep:
-        """Check the settings of every run in a sweep given by arguments of the command line."""
+        """Return the sweep of command-line arguments, with checked settings of every run.
+
+        Raises
+        ------
+        SettingsError
+            If the arguments are invalid.
+        FenchelError
+            If the settings of all runs are invalid: the error of the first run.
+        """
 
         def check(settings: RunSettings) -> None:
             deployment = deploy(settings)
@@ -85,7 +93,7 @@ class Sweep:
             yield point.label if point.refusal is None else f"{point.label}  refused: {point.refusal}"
 
     def go(self, runs: Path, exporters: Exporters, *, skip_done: bool, as_json: bool, quiet: bool) -> None:
-        """Conduct all runs, with their folders in ``runs``, and compare them.
+        """Conduct all runs in a new folder below ``runs``, and compare them.
 
         Raises
         ------

@@ -84,7 +84,7 @@ def tune(
 
 
 class _Progress:
-    """Progress display of a search, with a line for each completed trial and a line for the current trial."""
+    """Progress display of a search, with a line for each finished trial and a line for the current trial."""
 
     def __init__(self, console: Console, trials: int, rounds: int) -> None:
         self._console = console

@@ -243,7 +243,7 @@ def up(
 
 
 def _job(deployment: Deployment | OneProcess, always: list[str], beginning: list[str], runs: Path) -> SlurmJob | None:
-    """Return the Slurm job for this command, or ``None`` if it runs on this machine."""
+    """Return the Slurm job that runs this command, or ``None`` if this process itself runs the server."""
     from fenchel.deploy.launch.deployment import Deployment
     from fenchel.deploy.launch.launchers.slurm import SlurmLauncher
     from fenchel.deploy.launch.launchers.slurm_job import SlurmJob
@@ -279,7 +279,7 @@ def _words(options: Mapping[str, object]) -> list[str]:
 
 
 def _wait_for(job: SlurmJob, resumed: Path | None, as_json: bool, quiet: bool) -> None:
-    """Begin or resume a run in a Slurm job, and show its log."""
+    """Run a Slurm job, show its log and its result, and exit with its code if that is not 0."""
     console = Console(stderr=as_json or quiet)  # the log of a quiet job contains only errors
     code, folder = interruptible(job.run(partial(say, console=console)))
     if code:

@@ -1,7 +1,7 @@
-"""Certificates, keys and secrets that a client process reads from its standard input and keeps in memory.
+"""Bundle of certificates, keys and secrets, which a client process reads from a pipe or file and keeps in memory.
 
-The first line is a JSON object with the PEM texts of each client, by client id, and the length of the secrets. The
-secrets follow the first line.
+The first line is a JSON object. It contains the PEM texts of each client, by client id, and the length of the secrets
+in bytes. The secrets follow the first line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from fenchel.common.errors import CredentialError
 from fenchel.common.tls.credentials import Credentials
 
-_LONGEST = 64 << 20  # size limit of a bundle, in bytes
+_LONGEST = 64 << 20  # size limit of the first line, and of the secrets, in bytes
 _PARTS = ("authority", "certificate", "key")
 
 
@@ -30,15 +30,15 @@ class Bundle:
     identities
         Certificate and key of each client, by client id; ``None`` without TLS.
     secrets
-        File with the secrets that clients share; ``None`` without encryption. The server's process never reads this
-        file.
+        File with the secrets that clients share. ``None`` if the run has no secrets, or clients exchange them in sealed
+        boxes. The server's process never reads this file.
     """
 
     identities: Mapping[str, Credentials | None]
     secrets: Path | None = None
 
     async def send(self, descriptor: int) -> None:
-        """Write the bundle to a pipe, which stays open unless the write fails or is cancelled.
+        """Write the bundle to a pipe, and leave the pipe open. If this method raises an error, it closes the pipe.
 
         A client process that has exited already is not an error here, because its exit code gives the reason.
         """
@@ -80,6 +80,11 @@ class ReceivedBundle:
         ----------
         source
             Origin of the bundle, for errors.
+
+        Raises
+        ------
+        CredentialError
+            If the bundle is incomplete, invalid or without clients.
         """
         try:
             line = json.loads(stream.readline(_LONGEST))
@@ -99,7 +104,7 @@ class ReceivedBundle:
 
 
 def read_whole(stream: BinaryIO) -> bytes:
-    """Return the bytes that :meth:`Bundle.send` wrote to a pipe, which may stay open.
+    """Read the bytes of one bundle from a pipe, and do not wait for the pipe to close.
 
     Raises
     ------

@@ -15,12 +15,17 @@ from fenchel.common.errors import FenchelError
 
 @contextmanager
 def leaving_no_data(*passing: type[Exception]) -> Iterator[None]:
-    """Report a defect in a ``with`` block without the text of the error, and disable core dumps.
+    """Disable core dumps, and report a defect in a ``with`` block without the text of the error.
 
     Parameters
     ----------
     *passing
         Errors that the caller handles, besides those of Fenchel.
+
+    Raises
+    ------
+    typer.Exit
+        With exit code 1, after the report of a defect.
     """
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))

@@ -1,4 +1,4 @@
-"""Deployment of a federation by one command: the server in this process, clients in processes of a launcher."""
+"""Deployment of a federation by one command: a server in this process, and clients that a launcher starts."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Deployment:
     secure
         Whether clients connect by TLS, with temporary certificates for this run.
     launcher
-        Engine that starts client processes; by default local processes of this machine.
+        Engine that starts client processes; ``None`` for the engine ``local``.
     restarts
-        Largest number of restarts of a client process that was killed.
+        Largest number of restarts of a client process that was killed or interrupted.
     own
         Data file of each client, if clients bring their own data.
     """
@@ -158,7 +158,7 @@ class Deployment:
 
     @property
     def _is_private(self) -> bool:
-        """True if journals contain privacy ledgers, which clients keep and need after every restart."""
+        """True if journals contain privacy ledgers, which clients need after a restart and keep beyond the run."""
         return self.settings.differential_privacy is not None
 
     async def _conduct(self, coordinator: Coordinator, launcher: Launcher, site: Site) -> Summary:
@@ -184,13 +184,13 @@ class Deployment:
         return await self._with_clients(coordinator, serving, launcher, site, server, identities)
 
     def _local(self) -> LocalLauncher:
-        """Return the local launcher, whose fork server imports the client half of the algorithm for all processes."""
+        """Return the local launcher, whose fork server imports the client half of a built-in algorithm only once."""
         name = self.settings.algorithm.name
         return LocalLauncher(() if is_outside(name) else (half(name, "client").__module__,))
 
     @property
     def _keys(self) -> Path:
-        """Folder of the run's keys, beside the journals because the keys belong to clients and serve a resumed run."""
+        """Folder of the run's keys, below the journals, because clients own the keys and need them in a resumed run."""
         return self.folder.journals / "keys"
 
     @property
@@ -198,7 +198,7 @@ class Deployment:
         return self.settings.algorithm.key_bits is not None and not self.settings.seals_secrets
 
     async def _public_key(self) -> PublicKey | None:
-        """Generate the keys of the run, or find the keys of a resumed run, and return the public key for the server."""
+        """Generate the run's keys, or find those of a resumed run, and return the public key; ``None`` without keys."""
         bits = self.settings.algorithm.key_bits
         if bits is None or not self._gives_keys:
             return None
@@ -252,7 +252,7 @@ class Deployment:
             await asyncio.gather(serving, *clients, *watching, return_exceptions=True)
 
     async def _run_clients(self, launcher: Launcher, process: ClientProcess) -> None:
-        """Run a client process until the run is over, and restart the process after an interruption."""
+        """Run a client process until it succeeds, with restarts after interruptions, or raise ``RunStoppedError``."""
         for restart in range(self.restarts + 1):
             await asyncio.sleep(_PAUSES[min(restart, len(_PAUSES) - 1)])
             handle = await launcher.start(process)
@@ -285,7 +285,7 @@ class Deployment:
 
     @asynccontextmanager
     async def _links(self, site: Site, server: Address) -> AsyncIterator[NetworkProxies | None]:
-        """Start network emulation proxies between the server and the clients with emulated links."""
+        """Run the network emulation proxies of clients with links in a ``with`` block; yield ``None`` without links."""
         links = self._linked()
         self._logs.mkdir(exist_ok=True)
         if not links:
@@ -294,7 +294,7 @@ class Deployment:
         self.say(f"putting links between the server and {len(links)} of {self.clients} clients")
         async with relaying(
             links,
-            str(Address(site.listen, server.port)),  # the relays run on this machine and use the server's local address
+            str(Address(site.listen, server.port)),  # proxies run on this machine, and dial the server locally
             listen=site.listen,
             seed=self.settings.seed,
             log=self._logs / "links.log",
@@ -314,7 +314,7 @@ class Deployment:
         identities: Mapping[str, Credentials | None],
         relays: Mapping[str, Address] | None = None,
     ) -> Iterator[ClientProcess]:
-        """Yield the processes of all clients.
+        """Yield a description of each client process of the run.
 
         Parameters
         ----------
@@ -337,7 +337,7 @@ class Deployment:
             yield ClientProcess(number=number, words=[*words, *self._agreed()], bundle=bundle, log=log)
 
     def _agreed(self) -> list[str]:
-        """Return the options that set the clients' trust limits to what the settings require."""
+        """Return the options that set the clients' trust limits to the requirements of the settings."""
         words = []
         agreed = TrustLimits.agreeing_to(self.settings)
         for option, given in (("--allow", agreed.code), ("--allow-file", agreed.files), ("--allow-data", agreed.data)):
@@ -350,7 +350,7 @@ class Deployment:
 
 
 def _certified(site: Site, names: Sequence[str]) -> tuple[Credentials, dict[str, Credentials | None]]:
-    """Return certificates for the server and the clients of a run, kept only in memory."""
+    """Make certificates for the server and the clients of a run, and return them. Their files are removed at once."""
     with tempfile.TemporaryDirectory(prefix="fenchel-") as folder:
         make_all(Path(folder), [site.dial], names)
         return replace(Credentials.load(Path(folder, "server")), folder=None), {

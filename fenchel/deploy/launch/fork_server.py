@@ -1,6 +1,6 @@
 """Client of the fork server, a process that has imported Fenchel and forks a child for each request.
 
-The imports of a client take most of a second of processor time. A forked child starts in some milliseconds, and shares
+The imports of a client take most of a second of processor time. A forked child starts in a few milliseconds, and shares
 the memory of the imported modules.
 """
 
@@ -52,7 +52,18 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the process to exit, and return its exit code or raise ``subprocess.TimeoutExpired``."""
+        """Wait for the process to exit, and return its exit code.
+
+        Parameters
+        ----------
+        timeout
+            Longest wait in seconds; ``None`` for no limit.
+
+        Raises
+        ------
+        subprocess.TimeoutExpired
+            If the process still runs after this time.
+        """
         if self.returncode is None and not self._is_told(timeout):
             raise subprocess.TimeoutExpired("fenchel", timeout or 0.0)
         code = self.poll()
@@ -141,7 +152,8 @@ class ForkServer:
         output
             Open file for the standard output and standard error of the process.
         environment
-            Environment variables in place of the fork server's. Variables that libraries read on import have no effect.
+            Environment variables; ``None`` for those of the fork server. Variables that libraries read on import have
+            no effect.
         given
             File descriptor of the standard input of the process; ``None`` for an empty standard input.
         """

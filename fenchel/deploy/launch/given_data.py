@@ -62,7 +62,13 @@ class OwnFiles:
 
     @classmethod
     def of_patterns(cls, patterns: Sequence[str], label: str | None, identifier: str | None) -> OwnFiles:
-        """Return the files that match patterns such as ``hospitals/*.csv``, in alphabetical order for each pattern."""
+        """Return the files that match patterns such as ``hospitals/*.csv``, in alphabetical order for each pattern.
+
+        Raises
+        ------
+        SettingsError
+            If no file matches a pattern.
+        """
         paths = []
         for pattern in patterns:
             # Path.glob does not support absolute patterns.
@@ -78,7 +84,7 @@ class OwnFiles:
         return _own(len(self.paths))
 
     def require(self, settings: RunSettings, clients: int) -> None:
-        """Raise a SettingsError for settings that name a data set or another number of clients."""
+        """Raise a SettingsError if the settings name a data set, or there are more or fewer files than clients."""
         if not settings.own_data:
             raise SettingsError(
                 "clients have their own files, but the settings name a data set; set data.name to own", key="data.name"
@@ -87,7 +93,7 @@ class OwnFiles:
             raise SettingsError(f"{len(self.paths)} files given for {clients} clients; give one for each", key="--data")
 
     def words(self, clients: Sequence[int]) -> list[str]:
-        """Return the options of ``fenchel client`` for the clients with these numbers."""
+        """Return the options of ``fenchel client`` for the clients with these numbers, counted from 0."""
         words = [word for number in clients for word in ("--data", str(self.paths[number].absolute()))]
         options = (("--label", self.label), ("--id", self.identifier))
         return words + [word for option, value in options if value is not None for word in (option, value)]
@@ -95,7 +101,7 @@ class OwnFiles:
 
 @dataclass(frozen=True)
 class OwnData:
-    """Local data of each client as Python objects or files, each of which is a whole shard."""
+    """Local data of each client. Each Python object or file contains all samples of one client."""
 
     parts: Sequence[_Content | Shard]
     label: str | None = None
@@ -107,7 +113,7 @@ class OwnData:
         return _own(len(self.parts))
 
     def write(self, folder: RunFolder) -> OwnFiles | Sequence[Shard]:
-        """Write in-memory data to the run folder, and return a file for each client; shards are returned unchanged."""
+        """Write in-memory data to the run folder, and return a file for each client. Return shards unchanged."""
         shards = [part for part in self.parts if isinstance(part, Shard)]
         if shards:
             return shards
@@ -120,12 +126,25 @@ class OwnData:
 def given_data(
     data: Any, label: str | None, identifier: str | None, *, in_process: bool
 ) -> PooledData | OwnData | None:
-    """Convert data from Python to the form that a run takes, where a list contains the data of each client.
+    """Return the data of a run from the arguments of :func:`fenchel.up`; ``None`` if no data are given.
 
     Parameters
     ----------
+    data
+        List of the data of each client, or one data set to divide among the clients.
+    label
+        Name of the label column; ``None`` for the default.
+    identifier
+        Column or array of the sample identifiers, only with a list.
     in_process
         Whether clients run in this process and can therefore share Python objects.
+
+    Raises
+    ------
+    SettingsError
+        If the arguments do not fit together, or the list is empty.
+    DataError
+        If a file does not exist, or an object cannot be converted.
     """
     if data is None:
         if label is not None or identifier is not None:

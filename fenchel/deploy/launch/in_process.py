@@ -75,8 +75,13 @@ async def run_in_process(
     own
         Local data of each client for the setting ``data.name: own``.
     secrets
-        Secrets that the clients share, if the algorithm needs secrets. By default they are generated, and stored beside
-        the journals until the run is complete.
+        Secrets that the clients share, if the algorithm needs secrets. By default they are generated, and stored with
+        the journals until the run is complete. A resumed run reads them there.
+
+    Raises
+    ------
+    SettingsError
+        If the settings require separate client processes.
     """
     _require_one_process(settings)
     # Late import, because importing threadpoolctl changes the environment of the process.
@@ -115,7 +120,7 @@ async def run_in_process(
 
 @dataclass
 class OneProcess:
-    """Federation within this process, with the part of the interface of :class:`~.deployment.Deployment` for commands.
+    """Federation within this process, with those methods of :class:`~.deployment.Deployment` that commands call.
 
     Parameters
     ----------
@@ -215,7 +220,7 @@ async def _client(coordinator: Coordinator, conducting: asyncio.Task[Summary], p
     try:
         await Worker(session_of(participant, reply)).work(stream)
     except JoinRefusedError:
-        if coordinator.admission.is_over:  # this client heard first of the error that ends the run
+        if coordinator.admission.is_over:  # the client was refused because the run failed: raise the run's error
             await conducting
         raise
     finally:

@@ -1,4 +1,4 @@
-"""Handlers of log records: warnings to the terminal, all records to the run's ``log.jsonl``."""
+"""Log handlers: by default warnings to the terminal, and records from INFO upwards to the run's ``log.jsonl``."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class RunLog(logging.FileHandler):
 
 
 def log_to_terminal(level: int) -> None:
-    """Send Fenchel's records of at least ``level`` to standard error."""
+    """Send Fenchel's records of at least ``level`` to standard error, in place of all earlier handlers."""
     handler = logging.StreamHandler()
     handler.setLevel(level)
     handler.setFormatter(Lines(_FORMAT))

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def client_names(count: int, first: int = 0) -> list[str]:
-    """Return ``client-000``, ``client-001``, ..."""
+    """Return the names of ``count`` clients, such as ``client-000``, with consecutive numbers from ``first`` on."""
     return [f"client-{number:03d}" for number in range(first, first + count)]

@@ -1,4 +1,4 @@
-"""Sweeps: runs with all combinations of several seeds and other values of settings."""
+"""Sweeps: a run for each combination of seeds and values of other settings."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ class SweepPoint:
         Values that replace those in the settings, by dotted key.
     settings
         Settings of the run; ``None`` if the settings are invalid.
+    refusal
+        Error in the settings; ``None`` if the settings are valid.
     """
 
     changes: Mapping[str, Any]
@@ -66,7 +68,7 @@ class SweepResult:
     Attributes
     ----------
     path
-        Run folder; ``None`` if the run has not begun.
+        Run folder, of the earlier run if this run was skipped; ``None`` if the run has not begun.
     error
         Error that stopped the run; ``None`` for a completed run.
     skipped
@@ -80,7 +82,7 @@ class SweepResult:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Return the seeds that a text lists, such as ``1..5``, ``1,4,7`` or ``1..3,7``."""
+    """Parse a list of seeds such as ``1..5``, ``1,4,7`` or ``1..3,7``, or raise a SettingsError."""
     seeds: list[int] = []
     for part in text.split(","):
         if span := _RANGE.fullmatch(part.strip()):
@@ -98,7 +100,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the YAML values of each key, from arguments of the form ``KEY=V1,V2``."""
+    """Parse arguments of the form ``KEY=V1,V2`` to the YAML values of each key, or raise a SettingsError."""
     grid: dict[str, list[Any]] = {}
     for word in words:
         key, separator, text = word.partition("=")
@@ -134,12 +136,14 @@ def sweep_points(
     grid
         Values by dotted key.
     check
-        Further check of the settings of each run.
+        Further check of the settings of each run, which raises a ``FenchelError`` if the run is impossible.
 
     Raises
     ------
     SettingsError
-        If the sweep contains a run twice, contains too many runs, or the settings of all runs are invalid.
+        If a value or the seeds are given twice, or the sweep has no run or more than :data:`MOST_RUNS`.
+    FenchelError
+        If the settings of all runs are invalid: the error of the first run.
     """
     if seeds and "seed" in grid:
         raise SettingsError("the seeds are given twice; give them with --seeds or in the grid", key="seed")
@@ -173,7 +177,7 @@ def _point(
 
 
 def create_sweep_folder(parent: Path, name: str) -> Path:
-    """Create the folder of a new sweep, which will contain the run folders, below ``parent``."""
+    """Create a folder below ``parent`` for the run folders of a new sweep, or raise a StorageError."""
     path = parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-sweep-{secrets.token_hex(2)}"
     try:
         path.mkdir(parents=True)
@@ -202,7 +206,9 @@ def completed_runs(parent: Path) -> dict[str, Path]:
 def do_sweep(
     points: Sequence[SweepPoint], folder: Path, do: Callable[[int, RunSettings], object], done: Mapping[str, Path]
 ) -> Iterator[SweepResult]:
-    """Execute the runs of a sweep one after another, and yield each result. A failed run does not stop the sweep.
+    """Execute the runs of a sweep one after another, and yield each result.
+
+    The sweep goes on after a failed run, except after a ``StorageError``.
 
     Parameters
     ----------
@@ -213,7 +219,12 @@ def do_sweep(
     do
         Function that takes the number and the settings of a run, and executes the run in a new folder below ``folder``.
     done
-        Folders of earlier runs by their settings in YAML, which replace new runs with equal settings.
+        Folders of completed runs, by their settings in YAML. Runs with equal settings are skipped.
+
+    Raises
+    ------
+    StorageError
+        If a run cannot write its files.
     """
     try:
         for number, point in enumerate(points):
@@ -246,7 +257,8 @@ def sweep(
 ) -> list[Run]:
     """Run all combinations of seeds and other settings, one after another.
 
-    The command ``fenchel up --seeds --grid`` does the same. A run that fails does not stop the others.
+    The command ``fenchel up --seeds --grid`` does the same. The sweep goes on after a failed run, unless a file of the
+    run cannot be written.
 
     Parameters
     ----------
@@ -272,9 +284,10 @@ def sweep(
     Raises
     ------
     SettingsError
-        If a value occurs twice, there are more than 10,000 combinations or none, or the settings of all are invalid.
+        If an argument is not a list, a value occurs twice, there are more than 10,000 combinations or none, or the
+        settings of all are invalid.
     FenchelError
-        If a folder cannot be written.
+        If a file or folder cannot be written.
 
     Examples
     --------

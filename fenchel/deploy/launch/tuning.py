@@ -171,6 +171,13 @@ class Search:
         ----------
         overrides
             ``key=value`` pairs that change the run's settings for all trials, after those of the tuning file.
+
+        Raises
+        ------
+        MissingDependencyError
+            If Optuna is not installed.
+        SettingsError
+            If runs within the bounds of the parameters are impossible.
         """
         _optuna()
         given = [_override(key, value) for key, value in tuning.overrides.items()]
@@ -197,6 +204,11 @@ class Search:
         ----------
         trials
             Total number of trials, in place of the number in the settings.
+
+        Raises
+        ------
+        CheckpointError
+            If the folder is not that of a search, or its parameters, objectives, sampler or seed were changed.
         """
         _optuna()
         folder = TuningFolder(path)
@@ -234,12 +246,21 @@ class Search:
     ) -> SearchResult:
         """Execute the remaining trials, and write the results.
 
-        The study records a trial whose run fails or diverges with the reason, and the search continues.
+        If the run of a trial fails or diverges, the study records the reason, and the search continues.
 
         Parameters
         ----------
         beginning
             Function that maps the number and the parameters of a trial to the observer of the trial's run.
+        ended
+            Function that receives each finished trial.
+
+        Raises
+        ------
+        RunStoppedError
+            If no trial was completed.
+        DataError, MissingDependencyError
+            If the data or libraries of a trial are unusable, as they would be for every trial.
         """
         with self._study() as study:
             while (number := sum(each.state.is_finished() for each in study.trials)) < self.tuning.total:
@@ -388,13 +409,13 @@ def _optuna() -> ModuleType:
 
 
 def _named(settings: RunSettings, name: str, on_shortage: OnShortage) -> RunSettings:
-    """Return settings with the name of a trial, and with another reaction to too few replies."""
+    """Return the settings with another name, and with another reaction to too few replies."""
     participation = settings.participation.model_copy(update={"on_shortage": on_shortage})
     return settings.model_copy(update={"name": name, "participation": participation})
 
 
 def trial_settings(base: RunSettings, drawn: Mapping[str, Any], number: int) -> RunSettings:
-    """Return the settings of a trial with the drawn parameters."""
+    """Return the settings of a trial with the drawn parameters, or raise a SettingsError if they are invalid."""
     values = base.model_dump(mode="json")
     for key, value in drawn.items():
         *path, last = key.split(".")
@@ -411,7 +432,7 @@ def trial_settings(base: RunSettings, drawn: Mapping[str, Any], number: int) -> 
 
 
 def _check(tuning: TuningSettings, base: RunSettings, source: Path) -> None:
-    """Raise an error before a search if a run is impossible at one bound, or one value, of a parameter."""
+    """Raise an error before a search if runs at a bound, or with a listed value, of one parameter are impossible."""
     if not isinstance(base.clients, int):
         raise SettingsError(
             "auto leaves the number of clients open; give a number for a search", source=source, key="clients"

@@ -49,7 +49,7 @@ class _Work:
     given
         Data passed by the caller, not yet written to the run folder.
     own
-        Data files of clients that were written before the run was interrupted.
+        Clients' data files in the folder of a resumed run.
     """
 
     settings: RunSettings
@@ -125,7 +125,7 @@ async def up_async(
         Simulate the clients in this process, without a network. The model is the same, but latencies are not measured.
     resume : str, pathlib.Path or Run, optional
         Run to continue from its last checkpoint, in place of ``settings``. Data given as Python objects are in its
-        folder. Other data of clients' own must be given again. A run with all rounds done is returned unchanged.
+        folder. Clients' own data files must be given again. A run with all rounds done is returned unchanged.
     observer : Observer, optional
         Receiver of the events of the run. :class:`fenchel.Observers` combines several.
     progress : bool, default True
@@ -326,7 +326,7 @@ def _wait_for(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _noted(error: BaseException, *others: BaseException | None) -> BaseException:
-    """Return an error with the notes of the errors that caused it."""
+    """Add the notes of other errors to an error, and return it."""
     for note in (note for other in others for note in getattr(other, "__notes__", ())):
         error.add_note(note)
     return error

@@ -39,7 +39,7 @@ def launcher(
     cpus: float | None = None,
     gpus: float | None = None,
 ) -> Launcher | None:
-    """Return the launcher of an engine, or ``None`` for this machine.
+    """Return the launcher of an engine, or ``None`` for the engine ``local``.
 
     Parameters
     ----------

@@ -70,7 +70,7 @@ class DockerLauncher:
         return piped.plan(self._container(*process.words))
 
     async def open(self, required: Requirements) -> Site:
-        """Create a network, and survey its surroundings from a container.
+        """Create the network of the run, and test the image and the route to this machine from a container.
 
         Raises
         ------

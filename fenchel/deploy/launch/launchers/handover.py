@@ -1,4 +1,4 @@
-"""Command that passes its standard input, output and error to another local process, and waits for that process."""
+"""Command that passes its standard streams to the Ray driver, and waits for the end of the client process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ STREAMS = 3
 
 
 def main() -> None:
-    """Pass the streams to the process at ``SOCKET`` for the command ``WORDS``, and wait until the connection closes."""
-    # Ignore Ctrl-C in the terminal: this process ends when standard input closes.
+    """Pass the streams and the command ``WORDS`` to the driver at ``SOCKET``, and wait for the connection to close."""
+    # Ignore Ctrl-C in the terminal: the launcher closes standard input, which ends the client process and this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as control:
         try:

@@ -94,11 +94,11 @@ class Handle(Protocol):
         """
 
     def stop(self, *, now: bool = False) -> None:
-        """Request the process to exit, or kill the process if ``now`` is true."""
+        """Request that the process exit, or kill the process if ``now`` is true."""
 
 
 class Launcher(Protocol):
-    """Engine that starts client processes, and restarts processes that were killed.
+    """Engine on which client processes are started, and restarted if they were killed.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class Launcher(Protocol):
         """Return the command or manifest that :meth:`start` would use."""
 
     async def open(self, required: Requirements) -> Site:
-        """Find or create the resources that the processes of a run need, or raise a ``FenchelError``."""
+        """Find or create the resources for the processes of a run, or raise a ``FenchelError``; return their site."""
 
     async def start(self, process: ClientProcess) -> Handle:
         """Start or restart a process."""

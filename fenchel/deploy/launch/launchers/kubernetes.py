@@ -1,6 +1,6 @@
 """Client processes as Kubernetes pods, each with a separate Secret.
 
-A separate process for each pod, :mod:`fenchel.deploy.launch.launchers.pod`, communicates with the cluster. So the
+Each request to the cluster is made by a separate process, :mod:`fenchel.deploy.launch.launchers.pod`, so that the
 contents of Secrets never enter the server's process.
 """
 
@@ -38,7 +38,7 @@ _STATE = "/state"
 _BUNDLE = Path("/bundle/bundle")
 _SILENCE = 120  # time without an answer of the server after which a client exits, in seconds
 _ROOM = 15.0  # timeout for scheduling the first pod, in seconds
-_PULLING = 900.0  # timeout for the first pod, including the pull of its image, in seconds
+_PULLING = 900.0  # timeout for a request, which may include the pull of the image, in seconds
 _USER = 1000  # user id in the image
 
 
@@ -87,7 +87,7 @@ class KubernetesLauncher:
         return f"---\n{safe_dump(self._pod(_words(process), process.number), sort_keys=False)}"
 
     async def open(self, required: Requirements) -> Site:
-        """Remove resources that a killed command of the run left behind, and survey the surroundings from a pod.
+        """Remove remains of a killed command of the run, and test the image and the route to this machine from a pod.
 
         Raises
         ------
@@ -113,7 +113,7 @@ class KubernetesLauncher:
         return Site(listen=listen, port=self.settings.port, dial=dial, state=self._state)
 
     async def start(self, process: ClientProcess) -> piped.PipedProcess:
-        """Start a pod."""
+        """Start a client process in a new pod."""
         return await piped.start(
             self._driver({"pod": self._pod(_words(process), process.number), "secret": True}), process
         )
@@ -144,7 +144,7 @@ class KubernetesLauncher:
         return "" if self._stateless else self.settings.claim
 
     def _check(self, required: Requirements) -> None:
-        """Raise a SettingsError for requirements that no pod can fulfil."""
+        """Raise a SettingsError for requirements that pods with these settings cannot fulfil."""
         if not (required.stateless or self.settings.claim):
             raise SettingsError(
                 "clients keep journals, which are lost with their pods; create a volume claim that pods on all "
@@ -160,7 +160,7 @@ class KubernetesLauncher:
             )
 
     async def _look(self, dial: str, port: int) -> None:
-        """Survey the surroundings from a pod with the configuration of client pods."""
+        """Test the image and the route to this machine from a pod with the configuration of client pods."""
         told = await self._do({"pod": self._pod(["look", dial, str(port), ""], "look"), "room": _ROOM})
         found = Survey.read(told)
         if not found:

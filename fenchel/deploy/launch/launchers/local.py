@@ -35,7 +35,7 @@ class LocalProcess:
         return code
 
     def stop(self, *, now: bool = False) -> None:
-        """Request the process to exit, or kill the process if ``now`` is true."""
+        """Request that the process exit, or kill the process if ``now`` is true."""
         if now:
             self.forked.kill()
         else:

@@ -23,7 +23,7 @@ from fenchel.deploy.launch.launchers.interface import ClientProcess
 REMOTE = "fenchel.deploy.cli.remote"
 """Module that runs a remote client process and reports its exit code."""
 
-_PATIENCE = 30.0  # timeout for a command that inspects another machine, in seconds
+_PATIENCE = 30.0  # default timeout for commands other than client processes, in seconds
 
 # Skip lines that a login shell prints before the exit code.
 _REPORT = re.compile(rb"(?:.*\n)?(\d{1,3})\n", re.DOTALL)
@@ -112,12 +112,17 @@ def plan(command: Sequence[str]) -> str:
 async def said(
     command: Sequence[str], environment: Mapping[str, str] | None = None, patience: float = _PATIENCE
 ) -> tuple[int | None, str, str]:
-    """Run a command to completion.
+    """Run a command without input, and return its outcome.
+
+    Parameters
+    ----------
+    patience
+        Time in seconds after which the command is killed.
 
     Returns
     -------
     tuple[int | None, str, str]
-        Exit code (``None`` after a timeout), standard output, and the end of standard error.
+        Exit code (``None`` after a timeout), standard output, and the last 500 characters of standard error.
     """
     running = await asyncio.create_subprocess_exec(
         *command,
@@ -140,7 +145,13 @@ async def said(
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[int]:
-    """Listen on the server's future address, so that other machines can test the connection, and yield the port."""
+    """Listen on the server's future address, so that other machines can test the connection, and yield the port.
+
+    Raises
+    ------
+    UnreachableError
+        If this machine cannot listen on the address.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=1024)

@@ -1,4 +1,4 @@
-"""Process for one Kubernetes pod, separate from the server's process because it handles the pod's secrets."""
+"""Process for one request to a Kubernetes cluster, separate from the server's because it handles clients' secrets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fenchel.common.untrusted_text import plain
 from fenchel.deploy.launch.bundle import read_whole
 
 CONTAINER = "client"
-"""Name of the container of the client process, whose end is the end of its pod."""
+"""Name of the container of the client process. When it exits, the pod counts as ended, even with sidecars."""
 
 _POLLING = 0.5  # polling interval for the state of a pod, in seconds
 _GRACE = 5  # grace period for a process to exit, in seconds
@@ -52,7 +52,15 @@ class Cluster:
 
     @classmethod
     def connect(cls, context: str, namespace: str) -> Cluster:
-        """Connect to the cluster that runs this process, or to the cluster in the kubeconfig."""
+        """Connect to the cluster of a kubeconfig context, by default to the one that runs this process.
+
+        Outside a cluster, the default is the current context.
+
+        Raises
+        ------
+        SettingsError
+            If no cluster is configured.
+        """
         import urllib3
         from kubernetes import client, config
 
@@ -145,7 +153,7 @@ class State:
 
     @classmethod
     def of(cls, pod: Any) -> State:
-        """Return the state in the cluster's description of a pod."""
+        """Derive the state from the cluster's description of a pod."""
         statuses = pod.status.container_statuses or ()  # may include sidecar containers of a service mesh
         container = next((each for each in statuses if each.name == CONTAINER), None)
         if container is not None and (ended := container.state.terminated) is not None:
@@ -185,7 +193,7 @@ class Pod:
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
 
     def run(self, bundle: bytes | None) -> str:
-        """Run the pod with a bundle, and return its termination message, empty if the pod was killed or lost.
+        """Run the pod, with a bundle if any, and return its termination message, empty if it was killed or lost.
 
         The log of the pod is copied to standard error. Finally, the pod is deleted.
 
@@ -193,6 +201,8 @@ class Pod:
         ------
         SettingsError
             If the cluster rejects the pod, or cannot start the pod.
+        UnreachableError
+            If the cluster does not answer when the pod is created.
         """
         made = self.cluster.call("create_namespaced_pod", self.cluster.namespace, self.manifest)
         grace = 0  # before the container starts, no process needs a grace period

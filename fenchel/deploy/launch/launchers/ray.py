@@ -1,7 +1,7 @@
 """Client processes as Ray actors, on nodes with the same version of Fenchel.
 
-Ray runs in a separate process, :mod:`fenchel.deploy.launch.launchers.ray_driver`. So the secrets of client processes
-never enter the server's process.
+Ray runs in a separate process, :mod:`fenchel.deploy.launch.launchers.ray_driver`, so that the secrets of client
+processes never enter the server's process.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ _CLEANING = 15.0  # timeout for removing the temporary folder on all nodes, in s
 class RemoteProcess:
     """Process on a Ray node, with its standard streams.
 
-    Nodes receive the code of this class and of the functions below from the driver, because a survey must also run on
-    nodes without Fenchel.
+    The driver sends the code of this class, of :func:`look` and of :func:`remove` to the nodes, because a survey must
+    also run on nodes without Fenchel.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -60,7 +60,7 @@ class RemoteProcess:
                 self._process.stdin.close()
 
     def output(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the file descriptor, 1 or 2, and chunks of the output until the process exits."""
+        """Yield chunks of the output, each after its file descriptor (1 or 2), until the process exits."""
         with selectors.DefaultSelector() as selector:
             for number, stream in ((1, self._process.stdout), (2, self._process.stderr)):
                 assert stream is not None
@@ -96,7 +96,7 @@ class Relay:
     actor
         Actor of class :class:`RemoteProcess`.
     connection
-        Connection that closes when the process exits, and whose closure ends the process.
+        Connection to the local command that represents the process. When either ends, so does the other.
     given, report, log
         File descriptors of standard input, standard output and standard error.
     """
@@ -181,7 +181,7 @@ class Driver:
                 yield node, room
 
     def on_nodes(self, function: Any, argument: Any, patience: float) -> list[dict[str, Any]]:
-        """Call a function on each eligible node, and return addresses and results.
+        """Call a function on each node of :meth:`able`, and return the nodes' addresses and results.
 
         Parameters
         ----------
@@ -224,7 +224,7 @@ class Driver:
         }
 
     def accept(self, server: socket.socket) -> None:
-        """Run an actor for each connection."""
+        """Run an actor in a new thread for each connection. This method never returns."""
         while True:
             connection, _ = server.accept()
             self._running.append(threading.Thread(target=self._run, args=(connection,), daemon=True))
@@ -265,7 +265,7 @@ def main() -> None:
         found = driver.survey(order["look"], order["dial"], order["processes"])
     except Exception as error:  # for example, no cluster, another version of Ray or Python, or a full node
         found = {"problem": f"{type(error).__name__}: {error}"}
-    # The temporary folder is created late, as a driver killed for want of a cluster could not remove it.
+    # Create the socket's folder only now, because a driver that is killed during the connection would leave it behind.
     with tempfile.TemporaryDirectory(prefix="fenchel-") as folder, socket.socket(socket.AF_UNIX) as server:
         server.bind(path := f"{folder}/ray")
         server.listen(128)

@@ -71,7 +71,7 @@ class SlurmLauncher:
         return piped.plan(self._step(process))
 
     async def open(self, required: Requirements) -> Site:
-        """Survey every node of the allocation.
+        """Check the version of Fenchel on every node of the allocation, and its access to this machine and journals.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class SlurmLauncher:
         resources = ["--exact", "--nodes=1", "--ntasks=1", f"--cpus-per-task={self.settings.cpus}", "--mem=0"]
         if self.settings.gpus:
             resources.append(f"--gpus={self.settings.gpus}")
-        if process.number in self._started:  # processors of a lost node stay occupied
+        if process.number in self._started:  # because processors of a lost node stay occupied
             resources.append("--overlap")
         name = f"--job-name={next(iter(process.bundle.identities))}"
         return ["srun", "--quiet", name, *resources, *self._fenchel(*process.words)]

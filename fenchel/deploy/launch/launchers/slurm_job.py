@@ -47,7 +47,7 @@ class SlurmJob:
     beginning
         Additional arguments of ``fenchel up`` for the first start.
     runs
-        Folder, on storage that all nodes share, of the log and of run folders.
+        Folder of the job's log and of run folders, on storage that all nodes share.
     """
 
     settings: SlurmSettings
@@ -107,7 +107,7 @@ class SlurmJob:
         SettingsError
             If Slurm rejects the job, or would never start the job.
         RunStoppedError
-            If Slurm has terminated the job.
+            If Slurm has terminated the job, or no longer lists it.
         """
         self.runs.mkdir(parents=True, exist_ok=True)
         submitting = asyncio.ensure_future(self._submit())
@@ -163,7 +163,7 @@ class _Log:
             await asyncio.sleep(_READING)
 
     def read(self) -> None:
-        """Forward the complete lines since the latest call."""
+        """Forward the complete lines that are new since the last call."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:

@@ -68,7 +68,7 @@ class SshLauncher:
         return piped.plan(self._start(process))
 
     async def open(self, required: Requirements) -> Site:
-        """Survey every host.
+        """Check the version of Fenchel on every host, and find the address at which hosts reach this machine.
 
         Raises
         ------

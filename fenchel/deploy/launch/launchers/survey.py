@@ -23,7 +23,7 @@ _PATIENCE = 5.0  # timeout for the connection to the server, in seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """Survey of a machine for client processes.
+    """Findings on a machine that is to run client processes.
 
     Attributes
     ----------
@@ -52,7 +52,9 @@ class Survey:
         Parameters
         ----------
         dial
-            Address of the server; by default the source address of the ssh connection.
+            Address of the server; if empty, the source address of the ssh connection.
+        file
+            Path of the marker file; empty without one.
         """
         dial = dial or os.environ.get("SSH_CONNECTION", "").partition(" ")[0]
         problem = ""
@@ -69,7 +71,7 @@ class Survey:
 
     @classmethod
     def read(cls, text: str) -> list[Self]:
-        """Return the surveys in an output, whose other lines come from login shells and Slurm prologs."""
+        """Return the surveys in an output, and skip other lines, which login shells and Slurm prologs print."""
         found = []
         for line in text.splitlines():
             with suppress(ValueError, KeyError, TypeError, RecursionError):
