@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 
 _FILE_WIDTH = 160  # width of tables in files and pipes, in columns
@@ -30,7 +31,9 @@ def say(words: str, console: Console | None = None) -> None:
 
 def warn_of(words: str) -> None:
     """Show a warning on standard error."""
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold yellow]warning:[/] {words}")
+    Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(
+        f"[bold yellow]warning:[/] {escape(words)}"
+    )
 
 
 def print_json(content: Any, *, indent: int | None = None) -> None:

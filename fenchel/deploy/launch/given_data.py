@@ -61,6 +61,15 @@ class OwnFiles:
     identifier: str | None = None
 
     @classmethod
+    def written(cls, folder: RunFolder, label: str | None, identifier: str | None) -> OwnFiles | None:
+        """Return the files that :meth:`OwnData.write` wrote to a run folder, in the order of the clients' numbers.
+
+        ``None`` if there are none.
+        """
+        files = sorted(folder.data.glob("client-*"), key=lambda file: (len(file.stem), file.stem))
+        return cls([file.absolute() for file in files], label, identifier) if files else None
+
+    @classmethod
     def of_patterns(cls, patterns: Sequence[str], label: str | None, identifier: str | None) -> OwnFiles:
         """Return the files that match patterns such as ``hospitals/*.csv``, in alphabetical order for each pattern.
 

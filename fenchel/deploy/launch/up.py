@@ -261,8 +261,7 @@ def _resume(path: Path, given: PooledData | OwnData | None, label: str | None, i
     chosen, checkpoint = load(folder.settings), open_resumed(folder)
     if isinstance(given, PooledData):
         raise SettingsError("a resumed run keeps its data; leave data out", key="data")
-    written = sorted(folder.data.glob("client-*")) if given is None and chosen.own_data else []
-    own = OwnFiles([each.absolute() for each in written], label, identifier) if written else None
+    own = OwnFiles.written(folder, label, identifier) if given is None and chosen.own_data else None
     return _Work(chosen, folder, len(checkpoint.members), given, own, checkpoint)
 
 

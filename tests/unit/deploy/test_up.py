@@ -21,6 +21,9 @@ import pytest
 
 import fenchel
 from fenchel.common.errors import CheckpointError, SettingsError
+from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.given_data import OwnFiles
+from fenchel.deploy.launch.names import client_names
 from fenchel.deploy.monitoring.notebook import NotebookProgress
 from fenchel.server.telemetry.summary import Summary
 from tests.messages import raises
@@ -111,6 +114,17 @@ def test_an_encrypted_run_whose_keys_are_gone_is_left_as_it_is(tmp_path: Path) -
     file.write_text(file.read_text().replace("rounds: 1\n", "rounds: 2\n"))
     again = fenchel.up(resume=run, in_process=True)
     assert (again.completed, again.rounds) == (True, 1)
+
+
+def test_a_resumed_run_finds_the_files_of_more_than_a_thousand_clients_in_their_order(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "many")
+    folder.data.mkdir()
+    names = [f"{name}.npz" for name in client_names(1002)]
+    for name in reversed(names):
+        (folder.data / name).touch()
+    found = OwnFiles.written(folder, None, None)
+    assert found is not None
+    assert [path.name for path in found.paths] == names
 
 
 def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
