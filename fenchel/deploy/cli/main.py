@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
 from fenchel.common.defects import outside
 from fenchel.common.errors import INTERRUPTED, FenchelError, TooManyFilesError, too_many_files
 from fenchel.common.version import software
+from fenchel.deploy.cli.printing import complain_of
 from fenchel.deploy.launch import grpc_engine
 from fenchel.deploy.launch.logs import log_to_terminal
 
@@ -108,7 +108,7 @@ def main() -> NoReturn:
         # With standalone_mode=False, typer returns the code of typer.Exit and re-raises all other exceptions.
         code = application()(prog_name="fenchel", standalone_mode=False)
     except FenchelError as error:
-        _complain(str(error))
+        complain_of(str(error))
         code = error.exit_code
     except (typer.Abort, KeyboardInterrupt, asyncio.CancelledError):
         code = INTERRUPTED
@@ -117,7 +117,7 @@ def main() -> NoReturn:
             error.show()
             code = 2
         elif too_many_files(error):  # for example, an import exceeded the limit on file descriptors
-            _complain(f"{error}; allow this process more files (ulimit -n), and start again")
+            complain_of(f"{error}; allow this process more files (ulimit -n), and start again")
             code = TooManyFilesError.exit_code
         elif (own := outside(error)) is not None:  # a defect in the user's own code
             traceback.print_exception(type(error), error, own)
@@ -125,18 +125,8 @@ def main() -> NoReturn:
         else:
             raise
     if code == INTERRUPTED:  # for Ctrl-C, typer returns only this exit code
-        _complain("interrupted")
+        complain_of("interrupted")
     sys.exit(code or 0)
-
-
-def _complain(text: str) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"[bold red]error:[/] {_escaped(text)}")
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
 
 
 if __name__ == "__main__":

@@ -31,9 +31,17 @@ def say(words: str, console: Console | None = None) -> None:
 
 def warn_of(words: str) -> None:
     """Show a warning on standard error."""
-    Console(stderr=True, soft_wrap=True, highlight=False, emoji=False).print(
-        f"[bold yellow]warning:[/] {escape(words)}"
-    )
+    _print_labelled("[bold yellow]warning:[/]", words)
+
+
+def complain_of(words: str) -> None:
+    """Show an error on standard error."""
+    _print_labelled("[bold red]error:[/]", words)
+
+
+def _print_labelled(label: str, words: str) -> None:
+    console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+    console.print(f"{label} {escape(words)}")
 
 
 def print_json(content: Any, *, indent: int | None = None) -> None:

@@ -35,5 +35,5 @@ def leaving_no_data(*passing: type[Exception]) -> Iterator[None]:
     except passed:
         raise
     except Exception as error:
-        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(described(error))
+        Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False).print(described(error))
         raise typer.Exit(1) from None
