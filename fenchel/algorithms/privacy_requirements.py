@@ -44,8 +44,8 @@ def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -
     algorithm, privacy = settings.algorithm, settings.differential_privacy
     if privacy is None or not isinstance(algorithm, LocalTrainingSettings):
         raise SettingsError(
-            f"the sensitivity of what {algorithm.name} sends to a single sample is unknown; use an algorithm whose "
-            "clients take gradient steps, such as fedavg or fedpdm",
+            f"it is unknown how much a single sample can change the uploads of {algorithm.name}; use an algorithm "
+            "whose clients take gradient steps, such as fedavg or fedpdm",
             key="differential_privacy",
         )
     sparsifier = settings.uplink.sparsify

@@ -25,7 +25,7 @@ from fenchel.common.objectives.binary import BinaryObjective
 from fenchel.common.wire.schema import ABSURD
 from fenchel.common.wire.values import Values
 
-_ROUNDING = 1e-3  # relative error of a norm computed in float32
+_ROUNDING = 1e-3  # relative tolerance for rounding errors of a norm computed in float32
 
 
 _REPORT = {"positives": int, "negatives": int, "positive_sum": float, "negative_sum": float}

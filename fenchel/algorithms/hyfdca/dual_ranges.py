@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -17,7 +18,15 @@ Kind: TypeAlias = Literal["score", "dual", "norm", "primal", "figure"]
 """Kinds of encrypted values: inner products, dual variables and their changes, squared norms of rows, contributions to
 the model, and sums over clients for monitoring and line search."""
 
-KINDS: tuple[Kind, ...] = ("score", "dual", "norm", "primal", "figure")
+_NAMES: Mapping[Kind, str] = {
+    "score": "inner products",
+    "dual": "dual variables",
+    "norm": "squared norms of the rows",
+    "primal": "contributions to the model",
+    "figure": "monitored sums",
+}
+
+KINDS: tuple[Kind, ...] = tuple(_NAMES)
 
 _SPARE = 2.0  # safety factor on the range of dual variables, for rounding and averaging
 _MARGIN = 4.0  # safety factor on a bound that is proved only for full participation
@@ -101,8 +110,8 @@ class DualRanges:
             return Layout.fit(self.key_bits, precision, largest, additions, slots)
         except EncryptionError as error:
             raise SettingsError(
-                f"the {kind}s exceed what a ciphertext holds: {error}. The range of scores follows from the "
-                "longest row, objective.l2 and the largest dual variable, unless encryption.largest_score is set",
+                f"the {_NAMES[kind]} do not fit into a ciphertext: {error}. The range of scores follows from the "
+                "longest row, objective.l2 and the largest dual variable; set encryption.largest_score to reduce it",
                 key="algorithm.encryption",
             ) from None
 
@@ -127,7 +136,8 @@ class DualRanges:
         """Return the largest magnitude and the number of added vectors for each kind."""
         row = self.holders * self.longest_part  # bound on ||x_i||^2, a sum over holders
         score = self.settings.encryption.largest_score or self._largest_score(row)
-        contribution = self.samples * self._largest_change * math.sqrt(row)  # bound on |sum_i alpha_i x_im|
+        # bound on |sum_i delta_i x_im| for changes delta_i, and on |sum_i alpha_i x_im|, as alpha_i is not larger
+        contribution = self.samples * self._largest_change * math.sqrt(row)
         return {
             "score": (score, self.holders),
             "dual": (_SPARE * self.largest_dual, self.holders + 1),  # alpha_0 plus one change by each holder

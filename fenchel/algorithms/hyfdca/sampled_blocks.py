@@ -51,8 +51,8 @@ class SampledBlocks:
         for group in np.unique(held.group):
             here = self.alignment.groups[group]
             size = int(self.alignment.block_sizes[here.blocks].sum())
-            # Each group gets a quota in proportion to its share of the samples of its largest holder. The quotas add up
-            # to about H; rounding up in each group adds a few samples.
+            # All holders of a group need the same quota: H times the group's fraction of the samples of its largest
+            # holder. So the quotas of a client add up to about H, or less if others hold more. Rounding adds a few.
             most = max(len(self.alignment.slices[other].positions) for other in here.clients)
             samples = max(1, round(size * min(1.0, wanted / most)))
             quotas.append(-(-samples // self.block) if self.settings.picks_blocks else samples)

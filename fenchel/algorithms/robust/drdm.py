@@ -217,15 +217,16 @@ class DRDM(SampledByWeight):
         await self.fleet.all().tell("regularize", strength=mu)
 
     async def round(self, t: int) -> None:
-        """Train D^(s) and update the model (phase A); update lambda by losses of U^(s) at the snapshot (phase B).
+        """Train clients D^(s), drawn by lambda, and update the model; then update lambda by losses at the snapshot.
 
+        The losses are those of the clients U^(s), drawn uniformly.
         With displacements Delta_i and Delta'_i of client i after tau and k' steps:
 
-            H <- H + sum_i share_i Delta_i        w       <- w + mean_D(Delta_i)  + H
-            H' = H + sum_i share_i Delta'_i       snapshot = w + mean_D(Delta'_i) + H'     (with the old w and H)
+            H <- H + sum_i share_i Delta_i        w       <- Pi_W(w + mean_D(Delta_i)  + H)
+            H' = H + sum_i share_i Delta'_i       snapshot = Pi_W(w + mean_D(Delta'_i) + H')     (with the old w and H)
 
-        A client drawn n_i times counts n_i times in the means, and once in the sums. Its new h_i counts if and only if
-        its reply did.
+        A client drawn n_i times counts n_i times in the means, and once in the sums. If its reply does not count, it
+        keeps its old h_i.
         """
         await self.part_with_lost()
         w, state, share = self.model, self.state, self.shares()
@@ -356,7 +357,7 @@ class DRDMClient(SampledClient):
     def train(self, model: Vector, snapshot_step: int, scale: float = 1.0) -> Values:
         """Take tau steps w <- Pi_W(w - eta (omega grad l_i(w) + mu (h_i + w - wbar))); h_i <- h_i + w - wbar.
 
-        Return the displacements of w after tau and after k' steps.
+        With ``correction: none``, h_i stays 0. Return the displacements of w after tau and after k' steps.
 
         Parameters
         ----------
@@ -365,7 +366,7 @@ class DRDMClient(SampledClient):
         snapshot_step
             k', the number of steps before the snapshot.
         scale
-            omega_i, with ``lambda-scaled``. Above 1 it shortens steps.
+            omega_i with ``correction: lambda-scaled``, else 1. The step size is divided by max(1, omega_i).
         """
         w, snapshot, given = model.copy(), model, self.settings.regularization
         mu = self.state.regularization if given is None else given

@@ -95,8 +95,8 @@ class Preparation:
         """
         if self.settings.extractor is not None:
             raise SettingsError(
-                "a frozen network computes the features, which other libraries cannot do; give features to the "
-                "exported model, and leave the extractor out",
+                "the run computes its features with a frozen network (data.extractor), which the export does not "
+                "include; use run.predict, or train on computed features without data.extractor",
                 key="data.extractor",
             )
         if self.steps is not None:

@@ -91,12 +91,12 @@ def samples(features: Any, labels: Any, where: str, array: str = "") -> Samples:
     where
         Name of the file, for messages.
     array
-        Name of the array of features, for messages, if the file has others.
+        Name of the array of features, for messages; empty if the file has no named arrays.
 
     Raises
     ------
     DataError
-        If shapes or types are others, a value is not finite, or there are no samples or no features.
+        If shapes or types differ from those above, a value is not finite, or there are no samples or no features.
     """
     place: Place = {"source": where, "array": array}
     if labels.ndim == 2 and labels.shape[1] == 1:

@@ -107,7 +107,7 @@ class DualProblem:
                 "use another solver"
             )
         if not shard.samples:
-            raise DataError("there are no samples to train on; give the client some")
+            raise DataError("the training set has no samples; use a data set with at least one")
         targets = loss.targets(shard.labels, shard.classes, np.float64)
         return cls(loss, shard.features.astype(np.float64, copy=False), targets, l2, weights)
 

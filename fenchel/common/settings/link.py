@@ -123,7 +123,7 @@ class Link(Section):
 
     @property
     def in_words(self) -> str:
-        """The link in a line, for people."""
+        """Description of the link in one line of text."""
         words: list[str] = [] if self.preset is None else [self.preset]
         words.append(f"round trip {1e3 * self.rtt:g} ms")
         if self.jitter:

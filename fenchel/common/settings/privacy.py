@@ -138,8 +138,8 @@ class DifferentialPrivacy(Section):
             return calibrate(rate, self.uploads, self.delta, self.budget, self.accountant)
         if rate >= 1:
             raise SettingsError(
-                f"Theorem 2 of the paper needs Q b < n_i, but a round draws {facts.drawn} of {facts.samples} "
-                "samples; draw fewer, or give epsilon_per_round",
+                f"Theorem 2 of FedPDM holds only if a round draws fewer samples than a client has, but it draws "
+                f"{facts.drawn} of {facts.samples}; draw fewer, or give epsilon_per_round in place of budget",
                 key="differential_privacy.budget",
             )
         each = paper.per_round(self.budget, rate, self.uploads, self.delta, self.total_law)

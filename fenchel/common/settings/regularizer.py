@@ -1,4 +1,4 @@
-"""The non-smooth term of what is minimised: h in ``F(x) = (1/N) sum_i f_i(x) + h(x)``."""
+"""Settings of the regularisation term h of the objective ``F(x) = (1/N) sum_i f_i(x) + h(x)``."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Interval(Section):
         return self
 
     def suggest(self, trial: Trial, key: str) -> float | int:
-        """Return the value of one trial."""
+        """Return the value that Optuna suggests for the parameter ``key`` in a trial."""
         suggest = trial.suggest_int if self.integer else trial.suggest_float
         return suggest(key, *self.extremes, log=isinstance(self, LogUniform))
 
@@ -85,7 +85,7 @@ class Choice(Section):
         ]
 
     def suggest(self, trial: Trial, key: str) -> Any:
-        """Return the value of one trial."""
+        """Return the value that Optuna suggests for the parameter ``key`` in a trial."""
         categories = self.categories
         return self.choice[categories.index(trial.suggest_categorical(key, categories))]
 

@@ -77,12 +77,13 @@ def _entries(block: bytes, authorities: Sequence[x509.Certificate], path: Path) 
         entries = {(issuer.public_bytes(), each.serial_number): each.revocation_date_utc for each in revoked}
     except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
         raise CredentialError(
-            "the revocation list is damaged; copy it again from where fenchel certs revoke wrote it", source=path
+            "the revocation list is damaged; copy it again from the folder to which fenchel certs revoke wrote it",
+            source=path,
         ) from None
     if not any(_signed(revoked, authority) for authority in authorities):
         raise CredentialError(
-            f"the list of {issuer.rfc4514_string()!r} is not signed by an authority in {AUTHORITY} beside it; copy "
-            "it again from where fenchel certs revoke wrote it",
+            f"the revocation list of {issuer.rfc4514_string()!r} is not signed by an authority in {AUTHORITY} of the "
+            "same folder; copy the list again from the folder to which fenchel certs revoke wrote it",
             source=path,
         )
     return entries

@@ -72,7 +72,7 @@ class LinkModel:
 
     @property
     def chunk(self) -> int:
-        """Largest number of bytes sent at once. It is small, because the first bytes arrive only with the last."""
+        """Largest number of bytes sent at once, small on a limited link, as the model delivers a chunk as a whole."""
         if self.rate is None:
             return _LARGEST_CHUNK
         return max(_SMALLEST_CHUNK, min(int(self.rate * _CHUNK_SECONDS), _LARGEST_CHUNK))

@@ -94,7 +94,7 @@ class Expense:
 
 
 def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> Effort:
-    """Return the effort of the clients of a run in its first rounds.
+    """Return the computation and traffic of the clients of a run in its first rounds.
 
     Parameters
     ----------

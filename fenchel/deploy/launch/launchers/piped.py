@@ -105,7 +105,7 @@ async def start(
 
 
 def plan(command: Sequence[str]) -> str:
-    """Return a command in shell syntax."""
+    """Return a command in shell syntax for display; ``BUNDLE`` stands for the file on its standard input."""
     return f"{shlex.join(command)} < BUNDLE"
 
 
