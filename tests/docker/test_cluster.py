@@ -43,7 +43,7 @@ def ledger(bring: Bring, tmp_path: Path) -> tuple[Cluster, Path]:
         "clients": CLIENTS,
         "data": {"name": "digits"},
         "objective": {"kind": "softmax"},
-        "algorithm": {"name": LEDGER, "nap": 0.08},  # beside other tests, too, kills find the run going on
+        "algorithm": {"name": LEDGER, "nap": 0.03},  # beside other tests, too, kills find the run going on
         "participation": {"sampler": {"kind": "fixed", "size": 4}, "deadline": 120.0},
         "evaluation": {"server": False, "clients": False},
     }
