@@ -347,9 +347,10 @@ def _largest(values: Iterable[Value]) -> float:
 
 def _specs(hint: Any) -> tuple[Spec, ...]:
     """Return alternative specifications of a value, none for ``Any``. Raise ``TypeError`` for an unsupported hint."""
-    if hint is Any:
+    alternatives = _alternatives(hint)
+    if hint is Any or Any in alternatives:
         return ()
-    if alternatives := _alternatives(hint):
+    if alternatives:
         return tuple(chain.from_iterable(map(_specs, alternatives)))
     named = _named(hint)
     if typing.get_origin(named) is np.ndarray:

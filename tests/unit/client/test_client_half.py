@@ -176,6 +176,12 @@ def test_an_annotation_is_understood_however_it_is_written(hint: Any, accepted: 
         half.answer("one", 1, {"value": refused})
 
 
+@pytest.mark.parametrize("hint", [Any, Optional[Any], int | Any])  # noqa: UP045
+@pytest.mark.parametrize("value", [1, "text", np.zeros(2)], ids=str)
+def test_any_is_every_value(hint: Any, value: Value) -> None:
+    assert half_of(hint).answer("one", 1, {"value": value}) == {"value": value}
+
+
 @pytest.mark.parametrize("hint", [Literal["a"], TypeVar("Unbound"), "Unknown"], ids=str)
 def test_an_annotation_by_which_nothing_can_be_checked_is_refused(hint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match=r"Other\.one: "):

@@ -1,4 +1,4 @@
-"""What commands print, they print as it is."""
+"""Printed lines show any text as it is."""
 
 from __future__ import annotations
 
