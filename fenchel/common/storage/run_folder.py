@@ -72,18 +72,20 @@ class RunFolder:
     @classmethod
     def create(cls, parent: Path, name: str) -> RunFolder:
         """Create the folder of a new run below ``parent``; raise ``StorageError`` if that is impossible."""
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        folder = cls(parent / f"{stamp}-{name}-{secrets.token_hex(2)}")
-        try:
-            folder.path.mkdir(parents=True)
-            folder.checkpoint.parent.mkdir()
-        except OSError as error:
-            raise StorageError(
-                f"no run folder can be created in this folder ({error.strerror}); make room on the disk, make the "
-                "folder writable, or choose another one with --runs",
-                source=parent,
-            ) from None
-        return folder
+        while True:
+            folder = cls(parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{secrets.token_hex(2)}")
+            try:
+                folder.path.mkdir(parents=True)
+                folder.checkpoint.parent.mkdir()
+            except OSError as error:
+                if isinstance(error, FileExistsError) and folder.path.is_dir():
+                    continue  # another run of the same second has drawn the same number
+                raise StorageError(
+                    f"no run folder can be created in this folder ({error.strerror}); make room on the disk, make "
+                    "the folder writable, or choose another one with --runs",
+                    source=parent,
+                ) from None
+            return folder
 
     @classmethod
     def existing(cls, path: Path) -> RunFolder:
