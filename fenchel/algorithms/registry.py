@@ -7,7 +7,7 @@ from collections.abc import Collection
 from fenchel.algorithms.client_half import ClientAlgorithm, handlers_of
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.errors import SettingsError
-from fenchel.common.settings.registry import builtin_settings, half, is_outside, names
+from fenchel.common.settings.registry import algorithm_settings, builtin_settings, half, is_outside, names
 
 
 def server_half(name: str) -> type[Algorithm]:
@@ -52,12 +52,15 @@ def client_half(name: str, allowed: Collection[str] = ()) -> type[ClientAlgorith
     """
     if is_outside(name):
         require_allowed(name, allowed)
-    elif name not in names():
-        raise SettingsError(
-            f"the server runs the algorithm {name!r}, which this version of Fenchel does not have (it has "
-            f"{', '.join(names())}); install the server's version",
-            key="algorithm.name",
-        )
+    else:
+        try:
+            algorithm_settings(name)
+        except ValueError:
+            raise SettingsError(
+                f"the server runs the algorithm {name!r}, which this version of Fenchel does not have (it has "
+                f"{', '.join(names())}); install the server's version",
+                key="algorithm.name",
+            ) from None
     found = half(name, "client")
     if not issubclass(found, ClientAlgorithm):
         raise SettingsError(

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt
-from scipy.spatial.distance import pdist, squareform
 
 from fenchel.algorithms.fedavg import FedAvgClient, LocalTrainingSettings
 from fenchel.algorithms.server_half import Algorithm
@@ -147,6 +146,8 @@ def krum_scores(models: NDArray[np.floating[Any]], faulty: int) -> Vector:
     faulty
         Number f of faulty models.
     """
+    from scipy.spatial.distance import pdist, squareform  # late import, because the import is slow
+
     distances = squareform(pdist(models, "sqeuclidean"))
     # without column 0, the distance of each model to itself
     nearest = np.sort(distances, axis=1)[:, 1 : len(models) - faulty - 1]

@@ -33,7 +33,11 @@ PATIENCE = 120.0
 
 Process = subprocess.Popen[bytes] | Forked
 
-MODULES = (*(half(name, side).__module__ for name in builtin_settings() for side in ("server", "client")), "pandas")
+MODULES = (
+    *(half(name, side).__module__ for name in builtin_settings() for side in ("server", "client")),
+    "pandas",
+    "scipy.optimize",
+)
 """Modules that processes import later than the command line; Arrow looks for pandas with its first list."""
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import OptimizeResult, minimize
 
 from fenchel.common.arrays import Vector
 from fenchel.common.optim.problem import Point, Solved, Tilted
 from fenchel.common.optim.stopping import StoppingCriterion, goal_of
 from fenchel.common.settings.solver import LbfgsSolver
+
+if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
 
 LINE_SEARCH = 40
 """Largest number of points in a line search."""
@@ -60,6 +63,8 @@ def _search(first: Point, value: Callable[[Point], float], goal: StoppingCriteri
     has length 1 in x. If the smoothness beta is known, it is a gradient step of size ``1/beta`` in w, independently of
     the scale of the data. Otherwise, it has length 1 in w as well.
     """
+    from scipy.optimize import minimize  # late import, because the import is slow and few processes need it
+
     if limit < 1 or goal.reached(first):
         return first, 0
     beta = first.problem.smoothness

@@ -13,7 +13,7 @@ from fenchel.common.tls.credentials import KEY
 from fenchel.deploy.cli.options import JsonOption
 from fenchel.deploy.cli.printing import print_json, say
 
-app = typer.Typer(help="Certificates: an authority, the server's, the clients'.", no_args_is_help=True)
+certs = typer.Typer(help="Certificates: an authority, the server's, the clients'.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Argument(help="folder to write to")]
 Authority = Annotated[Path, typer.Option("--authority", help="folder of the authority")]
@@ -22,7 +22,7 @@ Days = Annotated[int, typer.Option(min=1, help="validity in days")]
 Force = Annotated[bool, typer.Option("--force", help="replace existing files")]
 
 
-@app.command("all")
+@certs.command("all")
 def make_everything(
     folder: Folder,
     hosts: Hosts,
@@ -37,7 +37,7 @@ def make_everything(
     say(f"{folder}: authority, server, and {clients} clients. Keep {folder / 'authority'} to yourself.")
 
 
-@app.command()
+@certs.command()
 def authority(
     folder: Folder,
     name: Annotated[str, typer.Option(help="name of the authority")] = "Fenchel authority",
@@ -51,7 +51,7 @@ def authority(
     say(f"{folder}: authority {name!r}. Its authority-key.pem never leaves this machine.")
 
 
-@app.command()
+@certs.command()
 def server(authority: Authority, folder: Folder, hosts: Hosts, days: Days = 397, force: Force = False) -> None:
     """Make a server's certificate."""
     from fenchel.deploy.certificates.making import make_server
@@ -60,7 +60,7 @@ def server(authority: Authority, folder: Folder, hosts: Hosts, days: Days = 397,
     say(f"{folder}: certificate of the server at {', '.join(hosts)}")
 
 
-@app.command()
+@certs.command()
 def client(
     authority: Authority,
     folder: Folder,
@@ -75,7 +75,7 @@ def client(
     say(f"{folder}: certificate of client {name!r}")
 
 
-@app.command()
+@certs.command()
 def invite(
     authority: Authority,
     names: Annotated[list[str], typer.Option("--name", help="id of a client to invite; repeat for several")],
@@ -112,7 +112,7 @@ def invite(
     interruptible(served())
 
 
-@app.command()
+@certs.command()
 def monitor(
     authority: Authority,
     folder: Folder,
@@ -127,7 +127,7 @@ def monitor(
     say(f"{folder}: certificate of monitor {name!r}")
 
 
-@app.command()
+@certs.command()
 def renew(
     authority: Authority,
     folder: Annotated[Path, typer.Argument(help="folder with the certificate to replace")],
@@ -147,7 +147,7 @@ def renew(
     say(f"{folder}: new certificate of {about['subject']!r}, until {about['expires'][:10]}; the old one is {old}")
 
 
-@app.command()
+@certs.command()
 def revoke(
     authority: Authority,
     names: Annotated[
@@ -201,7 +201,7 @@ def _number(serial: str) -> int:
     return number
 
 
-@app.command()
+@certs.command()
 def show(folder: Folder, as_json: JsonOption = False) -> None:
     """Show the purpose and expiry of a folder's certificate, and verify it against its authority."""
     from fenchel.common.tls.credentials import Credentials

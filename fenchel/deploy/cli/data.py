@@ -14,14 +14,14 @@ from fenchel.common.errors import DataError, SettingsError
 from fenchel.deploy.cli.options import ClientsOption, JsonOption, MaxDataBytesOption, MaxFeaturesOption, SetOption
 from fenchel.deploy.cli.printing import plain_table, print_json, say
 
-app = typer.Typer(
+data = typer.Typer(
     help="Data sets: list, fetch, import, and show how a run divides one; features of images.", no_args_is_help=True
 )
 
 _COLUMN_WIDTH = 6  # width of a client's column in the terminal, in characters
 
 
-@app.command("list")
+@data.command("list")
 def list_sets(as_json: JsonOption = False) -> None:
     """List the named data sets, and mark those on this machine."""
     from fenchel.common.data.catalogue import CATALOGUE, UNPUBLISHED, known_names, locate
@@ -52,7 +52,7 @@ def list_sets(as_json: JsonOption = False) -> None:
     Console(highlight=False).print(table)
 
 
-@app.command()
+@data.command()
 def fetch(name: Annotated[str, typer.Argument(help="name of a data set")]) -> None:
     """Download a data set from its public source and check it."""
     from fenchel.common.data.catalogue import locate
@@ -67,7 +67,7 @@ def fetch(name: Annotated[str, typer.Argument(help="name of a data set")]) -> No
     say(f"{name} is in {download(entry, console)}", console)
 
 
-@app.command("import")
+@data.command("import")
 def import_set(
     name: Annotated[str, typer.Argument(help="name for data.name in the settings")],
     files: Annotated[list[Path], typer.Argument(help="LIBSVM, CSV, NPZ, Parquet or IDX files")],
@@ -82,7 +82,7 @@ def import_set(
     say(f"{name} is in {made}")
 
 
-@app.command()
+@data.command()
 def extract(
     settings: Annotated[Path, typer.Argument(help="settings file (YAML) with data.extractor")],
     overrides: SetOption = None,
@@ -109,7 +109,7 @@ def extract(
     say(f"the features of {images:,} images are in {feature_folder()}", console)
 
 
-@app.command()
+@data.command()
 def show(
     settings: Annotated[Path, typer.Argument(help="settings file (YAML)")],
     overrides: SetOption = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -129,16 +130,21 @@ def _reap(running: dict[int, int]) -> None:
 
 def main() -> None:
     """Import the modules that the forked processes need, then fork a process for each request."""
+    gc.disable()  # imported objects stay; each child enables the search for cycles again
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))  # one thread for linear algebra, as a fork does not copy threads
     set_up_process()
     import fenchel.algorithms.registry
     import fenchel.client.client_process
+    import fenchel.deploy.certificates.pairs
+    import fenchel.deploy.monitoring.exporters
+    import fenchel.keys.shared
     import fenchel.server.transport.service  # noqa: F401
 
     application()
     control, *modules = sys.argv[1:]
     for module in modules:
         importlib.import_module(module)
+    gc.freeze()  # so that no child searches, and thereby copies, the memory that it shares
     order = _serve(socket.socket(fileno=int(control)))
     if order is not None:
         order.become()

@@ -7,11 +7,13 @@ An error that the user can resolve becomes one paragraph on standard error and a
 from __future__ import annotations
 
 import asyncio
+import gc
+import importlib
 import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -26,6 +28,30 @@ from fenchel.deploy.launch.logs import log_to_terminal
 
 ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables for the number of threads of linear algebra."""
+
+COMMANDS: Mapping[str, Mapping[str, str]] = {
+    "Every day": {
+        "up": "up",
+        "server": "server",
+        "client": "client",
+        "check": "inspect",
+        "report": "inspect",
+        "runs": "runs",
+        "certs": "certs",
+        "data": "data",
+    },
+    "Setting up": {
+        "new": "new",
+        "doctor": "doctor",
+        "algorithms": "inspect",
+        "keys": "keys",
+        "probe": "inspect",
+        "relay": "relay",
+    },
+    "Looking into runs": {"trace": "trace", "project": "project", "energy": "energy", "disclosures": "disclosures"},
+    "Searching and solving": {"tune": "tune", "solve": "solve"},
+}
+"""Commands by group: the module of ``fenchel.deploy.cli`` that has a function or an application of that name."""
 
 
 def set_up_process() -> None:
@@ -45,23 +71,14 @@ def find_own_modules() -> None:
         sys.path.append(here)
 
 
-def application() -> typer.Typer:
-    """Return the application, with its commands in the groups of ``fenchel --help``."""
-    from fenchel.deploy.cli import certs, data, inspect, keys
-    from fenchel.deploy.cli.client import client
-    from fenchel.deploy.cli.disclosures import disclosures
-    from fenchel.deploy.cli.doctor import doctor
-    from fenchel.deploy.cli.energy import energy
-    from fenchel.deploy.cli.new import new
-    from fenchel.deploy.cli.project import project
-    from fenchel.deploy.cli.relay import relay
-    from fenchel.deploy.cli.runs import runs
-    from fenchel.deploy.cli.server import server
-    from fenchel.deploy.cli.solve import solve
-    from fenchel.deploy.cli.trace import trace
-    from fenchel.deploy.cli.tune import tune
-    from fenchel.deploy.cli.up import up
+def application(command: str | None = None) -> typer.Typer:
+    """Return the application, with its commands in the groups of ``fenchel --help``.
 
+    Parameters
+    ----------
+    command
+        Only command of the application, so that no other is imported. ``None`` or an unknown name: all commands.
+    """
     app = typer.Typer(
         name="fenchel",
         callback=_whole,
@@ -70,18 +87,15 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    everyday = "Every day"
-    groups: dict[str, tuple[Callable[..., None], ...]] = {
-        everyday: (up, server, client, inspect.check, inspect.report, runs),
-        "Setting up": (new, doctor, inspect.algorithms, keys.keys, inspect.probe, relay),
-        "Looking into runs": (trace, project, energy, disclosures),
-        "Searching and solving": (tune, solve),
-    }
-    for panel, commands in groups.items():
-        for command in commands:
-            app.command(rich_help_panel=panel)(command)
-    app.add_typer(certs.app, name="certs", rich_help_panel=everyday)
-    app.add_typer(data.app, name="data", rich_help_panel=everyday)
+    known = any(command in commands for commands in COMMANDS.values())
+    for panel, commands in COMMANDS.items():
+        for name, module in commands.items():
+            if name == command or not known:
+                found = getattr(importlib.import_module(f"fenchel.deploy.cli.{module}"), name)
+                if isinstance(found, typer.Typer):
+                    app.add_typer(found, name=name, rich_help_panel=panel)
+                else:
+                    app.command(rich_help_panel=panel)(found)
     return app
 
 
@@ -105,8 +119,12 @@ def main() -> NoReturn:
     log_to_terminal(logging.WARNING)
     find_own_modules()
     try:
+        gc.disable()  # imported objects stay, so a search for cycles among them only takes time
+        app = application(sys.argv[1] if len(sys.argv) > 1 else None)
+        gc.freeze()
+        gc.enable()
         # With standalone_mode=False, typer returns the code of typer.Exit and re-raises all other exceptions.
-        code = application()(prog_name="fenchel", standalone_mode=False)
+        code = app(prog_name="fenchel", standalone_mode=False)
     except FenchelError as error:
         complain_of(str(error))
         code = error.exit_code
@@ -126,6 +144,7 @@ def main() -> NoReturn:
             raise
     if code == INTERRUPTED:  # for Ctrl-C, typer returns only this exit code
         complain_of("interrupted")
+    gc.freeze()  # at exit, the interpreter would search all objects for cycles, to free what the process frees anyway
     sys.exit(code or 0)
 
 
