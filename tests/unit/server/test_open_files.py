@@ -231,7 +231,7 @@ def test_a_command_that_finds_no_file_for_a_module_ends_with_the_code_by_which_i
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "module.py")
 
     monkeypatch.setattr(main, "set_up_process", lambda: None)
-    monkeypatch.setattr(main, "application", lambda: application)
+    monkeypatch.setattr(main, "application", lambda command: application)
     with pytest.raises(SystemExit) as ended:
         main.main()
     assert ended.value.code == TooManyFilesError.exit_code
