@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from fenchel.common.data.compressed import missing, opened
 from fenchel.common.data.identifiers import checked
 from fenchel.common.data.limits import UNLIMITED, DataLimits
-from fenchel.common.data.samples import DataSet, samples
+from fenchel.common.data.samples import DataSet, listed, samples
 from fenchel.common.errors import DataError
 
 _DELIMITERS = ",;\t"
@@ -239,11 +238,6 @@ def _refuse_index(table: Any, path: Path) -> None:
             "feature. Write the file with index=False, or name the column",
             source=path,
         )
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return at most 20 names, separated by commas, for a message."""
-    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
 
 
 def numbers_of(column: Any, name: str, path: Path) -> NDArray[Any]:

@@ -11,7 +11,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from fenchel.common.data.columns import read_csv, read_parquet
 from fenchel.common.data.compressed import opened, plain_name
 from fenchel.common.data.identifiers import of_lines
 from fenchel.common.data.libsvm import read_libsvm
@@ -81,8 +80,12 @@ def read_file(
             case "npz":
                 dataset = read_npz(path, holder, identifier, limits)
             case "parquet":
+                from fenchel.common.data.columns import read_parquet  # late import: Arrow takes 35 MB
+
                 dataset = read_parquet(path, label, identifier, holder, limits)
             case "csv" | "tsv" | "data":
+                from fenchel.common.data.columns import read_csv
+
                 dataset = read_csv(path, label, identifier, holder, limits)
             case _:
                 if form not in ("libsvm", "svm", "svmlight"):

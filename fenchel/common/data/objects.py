@@ -18,9 +18,9 @@ import pyarrow.parquet
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from fenchel.common.data.columns import listed, numbers_of
+from fenchel.common.data.columns import numbers_of
 from fenchel.common.data.npz import SPARSE
-from fenchel.common.data.samples import RawMatrix, flatten_images
+from fenchel.common.data.samples import RawMatrix, flatten_images, listed
 from fenchel.common.errors import DataError
 
 ACCEPTED = (

@@ -11,12 +11,11 @@ from numpy.typing import DTypeLike
 
 from fenchel.common.arrays import Indices
 from fenchel.common.data import scaling
-from fenchel.common.data.columns import listed
 from fenchel.common.data.extractor import Extracted, Extractor
 from fenchel.common.data.files import read_file
 from fenchel.common.data.labels import encoded
 from fenchel.common.data.limits import ORDINARY, DataLimits
-from fenchel.common.data.samples import DataSet, Samples
+from fenchel.common.data.samples import DataSet, Samples, listed
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError
 from fenchel.common.settings.data import DataSettings, ExtractorSettings, Scaling

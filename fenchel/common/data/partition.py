@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from fenchel.common.arrays import Indices
 from fenchel.common.data.blocks import ClientBlock, grid, ragged
 from fenchel.common.data.class_groups import class_groups
-from fenchel.common.data.columns import listed
 from fenchel.common.data.few_classes import classes, label_shards
+from fenchel.common.data.samples import listed
 from fenchel.common.data.shares import by_owner, deal
 from fenchel.common.data.sites import sites
 from fenchel.common.data.skew import dirichlet, zipf

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fenchel.common.data.columns import read_csv
 from fenchel.common.data.compressed import opened
 from fenchel.common.data.libsvm import read_libsvm
 from fenchel.common.data.npz import joined, read_arrays, read_npy
@@ -158,6 +157,8 @@ def _adult_rows(path: Path) -> NDArray[np.str_]:
 
 def read_covtype(files: Files) -> DataSet:
     """Read UCI Covertype: 54 integers and the class, 1 to 7."""
+    from fenchel.common.data.columns import read_csv  # late import: Arrow takes 35 MB
+
     (path,) = files.values()
     part = read_csv(path).train
     return DataSet(samples(np.asarray(part.features).astype(np.int16), part.labels, str(path)))

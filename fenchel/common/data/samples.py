@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -168,3 +169,8 @@ def widen(part: Samples, features: int) -> Samples:
         return part
     csr = part.features
     return replace(part, features=sp.csr_array((csr.data, csr.indices, csr.indptr), shape=(csr.shape[0], features)))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return at most 20 names, separated by commas, for a message."""
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")

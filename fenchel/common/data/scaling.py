@@ -11,8 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
 from fenchel.common.arrays import Matrix
-from fenchel.common.data.columns import listed
-from fenchel.common.data.samples import RawMatrix
+from fenchel.common.data.samples import RawMatrix, listed
 from fenchel.common.errors import DataError
 from fenchel.common.settings.data import NormaliseSettings, Scaling
 
