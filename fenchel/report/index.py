@@ -160,7 +160,9 @@ def _settings(path: Path) -> dict[str, Any]:
         )
     found = {"name": given.get("name"), "algorithm": algorithm.get("name"), "data": data.get("name")}
     if found["data"] is None and data.get("file") is not None:
-        found["data"] = Path(str(data["file"])).name
+        file = Path(str(data["file"]))
+        given_from_python = file.parts[-3:-1] == (path.parent.name, RunFolder(path.parent).data.name)
+        found["data"] = "from Python" if given_from_python else file.name
     texts = {key: None if value is None else str(value) for key, value in found.items()}
     return texts | {"clients": given.get("clients"), "seed": given.get("seed"), "planned": given["rounds"]}
 

@@ -99,6 +99,14 @@ def test_settings_in_another_form_are_read_as_well(finished: Run, tmp_path: Path
     assert (entry.algorithm, entry.data, entry.clients, entry.seed) == ("fedpdm", "own.csv", "auto", None)
 
 
+def test_data_of_a_run_from_python_is_named_as_that(finished: Run, tmp_path: Path) -> None:
+    path = copied(finished, "x", tmp_path)
+    text = f"{{rounds: 3, algorithm: {{name: fedpdm}}, data: {{file: {path.absolute() / 'data' / 'all.npz'}}}}}"
+    (path / "settings.yaml").write_text(text)
+    (entry,) = index(tmp_path)
+    assert entry.data == "from Python"
+
+
 def test_names_cannot_steer_the_terminal(altered: Callable[..., Run]) -> None:
     run = altered(settings=lambda text: text.replace("name: fedavg", 'name: "[red]\\e[2J"'))
     done = CliRunner().invoke(application(), ["runs", str(run.path.parent)], env={"COLUMNS": "200"})
