@@ -35,6 +35,11 @@ Process = subprocess.Popen[bytes] | Forked
 
 MODULES = (
     *(half(name, side).__module__ for name in builtin_settings() for side in ("server", "client")),
+    "fenchel.deploy.cli.server",
+    "fenchel.deploy.cli.up",
+    "fenchel.deploy.launch.deployment",
+    "fenchel.deploy.monitoring.exporters",
+    "fenchel.server.transport.service",
     "pandas",
     "scipy.optimize",
 )

@@ -168,7 +168,7 @@ def client(
     from fenchel.common.settings.solver import parse_solver
     from fenchel.deploy.address import Address
     from fenchel.deploy.launch.crash import leaving_no_data
-    from fenchel.deploy.monitoring.exporters import watching_clients
+    from fenchel.deploy.monitoring.client_exporters import watching_clients
     from fenchel.keys.shared import Secrets
 
     if token is None and claim is None and bundle is None and not insecure:

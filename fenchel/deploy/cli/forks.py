@@ -136,11 +136,12 @@ def main() -> None:
     import fenchel.algorithms.registry
     import fenchel.client.client_process
     import fenchel.deploy.certificates.pairs
-    import fenchel.deploy.monitoring.exporters
-    import fenchel.keys.shared
-    import fenchel.server.transport.service  # noqa: F401
+    import fenchel.deploy.launch.bundle
+    import fenchel.deploy.launch.crash
+    import fenchel.deploy.monitoring.client_exporters
+    import fenchel.keys.shared  # noqa: F401
 
-    application()
+    application("client")
     control, *modules = sys.argv[1:]
     for module in modules:
         importlib.import_module(module)

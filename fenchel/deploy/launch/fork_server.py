@@ -110,7 +110,7 @@ class ForkServer:
     Parameters
     ----------
     modules
-        Modules that the fork server imports for all children, in addition to the command line.
+        Modules that the fork server imports for all children, in addition to those of ``fenchel client``.
     """
 
     def __init__(self, modules: Sequence[str] = ()) -> None:

@@ -1,28 +1,19 @@
-"""Telemetry exporters opened by commands: dashboard, Prometheus, OpenTelemetry and experiment trackers."""
+"""Telemetry exporters of a server, opened by commands: dashboard, Prometheus, OpenTelemetry, experiment trackers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.telemetry.tracing import endpoint, tracing
 from fenchel.deploy.address import Address
-from fenchel.deploy.monitoring.web import HttpResponse, WebServer
+from fenchel.deploy.monitoring.scraping import EXPOSED, scraped
 from fenchel.server.disclosure.exporters import Exporter
 from fenchel.server.telemetry.observer import Observer, Observers, OngoingRun
-
-if TYPE_CHECKING:
-    from fenchel.client.observer import ClientObserver
-
-_WARNING = (
-    "{what} can be read at {address} by anyone who can reach it, without password and encryption. Listen on "
-    "127.0.0.1, or let a firewall decide who reaches it"
-)
 
 
 @dataclass(frozen=True)
@@ -103,7 +94,7 @@ def watching(
 
             counted = ServerMetrics(folder.id, settings)
             observers.append(counted)
-            address = stack.enter_context(_scraped(exporters.metrics_at, counted.exposition.text, say, warn))
+            address = stack.enter_context(scraped(exporters.metrics_at, counted.exposition.text, say, warn))
             shown.append(Exporter("metrics", address))
         if exporters.dashboard:
             from fenchel.deploy.monitoring.dashboard import Dashboard
@@ -111,7 +102,7 @@ def watching(
             page = stack.enter_context(Dashboard(folder, settings.rounds, exporters.dashboard_at))
             say(f"dashboard   {page.url}")
             if not page.is_private:
-                warn(_WARNING.format(address=page.url, what="this run's figures, settings and names of clients"))
+                warn(EXPOSED.format(address=page.url, what="this run's figures, settings and names of clients"))
             observers.append(page)
             shown.append(Exporter("dashboard", page.url))
         for name in exporters.tracked:
@@ -131,40 +122,3 @@ class _Accounted(Observer):
 
     def begun(self, run: OngoingRun) -> None:
         run.disclosures.shown(*self._shown)
-
-
-@contextmanager
-def watching_clients(
-    metrics_at: Address | None, say: Callable[[str], None], warn: Callable[[str], None]
-) -> Iterator[ClientObserver]:
-    """Open the exporters of a client process for a ``with`` block, with the callbacks of :func:`watching`."""
-    from fenchel.client.observer import ClientObserver
-
-    observer = ClientObserver()
-    with ExitStack() as stack:
-        if (traces := tracing("fenchel-client")) is not None:
-            from fenchel.client.tracing import ClientTraces
-
-            observer = observer.beside(stack.enter_context(ClientTraces(traces)).observer())
-        if metrics_at is not None:
-            from fenchel.client.metrics import ClientMetrics
-
-            counted = ClientMetrics()
-            observer = observer.beside(counted.observer())
-            stack.enter_context(_scraped(metrics_at, counted.exposition.text, say, warn))
-        yield observer
-
-
-@contextmanager
-def _scraped(
-    at: Address, text: Callable[[], bytes], say: Callable[[str], None], warn: Callable[[str], None]
-) -> Iterator[str]:
-    """Serve metrics for the duration of a ``with`` block, and yield their URL."""
-    from fenchel.common.telemetry.exposition import KIND
-
-    with WebServer(at, {"/metrics": lambda: HttpResponse(KIND, text())}) as server:
-        address = f"http://{server.address}/metrics"
-        say(f"metrics     {address}")
-        if not server.address.is_loopback:
-            warn(_WARNING.format(address=server.address, what="the metrics"))
-        yield address

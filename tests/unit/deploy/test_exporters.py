@@ -14,7 +14,8 @@ from fenchel.common.errors import MissingDependencyError, SettingsError, Unreach
 from fenchel.common.settings.run import load
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.address import Address
-from fenchel.deploy.monitoring.exporters import Exporters, watching, watching_clients
+from fenchel.deploy.monitoring.client_exporters import watching_clients
+from fenchel.deploy.monitoring.exporters import Exporters, watching
 from fenchel.deploy.monitoring.web import WebServer
 from fenchel.server.telemetry.observer import Observers
 from tests.messages import raises

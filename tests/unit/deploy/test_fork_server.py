@@ -41,6 +41,12 @@ def test_each_runs_its_own_words_and_says_them_in_its_own_log(server: ForkServer
     assert "Usage: fenchel" in (tmp_path / "wrong").read_text()
 
 
+def test_it_forks_while_it_has_one_thread(server: ForkServer, tmp_path: Path) -> None:
+    # A child has only the thread that forks, and what another thread holds locked stays locked.
+    assert forked(server, tmp_path / "log", "nonsense").wait(30) == 2
+    assert psutil.Process(server.pid).num_threads() == 1
+
+
 def test_one_that_is_killed_is_told_from_one_that_ended(server: ForkServer, tmp_path: Path) -> None:
     process = forked(server, tmp_path / "log", *NOBODY, "--state", str(tmp_path))
     assert process.poll() is None

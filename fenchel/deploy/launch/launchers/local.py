@@ -49,7 +49,7 @@ class LocalLauncher:
     Parameters
     ----------
     modules
-        Modules that the fork server imports in addition to the command line.
+        Modules that the fork server imports in addition to those of ``fenchel client``.
     """
 
     Settings: ClassVar[type[Section]] = Section
