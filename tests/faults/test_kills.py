@@ -119,7 +119,7 @@ def strike(federation: Federation, moment: Moment, chance: random.Random) -> str
     if moment == "any":
         who = chance.choice(["server", *federation.names])
         time.sleep(chance.uniform(0.0, 0.2))
-        if is_over(federation):
+        if is_nearly_over(federation):
             return None  # a client that is killed now would come back to nobody
     else:
         who = "server" if moment == "checkpoint" else chance.choice(federation.names)
@@ -137,11 +137,11 @@ def goes_on(federation: Federation) -> None:
     without this, a moment would be that of coming back, or come late.
     """
     before = rounds_told(federation)
-    wait_until(lambda: rounds_told(federation) > before or is_over(federation), "another round")
+    wait_until(lambda: rounds_told(federation) > before or is_nearly_over(federation), "another round")
 
 
 def come_back(federation: Federation, who: str) -> None:
-    """Start who was killed again; wait for a client, as a run that does not need it could end before."""
+    """Restart a killed process; wait for a client to work again, as a run that does not need it could end before."""
     before = federation.says(who).count("working for run")
     federation.restart(who)
     if who != "server":
@@ -153,8 +153,8 @@ def rounds_told(federation: Federation) -> int:
     return federation.says("server").count("\nround ")
 
 
-def is_over(federation: Federation) -> bool:
-    """Return whether the server has ended, or is so near the end that who is killed could come back to nobody."""
+def is_nearly_over(federation: Federation) -> bool:
+    """Return whether the server has ended, or so few rounds are left that a killed process may restart after them."""
     assert federation.server is not None
     done = federation.says("server").rpartition("\nround ")[2].partition(" ")[0]
     return federation.server.poll() is not None or (done.isdigit() and int(done) > 0.8 * federation.settings["rounds"])
@@ -167,7 +167,7 @@ def obeyed(federation: Federation, who: str, moment: Moment) -> bool:
     """
     order = federation.folder / "orders" / f"{who}.{moment}"
     order.touch()
-    wait_until(lambda: not order.exists() or is_over(federation), f"{who} in the middle of its {moment}")
+    wait_until(lambda: not order.exists() or is_nearly_over(federation), f"{who} in the middle of its {moment}")
     try:
         order.unlink()
     except FileNotFoundError:
