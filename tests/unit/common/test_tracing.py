@@ -175,7 +175,10 @@ def test_a_collector_that_is_not_there_is_named_once_in_one_line() -> None:
     )
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"WARNING traces cannot be sent to {nowhere} (UNAVAILABLE)")
+    # A busy machine may reach the timeout before the connection is refused.
+    assert line.replace("DEADLINE_EXCEEDED", "UNAVAILABLE").startswith(
+        f"WARNING traces cannot be sent to {nowhere} (UNAVAILABLE)"
+    )
 
 
 def test_neither_library_is_imported_unless_it_is_asked_for() -> None:
