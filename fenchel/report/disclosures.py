@@ -23,7 +23,7 @@ _FORMS = {
 _DAMAGED = "damaged, or edited; copy it again from where the server ran"
 _WAYS = {"up": "client to server", "down": "server to client"}
 
-_LinkModel: TypeAlias = Literal["up", "down"]
+_Direction: TypeAlias = Literal["up", "down"]
 _Span: TypeAlias = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
@@ -35,7 +35,7 @@ class _Part(BaseModel):
 
 class _Message(_Part):
     phase: str
-    direction: _LinkModel
+    direction: _Direction
     name: str
     content: str
     dtype: str
@@ -53,7 +53,7 @@ class _Message(_Part):
 
 class _Head(_Part):
     message: str
-    direction: _LinkModel
+    direction: _Direction
     fields: list[str]
     times: int
 
