@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 SERVER = ""
 """Id of the server among the participants, which differs from all client ids."""
 
-_LONGEST = 80  # largest number of characters displayed of a value
+# largest number of characters kept of a reported value: more than all instruction sets together
+_LONGEST = 200
 _VALUES = 5  # largest number of values shown for one attribute
 _NAMED = 5  # largest number of clients named for one value; the rest are counted
 

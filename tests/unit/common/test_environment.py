@@ -49,6 +49,14 @@ def test_the_current_environment_names_the_libraries_that_are_loaded() -> None:
             assert pool.get("architecture", "") in here.kernel.split(", ")
 
 
+def test_a_report_has_every_instruction_set_that_numpy_may_find() -> None:
+    """NumPy 2.1 names more than a hundred characters of them on processors with AVX-512."""
+    avx512 = [f"AVX512{name}" for name in ["F", "CD", "_KNL", "_KNM", "_SKX", "_CLX", "_CNL", "_ICL", "_SPR"]]
+    simd = ", ".join(["SSSE3", "SSE41", "POPCNT", "SSE42", "AVX", "F16C", "XOP", "FMA4", "FMA3", "AVX2", *avx512])
+    there = replace(HERE, simd=simd)
+    assert Environment.received(there.message()) == there
+
+
 def test_threads_are_those_that_are_allowed_now() -> None:
     with threadpool_limits(1):
         assert Environment.current().threads == 1

@@ -139,4 +139,4 @@ def test_a_client_that_reports_anything_fills_neither_log_nor_file(
     assert 1 <= len(said) <= 5
     assert all(line.isprintable() and len(line) < 4000 for line in said)
     assert RunFolder(tmp_path).environments.stat().st_size < 20_000
-    assert len(record(tmp_path).latest["north"].kernel) < 100
+    assert len(record(tmp_path).latest["north"].kernel) < 210
