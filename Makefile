@@ -16,7 +16,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 # Tests start hundreds of processes, none of which should compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install torch engines trackers helm demo test fast slow test-all explore tables site docs notebooks plotly fuzz lint format bench bench-peers bench-first-hour dist extras proto lock clean
+.PHONY: help install torch engines trackers helm sphinx demo test fast slow test-all explore tables site docs notebooks plotly fuzz lint format bench bench-peers bench-first-hour dist extras proto lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -87,9 +87,11 @@ $(GALLERY): docs/gallery.md docs/gallery.py | $(READY)
 	rm -rf $@ && mkdir -p $@
 	$(BIN)/python -m docs.gallery $@
 
-site: $(READY) $(SITE) $(GALLERY)  ## the site of the documentation, in build/site; needs npm
+sphinx: $(READY)  ## Sphinx and its extensions, for the site
 	$(PIP) 'sphinx==9.0.4' 'myst-nb==1.4.0' 'numpydoc==1.11.0' 'pydata-sphinx-theme==0.24.0' 'sphinx-copybutton==0.5.2' \
 		'sphinxcontrib-katex==0.9.11' 'sphinxcontrib-mermaid==2.1.1' 'sphinxcontrib-typer==0.10.0'
+
+site: sphinx $(SITE) $(GALLERY)  ## the site of the documentation, in build/site; needs npm
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
 
 docs: site  ## the site, served at http://localhost:8000
