@@ -28,7 +28,7 @@ from fenchel.client.trust_limits import TrustLimits
 from fenchel.client.worker import Worker
 from fenchel.common.arrays import Vector
 from fenchel.common.data.shard import Shard
-from fenchel.common.errors import FenchelError, JoinRefusedError
+from fenchel.common.errors import FenchelError
 from fenchel.common.settings.run import RunSettings, load, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.state import freeze, thaw
@@ -300,12 +300,7 @@ class Federation:
     ) -> None:
         chance = self.faults.chance
         while True:
-            try:
-                worker = await self._joined(coordinator, name)
-            except JoinRefusedError as refusal:
-                if "all rounds are done" not in str(refusal):
-                    raise
-                return
+            worker = await self._joined(coordinator, name)
             pair = MemoryStream()
             line = self._lines[name] = _Line(pair, self.faults, lambda: self._tick(death))
             if self._breaks_left[name]:

@@ -319,9 +319,9 @@ class Coordinator:
             else:
                 await until_written(what, write, self._throttled_log)
 
-    async def farewells(self, patience: float = 5.0) -> None:
-        """Wait for the farewells to connected clients, at most ``patience`` seconds, and save the disclosure record."""
-        await self.admission.farewells(patience)
+    async def farewells(self) -> None:
+        """Wait a few seconds for the delivery of the farewells, and save the disclosure record."""
+        await self.admission.farewells()
         # The record must also contain replies that arrived while farewells were sent.
         await self._write("the disclosure record", self.disclosures.save_news)
 

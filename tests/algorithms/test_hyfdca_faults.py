@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from fenchel.common.arrays import Vector
-from fenchel.common.errors import JoinRefusedError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage import store
 from fenchel.common.storage.run_folder import RunFolder
@@ -144,11 +143,7 @@ class Deadly(Federation):
         self, coordinator: Coordinator, name: str, death: asyncio.Event, unnoticed: list[asyncio.Task[None]]
     ) -> None:
         while True:
-            try:
-                worker = await self._joined(coordinator, name)
-            except JoinRefusedError as refusal:
-                assert "all rounds are done" in str(refusal)
-                return
+            worker = await self._joined(coordinator, name)
             pair = MemoryStream()
             met = self.met if name == VICTIM else [self.moment]
             serving = asyncio.create_task(coordinator.admission.work(name, name.encode(), pair.other_side()))

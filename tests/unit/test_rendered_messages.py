@@ -41,6 +41,7 @@ from fenchel.common.version import PROTOCOL
 from fenchel.deploy.certificates.keys import make_keys, read_public, refuse_private_keys
 from fenchel.deploy.certificates.making import make_all, make_server
 from fenchel.deploy.certificates.pairs import check_pair
+from fenchel.fleet.client_record import ClientRecord
 from fenchel.keys.shared import Secrets
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.report.run import Run
@@ -213,8 +214,9 @@ def register(*requests: pb.JoinRequest, connected: bool = False) -> None:
 
     async def in_turn() -> None:
         registration = Registration(1, 0.1)
+        member = ClientRecord("north", 0, queue=asyncio.Queue()) if connected else None
         for request in requests:
-            await registration.join(request, connected=connected)
+            await registration.join(request, member=member)
 
     asyncio.run(in_turn())
 

@@ -30,6 +30,8 @@ from fenchel.server.stream.client_stream import ClientStream
 
 log = logging.getLogger("fenchel.server")
 
+# longest wait in seconds for the delivery of farewells: the longest back-off of a client (5 s) and a connection
+_FAREWELL_SECONDS = 6.0
 _REMINDER_SECONDS = 15.0  # period in seconds of the warnings that name clients that are not ready
 _NAMES = 20  # largest number of clients named in a warning
 _DIGEST = 32  # length in bytes of the digest of the column names
@@ -114,6 +116,7 @@ class Admission:
         self._column_digest = next((shard.column_digest for shard in shards if shard.column_digest), b"")
         self._described = asyncio.Event()
         self._over: pb.Farewell | None = None
+        self._returning: set[str] = set()  # clients whose connection broke just before the end
         self._buffer_pool = BufferPool(KEPT_BYTES)  # memory for large replies, shared by all streams
 
     # Calls by the transport
@@ -133,7 +136,7 @@ class Admission:
                 else "the data of this run come from its settings (data.name): start this client without --data"
             )
         member = self.members.get(request.client)
-        assignment = await self.registration.join(request, member is not None and member.connected)
+        assignment = await self.registration.join(request, member=member)
         reply = pb.JoinReply(
             run=self._run,
             settings=self._settings.to_json(),
@@ -208,7 +211,8 @@ class Admission:
 
     async def _admit(self, member: ClientRecord, hello: pb.Hello) -> pb.Welcome | pb.Farewell:
         if self._over is not None:
-            return self._over
+            self._returning.discard(member.name)
+            return member.farewell or self._over
         late = self.members.get(member.name) is not member
         try:
             if late:
@@ -412,16 +416,25 @@ class Admission:
         self.registration.end(f"run {self._run} is over: {farewell.reason or 'all rounds are done'}")
         self._described.set()  # release clients that wait for the fleet, so that they receive the farewell
         self._late_joiners.end()
+        oldest = time.time() - _FAREWELL_SECONDS
         for member in self.members.values():
+            if member.farewell is not None:
+                continue  # the client is out of the run
             if member.connected:
                 self._disclosures.head("down", farewell)
+            elif member.changed_unix > oldest:
+                self._returning.add(member.name)
             member.say_farewell(farewell)
 
-    async def farewells(self, patience: float) -> None:
-        """Wait until every connected client has received its farewell, for at most ``patience`` seconds."""
+    async def farewells(self) -> None:
+        """Wait a few seconds for the delivery of the farewells.
+
+        The wait includes clients whose connection broke just before the end, as otherwise they would dial the server
+        in vain until their patience ends.
+        """
         if not self.is_over:
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                while any(member.connected for member in self.members.values()):
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                while self._returning or any(member.connected for member in self.members.values()):
                     await asyncio.sleep(0.02)

@@ -9,6 +9,7 @@ from typing import Literal
 from fenchel.common.errors import IdentityInUseError, JoinRefusedError, RunStoppedError
 from fenchel.common.untrusted_text import plain
 from fenchel.common.version import PROTOCOL
+from fenchel.fleet.client_record import ClientRecord
 from fenchel.proto import fenchel_pb2 as pb
 
 _SOFTWARE = 80  # largest number of characters shown of a client's software name in an error
@@ -58,15 +59,16 @@ class Registration:
         """Return True if a client joined after the fleet was complete."""
         return bool(self._indices) and name in self.instances and name not in self._indices
 
-    async def join(self, request: pb.JoinRequest, connected: bool) -> pb.Assignment | None:
+    async def join(self, request: pb.JoinRequest, *, member: ClientRecord | None = None) -> pb.Assignment | None:
         """Register a client, and return its assignment when the fleet is complete.
 
         Parameters
         ----------
         request
             Request of the client, whose identity has been verified.
-        connected
-            True if a client of this id has an open stream.
+        member
+            Record of the client in the run; ``None``: the run has none yet. After the end of the run, only members
+            receive an assignment, so that they can open a stream and receive their farewell.
 
         Returns
         -------
@@ -76,7 +78,7 @@ class Registration:
         Raises
         ------
         JoinRefusedError
-            If the client cannot take part in this run, or the run has ended.
+            If the client cannot take part in this run, or the run has ended without it.
         IdentityInUseError
             If another process with this id is connected.
         """
@@ -88,7 +90,7 @@ class Registration:
             )
         name = request.client
         known = self.instances.get(name)
-        if connected and known not in (None, request.instance):
+        if member is not None and member.connected and known not in (None, request.instance):
             raise IdentityInUseError(
                 f"the identity {name!r} is in use by another connected client; give each client its own "
                 "certificate or --name"
@@ -108,14 +110,14 @@ class Registration:
                 await self._complete.wait()
         except TimeoutError:
             return None
-        if self._refusal:
+        if self._refusal and member is None:
             raise JoinRefusedError(self._refusal)
         if self.is_late(name):  # a late joiner has its own data, so no shard is assigned by position
             return pb.Assignment(index=sorted(self.instances).index(name), clients=len(self.instances))
         return pb.Assignment(index=self._indices[name], clients=len(self._indices))
 
     def end(self, reason: str) -> None:
-        """Refuse waiting and further clients for a reason, because the run has ended."""
+        """Refuse clients that are no members of the run for a reason, because the run has ended."""
         self._refusal = reason
         self._complete.set()
 

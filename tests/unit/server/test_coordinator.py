@@ -31,7 +31,8 @@ from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import writing
 from fenchel.common.version import PROTOCOL
-from fenchel.common.wire.frames import frames
+from fenchel.common.wire.frames import frames, parse
+from fenchel.deploy.launch.in_process import MemoryStream
 from fenchel.fleet.client_record import ClientRecord
 from fenchel.fleet.cohort import Cohort
 from fenchel.fleet.fleet import Fleet
@@ -326,7 +327,6 @@ async def test_clients_hear_of_the_servers_files_only_that_they_are_to_blame(
 ) -> None:
     made, member = coordinator(tmp_path, {"name": "digits"}, shard())
     heard = member.queue = asyncio.Queue()
-    made.admission.registration.instances["a"] = b"1"  # it was away, and comes back
     ending(made, Ends(error), monkeypatch)
     with raises(FenchelError):
         await made.conduct()
@@ -334,9 +334,56 @@ async def test_clients_hear_of_the_servers_files_only_that_they_are_to_blame(
     assert isinstance(farewell, pb.Farewell)
     assert farewell.reason == told
     with raises(FenchelError) as late:
-        await made.admission.join(pb.JoinRequest(protocol=PROTOCOL, client="a", instance=b"1"))
+        await made.admission.join(pb.JoinRequest(protocol=PROTOCOL, client="c", instance=b"1"))
     assert "/srv" not in str(late.value)
     assert str(error)[:20] in made.folder.summary.read_text()
+
+
+def joining(client: str) -> pb.JoinRequest:
+    return pb.JoinRequest(protocol=PROTOCOL, client=client, instance=client.encode())
+
+
+async def farewell_to(made: Coordinator, client: str) -> pb.Farewell:
+    """Return what a client hears that joins again and opens a stream."""
+    await made.admission.join(joining(client))
+    stream = MemoryStream()
+    serving = asyncio.create_task(made.admission.work(client, client.encode(), stream.other_side()))
+    for frame in frames(pb.Hello()):
+        await stream.write(frame)
+    answer = await stream.read()
+    stream.outgoing.put_nowait(None)
+    await serving
+    assert answer is not None
+    head = parse(answer).head
+    assert isinstance(head, pb.Farewell)
+    return head
+
+
+async def test_a_client_that_was_away_at_the_end_hears_of_it_before_the_server_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, member = coordinator(tmp_path, {"name": "digits"}, shard())
+    other = made.admission.members["a"]
+    other.mark_lost("its journal is gone")  # whom the server does not wait for
+    await asyncio.gather(*(made.admission.join(joining(name)) for name in "ab"))
+    await ending(made, Ends(None), monkeypatch).conduct()
+    ended = asyncio.create_task(made.farewells())
+    await asyncio.sleep(0)
+    assert not ended.done()
+    assert (await farewell_to(made, member.name)).completed
+    await ended
+    assert not (await farewell_to(made, other.name)).completed
+
+
+async def test_the_server_does_not_wait_for_clients_that_were_long_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = coordinator(tmp_path, {"name": "digits"}, shard())
+    for member in made.admission.members.values():
+        member.changed_unix -= 3600
+    await ending(made, Ends(None), monkeypatch).conduct()
+    await made.farewells()
+    assert not made.admission._returning
 
 
 @pytest.mark.parametrize("policy", ["stop", "continue"])

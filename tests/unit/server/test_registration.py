@@ -8,6 +8,7 @@ import pytest
 
 from fenchel.common.errors import IdentityInUseError, JoinRefusedError, RunStoppedError
 from fenchel.common.version import PROTOCOL
+from fenchel.fleet.client_record import ClientRecord
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.membership import registration as module
 from fenchel.server.membership.registration import Registration
@@ -20,8 +21,12 @@ def request(client: str, instance: bytes = b"first", protocol: int = PROTOCOL) -
     return pb.JoinRequest(protocol=protocol, client=client, instance=instance, software="fenchel 9")
 
 
+def connected(client: str) -> ClientRecord:
+    return ClientRecord(client, 0, queue=asyncio.Queue())
+
+
 async def joined(registration: Registration, *clients: str) -> list[pb.Assignment | None]:
-    return await asyncio.gather(*(registration.join(request(client), False) for client in clients))
+    return await asyncio.gather(*(registration.join(request(client)) for client in clients))
 
 
 async def test_places_follow_the_order_of_ids_whatever_the_order_of_joining() -> None:
@@ -68,28 +73,29 @@ async def test_a_stranger_is_refused_once_the_run_has_begun() -> None:
     registration = Registration(1, SETTLE)
     await joined(registration, "a")
     with raises(JoinRefusedError):
-        await registration.join(request("b"), False)
+        await registration.join(request("b"))
     assert (await joined(registration, "a")) != [None]
 
 
 async def test_another_version_of_the_protocol_is_refused_with_what_to_do() -> None:
     with raises(JoinRefusedError):
-        await Registration(1, SETTLE).join(request("a", protocol=PROTOCOL + 1), False)
+        await Registration(1, SETTLE).join(request("a", protocol=PROTOCOL + 1))
 
 
 async def test_a_name_that_is_connected_belongs_to_the_process_that_uses_it() -> None:
     registration = Registration(1, SETTLE)
     await joined(registration, "a")
     with raises(IdentityInUseError):
-        await registration.join(request("a", b"second"), True)
+        await registration.join(request("a", b"second"), member=connected("a"))
     assert registration.instances["a"] == b"first"
-    assert await registration.join(request("a"), True)  # the server has not noticed that its stream broke
+    # The server has not noticed that its stream broke.
+    assert await registration.join(request("a"), member=connected("a"))
 
 
 async def test_a_client_that_was_started_anew_takes_its_place_again() -> None:
     registration = Registration(1, SETTLE)
     await joined(registration, "a")
-    assert await registration.join(request("a", b"second"), False)
+    assert await registration.join(request("a", b"second"))
     assert registration.instances["a"] == b"second"
 
 
@@ -97,11 +103,11 @@ async def test_a_resumed_run_knows_its_clients_and_takes_nobody_else() -> None:
     registration = Registration(None, SETTLE, names=("b", "a"))
     assert registration.expected == 2
     assert await registration.completed(1.0) == ["a", "b"]
-    place = await registration.join(request("b", b"new"), False)
+    place = await registration.join(request("b", b"new"))
     assert place
     assert (place.index, place.clients) == (1, 2)
     with raises(JoinRefusedError):
-        await registration.join(request("c"), False)
+        await registration.join(request("c"))
 
 
 async def test_a_run_that_admits_late_joiners_gives_them_a_place_and_does_not_count_them_as_founders() -> None:
@@ -122,12 +128,13 @@ async def test_a_run_that_admits_late_joiners_gives_them_a_place_and_does_not_co
 
 async def test_a_late_joiner_is_who_it_was_and_hears_that_the_run_is_over() -> None:
     registration = Registration(None, SETTLE, names=("a",), late_joiners="admit")
-    assert await registration.join(request("b"), False)
+    assert await registration.join(request("b"))
     with raises(IdentityInUseError):
-        await registration.join(request("b", b"second"), True)
+        await registration.join(request("b", b"second"), member=connected("b"))
     registration.end("the run is over")
     with raises(JoinRefusedError):
-        await registration.join(request("c"), False)
+        await registration.join(request("c"))
+    assert await registration.join(request("b"), member=ClientRecord("b", 1))  # for its farewell
 
 
 async def test_a_run_that_is_over_refuses_everybody_and_says_so() -> None:
@@ -144,6 +151,6 @@ async def test_what_a_client_calls_its_software_forges_no_line() -> None:
     stranger = request("a", protocol=PROTOCOL + 1)
     stranger.software = "\x1b]0;owned\x07\nround 7  all is well" + "x" * 200
     with raises(JoinRefusedError) as caught:
-        await Registration(1, SETTLE).join(stranger, False)
+        await Registration(1, SETTLE).join(stranger)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 400
