@@ -21,8 +21,12 @@ from fenchel.proto.fenchel_pb2_grpc import CoordinatorStub
 
 _KEEPALIVE = 20.0
 _PING_PATIENCE = 10.0  # timeout of a ping in seconds
-_PAYLOAD_PATIENCE = 300.0  # timeout in seconds: 4 MiB in flight take this long at 112 kbit/s
+_PAYLOAD_PATIENCE = 300.0  # timeout of a payload in seconds
 _IN_FLIGHT = 4  # number of concurrent payloads, which keeps the link busy
+_FIRST_BYTES = 64 << 10  # size of the payload that shows how slow a link is
+_FIRST_ROUND_TRIPS = 5  # round trips that it takes on a fast link, while TCP begins slowly
+_LEAST_BYTES = 4 << 10  # smallest payload, of which the headers are less than 3 %
+_LONGEST_PASSAGE = 8.0  # time in seconds that the payloads in flight may take together
 # texts by which gRPC reports a failed TLS handshake, for lack of a status code
 _DISTRUST = ("Tls handshake failed", "verification check failed")
 _QUICKEST = 0.1  # fraction of the pings that serve to estimate the clock offset
@@ -116,7 +120,7 @@ async def probe(
     pings
         Number of round trips.
     payload_bytes
-        Size of the payloads of the throughput measurement, at most 1 MiB.
+        Largest size of the payloads of the throughput measurement, at most 1 MiB. On a slow link they are smaller.
     seconds
         Duration of each throughput measurement.
 
@@ -135,8 +139,9 @@ async def probe(
             await link.ping()  # warm-up: the first ping includes the time to connect
             measured = [await link.ping() for _ in range(pings)]
             payload = os.urandom(min(payload_bytes, FRAME_BYTES))
-            upload = len(payload) * await _frequency(lambda: link.exchange(payload, 0), seconds)
-            download = len(payload) * await _frequency(lambda: link.exchange(b"", len(payload)), seconds)
+            idle = _FIRST_ROUND_TRIPS * min(ping.rtt for ping in measured)
+            upload = await _throughput(lambda size: link.exchange(payload[:size], 0), len(payload), idle, seconds)
+            download = await _throughput(lambda size: link.exchange(b"", size), len(payload), idle, seconds)
         except grpc.aio.AioRpcError as error:
             raise _explained(error, server) from None
     return _result(name, server, measured, upload, download)
@@ -161,6 +166,21 @@ class _Link:
         offset = ((reply.received_unix_ns - sent) + (reply.sent_unix_ns - received)) / 2
         delay = rtt - (reply.sent_unix_ns - reply.received_unix_ns)
         return _Ping(rtt / 1e9, delay / 1e9, offset / 1e9)
+
+
+async def _throughput(exchange: Callable[[int], Awaitable[object]], largest: int, idle: float, seconds: float) -> float:
+    """Measure the bytes per second, with payloads of a size that suits the link.
+
+    The first payload takes up to ``idle`` seconds also on a fast link.
+    """
+    first = min(_FIRST_BYTES, largest)
+    started = time.perf_counter()
+    await exchange(first)
+    passage = time.perf_counter() - started - idle
+    size = largest
+    if passage > 0:
+        size = min(largest, max(_LEAST_BYTES, int(first / passage * _LONGEST_PASSAGE / _IN_FLIGHT)))
+    return size * await _frequency(lambda: exchange(size), seconds)
 
 
 async def _frequency(exchange: Callable[[], Awaitable[object]], seconds: float) -> float:

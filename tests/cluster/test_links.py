@@ -72,6 +72,16 @@ async def probed(waiting: Federation, port: int, **options: Any) -> ProbeResult:
     return await probe(f"localhost:{port}", credentials, "client-000", **options)
 
 
+def relayed(waiting: Federation) -> list[float]:
+    """Return the megabytes that the last relay counted up and down, after its end."""
+    wait_until(lambda: waiting.started[-1].poll() is not None, "the relay's end")
+    said = waiting.says(f"relay-{len(waiting.started) - 1}")
+    counted = re.search(r"up ([\d.]+) ([kM])B  down ([\d.]+) ([kM])B  connections 0 of 1  cuts 0", said)
+    assert counted is not None
+    up, up_unit, down, down_unit = counted.groups()
+    return [float(number) / (1 if unit == "M" else 1000) for number, unit in ((up, up_unit), (down, down_unit))]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "rtt"),
@@ -116,6 +126,15 @@ async def test_the_probe_measures_the_bandwidths_that_the_link_imposes(
     assert best[1] >= 0.75 * down
 
 
+@pytest.mark.slow  # make test-all
+def test_the_probe_of_a_slow_link_sends_little(waiting: Federation, through: Callable[..., int]) -> None:
+    port = through("--up", "200kbit", "--down", "400kbit", "--idle", "1")
+    result = asyncio.run(probed(waiting, port, pings=2, seconds=0.0))
+    assert all(megabytes < 1.0 for megabytes in relayed(waiting))  # four payloads of 1 MiB would take minutes
+    assert 0.5 * 25e3 <= result.upload <= 25e3
+    assert 0.5 * 50e3 <= result.download <= 50e3
+
+
 async def test_the_probe_measures_the_jitter_that_the_link_imposes(
     waiting: Federation, through: Callable[..., int]
 ) -> None:
@@ -128,13 +147,10 @@ async def test_the_probe_measures_the_jitter_that_the_link_imposes(
 
 def test_the_relay_counts_what_has_passed(waiting: Federation, through: Callable[..., int]) -> None:
     port = through("--link", "none", "--idle", "1")
-    asyncio.run(probed(waiting, port, pings=2, payload_bytes=1 << 20, seconds=0.0))
-    wait_until(lambda: waiting.started[-1].poll() is not None, "the relay's end")
-    said = waiting.says(f"relay-{len(waiting.started) - 1}")
-    counted = re.search(r"up ([\d.]+) MB  down ([\d.]+) MB  connections 0 of 1  cuts 0", said)
-    assert counted is not None
-    for megabytes in counted.groups():
-        assert 4 * 1.048 < float(megabytes) < 4 * 1.048 * 1.05  # four payloads each way, and what is around them
+    asyncio.run(probed(waiting, port, pings=2, payload_bytes=1 << 18, seconds=0.0))
+    least = (4 * (1 << 18) + (1 << 16)) / 1e6
+    for megabytes in relayed(waiting):
+        assert least < megabytes < 1.05 * least  # five payloads each way, and what is around them
 
 
 def test_words_that_are_no_link_are_refused() -> None:
