@@ -19,6 +19,7 @@ from fenchel.common.objectives.regularizer import Zero
 from fenchel.common.settings.algorithm import SMALLEST_STEP, AlgorithmSettings, Weighting
 from fenchel.common.settings.participation import Sampler, Weighted
 from fenchel.common.settings.uplink import Uplink
+from fenchel.common.wire.phases import SAMPLES
 from fenchel.common.wire.values import Values
 from fenchel.fleet.cohort import Reduced
 
@@ -214,7 +215,7 @@ class FedAvg(Algorithm):
         return await self.sample().reduce(
             "train",
             model=self.broadcast,
-            returns={"model": self.upload, "samples": int, **more},
+            returns={"model": self.upload, "samples": SAMPLES, **more},
             weight="samples" if self.settings.weighting == "samples" else None,
             dtype=self.model.dtype,
         )

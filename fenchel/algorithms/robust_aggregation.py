@@ -18,6 +18,7 @@ from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.arrays import Vector
 from fenchel.common.settings.participation import FixedSize, Participation
 from fenchel.common.settings.uplink import Uplink
+from fenchel.common.wire.phases import SAMPLES
 
 
 class RobustAggregationSettings(LocalTrainingSettings):
@@ -98,7 +99,7 @@ class RobustAggregation(Algorithm):
         trained = await self.sample().ask(
             "train",
             model=self.broadcast,
-            returns={"model": self.upload, "samples": int},
+            returns={"model": self.upload, "samples": SAMPLES},
             min_replies=max(self.settings.least, self.fleet.participation.min_replies),
         )
         models = np.array(trained.values_of("model"), self.model.dtype)

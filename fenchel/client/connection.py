@@ -204,8 +204,9 @@ class Connection:
         """Send a request to join. Once the fleet is complete, create the worker and return True, as work can begin."""
         who = self.participant
         reply: pb.JoinReply = await CoordinatorStub(channel).Join(who.request(self._instance), timeout=60.0)
-        self._succeeded()
+        self._note_answer()
         if not reply.HasField("assignment"):
+            self._backoff.reset()
             expected = f" of {reply.expected}" if reply.expected else ""
             self.on_event(f"{who.name}: waiting for the others ({reply.joined}{expected} have joined)")
             if reply.run not in (self._prepared_for, self._run):
@@ -237,8 +238,11 @@ class Connection:
         assert self._worker is not None
         who = self.participant
         trace = self.observer.opening(who.name)
+        metadata: list[tuple[str, str | bytes]] = [(CLIENT_KEY, who.name.encode()), (INSTANCE_KEY, self._instance)]
+        if trace:
+            metadata.append((TRACE_KEY, trace))
         call: grpc.aio.StreamStreamCall[Any, Any] = channel.stream_stream("/fenchel.v1.Coordinator/Work")(
-            metadata=((CLIENT_KEY, who.name), (INSTANCE_KEY, self._instance), *(((TRACE_KEY, trace),) if trace else ()))
+            metadata=metadata
         )
         pinging = asyncio.create_task(self._ping(channel))
         stream = _ClientStream(call)
@@ -251,7 +255,8 @@ class Connection:
             pinging.cancel()
             self.observer.closed(who.name)
             if stream.answered:
-                self._succeeded()  # keepalive confirmed the connection until the stream broke
+                self._backoff.reset()
+                self._note_answer()  # keepalive confirmed the connection until the stream broke
         if farewell is None:
             code = await call.code()
             if code is not grpc.StatusCode.OK:
@@ -268,7 +273,7 @@ class Connection:
             started = time.perf_counter()
             try:
                 await CoordinatorStub(channel).Probe(
-                    pb.ProbeRequest(), timeout=_PING_SECONDS, metadata=((CLIENT_KEY, self.participant.name),)
+                    pb.ProbeRequest(), timeout=_PING_SECONDS, metadata=((CLIENT_KEY, self.participant.name.encode()),)
                 )
             except grpc.aio.AioRpcError as error:
                 log.debug("%s: the round trip could not be measured: %s", self.participant.name, error.details())
@@ -276,8 +281,8 @@ class Connection:
                 record(self.participant.name, time.perf_counter() - started)
             await asyncio.sleep(_PING_SECONDS)
 
-    def _succeeded(self) -> None:
-        self._backoff.reset()
+    def _note_answer(self) -> None:
+        """Note that the server has answered. Only the next step shows whether the back-off can begin anew."""
         self._last_success = time.monotonic()
         self._handshakes_failed = 0
 

@@ -155,7 +155,7 @@ class _Link:
     async def exchange(self, payload: bytes, reply_bytes: int, patience: float = _PAYLOAD_PATIENCE) -> pb.ProbeReply:
         stub = CoordinatorStub(self.channel)
         request = pb.ProbeRequest(payload=payload, reply_bytes=reply_bytes)
-        return await stub.Probe(request, timeout=patience, metadata=((CLIENT_KEY, self.name),))
+        return await stub.Probe(request, timeout=patience, metadata=((CLIENT_KEY, self.name.encode()),))
 
     async def ping(self) -> _Ping:
         sent = time.time_ns()

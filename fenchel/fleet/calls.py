@@ -66,6 +66,10 @@ class ReplySink(Protocol):
         """Register the failure of a client; ``diverged`` marks values that are not finite."""
         ...
 
+    def abort(self, error: Exception) -> None:
+        """End the request with an error of the algorithm's own functions."""
+        ...
+
 
 @dataclass(slots=True, kw_only=True)
 class Call:

@@ -105,6 +105,7 @@ class Request:
         self._lacks = lacks
         self._asked: dict[str, tuple[ClientRecord, Call]] = {}
         self._state = RequestState(deadline=deadline, waits=lacks is not None)
+        self._error: Exception | None = None  # of the algorithm's functions
         self._awakened = asyncio.Event()
         self.started_ns = time.perf_counter_ns()
         self.posted_ns = 0
@@ -153,10 +154,23 @@ class Request:
         in_time = self._state.awaited is Awaited.ALL
         if member.availability.missed and in_time and member.availability.record_reply(self.phase):
             self._welcome(member)
-        self._collector.add(call.client, values)
-        take_all_due(self._collector, self.room)
+        if self._error is None:
+            self._collector.add(call.client, values)
+            self._take_all_due()
         call.mark_taken()
         self._wake()
+
+    def abort(self, error: Exception) -> None:
+        """End the request with the first error of the algorithm's functions, which :meth:`finish` raises."""
+        self._error = self._error or error
+        self._awakened.set()
+
+    def _take_all_due(self) -> None:
+        """Process the replies that are due. An error must not end the stream of the client that came last."""
+        try:
+            take_all_due(self._collector, self.room)
+        except Exception as error:
+            self.abort(error)
 
     def _welcome(self, member: ClientRecord) -> None:
         others = ", ".join(map(repr, sorted(member.availability.suspected)))
@@ -193,9 +207,10 @@ class Request:
         """Close the call of a client, and free the memory of its reply."""
         member, call = self._asked[client]
         member.resolve(call)
-        self._collector.skip(client)
         self.room.release(client)
-        take_all_due(self._collector, self.room)
+        if self._error is None:
+            self._collector.skip(client)
+            self._take_all_due()
 
     async def finish(self, min_replies: int, setting: str = "participation.min_replies") -> Sequence[str]:
         """Wait for the replies, and end the request.
@@ -219,11 +234,13 @@ class Request:
         ------
         TooFewRepliesError
             If fewer replies count than the quorum requires.
+        Exception
+            The error of a function that the algorithm has passed for the replies.
         """
         state, asked = self._state, len(self._asked)
         state.begin(_now(), max(min(min_replies, asked), 1) if min_replies else 0)
         self.posted_ns = time.perf_counter_ns()
-        while True:
+        while self._error is None:
             now = _now()
             decision = state.decide(now, holds_back=self.room.holds_back)
             self._carry_out(decision)
@@ -236,6 +253,12 @@ class Request:
                 async with asyncio.timeout_at(state.next_wakeup(now)):
                     await self._awakened.wait()
         self.ended_ns = time.perf_counter_ns()
+        if self._error is not None:
+            for client in sorted(state.waiting):
+                state.failed(client)
+                self._leave(client)
+            self._let_go()
+            raise self._error
         self._let_go()
         if not state.is_enough:
             raise TooFewRepliesError(

@@ -112,11 +112,16 @@ class Rounds:
         fresh
             True for a new run, whose algorithm is started first. False for a resumed one.
         """
+        going = asyncio.create_task(self._go(fresh))
         watching = asyncio.create_task(self.fleet.shortfalls.watch(self.observer.waiting, self.saving.secure))
         try:
-            await self._go(fresh)
+            # An observer ends the run by an error also while the rounds only wait.
+            await asyncio.wait((going, watching), return_when=asyncio.FIRST_COMPLETED)
+            (going if going.done() else watching).result()
         finally:
-            watching.cancel()
+            for task in (going, watching):
+                task.cancel()
+            await asyncio.gather(going, watching, return_exceptions=True)
 
     async def _go(self, fresh: bool) -> None:
         if fresh:

@@ -358,8 +358,8 @@ class _Context:
     def auth_context(self) -> dict[str, list[bytes]]:
         return {"x509_common_name": [b"a"], "x509_pem_cert": [self.certificate]}
 
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        return (("fenchel-client", "a"),)
+    def invocation_metadata(self) -> tuple[tuple[str, bytes], ...]:
+        return (("fenchel-client-bin", b"a"),)
 
     def peer(self) -> str:
         return "ipv4:192.0.2.1:4000"

@@ -194,7 +194,7 @@ async def test_a_monitor_asks_how_the_server_is_takes_no_part_and_uses_up_nothin
     assert await here.is_well("watch")
     async with here.channel("watch") as own:
         join = CoordinatorStub(own).Join(joining("north"))
-        work: Stream = own.stream_stream(f"/{NAME}/Work")(metadata=((CLIENT_KEY, "north"),))
+        work: Stream = own.stream_stream(f"/{NAME}/Work")(metadata=((CLIENT_KEY, b"north"),))
         for call in (join, work.read()):
             code, words = await refused(call)
             assert (code, "a monitor's" in words) == (grpc.StatusCode.PERMISSION_DENIED, True), words

@@ -98,7 +98,7 @@ class Offender:
             pass
 
     def work(self, channel: grpc.aio.Channel, name: str = "") -> Call:
-        metadata = ((CLIENT_KEY, name or self.name), (INSTANCE_KEY, INSTANCE))
+        metadata = ((CLIENT_KEY, (name or self.name).encode()), (INSTANCE_KEY, INSTANCE))
         return channel.stream_stream("/fenchel.v1.Coordinator/Work")(metadata=metadata)
 
     async def introduced(self, channel: grpc.aio.Channel) -> Call:

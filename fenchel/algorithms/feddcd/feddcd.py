@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self, cast
@@ -29,7 +30,7 @@ from fenchel.common.settings.algorithm import AlgorithmSettings, Weighting
 from fenchel.common.settings.participation import Bernoulli, Cyclic, FixedSize, Fraction, Sampler, Weighted
 from fenchel.common.settings.solver import AutoSolver, LbfgsSolver, NewtonCgSolver, Solver, SolverSettings, Stopping
 from fenchel.common.version import SAME_VERSION
-from fenchel.common.wire.schema import Expected
+from fenchel.common.wire.schema import Expected, NumberSpec
 from fenchel.common.wire.values import Values
 from fenchel.fleet.addressing import Each
 from fenchel.fleet.cohort import Cohort, Reduced
@@ -282,7 +283,7 @@ class DualAscent(Algorithm):
         """Have a cohort solve its local problems; return the sums of the replies with weights 1 / lambda_i."""
         returns: dict[str, Expected | Each[Expected]] = {
             "minimizer": self.model,
-            "scale": float,
+            "scale": NumberSpec(minimum=sys.float_info.min),
             "square": float,
             "iterations": int,
             **self.also_reported,

@@ -22,6 +22,7 @@ from fenchel.common.objectives.linear import LinearObjective, require_one_score
 from fenchel.common.optim.sparse_descent import descend
 from fenchel.common.settings.algorithm import AlgorithmSettings, Weighting
 from fenchel.common.settings.participation import Sampler, Weighted
+from fenchel.common.wire.phases import SAMPLES
 from fenchel.common.wire.schema import ArraySpec
 from fenchel.common.wire.values import Values
 from fenchel.fleet.addressing import Each
@@ -97,7 +98,7 @@ class HybridFedAvg(Algorithm):
         held = self.state.features_held
         cohort = self.sample()
         parts = {client: self.model[held[client]] for client in cohort}
-        trained = await cohort.ask("train", model=Each(parts), returns={"model": Each(parts), "samples": int})
+        trained = await cohort.ask("train", model=Each(parts), returns={"model": Each(parts), "samples": SAMPLES})
         by_samples = self.settings.weighting == "samples"
         self.model = averaged_by_feature(
             self.model,

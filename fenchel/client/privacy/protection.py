@@ -200,7 +200,13 @@ def protection_of(
     limit = privacy.budget if privacy.mechanism != "paper" else None
     _check_ledger(folder)
     if policy is not None:
-        _check_first(client, Budget(policy.maximum_epsilon, policy.delta), release)
+        _check_first(
+            client,
+            Budget(policy.maximum_epsilon, policy.delta),
+            release,
+            "its policy (maximum_epsilon)",
+            "raise the limit of the policy",
+        )
     of_all_runs = _policy_ledger(client, policy, account)
     ledger = Ledger(
         None if folder is None else folder / LEDGER,
@@ -213,7 +219,8 @@ def protection_of(
         count=None if folder is None else folder / COUNT,
     )
     if not ledger.uploads:
-        _check_first(client, Budget(limit, privacy.delta, Accountant(privacy.accountant)), release)
+        budget = Budget(limit, privacy.delta, Accountant(privacy.accountant))
+        _check_first(client, budget, release, "the run (differential_privacy.budget)", "a larger budget")
         if of_all_runs is not None:
             of_all_runs.check(release)
     ledger.begin()  # create the ledger before the secret, so that every client with a secret has a ledger
@@ -234,7 +241,7 @@ def _policy_ledger(client: str, policy: Policy | None, account: Account | None) 
     return opened
 
 
-def _check_first(client: str, budget: Budget, release: Release) -> None:
+def _check_first(client: str, budget: Budget, release: Release, origin: str, remedy: str) -> None:
     """Reject a run whose budget does not allow a single upload."""
     if budget.cap is None:
         return
@@ -242,8 +249,8 @@ def _check_first(client: str, budget: Budget, release: Release) -> None:
     if first > budget.cap:
         raise SettingsError(
             f"client {client} does not take part: a single upload of this run costs epsilon = {first:.4g} (delta = "
-            f"{budget.delta:g}), and its policy allows {budget.cap:g} for all uploads. Ask the server's operator "
-            "for more noise, or raise the policy's limit"
+            f"{budget.delta:g}), and {origin} allows {budget.cap:g} for all uploads. Ask the server's operator "
+            f"for more noise, or {remedy}"
         )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from fenchel.common.wire.frames import FRAME_BYTES
 
-CLIENT_KEY = "fenchel-client"
-"""Metadata key of the client's id. With TLS the id must equal the common name of the certificate."""
+CLIENT_KEY = "fenchel-client-bin"
+"""Metadata key of the client's id in UTF-8. With TLS the id must equal the common name of the certificate."""
 
 INSTANCE_KEY = "fenchel-instance-bin"
 """Metadata key of the random bytes that identify a client's process since it joined."""

@@ -6,7 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fenchel.common.wire.schema import ArraySpec, Expectation
+from fenchel.common.wire.schema import ArraySpec, Expectation, NumberSpec
+
+SAMPLES = NumberSpec(int, minimum=1)
+"""Schema of the number of a client's training samples, of which none can join without one."""
 
 EVALUATE = "fenchel.evaluate"
 """Phase in which a client evaluates a model on its shard and its holdout. It changes no state."""
@@ -14,10 +17,10 @@ EVALUATE = "fenchel.evaluate"
 EVALUATION: Expectation = {
     "loss_sum": float,
     "correct": int,
-    "samples": int,
+    "samples": SAMPLES,
     "holdout_loss_sum": float,
     "holdout_correct": int,
-    "holdout_samples": int,
+    "holdout_samples": NumberSpec(int, minimum=0),
 }
 """Schema of an evaluation. Its values are sums, which add up over clients; losses exclude the l2 term."""
 

@@ -289,6 +289,7 @@ class Admission:
                 f"client {member.name} has {shard.samples} samples of {shard.features_held} features, but needs at "
                 "least one of each; check its data file"
             )
+        self._check_unchanged(member, shard)
         # a server with the data set compares shapes with it rather than with other clients
         if self._source is not None:
             problem = self._source.problem
@@ -318,6 +319,17 @@ class Admission:
             if shard.class_names != other.shard.class_names:
                 raise JoinRefusedError(f"client {member.name} has other class names than client {other.name}; {remedy}")
         self._check_columns(member, shard)
+
+    def _check_unchanged(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
+        """Refuse a client that comes back with other data, because weights and privacy follow from the first ones."""
+        for name in ("samples", "features", "features_held", "classes", "class_names"):
+            before, now = getattr(member.shard, name, None), getattr(shard, name)
+            if member.shard is not None and now != before:
+                how = "" if name == "class_names" else f": {before} before, {now} now"
+                raise JoinRefusedError(
+                    f"the data of client {member.name} have changed during the run ({name.replace('_', ' ')}{how}); "
+                    "start it with the data that it began with"
+                )
 
     def _check_columns(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
         """Refuse a data file whose columns differ from the run's, if both are known."""
@@ -420,9 +432,7 @@ class Admission:
         for member in self.members.values():
             if member.farewell is not None:
                 continue  # the client is out of the run
-            if member.connected:
-                self._disclosures.head("down", farewell)
-            elif member.changed_unix > oldest:
+            if not member.connected and member.changed_unix > oldest:
                 self._returning.add(member.name)
             member.say_farewell(farewell)
 

@@ -139,6 +139,7 @@ class Registration:
                     quiet = time.monotonic() - self._newest
                     if self.instances and quiet >= self._settle:
                         self._close()
+                        break
                     await asyncio.sleep(min(0.1, self._settle))
                 await self._complete.wait()
         except TimeoutError:

@@ -147,6 +147,7 @@ class ClientStream:
     async def _send(self, what: int | pb.Farewell, partial: pb.Partial) -> bool:
         """Send one message, unless its call has ended; return False after a farewell, which is the last message."""
         if isinstance(what, pb.Farewell):
+            self._note("down", what)
             for frame in frames(what):
                 await self._stream.write(frame)
             return False
@@ -282,6 +283,8 @@ class ClientStream:
             request.check(call.client, values, received.finite)
         except WireError as error:
             request.fail(call, str(error), diverged=error.diverged)
+        except Exception as error:  # of the algorithm's own check
+            request.abort(error)
         else:
             request.receive(call, values)
 

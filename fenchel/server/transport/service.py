@@ -158,7 +158,8 @@ class Service:
 
     async def _work(self, frames: AsyncIterator[bytes], context: _Context) -> None:
         metadata = dict(context.invocation_metadata() or ())
-        client = self._identity(context, str(metadata.get(CLIENT_KEY, "")))
+        claimed = metadata.get(CLIENT_KEY, b"")
+        client = self._identity(context, claimed.decode(errors="replace") if isinstance(claimed, bytes) else claimed)
         instance = metadata.get(INSTANCE_KEY, b"")
         try:
             await self._coordinator.admission.work(

@@ -17,6 +17,7 @@ from fenchel.client.connection import Connection
 from fenchel.client.joining import Participant
 from fenchel.client.local_data import LocalData, OwnFile
 from fenchel.common.errors import DataError, UnreachableError
+from fenchel.common.wire.channel import CLIENT_KEY
 from fenchel.common.wire.frames import frames
 from fenchel.proto import fenchel_pb2 as pb
 from tests.messages import raises
@@ -84,7 +85,8 @@ async def test_a_file_that_cannot_be_used_ends_a_client_while_others_are_waited_
         await server.stop(None)
 
 
-async def test_a_stream_that_breaks_after_hours_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["a", "zürich 北"])
+async def test_a_stream_that_breaks_after_hours_is_opened_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client waits for ``retry_for`` seconds from the moment at which the stream broke, not from its beginning."""
     settings = {
         "rounds": 1,
@@ -106,6 +108,7 @@ async def test_a_stream_that_breaks_after_hours_is_opened_again(monkeypatch: pyt
     async def work(incoming: Any, context: Any) -> None:
         nonlocal streams, passed
         streams += 1
+        assert dict(context.invocation_metadata())[CLIENT_KEY] == name.encode()
         await context.read()  # the client's hello: writing to a stream that has ended would be another case
         if streams == 1:
             for frame in frames(pb.Welcome()):
@@ -125,7 +128,7 @@ async def test_a_stream_that_breaks_after_hours_is_opened_again(monkeypatch: pyt
     await server.start()
     try:
         with ThreadPoolExecutor(1) as executor:
-            who = Participant(name="a", server=address, local_data=LocalData(), retry_for=retry_for)
+            who = Participant(name=name, server=address, local_data=LocalData(), retry_for=retry_for)
             farewell = await Connection(who, executor).take_part()
     finally:
         await server.stop(None)

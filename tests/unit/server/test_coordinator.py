@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,19 @@ def test_who_comes_first_does_not_decide_what_a_named_data_set_is_like(tmp_path:
     for wrong in (shard(features=65), shard(classes=2)):
         with raises(JoinRefusedError):
             made.admission._check_fit(member, wrong)
+
+
+@pytest.mark.parametrize("data", [{"name": "own"}, {"name": "digits"}])
+@pytest.mark.parametrize("change", [{"samples": 41}, {"features_held": 60}, {"class_names": ["x"] * 10}])
+def test_a_client_that_comes_back_with_other_data_is_refused(
+    data: dict[str, Any], change: dict[str, Any], tmp_path: Path
+) -> None:
+    made, _ = coordinator(tmp_path, data, shard())
+    first = made.admission.members["a"]
+    made.admission._check_fit(first, shard())
+    with raises(JoinRefusedError) as refusal:
+        made.admission._check_fit(first, shard(**change))
+    assert "'x'" not in str(refusal.value)
 
 
 def test_names_of_classes_are_told_to_nobody(tmp_path: Path) -> None:
@@ -372,6 +386,8 @@ async def test_a_client_that_was_away_at_the_end_hears_of_it_before_the_server_i
     assert not ended.done()
     assert (await farewell_to(made, member.name)).completed
     await ended
+    heads = json.loads(made.folder.disclosures.read_text())["heads"]
+    assert [head["times"] for head in heads if head["message"] == "Farewell"] == [1]
     assert not (await farewell_to(made, other.name)).completed
 
 

@@ -17,12 +17,13 @@ import pytest
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.arrays import Vector
 from fenchel.common.data.preparation import Preparation
-from fenchel.common.errors import StorageError
+from fenchel.common.errors import RunStoppedError, StorageError
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.tables import read
 from fenchel.fleet.client_record import ClientRecord
 from fenchel.fleet.fleet import Fleet
+from fenchel.fleet.quorum import Shortfall
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.checkpoint import Checkpoint
@@ -30,7 +31,7 @@ from fenchel.server.disclosure.record import DisclosureRecord
 from fenchel.server.evaluation import Evaluator
 from fenchel.server.rounds import Rounds, save_model
 from fenchel.server.telemetry.deferred_note import DeferredNote
-from fenchel.server.telemetry.observer import Observers
+from fenchel.server.telemetry.observer import Observer, Observers
 from fenchel.server.telemetry.recorder import Recorder, Row
 from tests.messages import raises
 from tests.observing import Calling
@@ -152,6 +153,34 @@ async def test_a_run_that_waits_saves_what_was_before_the_round(make: MakeRounds
     written = rounds.folder.checkpoint.stat().st_mtime_ns
     await rounds.saving.secure()  # another phase waits, too
     assert rounds.folder.checkpoint.stat().st_mtime_ns == written
+
+
+async def test_an_observer_ends_a_run_that_waits_by_an_error(
+    make: MakeRounds, member: ClientRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Impatient(Observer):
+        def waiting(self, reason: str) -> None:
+            raise RunStoppedError(reason)
+
+    rounds = make()
+    monkeypatch.setattr(rounds, "observer", Impatient())
+    lacking = Shortfall(
+        "train", 1, answered=0, asked=1, needed=1, setting="participation.min_replies", missing=[member], seconds=9.0
+    )
+    ended = False
+
+    async def wait_for_replies(fresh: bool) -> None:
+        nonlocal ended
+        rounds.fleet.shortfalls.note(object(), lacking, log=False)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended = True
+
+    monkeypatch.setattr(rounds, "_go", wait_for_replies)
+    with raises(RunStoppedError):
+        await rounds.go(fresh=True)
+    assert ended
 
 
 async def test_two_checkpoints_are_never_written_at_the_same_time(

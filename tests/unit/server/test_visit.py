@@ -161,6 +161,25 @@ async def test_a_cohort_is_visited_in_order_and_who_answered_is_told() -> None:
     assert answered.draws == ("client-3", "client-0", "client-3"), "draws are kept, with their multiplicity"
 
 
+async def test_an_error_of_the_algorithms_function_ends_the_request_at_once() -> None:
+    fleet = fleet_of(3, deadline=3600.0)
+    seen: list[str] = []
+
+    def take(client: str, reply: Values) -> None:
+        seen.append(client)
+        raise ValueError("of a kind that nothing can be done with")
+
+    visiting = asyncio.create_task(fleet.all().visit("train", take, returns={"x": float}))
+    await settled()
+    first, second, third = (fleet.calls_of(client) for client in CLIENTS[:3])
+    exchange_of(second).receive(second, number("client-1"))
+    exchange_of(first).receive(first, number("client-0"))  # no error for the stream of the client that came last
+    with pytest.raises(ValueError):
+        await visiting
+    assert seen == ["client-0"]
+    assert not fleet.members[third.client].outstanding
+
+
 async def test_a_reply_that_is_not_what_was_asked_for_is_refused_by_name() -> None:
     fleet = fleet_of(1)
     visiting = asyncio.create_task(fleet.all().visit("train", lambda c, r: None, returns={"x": float}))
