@@ -32,9 +32,9 @@ def model(folder: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     return weights
 
 
-async def in_plaintext(parent: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+async def in_plaintext(parent: Path, settings: Path = QUICKSTART) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     folder = RunFolder.create(parent, "plaintext")
-    await run_in_process(load(QUICKSTART, ["algorithm.privacy=none"]), folder)
+    await run_in_process(load(settings, ["algorithm.privacy=none"]), folder)
     return model(folder.path)
 
 
