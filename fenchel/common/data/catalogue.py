@@ -18,7 +18,7 @@ from fenchel.common.data.files import read_files
 from fenchel.common.data.limits import ORDINARY, UNLIMITED, DataLimits
 from fenchel.common.data.npz import read_divided_npz, read_npz, write_npz
 from fenchel.common.data.samples import DataSet
-from fenchel.common.errors import ChecksumError, DataError
+from fenchel.common.errors import ChecksumError, DataError, StorageError
 from fenchel.common.settings.data import NAME_PATTERN
 
 CANONICAL = "data.npz"
@@ -368,6 +368,8 @@ def import_files(
     ------
     DataError
         If the name is invalid, or the files cannot be read as a data set.
+    StorageError
+        If the data set cannot be written.
     """
     if not re.fullmatch(NAME_PATTERN, name):
         raise DataError(f"{name!r} cannot be the name of a data set; use lower-case letters, digits, dots and dashes")
@@ -379,5 +381,11 @@ def import_files(
     else:
         dataset = read_files(files, label, limits)
     target = (cache_folder() if destination is None else destination) / name / CANONICAL
-    write_npz(target, dataset)
+    try:
+        write_npz(target, dataset)
+    except OSError as error:
+        raise StorageError(
+            f"the data set cannot be written ({error.strerror}); make room, or name another folder by $XDG_CACHE_HOME",
+            source=target,
+        ) from None
     return target

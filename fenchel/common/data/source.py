@@ -136,7 +136,8 @@ class DataSource:
         else:
             assert settings.file is not None
             column = settings.partition.column if isinstance(settings.partition, ColumnPartition) else None
-            dataset, where = read_file(settings.file, settings.label, holder=column), str(settings.file)
+            dataset = read_file(settings.file.expanduser(), settings.label, holder=column)
+            where = str(settings.file)
         train, test, names = _labelled(dataset, settings, where)
         train, test = split(train, test, settings, seed, where)
         chosen = positive_classes(len(names), positive, settings.asks_for_positives)

@@ -205,7 +205,7 @@ def _continued(settings: InitialModel, fresh: Vector, head: int) -> Vector:
     """Return the initial model from a file, optionally with the last ``head`` weights of the fresh model."""
     key = f"objective.initial.file: {settings.file}"
     try:
-        model = read_arrays(Path(settings.file))["model"]
+        model = read_arrays(Path(settings.file).expanduser())["model"]
     except (OSError, KeyError, DataError) as error:
         raise SettingsError(
             f"the file cannot be read as a model ({error}); give the model.npz of a run", key=key

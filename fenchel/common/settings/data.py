@@ -409,6 +409,10 @@ class DataSettings(Section):
                 f"{self.asks_for_positives.removeprefix('data.')}: with name: own each client brings its own file, and "
                 "all of it is its shard; leave it out"
             )
+        if self.name == "own":
+            for key in ("binarise", "samples", "test_fraction"):
+                if getattr(self, key) is not None:
+                    yield f"{key}: not allowed with name: own, where clients use their whole files; leave it out"
         if self.file is None and isinstance(self.partition, ColumnPartition):
             yield (
                 f"partition.column: {self.partition.column!r} given, but only a file has such a column; give file "

@@ -381,6 +381,13 @@ class RunSettings(Section):
         """Return the settings as JSON, defaults included."""
         return json.dumps(self.model_dump(mode="json"))
 
+    def anchored(self) -> Self:
+        """Return the settings with an absolute path of the data file, so that any folder will do to resume the run."""
+        if self.data.file is None:
+            return self
+        file = self.data.file.expanduser().absolute()
+        return self.model_copy(update={"data": self.data.model_copy(update={"file": file})})
+
     def to_yaml(self) -> str:
         """Return the settings as YAML, defaults included."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)

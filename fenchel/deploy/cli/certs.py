@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fenchel.common.errors import SettingsError
-from fenchel.common.tls.credentials import KEY
+from fenchel.common.tls.credentials import AUTHORITY, KEY
 from fenchel.deploy.cli.options import JsonOption
 from fenchel.deploy.cli.printing import print_json, say
 
@@ -180,6 +180,13 @@ def revoke(
 
     if not names and not serials:
         raise SettingsError("no certificate given; give --name CLIENT or --serial HEX")
+    for folder in to or ():
+        if not (folder / AUTHORITY).is_file():
+            raise SettingsError(
+                f"not a folder of certificates, because it has no {AUTHORITY}; give the folder that the server or "
+                "client was given with --certs",
+                key=f"--to {folder}",
+            )
     new = add(authority, names=names or (), serials=[_number(serial) for serial in serials or ()])
     say(f"{authority / REVOKED}: {len(new)} more revoked" + "".join(f"\n  {serial:x}" for serial in new))
     if not to:

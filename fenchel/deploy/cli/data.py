@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column
 
 from fenchel.common.data.limits import ORDINARY, DataLimits
@@ -135,12 +136,12 @@ def show(
     console = Console(highlight=False)
     ensure(chosen.data, console)
     table = partition_table(DataSource.open(chosen.data, chosen.seed, chosen.positive), chosen.clients)
-    shown = plain_table("class", title=table.title)
+    shown = plain_table("class", title=escape(table.title))
     number = min(chosen.clients, max(4, (console.width - 20) // _COLUMN_WIDTH))
     for client in range(number):
         shown.add_column(str(client), justify="right")
     for name, counts in zip(table.marked_names, table.counts, strict=True):
-        shown.add_row(name, *(str(count) if count else "·" for count in counts[:number]))
+        shown.add_row(escape(name), *(str(count) if count else "·" for count in counts[:number]))
     shown.add_row("all", *(str(count) for count in table.counts.sum(axis=0)[:number]), style="bold")
     if table.positives is not None and table.rates is not None:
         shown.add_row("positive", *(str(count) for count in table.positives[:number]), style="bold")

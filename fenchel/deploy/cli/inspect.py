@@ -46,14 +46,14 @@ def check(
     console = Console(highlight=False)
     facts, cautions = _facts(settings, overrides or (), with_data, console)
     for name, fact in facts.items():
-        console.print(f"{name:10} {fact}")
+        console.print(f"{name:10} {escape(fact)}")
     if "data" not in facts:
         console.print("[dim]not looked at: the data, and what depends on them[/]")
     if facts["clients"] == "auto":
         console.print("[dim]not looked at: what depends on the number of clients; check it with --set clients=N[/]")
     for caution in cautions:
         warn_of(caution)
-    console.print(f"[green]{settings} is fine[/]")
+    console.print(f"[green]{escape(str(settings))} is fine[/]")
 
 
 def _facts(

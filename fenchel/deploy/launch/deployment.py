@@ -75,6 +75,9 @@ class Deployment:
     observer: Observer | None = None
     say: Callable[[str], None] = lambda words: None
 
+    def __post_init__(self) -> None:
+        self.settings = self.settings.anchored()
+
     async def run(self) -> Summary:
         """Execute the run, and return its summary after all client processes have exited."""
         self.check()

@@ -80,8 +80,10 @@ class OwnFiles:
         """
         paths = []
         for pattern in patterns:
-            # Path.glob does not support absolute patterns.
-            found = [Path(name) for name in sorted(glob(str(Path(pattern).expanduser())))]  # noqa: PTH207
+            literal = Path(pattern).expanduser()
+            # Path.glob does not support absolute patterns. The name of a file may look like a pattern.
+            matched = [str(literal)] if literal.exists() else sorted(glob(str(literal)))  # noqa: PTH207
+            found = [Path(name) for name in matched]
             if not found:
                 raise SettingsError("the file does not exist; give a file for each client", key=f"--data {pattern}")
             paths += found

@@ -87,6 +87,7 @@ async def run_in_process(
     # Late import, because importing threadpoolctl changes the environment of the process.
     from threadpoolctl import threadpool_limits
 
+    settings = settings.anchored()
     number = settings.clients if isinstance(settings.clients, int) else clients or 1
     write_text(folder.settings, settings.to_yaml(), sync=settings.checkpoint.sync)
     keys = folder.journals / "keys"

@@ -34,7 +34,7 @@ from fenchel.common.data.catalogue import (
 from fenchel.common.data.fetch import entry_of, fetch
 from fenchel.common.data.npz import read_divided_npz
 from fenchel.common.data.source import DataSource
-from fenchel.common.errors import ChecksumError, DataError
+from fenchel.common.errors import ChecksumError, DataError, StorageError
 from fenchel.common.settings.data import DataSettings
 from tests.messages import raises
 
@@ -334,3 +334,10 @@ def test_a_damaged_mammography_table_is_refused(tmp_path: Path, text: str) -> No
     path.write_text(text)
     with raises(DataError, source=path):
         readers.read_mammography({path.name: path})
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("a,label\n" + "1,x\n2,y\n" * 5)
+    (tmp_path / "cache").touch()
+    with raises(StorageError, source=str(tmp_path / "cache" / "own" / "data.npz")):
+        import_files("own", [tmp_path / "own.csv"], tmp_path / "cache")

@@ -75,6 +75,9 @@ FROZEN = {"file": "x.pth"}
         ({"name": "own", "columns": 0}, "greater than 0"),
         ({"client_tests": "own-distribution", "holdout": 0.1}, "client_tests, holdout: both given"),
         ({"client_tests": "own-distribution", "name": "own"}, "client_tests: with name: own"),
+        ({"name": "own", "binarise": {"positive": [1]}}, "binarise: not allowed with name: own"),
+        ({"name": "own", "samples": 5}, "samples: not allowed with name: own"),
+        ({"name": "own", "test_fraction": 0.5}, "test_fraction: not allowed with name: own"),
         ({"client_tests": "own-distribution", "task": "regression"}, "client_tests: divides classes"),
         ({"client_tests": "own-distribution", "partition": GRID}, "client_tests: with partition.kind: grid"),
         ({"extractor": FROZEN, "scale": "standard"}, "scale: standard given"),
@@ -114,14 +117,14 @@ def test_every_field_of_the_schema_has_a_description() -> None:
 @pytest.mark.parametrize(
     "keys",
     [
-        {"scale": ["unit-interval", "unit-rows"], "binarise": {"positive": [0, 2]}, "holdout": 0.25},
+        {"name": "digits", "scale": ["unit-interval", "unit-rows"], "binarise": {"positive": [0, 2]}, "holdout": 0.25},
         {"partition": {"kind": "zipf", "exponent": 0.5, "alpha": 0.1}, "bias": 1},
         {"columns": 7},
         {"columns": ["a", "b"]},
     ],
 )
 def test_a_section_survives_a_round_trip_through_json(keys: dict[str, Any]) -> None:
-    section = settings(name="own", **keys)
+    section = settings(**{"name": "own"} | keys)
     assert DataSettings.model_validate_json(section.model_dump_json()) == section
 
 

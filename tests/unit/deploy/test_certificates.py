@@ -28,6 +28,7 @@ from fenchel.deploy.certificates.claims import claim
 from fenchel.deploy.certificates.description import common_name, describe
 from fenchel.deploy.certificates.making import make_all, make_client, make_monitor, make_server, renew
 from fenchel.deploy.certificates.pairs import check_pair
+from fenchel.deploy.cli.main import application
 from tests.messages import raises
 
 HOST = "coordinator.example.org"
@@ -306,3 +307,14 @@ def test_processes_that_claim_at_the_same_time_never_get_the_same_identity(tmp_p
     for holder, name in zip(holders, names, strict=True):
         assert (tmp_path / CLAIMS / name).read_text() == holder
     assert len(list((tmp_path / CLAIMS).iterdir())) == number
+
+
+def test_a_list_of_revoked_certificates_goes_only_where_certificates_are(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "made")
+    words = ["certs", "revoke", "--authority", str(tmp_path / "made" / "authority"), "--name", "north"]
+    with raises(SettingsError, key=f"--to {tmp_path / 'nowhere'}"):
+        application()([*words, "--to", str(tmp_path / "nowhere")], standalone_mode=False)
+    assert not (tmp_path / "nowhere").exists()
+    assert not (tmp_path / "made" / "authority" / "revoked.pem").exists()
+    application()([*words, "--to", str(tmp_path / "made" / "server")], standalone_mode=False)
+    assert (tmp_path / "made" / "server" / "revoked.pem").exists()

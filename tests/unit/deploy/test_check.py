@@ -57,6 +57,19 @@ def test_each_problem_has_its_key(tmp_path: Path, changes: dict[str, Any], keys:
     assert all(problem["message"] for problem in found["problems"])
 
 
+def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "my[old]data.csv").write_text("a,label\n" + "1,[red]\n2,[/x]\n" * 10)
+    path = tmp_path / "settings[bold].yaml"
+    path.write_text(yaml.safe_dump(SETTINGS | {"clients": 2, "data": {"file": "my[old]data.csv"}}))
+    done, shown = (
+        CliRunner().invoke(application(), [*words, str(path)]).stdout.replace("\n", "")  # lines are broken anywhere
+        for words in (["check"], ["data", "show"])
+    )
+    assert "my[old]data.csv" in done
+    assert "settings[bold].yaml is fine" in done
+    assert all(name in shown for name in ("[red]", "[/x]", "my[old]data.csv"))
+
+
 def test_a_problem_of_the_data_has_the_code_of_data(tmp_path: Path) -> None:
     code, found = check(tmp_path, clients=99_999)
     assert code == 3

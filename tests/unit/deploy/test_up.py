@@ -224,3 +224,35 @@ def test_a_run_has_a_log_and_a_program_hears_no_more_than_before(
     assert {entry["level"] for entry in entries} == {"info"}
     assert not caplog.records
     assert (program_log.level, program_log.propagate, program_log.handlers) == (logging.NOTSET, True, [])
+
+
+def test_a_run_is_resumed_from_another_folder_with_the_same_data_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for folder, sign in ((here, 1), (elsewhere, -1)):
+        folder.mkdir()
+        rows = "\n".join(f"{sign * a:.3f},{b:.3f},{label}" for (a, b, _), label in zip(X, Y, strict=True))
+        (folder / "own.csv").write_text(f"a,b,label\n{rows}\n")
+    monkeypatch.chdir(here)
+    settings = SETTINGS | {"rounds": 4, "data": {"file": "own.csv"}}
+    whole = fenchel.up(settings, in_process=True, runs=tmp_path / "whole")
+
+    class Enough(fenchel.Observer):
+        def round_ended(self, row: Any) -> None:
+            if row["round"] == 2:
+                raise fenchel.FenchelError("enough")
+
+    with raises(fenchel.FenchelError):
+        fenchel.up(settings, in_process=True, runs=tmp_path / "parts", observer=Enough())
+    (begun,) = (tmp_path / "parts").iterdir()
+    monkeypatch.chdir(elsewhere)
+    resumed = fenchel.up(resume=begun, in_process=True)
+    assert (resumed.path / "model.npz").read_bytes() == (whole.path / "model.npz").read_bytes()
+
+
+def test_the_name_of_a_file_may_look_like_a_pattern(tmp_path: Path) -> None:
+    for name in ("h[1].csv", "h1.csv"):
+        (tmp_path / name).touch()
+    assert OwnFiles.of_patterns([str(tmp_path / "h[1].csv")], None, None).paths == [tmp_path / "h[1].csv"]
+    assert OwnFiles.of_patterns([str(tmp_path / "h[12].csv")], None, None).paths == [tmp_path / "h1.csv"]
