@@ -207,9 +207,9 @@ class Request:
         """Close the call of a client, and free the memory of its reply."""
         member, call = self._asked[client]
         member.resolve(call)
+        self._collector.skip(client)
         self.room.release(client)
         if self._error is None:
-            self._collector.skip(client)
             self._take_all_due()
 
     async def finish(self, min_replies: int, setting: str = "participation.min_replies") -> Sequence[str]:
