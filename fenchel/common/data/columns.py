@@ -38,6 +38,7 @@ def read_csv(
     identifier: str | None = None,
     holder: str | None = None,
     limits: DataLimits = UNLIMITED,
+    usual_label: str | None = None,
 ) -> DataSet:
     """Read a CSV file, plain or compressed, separated by commas, semicolons or tabs.
 
@@ -56,6 +57,8 @@ def read_csv(
         Name of the column with the holder of each sample; ``None`` for none.
     limits
         Limits on the size of the text and of the table.
+    usual_label
+        Name of the label column if ``label`` is ``None`` and there is such a column.
 
     Raises
     ------
@@ -99,7 +102,8 @@ def read_csv(
             raise DataError(
                 f"the file cannot be read as a CSV table of {len(names)} columns: {error}", source=path
             ) from error
-    return from_table(table, label, path, identifier, holder, limits)
+    dataset = from_table(table, label, path, identifier, holder, limits, usual_label)
+    return dataset if header else replace(dataset, label=None)
 
 
 def _refuse_numbered(first: list[str], path: Path) -> None:
@@ -127,6 +131,7 @@ def read_parquet(
     identifier: str | None = None,
     holder: str | None = None,
     limits: DataLimits = UNLIMITED,
+    usual_label: str | None = None,
 ) -> DataSet:
     """Read a Parquet file.
 
@@ -142,6 +147,8 @@ def read_parquet(
         Name of the column with the holder of each sample; ``None`` for none.
     limits
         Limits on the size given by the metadata, and on the table.
+    usual_label
+        Name of the label column if ``label`` is ``None`` and there is such a column.
 
     Raises
     ------
@@ -161,7 +168,7 @@ def read_parquet(
     except (pa.ArrowException, OSError, ValueError) as error:  # a column name that is not UTF-8 raises ValueError
         raise DataError(f"the file cannot be read as Parquet: {error}", source=path) from error
     _refuse_repeated(table.column_names, path)
-    return from_table(table, label, path, identifier, holder, limits)
+    return from_table(table, label, path, identifier, holder, limits, usual_label)
 
 
 def _require_modest(file: Any, path: Path, limits: DataLimits) -> None:
@@ -183,6 +190,7 @@ def from_table(
     identifier: str | None = None,
     holder: str | None = None,
     limits: DataLimits = UNLIMITED,
+    usual_label: str | None = None,
 ) -> DataSet:
     """Split an Arrow table into features, labels, sample identifiers and holders.
 
@@ -202,8 +210,7 @@ def from_table(
     identifiers = None if ids is None else checked([str(each) for each in ids.tolist()], path, column=identifier or "")
     table, holders = _set_apart(table, holder, label, path, "data.partition.column", limits)
     names = table.column_names
-    if label is None:
-        label = "label" if "label" in names else names[-1] if names else ""
+    label = _label_name(names, label, usual_label)
     if label not in names:
         raise DataError(
             f"the label has no column of this name; the columns are {listed(names)}", source=path, column=label
@@ -219,7 +226,15 @@ def from_table(
     for position, name in enumerate(columns):
         features[:, position] = numbers_of(table.column(name), name, path)
     train = samples(features, _values(table.column(label), label, path, limits, fractions=True), str(path))
-    return DataSet(replace(train, holders=holders), columns=tuple(columns), identifiers=identifiers)
+    return DataSet(replace(train, holders=holders), columns=tuple(columns), identifiers=identifiers, label=label)
+
+
+def _label_name(names: list[str], label: str | None, usual_label: str | None) -> str:
+    """Return the name of the label column; empty if there are no columns."""
+    if label is not None:
+        return label
+    likely = [name for name in (usual_label, "label") if name is not None and name in names]
+    return (likely or names[-1:] or [""])[0]
 
 
 def _refuse_index(table: Any, path: Path) -> None:

@@ -302,3 +302,42 @@ def test_a_missing_or_damaged_file_and_one_of_no_known_form_are_refused(tmp_path
     path = written(tmp_path, name, b"PAR1 but not compressed at all")
     with raises(DataError, source=path):
         read_file(path)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_files_of_a_set_are_aligned_by_column_name(tmp_path: Path, suffix: str) -> None:
+    def table(name: str, **columns: list[float]) -> Path:
+        path = tmp_path / f"{name}.{suffix}"
+        if suffix == "csv":
+            rows = zip(*columns.values(), strict=True)
+            path.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]) + "\n")
+        else:
+            pyarrow.parquet.write_table(pa.table(columns), path)
+        return path
+
+    test = table("p_test", weight=[90.0, 80.0], age=[1.0, 2.0], ill=[1, 0])
+    files = [test, table("p1", age=[3.0], weight=[70.0], ill=[1]), table("p2", ill=[0], weight=[60.0], age=[4.0])]
+    dataset = read_files(files)
+    assert dataset.test is not None
+    assert dense(dataset.train).tolist() == [[3, 70], [4, 60]]
+    assert dense(dataset.test).tolist() == [[1, 90], [2, 80]]
+    assert (dataset.train.labels.tolist(), dataset.test.labels.tolist()) == ([1, 0], [1, 0])
+    write_npz(tmp_path / "data.npz", dataset)
+    assert read_npz(tmp_path / "data.npz").columns == ("age", "weight")
+    for wrong, column in (({"ag": [5.0]}, "age"), ({"age": [5.0], "dose": [1.0]}, "dose")):
+        other = table("p3", **wrong, weight=[60.0], ill=[0])
+        with raises(DataError, source=other, column=column):
+            read_files([*files, other])
+
+
+def test_files_without_column_names_are_stacked_by_position(tmp_path: Path) -> None:
+    files = [written(tmp_path, "a.csv", "a,b,y\n1,2,0\n"), written(tmp_path, "b.csv", "3,4,1\n5,6,0\n")]
+    assert dense(read_files(files).train).tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert read_files(files[1:]).columns is None
+
+
+def test_an_archive_needs_a_name_for_each_feature(tmp_path: Path) -> None:
+    for names in (["a"], ["a", "a"], [1, 2]):
+        np.savez(tmp_path / "x.npz", X=np.ones((1, 2)), y=np.ones(1), feature_names=np.array(names))
+        with raises(DataError, source=tmp_path / "x.npz", array="feature_names"):
+            read_npz(tmp_path / "x.npz")
