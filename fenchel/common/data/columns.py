@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -82,7 +83,7 @@ def read_csv(
         _refuse_numbered(fields, path)
         header = not any(_is_number(field) for field in fields)
         names = fields if header else [f"column {i}" for i in range(1, len(fields) + 1)]
-        _refuse_repeated(names, path)
+        refuse_repeated(names, path)
         limits.require_bytes(_rows(stream) * len(fields) * _VALUE_BYTES, path)
         stream.seek(0)
         try:
@@ -167,7 +168,7 @@ def read_parquet(
         table.validate(full=True)  # unchecked values of a damaged table could be wrong or raise arbitrary errors
     except (pa.ArrowException, OSError, ValueError) as error:  # a column name that is not UTF-8 raises ValueError
         raise DataError(f"the file cannot be read as Parquet: {error}", source=path) from error
-    _refuse_repeated(table.column_names, path)
+    refuse_repeated(table.column_names, path)
     return from_table(table, label, path, identifier, holder, limits, usual_label)
 
 
@@ -221,11 +222,9 @@ def from_table(
             source=path,
         )
     columns = [name for name in names if name != label]
-    single = all(pa.types.is_float32(table.schema.field(name).type) for name in columns)
-    features = np.empty((table.num_rows, len(columns)), np.float32 if single else np.float64)
-    for position, name in enumerate(columns):
-        features[:, position] = numbers_of(table.column(name), name, path)
-    train = samples(features, _values(table.column(label), label, path, limits, fractions=True), str(path))
+    train = samples(
+        features_of(table, columns, path), _values(table.column(label), label, path, limits, fractions=True), str(path)
+    )
     return DataSet(replace(train, holders=holders), columns=tuple(columns), identifiers=identifiers, label=label)
 
 
@@ -253,6 +252,18 @@ def _refuse_index(table: Any, path: Path) -> None:
             "feature. Write the file with index=False, or name the column",
             source=path,
         )
+
+
+def features_of(table: Any, names: Sequence[str], path: Path) -> NDArray[Any]:
+    """Return columns of a table as an array, shape (n, m), in float32 if all of them are, otherwise in float64.
+
+    Raise a ``DataError`` if a value is not a finite number.
+    """
+    single = all(pa.types.is_float32(table.schema.field(name).type) for name in names)
+    features = np.empty((table.num_rows, len(names)), np.float32 if single else np.float64)
+    for position, name in enumerate(names):
+        features[:, position] = numbers_of(table.column(name), name, path)
+    return features
 
 
 def numbers_of(column: Any, name: str, path: Path) -> NDArray[Any]:
@@ -334,7 +345,8 @@ def _is_word(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _refuse_repeated(names: list[str], path: Path) -> None:
+def refuse_repeated(names: list[str], path: Path) -> None:
+    """Raise a ``DataError`` if two columns have the same name."""
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
         raise DataError("two columns have this name; give each its own", source=path, column=repeated)

@@ -22,9 +22,9 @@ from fenchel.common.data.limits import UNLIMITED, DataLimits
 from fenchel.common.data.samples import DataSet, Samples, flatten_images, samples, widen
 from fenchel.common.errors import DataError
 
-_FEATURES = ("X", "x", "features", "images", "X_train", "x_train", "train_images")
+FEATURES = ("X", "x", "features", "images", "X_train", "x_train", "train_images")
 _LABELS = ("y", "labels", "target", "y_train", "train_labels")
-_TEST_FEATURES = ("X_test", "x_test", "test_images")
+TEST_FEATURES = ("X_test", "x_test", "test_images")
 _TEST_LABELS = ("y_test", "test_labels")
 SPARSE = ("data", "indices", "indptr", "shape")
 NAMES = "feature_names"
@@ -72,20 +72,20 @@ def read_npz(
         If the file is damaged or exceeds the limits, or an array is missing or has an unexpected shape or type.
     """
     arrays = read_arrays(path, limits)
-    features, image = _features(arrays, _FEATURES, "", path)
+    features, image = _features(arrays, FEATURES, "", path)
     if features is None:
         raise DataError(
-            f"the file has no features; expected an array named {', '.join(_FEATURES[:4])}, or "
+            f"the file has no features; expected an array named {', '.join(FEATURES[:4])}, or "
             f"{', '.join(SPARSE)}, found {', '.join(arrays) or 'nothing'}",
             source=path,
         )
     train = samples(features, _labels(arrays, _LABELS, path), str(path))
     if holder is not None:
         train = replace(train, holders=_words(arrays, holder, len(train), path, "data.partition.column"))
-    test_features, _ = _features(arrays, _TEST_FEATURES, "test_", path)
+    test_features, _ = _features(arrays, TEST_FEATURES, "test_", path)
     test = None
     if test_features is not None:
-        name = next((name for name in _TEST_FEATURES if name in arrays), "test_data")
+        name = next((name for name in TEST_FEATURES if name in arrays), "test_data")
         test = samples(test_features, _labels(arrays, _TEST_LABELS, path), str(path), name)
     if "image" in arrays:
         image = _image(arrays["image"], train, path)
