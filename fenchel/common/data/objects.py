@@ -152,7 +152,11 @@ def features_in_memory(data: Any, columns: Sequence[str] | None) -> tuple[RawMat
         pieces = [numbers_of(table.column(name), name, Path("X")) for name in names]
         return np.stack(pieces, axis=1) if pieces else np.empty((table.num_rows, 0)), False
     if sp.issparse(data):
-        return _csr(data), False
+        csr = _csr(data)
+        if csr.dtype.kind not in "biuf":
+            raise DataError(f"the features have type {csr.dtype}; expected numbers", source="X")
+        _refuse_not_finite(csr)
+        return csr, False
     rows, image = flatten_images(_array(data, "X"))
     if rows.ndim != 2 or rows.dtype.kind not in "biuf":
         raise DataError(
@@ -160,9 +164,14 @@ def features_in_memory(data: Any, columns: Sequence[str] | None) -> tuple[RawMat
             "features), or images",
             source="X",
         )
-    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
-        raise DataError("a value is not finite; replace or remove such values", source="X")
+    _refuse_not_finite(rows)
     return rows, image is not None
+
+
+def _refuse_not_finite(rows: RawMatrix) -> None:
+    values = rows.data if isinstance(rows, sp.csr_array) else rows
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise DataError("a value is not finite; replace or remove such values", source="X")
 
 
 def _is_table(data: Any) -> bool:
@@ -221,6 +230,7 @@ def _csr(matrix: Any) -> sp.csr_array:
 
 def _array(value: Any, name: str) -> NDArray[Any]:
     """Return numbers or strings as an array without Python objects, or raise a ``DataError``."""
+    _refuse_masked(value, name)
     if hasattr(value, "detach"):  # a torch tensor, possibly on a GPU
         value = value.detach().cpu()
     try:
@@ -238,6 +248,17 @@ def _array(value: Any, name: str) -> NDArray[Any]:
             array=name,
         )
     return array
+
+
+def _refuse_masked(value: Any, name: str) -> None:
+    """Reject masked values of NumPy, whose masks a conversion to an array would drop."""
+    for part in value if isinstance(value, list | tuple) else (value,):
+        if np.ma.is_masked(part):
+            raise DataError(
+                f"{np.count_nonzero(np.ma.getmaskarray(part))} values are masked, so they are missing; replace or remove such values",
+                source="data",
+                array=name,
+            )
 
 
 def _is_torch(data: Any, kind: str) -> bool:

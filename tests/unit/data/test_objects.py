@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 import fenchel
 from fenchel.common.data.files import read_file
-from fenchel.common.data.objects import in_memory
+from fenchel.common.data.objects import features_in_memory, in_memory
 from fenchel.common.data.samples import DataSet
 from fenchel.common.errors import DataError
 from tests.messages import raises
@@ -163,6 +163,24 @@ def test_what_is_no_data_is_refused(tmp_path: Path) -> None:
         in_memory(([[1, 2], [3]], Y[:2]))
     with raises(DataError, column="label"):
         in_memory((frame.assign(label=Y), Y))
+
+
+def test_missing_values_are_refused_where_masked_and_where_sparse(tmp_path: Path) -> None:
+    masked = np.ma.masked_greater(X, 1)
+    for wrong in ((masked, Y), (list(masked), Y), {"X": X, "y": Y, "X_test": masked, "y_test": Y}):
+        with raises(DataError, source="data"):
+            in_memory(wrong)
+    with raises(DataError, array="y"):
+        in_memory((X, np.ma.masked_equal(Y, 1)))
+    np.testing.assert_array_equal(stored((np.ma.masked_array(X), Y), tmp_path).train.features, X)
+    for value in (np.nan, np.inf):
+        bad = sp.csr_array(np.where(X > 1, value, X))
+        with raises(DataError, source="X"):
+            features_in_memory(bad, None)
+        with raises(DataError):
+            stored((bad, Y), tmp_path)
+    with raises(DataError, array="X"):
+        features_in_memory(masked, None)
 
 
 def test_torch_samples_that_are_no_pairs_or_of_different_shapes_are_refused() -> None:
