@@ -255,7 +255,8 @@ def _refuse_masked(value: Any, name: str) -> None:
     for part in value if isinstance(value, list | tuple) else (value,):
         if np.ma.is_masked(part):
             raise DataError(
-                f"{np.count_nonzero(np.ma.getmaskarray(part))} values are masked, so they are missing; replace or remove such values",
+                f"{np.count_nonzero(np.ma.getmaskarray(part))} values are masked, so they are missing; replace or "
+                "remove such values",
                 source="data",
                 array=name,
             )
