@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +24,11 @@ from fenchel.common.errors import DataError
 
 _DELIMITERS = ",;\t"
 _INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")
+_EMPTY = tuple(pyarrow.csv.ConvertOptions().null_values)
+_MISSING = {*(text.lower() for text in _EMPTY), "?", "-", "--", ".", "none", "missing", "unknown"}
+"""Texts that stand for a missing value in a CSV file: for Arrow, and those in lower case that name no column."""
+_PLAIN_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
+_SAVE_AS_UTF8 = "save the file as UTF-8 (in Excel: CSV UTF-8)"
 _PIECE = 1 << 20
 _VALUE_BYTES, _CHARACTER_BYTES = 8, 4
 """Bytes of a number, and of a character of a string, in an array."""
@@ -38,11 +44,14 @@ def read_csv(
     identifier: str | None = None,
     holder: str | None = None,
     limits: DataLimits = UNLIMITED,
+    usual_label: str | None = None,
 ) -> DataSet:
     """Read a CSV file, plain or compressed, separated by commas, semicolons or tabs.
 
-    The first line is a header unless one of its fields is a number. Without a header, the columns are named
-    ``column 1``, ``column 2`` and so on.
+    The first line is a header if it has no number, or the name of the label, identifier or holder column, or the field
+    ``label``. If it has numbers and other text, it is a header if a text stands above a column of numbers, and a sample
+    if a text occurs again in its column, as classes do. Without a header, the columns are named ``column 1``,
+    ``column 2`` and so on.
 
     Parameters
     ----------
@@ -56,16 +65,22 @@ def read_csv(
         Name of the column with the holder of each sample; ``None`` for none.
     limits
         Limits on the size of the text and of the table.
+    usual_label
+        Name of the label column if ``label`` is ``None`` and there is such a column.
 
     Raises
     ------
     DataError
-        If the file is not a table of numbers with such columns, or exceeds the limits.
+        If the file is not a table of numbers with such columns or not UTF-8, exceeds the limits, or its first line may
+        be a header or a sample.
     """
     with opened(path, limits) as stream:
         line = stream.readline(limits.bytes // _HEADER_SHARE + 1)
         limits.require_bytes(len(line) * _HEADER_SHARE, path)
-        first = line.decode("utf-8-sig", errors="replace")
+        try:
+            first = line.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise DataError(f"the first line is not UTF-8; {_SAVE_AS_UTF8}", source=path) from None
         delimiter = max(_DELIMITERS, key=first.count)
         try:
             fields = [field.strip() for field in next(csv.reader([first], delimiter=delimiter), [])]
@@ -76,30 +91,129 @@ def read_csv(
         limits.require_bytes(len(fields) * _COLUMN_BYTES, path)
         if not any(fields):
             raise DataError("the first line is empty; expected column names or values", source=path)
-        _refuse_numbered(fields, path)
-        header = not any(_is_number(field) for field in fields)
-        names = fields if header else [f"column {i}" for i in range(1, len(fields) + 1)]
-        _refuse_repeated(names, path)
         limits.require_bytes(_rows(stream) * len(fields) * _VALUE_BYTES, path)
-        stream.seek(0)
+        header = _is_header(fields, {label, identifier, holder, usual_label, "label"}, stream, delimiter, path)
+        names = fields if header else _numbered(fields)
+        refuse_repeated(names, path)
+        # Identifiers and holders are read as text: as numbers, 007 and 7 would be equal.
+        texts = [name for name in (identifier, holder) if name is not None]
         try:
-            table = pyarrow.csv.read_csv(
-                stream,
-                # Threads of Arrow that have read from a Python object can prevent the process from exiting.
-                read_options=pyarrow.csv.ReadOptions(column_names=names, skip_rows=int(header), use_threads=False),
-                parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter),
-                # Empty fields of text columns are missing values, too.
-                convert_options=pyarrow.csv.ConvertOptions(
-                    strings_can_be_null=True,
-                    # Identifiers are read as text: as numbers, 007 and 7 would be equal.
-                    column_types={} if identifier is None else {identifier: pa.string()},
-                ),
-            )
+            table = _parsed(stream, names, delimiter, texts, skip=int(header))
         except pa.ArrowException as error:
             raise DataError(
                 f"the file cannot be read as a CSV table of {len(names)} columns: {error}", source=path
             ) from error
-    return from_table(table, label, path, identifier, holder, limits)
+    table = _with_texts(table, _label_name(names, label, usual_label), path)
+    if holder in names:
+        table = table.set_column(names.index(holder), holder, _without_spaces(table.column(holder)))
+    dataset = from_table(table, label, path, identifier, holder, limits, usual_label)
+    return dataset if header else replace(dataset, label=None)
+
+
+def _parsed(
+    stream: BinaryIO, names: list[str], delimiter: str, texts: list[str], *, skip: int, only: list[str] | None = None
+) -> Any:
+    """Parse a CSV file as an Arrow table, with the columns ``texts`` as bytes.
+
+    ``only`` restricts it to some columns. Raise an ``ArrowException`` if the lines are no table.
+    """
+    stream.seek(0)
+    return pyarrow.csv.read_csv(
+        stream,
+        # Threads of Arrow that have read from a Python object can prevent the process from exiting.
+        read_options=pyarrow.csv.ReadOptions(column_names=names, skip_rows=skip, use_threads=False),
+        parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types={name: pa.binary() for name in texts}, include_columns=only
+        ),
+    )
+
+
+def _numbered(fields: list[str]) -> list[str]:
+    """Return names for the columns of a file without a header."""
+    return [f"column {number}" for number in range(1, len(fields) + 1)]
+
+
+def _is_header(fields: list[str], known: set[str | None], stream: BinaryIO, delimiter: str, path: Path) -> bool:
+    """Return whether the first line names the columns, or raise a ``DataError`` if it may be a sample as well."""
+    numbers = sum(map(_is_number, fields))
+    if numbers == 0 or (numbers < len(fields) and known & set(fields)):
+        return True
+    names = _numbered(fields)
+    texts = [
+        name
+        for name, field in zip(names, fields, strict=True)
+        if not _is_number(field) and field.lower() not in _MISSING
+    ]
+    if not texts or known & set(names):
+        _refuse_numbered(fields, path)
+        return False
+    try:
+        rest = _parsed(stream, names, delimiter, texts, skip=1, only=texts)
+    except pa.ArrowException:  # a single line, or lines that cannot be read in any case
+        return False
+    named, sampled, unclear = False, False, ""
+    for name in texts:
+        field, column = fields[names.index(name)], rest.column(name)
+        values = {value.decode(errors="replace").strip() for value in column.unique().to_pylist()}
+        present = [value for value in values if value.lower() not in _MISSING]
+        if present and all(map(_is_number, present)):
+            named = True
+        elif field in values:
+            sampled = True
+        elif len(values) < len(column):  # values repeat as classes do, but not this one
+            unclear = unclear or field
+    if named and not sampled:
+        return True
+    _refuse_numbered(fields, path)
+    if named or (unclear and not sampled):
+        raise DataError(
+            "the first line mixes numbers and texts, and may be a header or a sample. Name the label's column "
+            "(data.label, --label), by its text in the first line if that is a header, and otherwise by its number, "
+            f'such as "{names[-1]}"',
+            source=path,
+            row=1,
+            column=unclear,
+        )
+    return False
+
+
+def _with_texts(table: Any, label: str, path: Path) -> Any:
+    """Return a table with text in place of bytes, and null in place of text that stands for a missing value.
+
+    In the column of the label, only the empty text does: ``NA`` may be a class.
+    """
+    for position, name in enumerate(table.column_names):
+        column = table.column(position)
+        if pa.types.is_binary(column.type):
+            column = _decoded(column, name, path)
+        if _is_word(column.type):
+            spellings = pa.array([""] if name == label else _EMPTY)
+            absent = pyarrow.compute.is_in(column, value_set=spellings)
+            column = pyarrow.compute.if_else(absent, pa.scalar(None, column.type), column)
+            table = table.set_column(position, name, column)
+    return table
+
+
+def _decoded(column: Any, name: str, path: Path) -> Any:
+    """Return a column of bytes as text, or raise a ``DataError`` if it is not UTF-8."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        for row, value in enumerate(column.to_pylist(), start=1):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError:
+                raise DataError(f"the text is not UTF-8; {_SAVE_AS_UTF8}", source=path, column=name, row=row) from None
+        raise
+
+
+def _without_spaces(column: Any) -> Any:
+    """Return texts without surrounding spaces, as integers if the same numbers have the same text."""
+    texts = pyarrow.compute.utf8_trim_whitespace(column)
+    texts = pyarrow.compute.if_else(pyarrow.compute.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+    plain = pyarrow.compute.match_substring_regex(texts, _PLAIN_INTEGER)
+    return texts.cast(pa.int64()) if pyarrow.compute.all(plain).as_py() else texts
 
 
 def _refuse_numbered(first: list[str], path: Path) -> None:
@@ -127,6 +241,7 @@ def read_parquet(
     identifier: str | None = None,
     holder: str | None = None,
     limits: DataLimits = UNLIMITED,
+    usual_label: str | None = None,
 ) -> DataSet:
     """Read a Parquet file.
 
@@ -142,6 +257,8 @@ def read_parquet(
         Name of the column with the holder of each sample; ``None`` for none.
     limits
         Limits on the size given by the metadata, and on the table.
+    usual_label
+        Name of the label column if ``label`` is ``None`` and there is such a column.
 
     Raises
     ------
@@ -160,8 +277,8 @@ def read_parquet(
         table.validate(full=True)  # unchecked values of a damaged table could be wrong or raise arbitrary errors
     except (pa.ArrowException, OSError, ValueError) as error:  # a column name that is not UTF-8 raises ValueError
         raise DataError(f"the file cannot be read as Parquet: {error}", source=path) from error
-    _refuse_repeated(table.column_names, path)
-    return from_table(table, label, path, identifier, holder, limits)
+    refuse_repeated(table.column_names, path)
+    return from_table(table, label, path, identifier, holder, limits, usual_label)
 
 
 def _require_modest(file: Any, path: Path, limits: DataLimits) -> None:
@@ -183,6 +300,7 @@ def from_table(
     identifier: str | None = None,
     holder: str | None = None,
     limits: DataLimits = UNLIMITED,
+    usual_label: str | None = None,
 ) -> DataSet:
     """Split an Arrow table into features, labels, sample identifiers and holders.
 
@@ -202,8 +320,7 @@ def from_table(
     identifiers = None if ids is None else checked([str(each) for each in ids.tolist()], path, column=identifier or "")
     table, holders = _set_apart(table, holder, label, path, "data.partition.column", limits)
     names = table.column_names
-    if label is None:
-        label = "label" if "label" in names else names[-1] if names else ""
+    label = _label_name(names, label, usual_label)
     if label not in names:
         raise DataError(
             f"the label has no column of this name; the columns are {listed(names)}", source=path, column=label
@@ -214,12 +331,18 @@ def from_table(
             source=path,
         )
     columns = [name for name in names if name != label]
-    single = all(pa.types.is_float32(table.schema.field(name).type) for name in columns)
-    features = np.empty((table.num_rows, len(columns)), np.float32 if single else np.float64)
-    for position, name in enumerate(columns):
-        features[:, position] = numbers_of(table.column(name), name, path)
-    train = samples(features, _values(table.column(label), label, path, limits, fractions=True), str(path))
-    return DataSet(replace(train, holders=holders), columns=tuple(columns), identifiers=identifiers)
+    train = samples(
+        features_of(table, columns, path), _values(table.column(label), label, path, limits, fractions=True), str(path)
+    )
+    return DataSet(replace(train, holders=holders), columns=tuple(columns), identifiers=identifiers, label=label)
+
+
+def _label_name(names: list[str], label: str | None, usual_label: str | None) -> str:
+    """Return the name of the label column; empty if there are no columns."""
+    if label is not None:
+        return label
+    likely = [name for name in (usual_label, "label") if name is not None and name in names]
+    return (likely or names[-1:] or [""])[0]
 
 
 def _refuse_index(table: Any, path: Path) -> None:
@@ -240,13 +363,26 @@ def _refuse_index(table: Any, path: Path) -> None:
         )
 
 
+def features_of(table: Any, names: Sequence[str], path: Path) -> NDArray[Any]:
+    """Return columns of a table as an array, shape (n, m), in float32 if all of them are, otherwise in float64.
+
+    Raise a ``DataError`` if a value is not a finite number.
+    """
+    single = all(pa.types.is_float32(table.schema.field(name).type) for name in names)
+    features = np.empty((table.num_rows, len(names)), np.float32 if single else np.float64)
+    for position, name in enumerate(names):
+        features[:, position] = numbers_of(table.column(name), name, path)
+    return features
+
+
 def numbers_of(column: Any, name: str, path: Path) -> NDArray[Any]:
     """Return a column as float64, shape (n,), or raise a ``DataError`` if a value is not a finite number."""
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         row, value = _first_not_number(column)
+        found = "an empty value" if value is None else repr(value)
         raise DataError(
-            f"{value!r} is not a number; expected numbers only (encode categories as one 0/1 column each)",
+            f"{found} is not a number; expected numbers only (encode categories as one 0/1 column each)",
             source=path,
             column=name,
             row=row,
@@ -319,7 +455,8 @@ def _is_word(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _refuse_repeated(names: list[str], path: Path) -> None:
+def refuse_repeated(names: list[str], path: Path) -> None:
+    """Raise a ``DataError`` if two columns have the same name."""
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
         raise DataError("two columns have this name; give each its own", source=path, column=repeated)

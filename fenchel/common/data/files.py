@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fenchel.common.data.identifiers import of_lines
 from fenchel.common.data.libsvm import read_libsvm
 from fenchel.common.data.limits import ORDINARY, DataLimits, within_memory
 from fenchel.common.data.npz import is_idx, joined, read_arrays, read_idx, read_npz
-from fenchel.common.data.samples import DataSet, Samples, flatten_images, samples, widen
+from fenchel.common.data.samples import DataSet, Samples, flatten_images, order_of, samples, widen
 from fenchel.common.errors import DataError
 
 FORMS = "LIBSVM (.libsvm, .svm), CSV (.csv, .tsv), Parquet (.parquet), NumPy (.npz), IDX images (-ubyte)"
@@ -34,6 +35,7 @@ def read_file(
     holder: str | None = None,
     limits: DataLimits = ORDINARY,
     first: int | None = None,
+    usual_label: str | None = None,
 ) -> DataSet:
     """Read one file in a known format.
 
@@ -54,6 +56,9 @@ def read_file(
         Limits on the size of the content.
     first
         Index of the first feature of a LIBSVM file; ``None`` for 0 if the index 0 occurs, otherwise 1.
+    usual_label
+        Name of the label column in other files of the same set, for CSV and Parquet. It is the label of this file if
+        ``label`` is ``None`` and there is such a column.
 
     Raises
     ------
@@ -82,11 +87,11 @@ def read_file(
             case "parquet":
                 from fenchel.common.data.columns import read_parquet  # late import: Arrow takes 35 MB
 
-                dataset = read_parquet(path, label, identifier, holder, limits)
+                dataset = read_parquet(path, label, identifier, holder, limits, usual_label)
             case "csv" | "tsv" | "data":
                 from fenchel.common.data.columns import read_csv
 
-                dataset = read_csv(path, label, identifier, holder, limits)
+                dataset = read_csv(path, label, identifier, holder, limits, usual_label)
             case _:
                 if form not in ("libsvm", "svm", "svmlight"):
                     _require_libsvm(path)
@@ -113,35 +118,42 @@ def _libsvm(path: Path, features: int | None, identifier: str | None, limits: Da
 def read_files(files: Sequence[Path], label: str | None = None, limits: DataLimits = ORDINARY) -> DataSet:
     """Read a data set from several files.
 
-    Tables (LIBSVM, CSV, Parquet, NumPy with labels) are stacked in the given order. One file with an array of features
-    and one with an array of labels (IDX, or NumPy with one array) form a table. A file is part of the test set if its
-    name has the part ``test``, ``t10k`` or ``t`` between dots, dashes or underscores.
+    Tables (LIBSVM, CSV, Parquet, NumPy with labels) are stacked in the given order. Named columns take the order of the
+    first training file. One file with an array of features and one with an array of labels (IDX, or NumPy with one
+    array) form a table. A file is part of the test set if its name has the part ``test``, ``t10k`` or ``t`` between
+    dots, dashes or underscores.
 
     Parameters
     ----------
     files
         Paths of the files.
     label
-        Name of the label column, for CSV and Parquet.
+        Name of the label column, for CSV and Parquet; ``None`` for that of the first training file.
     limits
         Limits on the size of each file.
 
     Raises
     ------
     DataError
-        If a file cannot be read, the files do not fit each other, or all belong to the test set.
+        If a file cannot be read, the files do not fit each other or have different column names, or all belong to the
+        test set.
     """
     if not files:
         raise DataError("no files given; give at least one")
     parts: dict[bool, list[DataSet]] = {False: [], True: []}
     arrays: dict[bool, list[tuple[Path, NDArray[Any]]]] = {False: [], True: []}
-    for path in files:
-        test = bool(_TEST_NAME.search(plain_name(path)))
+    named: tuple[DataSet, Path] | None = None  # the first file with column names, whose order the others take
+    for path in sorted(files, key=_is_test):
+        test = _is_test(path)
         array = _lone_array(path, limits)
         if array is not None:
             arrays[test].append((path, array))
         else:
-            parts[test].append(read_file(path, label, limits=limits))
+            part = read_file(path, label, limits=limits, usual_label=named[0].label if named else None)
+            if part.label is not None:
+                named = named or (part, path)
+                part = _aligned(part, path, *named)
+            parts[test].append(part)
     for test, found in arrays.items():
         if found:
             parts[test].append(_pair(found))
@@ -153,7 +165,23 @@ def read_files(files: Sequence[Path], label: str | None = None, limits: DataLimi
     train = _stack([part.train for part in parts[False]], files)
     tests = published + [part.train for part in parts[True]]
     first = parts[False][0]
-    return joined(train, _stack(tests, files) if tests else None, first.image, first.peak, str(files[0]))
+    made = joined(train, _stack(tests, files) if tests else None, first.image, first.peak, str(files[0]))
+    return replace(made, columns=first.columns, label=first.label) if first.label is not None else made
+
+
+def _is_test(path: Path) -> bool:
+    return bool(_TEST_NAME.search(plain_name(path)))
+
+
+def _aligned(part: DataSet, path: Path, first: DataSet, first_path: Path) -> DataSet:
+    """Return a data set with its columns in the order of the first file's, or raise a ``DataError``."""
+    if (part.columns, part.label) == (first.columns, first.label):
+        return part
+    expected, names = ((*(each.columns or ()), each.label or "") for each in (first, part))
+    order = order_of(expected, names, str(first_path), source=path)[:-1]
+    train = replace(part.train, features=part.train.features[:, order])
+    test = None if part.test is None else replace(part.test, features=part.test.features[:, order])
+    return replace(part, train=train, test=test, columns=first.columns)
 
 
 def _lone_array(path: Path, limits: DataLimits) -> NDArray[Any] | None:

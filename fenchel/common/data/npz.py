@@ -22,11 +22,12 @@ from fenchel.common.data.limits import UNLIMITED, DataLimits
 from fenchel.common.data.samples import DataSet, Samples, flatten_images, samples, widen
 from fenchel.common.errors import DataError
 
-_FEATURES = ("X", "x", "features", "images", "X_train", "x_train", "train_images")
+FEATURES = ("X", "x", "features", "images", "X_train", "x_train", "train_images")
 _LABELS = ("y", "labels", "target", "y_train", "train_labels")
-_TEST_FEATURES = ("X_test", "x_test", "test_images")
+TEST_FEATURES = ("X_test", "x_test", "test_images")
 _TEST_LABELS = ("y_test", "test_labels")
 SPARSE = ("data", "indices", "indptr", "shape")
+NAMES = "feature_names"
 
 _LONGEST_HEADER = 10_000
 _PIECES = {zipfile.ZIP_STORED: 1 << 20, zipfile.ZIP_DEFLATED: 1 << 20, zipfile.ZIP_LZMA: 1 << 12}
@@ -52,7 +53,7 @@ def read_npz(
     path
         An archive with dense features (``X``, ``features``, ``images``, ``x_train``) or CSR features (``data``,
         ``indices``, ``indptr``, ``shape``), with labels (``y``, ``labels``, ``y_train``), and optionally a test part
-        (``X_test`` or ``test_data``, ..., ``test_shape``; ``y_test``).
+        (``X_test`` or ``test_data``, ..., ``test_shape``; ``y_test``) and names of the features (``feature_names``).
     holder
         Name of an array of shape (n,) with the holder of each training sample; ``None`` for none.
     identifier
@@ -71,20 +72,20 @@ def read_npz(
         If the file is damaged or exceeds the limits, or an array is missing or has an unexpected shape or type.
     """
     arrays = read_arrays(path, limits)
-    features, image = _features(arrays, _FEATURES, "", path)
+    features, image = _features(arrays, FEATURES, "", path)
     if features is None:
         raise DataError(
-            f"the file has no features; expected an array named {', '.join(_FEATURES[:4])}, or "
+            f"the file has no features; expected an array named {', '.join(FEATURES[:4])}, or "
             f"{', '.join(SPARSE)}, found {', '.join(arrays) or 'nothing'}",
             source=path,
         )
     train = samples(features, _labels(arrays, _LABELS, path), str(path))
     if holder is not None:
         train = replace(train, holders=_words(arrays, holder, len(train), path, "data.partition.column"))
-    test_features, _ = _features(arrays, _TEST_FEATURES, "test_", path)
+    test_features, _ = _features(arrays, TEST_FEATURES, "test_", path)
     test = None
     if test_features is not None:
-        name = next((name for name in _TEST_FEATURES if name in arrays), "test_data")
+        name = next((name for name in TEST_FEATURES if name in arrays), "test_data")
         test = samples(test_features, _labels(arrays, _TEST_LABELS, path), str(path), name)
     if "image" in arrays:
         image = _image(arrays["image"], train, path)
@@ -92,6 +93,8 @@ def read_npz(
     if "peak" in arrays:
         peak = _positive(arrays["peak"], path)
     made = joined(train, test, image, peak, str(path))
+    if NAMES in arrays:
+        made = replace(made, columns=_column_names(arrays[NAMES], made.features, path), label="y")
     if identifier is None:
         return made
     words = _words(arrays, identifier, len(train), path, "--id")
@@ -163,6 +166,8 @@ def write_npz(path: Path, dataset: DataSet) -> None:
             arrays |= {prefix + name: array for name, array in zip(SPARSE, stored, strict=True)}
         else:
             arrays[features] = part.features
+    if dataset.columns is not None:
+        arrays[NAMES] = np.array(dataset.columns, dtype=str)
     if dataset.image is not None:
         arrays["image"] = np.array(dataset.image)
     if dataset.peak is not None:
@@ -370,6 +375,17 @@ def _words(arrays: dict[str, NDArray[Any]], name: str, count: int, path: Path, k
             array=name,
         )
     return words
+
+
+def _column_names(array: NDArray[Any], features: int, path: Path) -> tuple[str, ...]:
+    if array.shape != (features,) or array.dtype.kind != "U" or len(np.unique(array)) < features:
+        raise DataError(
+            f"the array has shape {array.shape} and type {array.dtype}; expected a different name for each of "
+            f"{features} features",
+            source=path,
+            array=NAMES,
+        )
+    return tuple(array.tolist())
 
 
 def _image(array: NDArray[Any], train: Samples, path: Path) -> tuple[int, int, int]:

@@ -18,9 +18,9 @@ import pyarrow.parquet
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from fenchel.common.data.columns import numbers_of
-from fenchel.common.data.npz import SPARSE
-from fenchel.common.data.samples import RawMatrix, flatten_images, listed
+from fenchel.common.data.columns import features_of, numbers_of, refuse_repeated
+from fenchel.common.data.npz import FEATURES, NAMES, SPARSE, TEST_FEATURES
+from fenchel.common.data.samples import RawMatrix, flatten_images, listed, order_of
 from fenchel.common.errors import DataError
 
 ACCEPTED = (
@@ -77,7 +77,12 @@ def in_memory(data: Any, label: str | None = None) -> Table | Arrays:
         return _hugging_face(data, label)
     if isinstance(data, Mapping):
         parts = {name: part for name, part in data.items() if _is_hugging_face(part)}
-        return _published(parts, label) if parts else Arrays(_named(data))
+        if parts:
+            return _published(parts, label)
+        for name in FEATURES:
+            if _is_table(data.get(name)):
+                _refuse_label(_table(data[name]))
+        return Arrays(_named(data))
     if isinstance(data, tuple) and len(data) == 2:
         return _pair(*data)
     if hasattr(data, "__arrow_c_stream__"):
@@ -96,6 +101,13 @@ def _pair(features: Any, labels: Any) -> Table | Arrays:
         _require_labels(arrays["y"], arrays["shape"][0] if "shape" in arrays else np.size(arrays["X"], 0))
         return Arrays(arrays)
     table = _table(features)
+    _refuse_label(table)
+    found = _array(labels, "y")
+    _require_labels(found, table.num_rows)
+    return Table(table.append_column(_LABEL, pa.array(found.reshape(-1))))
+
+
+def _refuse_label(table: pa.Table) -> None:
     if _LABEL in table.column_names:
         raise DataError(
             "the features have a column of the label's name, but labels are given as well; give the table alone, "
@@ -103,9 +115,6 @@ def _pair(features: Any, labels: Any) -> Table | Arrays:
             source="data",
             column=_LABEL,
         )
-    found = _array(labels, "y")
-    _require_labels(found, table.num_rows)
-    return Table(table.append_column(_LABEL, pa.array(found.reshape(-1))))
 
 
 def _require_labels(labels: NDArray[Any], rows: int) -> None:
@@ -143,7 +152,11 @@ def features_in_memory(data: Any, columns: Sequence[str] | None) -> tuple[RawMat
         pieces = [numbers_of(table.column(name), name, Path("X")) for name in names]
         return np.stack(pieces, axis=1) if pieces else np.empty((table.num_rows, 0)), False
     if sp.issparse(data):
-        return _csr(data), False
+        csr = _csr(data)
+        if csr.dtype.kind not in "biuf":
+            raise DataError(f"the features have type {csr.dtype}; expected numbers", source="X")
+        _refuse_not_finite(csr)
+        return csr, False
     rows, image = flatten_images(_array(data, "X"))
     if rows.ndim != 2 or rows.dtype.kind not in "biuf":
         raise DataError(
@@ -151,38 +164,61 @@ def features_in_memory(data: Any, columns: Sequence[str] | None) -> tuple[RawMat
             "features), or images",
             source="X",
         )
-    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
-        raise DataError("a value is not finite; replace or remove such values", source="X")
+    _refuse_not_finite(rows)
     return rows, image is not None
+
+
+def _refuse_not_finite(rows: RawMatrix) -> None:
+    values = rows.data if isinstance(rows, sp.csr_array) else rows
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise DataError("a value is not finite; replace or remove such values", source="X")
+
+
+def _is_table(data: Any) -> bool:
+    return hasattr(data, "__arrow_c_stream__") and getattr(data, "ndim", 2) == 2
 
 
 def _table(data: Any) -> pa.Table:
     """Return a table of any library as an Arrow table, without the index of pandas."""
-    if isinstance(data, pa.Table):
-        return data
     try:
         pandas = sys.modules.get("pandas")
         if pandas is not None and isinstance(data, pandas.DataFrame):
-            return pa.Table.from_pandas(data, preserve_index=False)
-        return pa.table(data)
+            table = pa.Table.from_pandas(data, preserve_index=False)
+        else:
+            table = data if isinstance(data, pa.Table) else pa.table(data)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(
             f"this {_kind(data)} cannot be converted to an Arrow table ({error}); use columns of numbers and strings",
             source="data",
         ) from None
+    refuse_repeated(table.column_names, Path("data"))
+    return table
 
 
 def _named(data: Mapping[Any, Any]) -> dict[str, NDArray[Any]]:
-    """Return arrays by name, with sparse features as the arrays of a CSR matrix."""
+    """Return arrays by name, with sparse features as the arrays of a CSR matrix.
+
+    If the training features are a table, its column names become an array as well, and a table of test features gets
+    the same order. Raise a ``DataError`` if that table has other columns.
+    """
     arrays: dict[str, NDArray[Any]] = {}
+    features = next((name for name in FEATURES if name in data), None)
+    named = features is not None and _is_table(data[features])
+    columns = _table(data[features]).column_names if named else []
     for name, value in data.items():
-        if sp.issparse(value):
+        if named and name in (features, *TEST_FEATURES) and _is_table(value):
+            table = _table(value)
+            order_of(columns, table.column_names, str(features), "data", str(name))
+            arrays[name] = features_of(table, columns, Path(name))
+        elif sp.issparse(value):
             csr = _csr(value)
             prefix = "test_" if "test" in str(name).lower() else ""
             stored = (csr.data, csr.indices, csr.indptr, np.array(csr.shape))
             arrays |= {prefix + part: array for part, array in zip(SPARSE, stored, strict=True)}
         else:
             arrays[str(name)] = _array(value, str(name))
+    if named:
+        arrays[NAMES] = np.array(columns, dtype=str)
     return arrays
 
 
@@ -194,6 +230,7 @@ def _csr(matrix: Any) -> sp.csr_array:
 
 def _array(value: Any, name: str) -> NDArray[Any]:
     """Return numbers or strings as an array without Python objects, or raise a ``DataError``."""
+    _refuse_masked(value, name)
     if hasattr(value, "detach"):  # a torch tensor, possibly on a GPU
         value = value.detach().cpu()
     try:
@@ -211,6 +248,18 @@ def _array(value: Any, name: str) -> NDArray[Any]:
             array=name,
         )
     return array
+
+
+def _refuse_masked(value: Any, name: str) -> None:
+    """Reject masked values of NumPy, whose masks a conversion to an array would drop."""
+    for part in value if isinstance(value, list | tuple) else (value,):
+        if np.ma.is_masked(part):
+            raise DataError(
+                f"{np.count_nonzero(np.ma.getmaskarray(part))} values are masked, so they are missing; replace or "
+                "remove such values",
+                source="data",
+                array=name,
+            )
 
 
 def _is_torch(data: Any, kind: str) -> bool:
@@ -277,25 +326,26 @@ def _published(parts: Mapping[str, Any], label: str | None) -> Arrays:
             'to "test"',
             source="data",
         )
-    arrays = _as_arrays(parts["train"], label)
+    names = list(parts["train"].column_names)
+    label = label or (_LABEL if _LABEL in names else names[-1])
+    given = _features_and_label(parts["train"], label)
     if test is not None:
-        arrays |= {f"{name}_test": array for name, array in _as_arrays(parts[test], label).items()}
-    return Arrays(arrays)
+        given |= {f"{name}_test": part for name, part in _features_and_label(parts[test], label).items()}
+    return Arrays(_named(given))
 
 
-def _as_arrays(part: Any, label: str | None) -> dict[str, NDArray[Any]]:
-    """Return one part of a ``DatasetDict`` as arrays."""
+def _features_and_label(part: Any, label: str) -> dict[str, Any]:
+    """Return one part of a ``DatasetDict`` as a table or array of features, and an array of labels."""
     found = _hugging_face(part, label)
     if isinstance(found, Arrays):
         return dict(found.arrays)
     names = found.columns.column_names
-    label = label or (_LABEL if _LABEL in names else names[-1])
     if label not in names:
         raise DataError(
             f"the data set has no column of this name; the columns are {listed(names)}", source="data", column=label
         )
-    features = [_array(found.columns[name].to_numpy(), name) for name in names if name != label]
-    return {"X": np.stack(features, axis=1), "y": _array(found.columns[label].to_numpy(), label)}
+    labels = _array(found.columns[label].to_numpy(), label)
+    return {"X": found.columns.drop_columns([label]), "y": labels}
 
 
 def _kind(data: Any) -> str:

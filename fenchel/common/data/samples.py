@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -65,6 +66,8 @@ class DataSet:
         Names of the features; ``None`` if the file format has no names.
     identifiers
         Identifiers of the training samples; ``None`` if the data has none.
+    label
+        Name of the label column, ``y`` in NumPy archives; ``None`` if the file gives no names to its columns.
     """
 
     train: Samples
@@ -73,6 +76,7 @@ class DataSet:
     peak: float | None = None
     columns: tuple[str, ...] | None = None
     identifiers: tuple[str, ...] | None = None
+    label: str | None = None
 
     @property
     def features(self) -> int:
@@ -169,6 +173,25 @@ def widen(part: Samples, features: int) -> Samples:
         return part
     csr = part.features
     return replace(part, features=sp.csr_array((csr.data, csr.indices, csr.indptr), shape=(csr.shape[0], features)))
+
+
+def order_of(
+    expected: Sequence[str], names: Sequence[str], reference: str, source: str | Path, array: str = ""
+) -> list[int]:
+    """Return the position of each expected name among the names of a table.
+
+    Raise a ``DataError`` that names the first difference if the table lacks a column of ``reference``, or has another.
+    """
+    place: Place = {"source": source, "array": array}
+    position = {name: number for number, name in enumerate(names)}
+    known = set(expected)
+    if (lacking := next((name for name in expected if name not in position), None)) is not None:
+        raise DataError(
+            f"{reference} has this column, but it is missing here; add or rename it", **(place | {"column": lacking})
+        )
+    if (other := next((name for name in names if name not in known), None)) is not None:
+        raise DataError(f"{reference} has no column of this name; remove or rename it", **(place | {"column": other}))
+    return [position[name] for name in expected]
 
 
 def listed(names: Sequence[str]) -> str:

@@ -119,6 +119,90 @@ def test_a_csv_file_is_read_with_a_header_or_without(
 
 
 @pytest.mark.parametrize(
+    ("content", "label", "columns"),
+    [
+        ("400,410,outcome\n1,2,ill\n3,4,well\n5,6,ill\n", "outcome", ("400", "410")),  # the name is known
+        ("400,410,label\n1,2,ill\n3,4,well\n5,6,ill\n", None, ("400", "410")),
+        ("400,label,410\n1,0,2\n3,1,4\n", None, ("400", "410")),
+        ("400,410,y\n1,2,0\n3,4,1\n", None, ("400", "410")),  # a text above numbers
+        ("0,1,2,outcome\n1,2,3,0\n3,4,5,1\n", None, ("0", "1", "2")),
+        ("1,2,ill\n3,4,well\n5,6,ill\n", None, ("column 1", "column 2")),  # a class that occurs again
+        ("1,2,dead\n3,4,well\n5,6,well\n", "column 3", ("column 1", "column 2")),
+        ("1,2,TRUE\n3,4,FALSE\n5,6,TRUE\n", None, ("column 1", "column 2")),
+        ("1,2,ill\n", None, ("column 1", "column 2")),
+    ],
+)
+def test_a_first_line_with_numbers_and_texts_is_a_header_or_a_sample(
+    tmp_path: Path, content: str, label: str | None, columns: tuple[str, ...]
+) -> None:
+    dataset = read_file(written(tmp_path, "x.csv", content), label)
+    assert dataset.columns == columns
+    assert len(dataset.train) == content.count("\n") - (columns[0] != "column 1")
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ("400,410,outcome\n1,2,ill\n3,4,well\n5,6,ill\n", {"row": 1, "column": "outcome"}),  # or a rare class
+        ("1,?,0\n3,4,1\n", {"row": 1, "column": "column 2"}),
+        ("1,Unknown,ill\n3,4,ill\n", {"row": 1, "column": "column 2"}),
+    ],
+)
+def test_a_first_line_that_may_be_a_sample_is_no_header(tmp_path: Path, content: str, place: dict[str, Any]) -> None:
+    path = written(tmp_path, "x.csv", content)
+    with raises(DataError, source=path, **place):
+        read_file(path)
+
+
+def test_holders_in_csv_are_texts_unless_integers_are_unambiguous(tmp_path: Path) -> None:
+    for words, expected in (
+        (["01", "1", " 1"], ["01", "1", "1"]),
+        (["10", " 2", "-3"], [10, 2, -3]),
+        (["a", "b ", "a"], ["a", "b", "a"]),
+    ):
+        rows = "".join(f"{word},{row},0\n" for row, word in enumerate(words))
+        holders = read_file(written(tmp_path, "x.csv", "who,a,y\n" + rows), holder="who").train.holders
+        assert holders is not None
+        assert holders.tolist() == expected
+    for missing in ("", " ", "NA"):
+        path = written(tmp_path, "x.csv", f"who,a,y\n1,2,0\n{missing},4,1\n")
+        with raises(DataError, source=path, column="who", row=2, key="data.partition.column"):
+            read_file(path, holder="who")
+
+
+def test_only_an_empty_text_is_a_missing_label(tmp_path: Path) -> None:
+    content = "a,country\n1,NA\n2,DE\n"
+    assert read_file(written(tmp_path, "x.csv", content)).train.labels.tolist() == ["NA", "DE"]
+    for line, column in (("3,", "country"), (",DE", "a"), ("NA,DE", "a")):
+        path = written(tmp_path, "x.csv", f"{content}{line}\n")
+        with raises(DataError, source=path, column=column, row=3):
+            read_file(path)
+    for missing in ("", "NA"):  # among numbers, the text is no class
+        path = written(tmp_path, "x.csv", f"a,y\n1,0\n2,{missing}\n3,1\n")
+        with raises(DataError, source=path, column="y", row=2):
+            read_file(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ("a,y\n1,m\u00e4nnlich\n", {"row": 1, "column": "y"}),
+        ("a,gr\u00f6\u00dfe,y\n1,2,0\n", {"row": None, "column": ""}),
+        ("y,a\nw,1\nm\u00e4nnlich,2\n", {"row": 2, "column": "y"}),
+    ],
+)
+def test_a_csv_file_that_is_not_utf_8_is_refused_where_it_is_not(
+    tmp_path: Path, content: str, place: dict[str, Any]
+) -> None:
+    for identifier in (None, "y"):
+        path = written(tmp_path, "x.csv", content.encode("cp1252"))
+        with raises(DataError, source=path, **place):
+            read_file(path, identifier=identifier)
+    for encoding in ("utf-8", "utf-8-sig"):
+        assert len(read_file(written(tmp_path, "x.csv", content.encode(encoding)), "y").train) > 0
+
+
+@pytest.mark.parametrize(
     ("content", "label", "column", "row"),
     [
         ("a,b,y\n1,2,0\n1,red,1\n", None, "b", 2),
@@ -302,3 +386,42 @@ def test_a_missing_or_damaged_file_and_one_of_no_known_form_are_refused(tmp_path
     path = written(tmp_path, name, b"PAR1 but not compressed at all")
     with raises(DataError, source=path):
         read_file(path)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_files_of_a_set_are_aligned_by_column_name(tmp_path: Path, suffix: str) -> None:
+    def table(name: str, **columns: list[float]) -> Path:
+        path = tmp_path / f"{name}.{suffix}"
+        if suffix == "csv":
+            rows = zip(*columns.values(), strict=True)
+            path.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]) + "\n")
+        else:
+            pyarrow.parquet.write_table(pa.table(columns), path)
+        return path
+
+    test = table("p_test", weight=[90.0, 80.0], age=[1.0, 2.0], ill=[1, 0])
+    files = [test, table("p1", age=[3.0], weight=[70.0], ill=[1]), table("p2", ill=[0], weight=[60.0], age=[4.0])]
+    dataset = read_files(files)
+    assert dataset.test is not None
+    assert dense(dataset.train).tolist() == [[3, 70], [4, 60]]
+    assert dense(dataset.test).tolist() == [[1, 90], [2, 80]]
+    assert (dataset.train.labels.tolist(), dataset.test.labels.tolist()) == ([1, 0], [1, 0])
+    write_npz(tmp_path / "data.npz", dataset)
+    assert read_npz(tmp_path / "data.npz").columns == ("age", "weight")
+    for wrong, column in (({"ag": [5.0]}, "age"), ({"age": [5.0], "dose": [1.0]}, "dose")):
+        other = table("p3", **wrong, weight=[60.0], ill=[0])
+        with raises(DataError, source=other, column=column):
+            read_files([*files, other])
+
+
+def test_files_without_column_names_are_stacked_by_position(tmp_path: Path) -> None:
+    files = [written(tmp_path, "a.csv", "a,b,y\n1,2,0\n"), written(tmp_path, "b.csv", "3,4,1\n5,6,0\n")]
+    assert dense(read_files(files).train).tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert read_files(files[1:]).columns is None
+
+
+def test_an_archive_needs_a_name_for_each_feature(tmp_path: Path) -> None:
+    for names in (["a"], ["a", "a"], [1, 2]):
+        np.savez(tmp_path / "x.npz", X=np.ones((1, 2)), y=np.ones(1), feature_names=np.array(names))
+        with raises(DataError, source=tmp_path / "x.npz", array="feature_names"):
+            read_npz(tmp_path / "x.npz")

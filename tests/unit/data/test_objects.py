@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 import fenchel
 from fenchel.common.data.files import read_file
-from fenchel.common.data.objects import in_memory
+from fenchel.common.data.objects import features_in_memory, in_memory
 from fenchel.common.data.samples import DataSet
 from fenchel.common.errors import DataError
 from tests.messages import raises
@@ -86,6 +86,31 @@ def test_images_and_a_test_part_keep_their_form(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dense(sparse.test.features), X[:3])
 
 
+def test_tables_in_a_mapping_keep_their_names_and_are_aligned_by_them(tmp_path: Path) -> None:
+    frame = pd.DataFrame(X, columns=NAMES)
+    data = {"X": frame, "y": Y, "X_test": frame[NAMES[::-1]][:5], "y_test": Y[:5]}
+    read = stored(data, tmp_path)
+    assert read.test is not None
+    assert read.columns == tuple(NAMES)
+    np.testing.assert_array_equal(read.train.features, X)
+    np.testing.assert_array_equal(read.test.features, X[:5])
+    for wrong, column in ((frame[NAMES[:2]], "marker"), (frame.assign(more=1.0), "more")):
+        with raises(DataError, source="data", array="X_test", column=column):
+            in_memory(data | {"X_test": wrong})
+    with raises(DataError, column="label"):
+        in_memory({"X": frame.assign(label=Y), "y": Y})
+    arrays = stored({"X": X, "y": Y, "X_test": frame[:5], "y_test": Y[:5]}, tmp_path)
+    assert arrays.columns is None
+    with raises(DataError, column="age"):
+        in_memory({"X": pa.table([X[:, 0], X[:, 1]], names=["age", "age"]), "y": Y})
+
+
+def test_predictions_of_a_run_with_a_table_in_a_mapping_go_by_name(tmp_path: Path) -> None:
+    frame = pd.DataFrame(X, columns=NAMES)
+    run = fenchel.up(SETTINGS, data={"X": frame, "y": Y}, in_process=True, runs=tmp_path)
+    assert np.array_equal(run.decision_function(frame[NAMES[::-1]]), run.decision_function(X))
+
+
 def test_datasets_of_torch_are_read_sample_by_sample(tmp_path: Path) -> None:
     torch: Any = pytest.importorskip("torch")
     tensors = torch.utils.data.TensorDataset(torch.tensor(X, requires_grad=True), torch.tensor(Y))
@@ -112,6 +137,10 @@ def test_datasets_of_hugging_face_are_tables_or_images(tmp_path: Path) -> None:
     both = stored(datasets.DatasetDict(train=table, test=table.select(range(5))), tmp_path)
     assert both.test is not None
     np.testing.assert_array_equal(both.test.features, X[:5])
+    turned = table.select_columns(["label", *NAMES[::-1]])
+    both = stored(datasets.DatasetDict(train=table, test=turned), tmp_path)
+    assert both.test is not None
+    np.testing.assert_array_equal(both.test.features, X)
     form = datasets.Features({"image": datasets.Array2D((4, 5), "uint8"), "digit": datasets.Value("int64")})
     pictures = datasets.Dataset.from_dict({"image": IMAGES, "digit": Y[:6]}, features=form)
     read = stored(pictures, tmp_path, "digit")
@@ -134,6 +163,24 @@ def test_what_is_no_data_is_refused(tmp_path: Path) -> None:
         in_memory(([[1, 2], [3]], Y[:2]))
     with raises(DataError, column="label"):
         in_memory((frame.assign(label=Y), Y))
+
+
+def test_missing_values_are_refused_where_masked_and_where_sparse(tmp_path: Path) -> None:
+    masked = np.ma.masked_greater(X, 1)
+    for wrong in ((masked, Y), (list(masked), Y), {"X": X, "y": Y, "X_test": masked, "y_test": Y}):
+        with raises(DataError, source="data"):
+            in_memory(wrong)
+    with raises(DataError, array="y"):
+        in_memory((X, np.ma.masked_equal(Y, 1)))
+    np.testing.assert_array_equal(stored((np.ma.masked_array(X), Y), tmp_path).train.features, X)
+    for value in (np.nan, np.inf):
+        bad = sp.csr_array(np.where(X > 1, value, X))
+        with raises(DataError, source="X"):
+            features_in_memory(bad, None)
+        with raises(DataError):
+            stored((bad, Y), tmp_path)
+    with raises(DataError, array="X"):
+        features_in_memory(masked, None)
 
 
 def test_torch_samples_that_are_no_pairs_or_of_different_shapes_are_refused() -> None:
