@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,6 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from fenchel.common.errors import SettingsError
 from fenchel.common.settings.run import change
 from fenchel.deploy.launch.up import up
 from fenchel.report.predictor import Predictor
@@ -36,6 +37,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
     predictor_: Predictor
     run_: Run | None
+
+    _task: ClassVar[Literal["classification", "regression"]]
 
     def __init__(
         self,
@@ -106,7 +109,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             "bias": self.bias,
             "test_fraction": 0.0,
             "partition": dict(self.partition or {"kind": "iid"}),
-            "task": "regression" if objective["kind"] == "squared" else "classification",
+            "task": self._task,
         }
         given: dict[str, Any] = {"X": features, "y": targets}
         clients = min(int(self.clients), features.shape[0])
@@ -146,6 +149,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         FedAvg with five local epochs, batches of 8 and steps of 0.1.
     objective : mapping, optional
         Section ``objective``. By default ``logistic`` for two classes and ``softmax`` for more, with ``l2: 1e-4``.
+        Losses of one score, such as ``squared`` and ``binary``, need two classes.
     clients : int, default 4
         Number of clients, at most one for each sample.
     rounds : int, default 20
@@ -179,6 +183,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
     classes_: NDArray[Any]
 
+    _task = "classification"
+
     def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
         """Train the classifier.
 
@@ -209,8 +215,19 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise ValueError(f"y has one class, {self.classes_[0]!r}; a classifier needs two classes or more")
         kind = "logistic" if len(self.classes_) == 2 else "softmax"
+        if len(self.classes_) > 2 and dict(self.objective or {}).get("kind") == "binary":
+            # The run would learn the positive classes against the rest, from which no single class follows.
+            raise SettingsError(
+                f"binary separates two classes, but y has {len(self.classes_)}; use softmax, or a y of two classes",
+                key="objective.kind",
+            )
         self._run(features, numbers, kind, groups)
         return self
+
+    @property
+    def _is_reversed(self) -> bool:
+        """Whether the first class is the positive one of the run."""
+        return set(self.predictor_.settings.positive or ()) == {0}
 
     def decision_function(self, X: Any) -> NDArray[Any]:
         """Return the scores of samples.
@@ -224,9 +241,22 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         -------
         numpy.ndarray, shape (n,) or (n, classes)
             One score, above 0 for the second of two classes, or one for each of more classes.
+
+        Raises
+        ------
+        SettingsError
+            If the scores of an objective of your own do not fit the number of classes.
         """
-        scores = self._scores(X)
-        return scores[:, 1] - scores[:, 0] if scores.ndim == 2 and len(self.classes_) == 2 else scores
+        scores, classes = self._scores(X), len(self.classes_)
+        if scores.shape[1:] != (classes,) and (scores.ndim, classes) != (1, 2):
+            raise SettingsError(
+                f"the objective returns scores of shape {scores.shape}, but there are {classes} classes; use an "
+                "objective with one score for each class",
+                key="objective",
+            )
+        if scores.ndim == 2:
+            return scores[:, 1] - scores[:, 0] if classes == 2 else scores
+        return -scores if self._is_reversed else scores
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict the class of samples.
@@ -261,11 +291,13 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         Raises
         ------
         SettingsError
-            If there are no probabilities: for hinge losses, or if the area under the ROC curve was maximised.
+            If there are no probabilities: for squared and hinge losses, or if the area under the ROC curve was
+            maximised.
         """
         check_is_fitted(self)
         features = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return self.predictor_.predict_proba(features)
+        probabilities = self.predictor_.predict_proba(features)
+        return probabilities[:, ::-1] if self._is_reversed else probabilities
 
 
 class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
@@ -308,6 +340,8 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     n_features_in_ : int
         Number of features.
     """
+
+    _task = "regression"
 
     def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
         """Train the regressor.

@@ -6,6 +6,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import fenchel
-from fenchel.common.errors import MissingDependencyError
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import MissingDependencyError, SettingsError
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.objectives.losses import Squared
 from fenchel.deploy.launch.fork_server import ForkServer
 from tests.messages import raises
 
@@ -110,6 +114,51 @@ def test_any_objective_and_algorithm_can_be_given(objective: dict[str, Any]) -> 
     classifier = fenchel.FederatedClassifier(objective=objective, algorithm=algorithm, random_state=0).fit(X, Y)
     assert classifier.score(X, Y) > 0.85
     assert classifier.decision_function(X).shape == (120,)
+
+
+@pytest.mark.parametrize("positive", [[0], [1]])
+def test_the_positive_class_may_be_either_of_two(positive: list[int]) -> None:
+    objective = {"kind": "binary", "positive": positive}
+    classifier = fenchel.FederatedClassifier(objective=objective, random_state=0).fit(X, Y)
+    assert classifier.score(X, Y) > 0.9
+    scores, chances = classifier.decision_function(X), classifier.predict_proba(X)
+    assert (classifier.predict(X) == np.where(scores > 0, "well", "ill")).all()
+    np.testing.assert_allclose(chances[:, 1], 1 / (1 + np.exp(-scores)), rtol=1e-4)
+
+
+def test_the_squared_loss_classifies() -> None:
+    classifier = fenchel.FederatedClassifier(objective={"kind": "squared"}, random_state=0).fit(X, Y)
+    assert classifier.score(X, Y) > 0.9
+    with raises(SettingsError):
+        classifier.predict_proba(X)
+
+
+@pytest.mark.parametrize(
+    "objective", [{"kind": "binary", "positive": [2]}, {"kind": "binary"}, {"kind": "squared"}, {"kind": "hinge"}]
+)
+def test_an_objective_for_two_classes_is_refused_for_three(objective: dict[str, Any]) -> None:
+    with raises(SettingsError, key="objective.kind"):
+        fenchel.FederatedClassifier(objective=objective).fit(X, np.digitize(X[:, 0], [0, 2]))
+
+
+def test_a_regressor_refuses_an_objective_for_classes() -> None:
+    with raises(SettingsError, key="objective.kind"):
+        fenchel.FederatedRegressor(objective={"kind": "logistic"}).fit(X, SCORE)
+
+
+class OneScore(LinearObjective):
+    """Objective of one score for any number of classes."""
+
+    def __init__(self, shard: Shard, l2: float, dtype: Any) -> None:
+        ordinal = replace(shard, labels=shard.labels.astype(np.float64), classes=0)
+        super().__init__(Squared(), ordinal, l2=l2, dtype=dtype)
+
+
+def test_a_score_that_does_not_tell_three_classes_is_refused() -> None:
+    objective = {"kind": "own", "name": f"{__name__}:OneScore"}
+    classifier = fenchel.FederatedClassifier(objective=objective, rounds=1).fit(X, np.digitize(X[:, 0], [0, 2]))
+    with raises(SettingsError, key="objective"):
+        classifier.predict(X)
 
 
 def test_searches_try_settings_of_sections(tmp_path: Path) -> None:
