@@ -24,12 +24,36 @@ from fenchel.report.run import Run
 
 _AVERAGING = {"name": "fedavg", "local_epochs": 5, "batch_size": 8, "step_size": 0.1}
 _SECTIONS = ("algorithm", "objective", "partition", "settings")  # parameters that are mappings with keys of their own
+_REFUSED = {key: f"use the parameter {key}" for key in ("algorithm", "objective", "clients", "rounds")} | {
+    "seed": "use the parameter random_state",
+    "data.scale": "use the parameter scale",
+    "data.bias": "use the parameter bias",
+    "data.partition": "use the parameter partition, or groups of fit",
+    "data.task": "leave it out, as FederatedClassifier and FederatedRegressor determine it",
+    **{
+        f"data.{key}": "leave it out, as X and y are the data"
+        for key in ("name", "file", "label", "columns", "classes", "binarise")
+    },
+}
+"""Keys that ``settings`` must not contain, with the remedy."""
 
 
 def _averaging(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given settings of FedAvg, completed by defaults."""
     usual = {key: value for key, value in _AVERAGING.items() if key != "local_epochs" or "local_steps" not in given}
     return usual | dict(given)
+
+
+def _further(settings: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parameter ``settings`` without the section ``data``, and that section."""
+    given = dict(settings or {})
+    data = given.pop("data", {})
+    if not isinstance(data, Mapping):
+        raise SettingsError(f"expected a mapping, such as {{'holdout': 0.2}} (given {data!r:.80})", key="settings.data")
+    for key in (*given, *(f"data.{key}" for key in data)):
+        if key in _REFUSED:
+            raise SettingsError(f"the estimator sets {key} itself; {_REFUSED[key]}", key=f"settings.{key}")
+    return given, dict(data)
 
 
 class _Federated(BaseEstimator):  # type: ignore[misc]
@@ -100,6 +124,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         groups
             Client of each sample, shape (n,), or ``None``.
         """
+        further, further_data = _further(self.settings)
         objective = dict(self.objective or {})
         objective = objective if "kind" in objective else {"kind": kind, "l2": 1e-4} | objective
         algorithm = {"name": self.algorithm} if isinstance(self.algorithm, str) else dict(self.algorithm or {})
@@ -120,10 +145,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             "seed": seed,
             "rounds": int(self.rounds),
             "clients": clients,
-            "data": data,
+            "data": data | further_data,
             "objective": objective,
             "algorithm": algorithm if "name" in algorithm else _averaging(algorithm),
-            **(self.settings or {}),
+            **further,
         }
         with tempfile.TemporaryDirectory(prefix="fenchel-") as temporary:
             run = up(settings, data=given, in_process=self.in_process, runs=self.runs or temporary, progress=False)
@@ -161,7 +186,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     partition : mapping, optional
         Section ``data.partition``. By default random parts of equal size.
     settings : mapping, optional
-        Further sections of the settings, such as ``participation`` or ``differential_privacy``.
+        Further sections of the settings, such as ``participation`` or ``differential_privacy``, and further keys of
+        ``data``, such as ``holdout``.
     in_process : bool, default True
         Simulate the clients in this process. With ``False`` they are processes, connected by TLS.
     runs : str or pathlib.Path, optional
@@ -323,7 +349,8 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     partition : mapping, optional
         Section ``data.partition``. By default random parts of equal size.
     settings : mapping, optional
-        Further sections of the settings, such as ``participation`` or ``differential_privacy``.
+        Further sections of the settings, such as ``participation`` or ``differential_privacy``, and further keys of
+        ``data``, such as ``holdout``.
     in_process : bool, default True
         Simulate the clients in this process. With ``False`` they are processes, connected by TLS.
     runs : str or pathlib.Path, optional

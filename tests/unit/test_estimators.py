@@ -100,6 +100,37 @@ def test_groups_say_who_holds_a_sample(tmp_path: Path) -> None:
     assert held == [np.count_nonzero(groups == name) for name in ("north", "south")]
 
 
+def test_further_data_settings_leave_those_of_the_parameters(tmp_path: Path) -> None:
+    groups = np.repeat(["north", "south"], [100, 20])
+    classifier = fenchel.FederatedClassifier(
+        rounds=1, scale="unit-rows", bias=2.0, settings={"data": {"holdout": 0.25}}, runs=tmp_path
+    ).fit(X, Y, groups=groups)
+    assert classifier.run_ is not None
+    settings = classifier.run_.settings
+    data = settings.data
+    assert (settings.clients, data.holdout, data.scale, data.bias, data.test_fraction) == (2, 0.25, "unit-rows", 2, 0)
+    assert data.partition.kind == "column"
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"data": {"partition": {"kind": "iid"}}}, "settings.data.partition"),
+        ({"data": {"bias": None}}, "settings.data.bias"),
+        ({"data": {"task": "regression"}}, "settings.data.task"),
+        ({"data": {"classes": [1, 0]}}, "settings.data.classes"),
+        ({"data": {"file": "other.csv"}}, "settings.data.file"),
+        ({"data": "digits"}, "settings.data"),
+        ({"objective": {"kind": "binary", "positive": [0]}}, "settings.objective"),
+        ({"rounds": 1}, "settings.rounds"),
+        ({"seed": 1}, "settings.seed"),
+    ],
+)
+def test_settings_of_which_the_estimator_has_a_parameter_are_refused(settings: dict[str, Any], key: str) -> None:
+    with raises(SettingsError, key=key):
+        fenchel.FederatedClassifier(settings=settings).fit(X, Y)
+
+
 def test_they_work_in_pipelines_searches_and_cross_validation() -> None:
     iris, species = load_iris(return_X_y=True)
     classifier = fenchel.FederatedClassifier(random_state=0, scale="none")
