@@ -56,6 +56,30 @@ def _further(settings: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[s
     return given, dict(data)
 
 
+def _clients_of(groups: Any, samples: int) -> NDArray[Any]:
+    """Return groups as integers or strings, shape (samples,), or raise a ``ValueError``."""
+    # A list is not converted to one type, as [1, "1"] would become a single group.
+    found = np.asarray(groups, None if hasattr(groups, "dtype") else object)
+    if found.shape != (samples,):
+        raise ValueError(f"groups has shape {found.shape}, but X has {samples} samples; give one group for each sample")
+    if found.dtype.kind in "Uiu":
+        return found
+    values = [value.item() if isinstance(value, np.generic) else value for value in found.tolist()]
+    if all(isinstance(value, str) for value in values):
+        return np.array(values, np.str_)
+    row = next((row for row, value in enumerate(values) if not _is_whole(value)), None)
+    if row is not None:
+        raise ValueError(
+            f"groups[{row}] is {values[row]!r:.80}; give whole numbers for all samples, or strings for all samples"
+        )
+    return np.array([int(value) for value in values], np.int64)
+
+
+def _is_whole(value: Any) -> bool:
+    """Return whether a value is an integer, a boolean or a whole float that int64 can hold."""
+    return isinstance(value, int | float) and value % 1 == 0 and -(1 << 63) <= value < 1 << 63
+
+
 class _Federated(BaseEstimator):  # type: ignore[misc]
     """Base class of both estimators, which are trained by a federated run."""
 
@@ -125,6 +149,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             Client of each sample, shape (n,), or ``None``.
         """
         further, further_data = _further(self.settings)
+        groups = None if groups is None else _clients_of(groups, features.shape[0])
         objective = dict(self.objective or {})
         objective = objective if "kind" in objective else {"kind": kind, "l2": 1e-4} | objective
         algorithm = {"name": self.algorithm} if isinstance(self.algorithm, str) else dict(self.algorithm or {})
@@ -139,7 +164,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         given: dict[str, Any] = {"X": features, "y": targets}
         clients = min(int(self.clients), features.shape[0])
         if groups is not None:
-            given["group"] = groups = np.asarray(groups)
+            given["group"] = groups
             data["partition"], clients = {"kind": "column", "column": "group"}, len(np.unique(groups))
         settings = {
             "seed": seed,
@@ -221,7 +246,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         y : array, shape (n,)
             Classes.
         groups : array, shape (n,), optional
-            Name or number of the client that holds each sample, in place of ``clients`` and ``partition``.
+            Client that holds each sample, in place of ``clients`` and ``partition``: strings or whole numbers.
 
         Returns
         -------
@@ -231,7 +256,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         Raises
         ------
         ValueError
-            If ``y`` has fewer than two classes, or the samples are not valid.
+            If ``y`` has fewer than two classes, or the samples or groups are not valid.
         FenchelError
             The parameters are not valid, or the run stopped early.
         """
@@ -380,7 +405,7 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         y : array, shape (n,)
             Target values.
         groups : array, shape (n,), optional
-            Name or number of the client that holds each sample, in place of ``clients`` and ``partition``.
+            Client that holds each sample, in place of ``clients`` and ``partition``: strings or whole numbers.
 
         Returns
         -------
@@ -390,7 +415,7 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         Raises
         ------
         ValueError
-            If the samples are not valid.
+            If the samples or groups are not valid.
         FenchelError
             The parameters are not valid, or the run stopped early.
         """

@@ -100,6 +100,43 @@ def test_groups_say_who_holds_a_sample(tmp_path: Path) -> None:
     assert held == [np.count_nonzero(groups == name) for name in ("north", "south")]
 
 
+@pytest.mark.parametrize(
+    "groups",
+    [
+        np.arange(120) % 2 == 1,
+        (np.arange(120) % 2).astype(np.float32),
+        [2, 1.0] * 60,
+        np.array([1, 2] * 60, object),
+        np.array(["a", "b"] * 60, object),
+    ],
+    ids=["booleans", "floats", "list", "objects", "strings"],
+)
+def test_groups_may_be_of_any_type_of_names_and_whole_numbers(groups: Any, tmp_path: Path) -> None:
+    classifier = fenchel.FederatedClassifier(rounds=1, runs=tmp_path).fit(X, Y, groups=groups)
+    assert classifier.run_ is not None
+    assert [shard.samples for shard in classifier.run_.shards.values()] == [60, 60]
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        np.array([1, "a"] * 60, object),
+        [1, "1"] * 60,
+        [1.5, 2] * 60,
+        np.array([1, np.nan] * 60),
+        np.array([1, np.inf] * 60),
+        ["a", None] * 60,
+        [1, 1 << 63] * 60,
+        [[1], [2]] * 60,
+        [1, 2] * 10,
+        "hospital",
+    ],
+)
+def test_other_groups_are_refused(groups: Any) -> None:
+    with pytest.raises(ValueError, match=r"^groups"):
+        fenchel.FederatedClassifier(rounds=1).fit(X, Y, groups=groups)
+
+
 def test_further_data_settings_leave_those_of_the_parameters(tmp_path: Path) -> None:
     groups = np.repeat(["north", "south"], [100, 20])
     classifier = fenchel.FederatedClassifier(
