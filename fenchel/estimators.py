@@ -176,7 +176,14 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             **further,
         }
         with tempfile.TemporaryDirectory(prefix="fenchel-") as temporary:
-            run = up(settings, data=given, in_process=self.in_process, runs=self.runs or temporary, progress=False)
+            runs = temporary if self.runs is None else self.runs
+            try:
+                run = up(settings, data=given, in_process=self.in_process, runs=runs, progress=False)
+            except BaseException as error:
+                # Notes on resuming a run in the temporary folder lead nowhere, as the folder is deleted.
+                notes, folder = getattr(error, "__notes__", []), Path(temporary).name
+                notes[:] = [note for note in notes if folder not in note]
+                raise
             self.predictor_ = run.predictor
             self.run_ = None if self.runs is None else run
 

@@ -92,6 +92,15 @@ def test_no_run_folder_is_left_and_the_estimator_can_be_kept(tmp_path: Path, mon
     assert (again.predict(X) == classifier.predict(X)).all()
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers overflow
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_only_a_run_whose_folder_is_kept_can_be_resumed(is_kept: bool, tmp_path: Path) -> None:
+    diverging = fenchel.FederatedRegressor(algorithm={"step_size": 1e5}, runs=tmp_path if is_kept else None)
+    with raises(fenchel.FenchelError, diverged=True) as caught:
+        diverging.fit(X, SCORE)
+    assert len(getattr(caught.value, "__notes__", ())) == is_kept
+
+
 def test_groups_say_who_holds_a_sample(tmp_path: Path) -> None:
     groups = np.array(["north", "south"])[(X[:, 0] > 1).astype(int)]
     classifier = fenchel.FederatedClassifier(rounds=2, runs=tmp_path).fit(X, Y, groups=groups)
