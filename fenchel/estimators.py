@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,6 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from fenchel.common.errors import SettingsError
 from fenchel.common.settings.run import change
 from fenchel.deploy.launch.up import up
 from fenchel.report.predictor import Predictor
@@ -23,6 +24,18 @@ from fenchel.report.run import Run
 
 _AVERAGING = {"name": "fedavg", "local_epochs": 5, "batch_size": 8, "step_size": 0.1}
 _SECTIONS = ("algorithm", "objective", "partition", "settings")  # parameters that are mappings with keys of their own
+_REFUSED = {key: f"use the parameter {key}" for key in ("algorithm", "objective", "clients", "rounds")} | {
+    "seed": "use the parameter random_state",
+    "data.scale": "use the parameter scale",
+    "data.bias": "use the parameter bias",
+    "data.partition": "use the parameter partition, or groups of fit",
+    "data.task": "leave it out, as FederatedClassifier and FederatedRegressor determine it",
+    **{
+        f"data.{key}": "leave it out, as X and y are the data"
+        for key in ("name", "file", "label", "columns", "classes", "binarise")
+    },
+}
+"""Keys that ``settings`` must not contain, with the remedy."""
 
 
 def _averaging(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,11 +44,49 @@ def _averaging(given: Mapping[str, Any]) -> dict[str, Any]:
     return usual | dict(given)
 
 
+def _further(settings: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parameter ``settings`` without the section ``data``, and that section."""
+    given = dict(settings or {})
+    data = given.pop("data", {})
+    if not isinstance(data, Mapping):
+        raise SettingsError(f"expected a mapping, such as {{'holdout': 0.2}} (given {data!r:.80})", key="settings.data")
+    for key in (*given, *(f"data.{key}" for key in data)):
+        if key in _REFUSED:
+            raise SettingsError(f"the estimator sets {key} itself; {_REFUSED[key]}", key=f"settings.{key}")
+    return given, dict(data)
+
+
+def _clients_of(groups: Any, samples: int) -> NDArray[Any]:
+    """Return groups as integers or strings, shape (samples,), or raise a ``ValueError``."""
+    # A list is not converted to one type, as [1, "1"] would become a single group.
+    found = np.asarray(groups, None if hasattr(groups, "dtype") else object)
+    if found.shape != (samples,):
+        raise ValueError(f"groups has shape {found.shape}, but X has {samples} samples; give one group for each sample")
+    if found.dtype.kind in "Uiu":
+        return found
+    values = [value.item() if isinstance(value, np.generic) else value for value in found.tolist()]
+    if all(isinstance(value, str) for value in values):
+        return np.array(values, np.str_)
+    row = next((row for row, value in enumerate(values) if not _is_whole(value)), None)
+    if row is not None:
+        raise ValueError(
+            f"groups[{row}] is {values[row]!r:.80}; give whole numbers for all samples, or strings for all samples"
+        )
+    return np.array([int(value) for value in values], np.int64)
+
+
+def _is_whole(value: Any) -> bool:
+    """Return whether a value is an integer, a boolean or a whole float that int64 can hold."""
+    return isinstance(value, int | float) and value % 1 == 0 and -(1 << 63) <= value < 1 << 63
+
+
 class _Federated(BaseEstimator):  # type: ignore[misc]
     """Base class of both estimators, which are trained by a federated run."""
 
     predictor_: Predictor
     run_: Run | None
+
+    _task: ClassVar[Literal["classification", "regression"]]
 
     def __init__(
         self,
@@ -97,6 +148,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         groups
             Client of each sample, shape (n,), or ``None``.
         """
+        further, further_data = _further(self.settings)
+        groups = None if groups is None else _clients_of(groups, features.shape[0])
         objective = dict(self.objective or {})
         objective = objective if "kind" in objective else {"kind": kind, "l2": 1e-4} | objective
         algorithm = {"name": self.algorithm} if isinstance(self.algorithm, str) else dict(self.algorithm or {})
@@ -106,24 +159,31 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             "bias": self.bias,
             "test_fraction": 0.0,
             "partition": dict(self.partition or {"kind": "iid"}),
-            "task": "regression" if objective["kind"] == "squared" else "classification",
+            "task": self._task,
         }
         given: dict[str, Any] = {"X": features, "y": targets}
         clients = min(int(self.clients), features.shape[0])
         if groups is not None:
-            given["group"] = groups = np.asarray(groups)
+            given["group"] = groups
             data["partition"], clients = {"kind": "column", "column": "group"}, len(np.unique(groups))
         settings = {
             "seed": seed,
             "rounds": int(self.rounds),
             "clients": clients,
-            "data": data,
+            "data": data | further_data,
             "objective": objective,
             "algorithm": algorithm if "name" in algorithm else _averaging(algorithm),
-            **(self.settings or {}),
+            **further,
         }
         with tempfile.TemporaryDirectory(prefix="fenchel-") as temporary:
-            run = up(settings, data=given, in_process=self.in_process, runs=self.runs or temporary, progress=False)
+            runs = temporary if self.runs is None else self.runs
+            try:
+                run = up(settings, data=given, in_process=self.in_process, runs=runs, progress=False)
+            except BaseException as error:
+                # Notes on resuming a run in the temporary folder lead nowhere, as the folder is deleted.
+                notes, folder = getattr(error, "__notes__", []), Path(temporary).name
+                notes[:] = [note for note in notes if folder not in note]
+                raise
             self.predictor_ = run.predictor
             self.run_ = None if self.runs is None else run
 
@@ -146,6 +206,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         FedAvg with five local epochs, batches of 8 and steps of 0.1.
     objective : mapping, optional
         Section ``objective``. By default ``logistic`` for two classes and ``softmax`` for more, with ``l2: 1e-4``.
+        Losses of one score, such as ``squared`` and ``binary``, need two classes.
     clients : int, default 4
         Number of clients, at most one for each sample.
     rounds : int, default 20
@@ -157,7 +218,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     partition : mapping, optional
         Section ``data.partition``. By default random parts of equal size.
     settings : mapping, optional
-        Further sections of the settings, such as ``participation`` or ``differential_privacy``.
+        Further sections of the settings, such as ``participation`` or ``differential_privacy``, and further keys of
+        ``data``, such as ``holdout``.
     in_process : bool, default True
         Simulate the clients in this process. With ``False`` they are processes, connected by TLS.
     runs : str or pathlib.Path, optional
@@ -179,6 +241,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
 
     classes_: NDArray[Any]
 
+    _task = "classification"
+
     def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
         """Train the classifier.
 
@@ -189,7 +253,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         y : array, shape (n,)
             Classes.
         groups : array, shape (n,), optional
-            Name or number of the client that holds each sample, in place of ``clients`` and ``partition``.
+            Client that holds each sample, in place of ``clients`` and ``partition``: strings or whole numbers.
 
         Returns
         -------
@@ -199,7 +263,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         Raises
         ------
         ValueError
-            If ``y`` has fewer than two classes, or the samples are not valid.
+            If ``y`` has fewer than two classes, or the samples or groups are not valid.
         FenchelError
             The parameters are not valid, or the run stopped early.
         """
@@ -209,8 +273,19 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise ValueError(f"y has one class, {self.classes_[0]!r}; a classifier needs two classes or more")
         kind = "logistic" if len(self.classes_) == 2 else "softmax"
+        if len(self.classes_) > 2 and dict(self.objective or {}).get("kind") == "binary":
+            # The run would learn the positive classes against the rest, from which no single class follows.
+            raise SettingsError(
+                f"binary separates two classes, but y has {len(self.classes_)}; use softmax, or a y of two classes",
+                key="objective.kind",
+            )
         self._run(features, numbers, kind, groups)
         return self
+
+    @property
+    def _is_reversed(self) -> bool:
+        """True if the first class is the positive one of the run."""
+        return set(self.predictor_.settings.positive or ()) == {0}
 
     def decision_function(self, X: Any) -> NDArray[Any]:
         """Return the scores of samples.
@@ -224,9 +299,22 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         -------
         numpy.ndarray, shape (n,) or (n, classes)
             One score, above 0 for the second of two classes, or one for each of more classes.
+
+        Raises
+        ------
+        SettingsError
+            If the scores of an objective of your own do not fit the number of classes.
         """
-        scores = self._scores(X)
-        return scores[:, 1] - scores[:, 0] if scores.ndim == 2 and len(self.classes_) == 2 else scores
+        scores, classes = self._scores(X), len(self.classes_)
+        if scores.shape[1:] != (classes,) and (scores.ndim, classes) != (1, 2):
+            raise SettingsError(
+                f"the objective returns scores of shape {scores.shape}, but there are {classes} classes; use an "
+                "objective with one score for each class",
+                key="objective",
+            )
+        if scores.ndim == 2:
+            return scores[:, 1] - scores[:, 0] if classes == 2 else scores
+        return -scores if self._is_reversed else scores
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict the class of samples.
@@ -261,11 +349,13 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         Raises
         ------
         SettingsError
-            If there are no probabilities: for hinge losses, or if the area under the ROC curve was maximised.
+            If there are no probabilities: for squared and hinge losses, or if the area under the ROC curve was
+            maximised.
         """
         check_is_fitted(self)
         features = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return self.predictor_.predict_proba(features)
+        probabilities = self.predictor_.predict_proba(features)
+        return probabilities[:, ::-1] if self._is_reversed else probabilities
 
 
 class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
@@ -291,7 +381,8 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     partition : mapping, optional
         Section ``data.partition``. By default random parts of equal size.
     settings : mapping, optional
-        Further sections of the settings, such as ``participation`` or ``differential_privacy``.
+        Further sections of the settings, such as ``participation`` or ``differential_privacy``, and further keys of
+        ``data``, such as ``holdout``.
     in_process : bool, default True
         Simulate the clients in this process. With ``False`` they are processes, connected by TLS.
     runs : str or pathlib.Path, optional
@@ -309,6 +400,8 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         Number of features.
     """
 
+    _task = "regression"
+
     def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
         """Train the regressor.
 
@@ -319,7 +412,7 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         y : array, shape (n,)
             Target values.
         groups : array, shape (n,), optional
-            Name or number of the client that holds each sample, in place of ``clients`` and ``partition``.
+            Client that holds each sample, in place of ``clients`` and ``partition``: strings or whole numbers.
 
         Returns
         -------
@@ -329,7 +422,7 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         Raises
         ------
         ValueError
-            If the samples are not valid.
+            If the samples or groups are not valid.
         FenchelError
             The parameters are not valid, or the run stopped early.
         """

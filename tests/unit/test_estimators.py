@@ -6,6 +6,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import fenchel
-from fenchel.common.errors import MissingDependencyError
+from fenchel.common.data.shard import Shard
+from fenchel.common.errors import MissingDependencyError, SettingsError
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.objectives.losses import Squared
 from fenchel.deploy.launch.fork_server import ForkServer
 from tests.messages import raises
 
@@ -88,12 +92,89 @@ def test_no_run_folder_is_left_and_the_estimator_can_be_kept(tmp_path: Path, mon
     assert (again.predict(X) == classifier.predict(X)).all()
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers overflow
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_only_a_run_whose_folder_is_kept_can_be_resumed(is_kept: bool, tmp_path: Path) -> None:
+    diverging = fenchel.FederatedRegressor(algorithm={"step_size": 1e5}, runs=tmp_path if is_kept else None)
+    with raises(fenchel.FenchelError, diverged=True) as caught:
+        diverging.fit(X, SCORE)
+    assert len(getattr(caught.value, "__notes__", ())) == is_kept
+
+
 def test_groups_say_who_holds_a_sample(tmp_path: Path) -> None:
     groups = np.array(["north", "south"])[(X[:, 0] > 1).astype(int)]
     classifier = fenchel.FederatedClassifier(rounds=2, runs=tmp_path).fit(X, Y, groups=groups)
     assert classifier.run_ is not None
     held = [shard.samples for _, shard in sorted(classifier.run_.shards.items())]
     assert held == [np.count_nonzero(groups == name) for name in ("north", "south")]
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        np.arange(120) % 2 == 1,
+        (np.arange(120) % 2).astype(np.float32),
+        [2, 1.0] * 60,
+        np.array([1, 2] * 60, object),
+        np.array(["a", "b"] * 60, object),
+    ],
+    ids=["booleans", "floats", "list", "objects", "strings"],
+)
+def test_groups_may_be_of_any_type_of_names_and_whole_numbers(groups: Any, tmp_path: Path) -> None:
+    classifier = fenchel.FederatedClassifier(rounds=1, runs=tmp_path).fit(X, Y, groups=groups)
+    assert classifier.run_ is not None
+    assert [shard.samples for shard in classifier.run_.shards.values()] == [60, 60]
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        np.array([1, "a"] * 60, object),
+        [1, "1"] * 60,
+        [1.5, 2] * 60,
+        np.array([1, np.nan] * 60),
+        np.array([1, np.inf] * 60),
+        ["a", None] * 60,
+        [1, 1 << 63] * 60,
+        [[1], [2]] * 60,
+        [1, 2] * 10,
+        "hospital",
+    ],
+)
+def test_other_groups_are_refused(groups: Any) -> None:
+    with pytest.raises(ValueError, match=r"^groups"):
+        fenchel.FederatedClassifier(rounds=1).fit(X, Y, groups=groups)
+
+
+def test_further_data_settings_leave_those_of_the_parameters(tmp_path: Path) -> None:
+    groups = np.repeat(["north", "south"], [100, 20])
+    classifier = fenchel.FederatedClassifier(
+        rounds=1, scale="unit-rows", bias=2.0, settings={"data": {"holdout": 0.25}}, runs=tmp_path
+    ).fit(X, Y, groups=groups)
+    assert classifier.run_ is not None
+    settings = classifier.run_.settings
+    data = settings.data
+    assert (settings.clients, data.holdout, data.scale, data.bias, data.test_fraction) == (2, 0.25, "unit-rows", 2, 0)
+    assert data.partition.kind == "column"
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"data": {"partition": {"kind": "iid"}}}, "settings.data.partition"),
+        ({"data": {"bias": None}}, "settings.data.bias"),
+        ({"data": {"task": "regression"}}, "settings.data.task"),
+        ({"data": {"classes": [1, 0]}}, "settings.data.classes"),
+        ({"data": {"file": "other.csv"}}, "settings.data.file"),
+        ({"data": "digits"}, "settings.data"),
+        ({"objective": {"kind": "binary", "positive": [0]}}, "settings.objective"),
+        ({"rounds": 1}, "settings.rounds"),
+        ({"seed": 1}, "settings.seed"),
+    ],
+)
+def test_settings_of_which_the_estimator_has_a_parameter_are_refused(settings: dict[str, Any], key: str) -> None:
+    with raises(SettingsError, key=key):
+        fenchel.FederatedClassifier(settings=settings).fit(X, Y)
 
 
 def test_they_work_in_pipelines_searches_and_cross_validation() -> None:
@@ -110,6 +191,51 @@ def test_any_objective_and_algorithm_can_be_given(objective: dict[str, Any]) -> 
     classifier = fenchel.FederatedClassifier(objective=objective, algorithm=algorithm, random_state=0).fit(X, Y)
     assert classifier.score(X, Y) > 0.85
     assert classifier.decision_function(X).shape == (120,)
+
+
+@pytest.mark.parametrize("positive", [[0], [1]])
+def test_the_positive_class_may_be_either_of_two(positive: list[int]) -> None:
+    objective = {"kind": "binary", "positive": positive}
+    classifier = fenchel.FederatedClassifier(objective=objective, random_state=0).fit(X, Y)
+    assert classifier.score(X, Y) > 0.9
+    scores, chances = classifier.decision_function(X), classifier.predict_proba(X)
+    assert (classifier.predict(X) == np.where(scores > 0, "well", "ill")).all()
+    np.testing.assert_allclose(chances[:, 1], 1 / (1 + np.exp(-scores)), rtol=1e-4)
+
+
+def test_the_squared_loss_classifies() -> None:
+    classifier = fenchel.FederatedClassifier(objective={"kind": "squared"}, random_state=0).fit(X, Y)
+    assert classifier.score(X, Y) > 0.9
+    with raises(SettingsError):
+        classifier.predict_proba(X)
+
+
+@pytest.mark.parametrize(
+    "objective", [{"kind": "binary", "positive": [2]}, {"kind": "binary"}, {"kind": "squared"}, {"kind": "hinge"}]
+)
+def test_an_objective_for_two_classes_is_refused_for_three(objective: dict[str, Any]) -> None:
+    with raises(SettingsError, key="objective.kind"):
+        fenchel.FederatedClassifier(objective=objective).fit(X, np.digitize(X[:, 0], [0, 2]))
+
+
+def test_a_regressor_refuses_an_objective_for_classes() -> None:
+    with raises(SettingsError, key="objective.kind"):
+        fenchel.FederatedRegressor(objective={"kind": "logistic"}).fit(X, SCORE)
+
+
+class OneScore(LinearObjective):
+    """Objective of one score for any number of classes."""
+
+    def __init__(self, shard: Shard, l2: float, dtype: Any) -> None:
+        ordinal = replace(shard, labels=shard.labels.astype(np.float64), classes=0)
+        super().__init__(Squared(), ordinal, l2=l2, dtype=dtype)
+
+
+def test_a_score_that_does_not_tell_three_classes_is_refused() -> None:
+    objective = {"kind": "own", "name": f"{__name__}:OneScore"}
+    classifier = fenchel.FederatedClassifier(objective=objective, rounds=1).fit(X, np.digitize(X[:, 0], [0, 2]))
+    with raises(SettingsError, key="objective"):
+        classifier.predict(X)
 
 
 def test_searches_try_settings_of_sections(tmp_path: Path) -> None:
