@@ -270,6 +270,7 @@ class Federation:
                     line.break_off()
                 raise _Killed
             everybody.result()
+            await coordinator.farewells()
         finally:
             for task in (dying, conducting, *clients):
                 task.cancel()

@@ -113,6 +113,7 @@ async def run_in_process(
                 conducting = tasks.create_task(coordinator.conduct())
                 for participant in participants:
                     tasks.create_task(_client(coordinator, conducting, participant))
+            await coordinator.farewells()
     except BaseExceptionGroup as group:
         raise _first(group) from None
     shutil.rmtree(keys, ignore_errors=True)  # a complete run needs no keys
