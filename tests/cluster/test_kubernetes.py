@@ -29,7 +29,7 @@ pytest.importorskip("kubernetes")
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1800)]  # make test-all
 
 IMAGE = "fenchel-under-test"
-ROUNDS = 40
+ROUNDS = 120  # on a fast machine, forty end before a pod has been deleted
 CLAIM = """
 apiVersion: v1
 kind: PersistentVolume
