@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RUNS := $(VENV)/.runs
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP ?= $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SPREAD := --numprocesses 4 --maxschedchunk 1
 BACKEND := setuptools>=77
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
