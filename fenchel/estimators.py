@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from copy import deepcopy
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -12,11 +13,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, check_scalar
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fenchel.common.errors import SettingsError
+from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.settings.run import change
 from fenchel.deploy.launch.up import up
 from fenchel.report.predictor import Predictor
@@ -42,6 +43,11 @@ def _averaging(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given settings of FedAvg, completed by defaults."""
     usual = {key: value for key, value in _AVERAGING.items() if key != "local_epochs" or "local_steps" not in given}
     return usual | dict(given)
+
+
+def _integer(name: str, value: Any) -> int:
+    """Return a parameter as an integer, or raise scikit-learn's ``TypeError``. Searches draw NumPy integers."""
+    return int(check_scalar(value, name, Integral))
 
 
 def _further(settings: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -162,13 +168,13 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             "task": self._task,
         }
         given: dict[str, Any] = {"X": features, "y": targets}
-        clients = min(int(self.clients), features.shape[0])
+        clients = min(_integer("clients", self.clients), features.shape[0])
         if groups is not None:
             given["group"] = groups
             data["partition"], clients = {"kind": "column", "column": "group"}, len(np.unique(groups))
         settings = {
             "seed": seed,
-            "rounds": int(self.rounds),
+            "rounds": _integer("rounds", self.rounds),
             "clients": clients,
             "data": data | further_data,
             "objective": objective,
@@ -180,9 +186,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             try:
                 run = up(settings, data=given, in_process=self.in_process, runs=runs, progress=False)
             except BaseException as error:
-                # Notes on resuming a run in the temporary folder lead nowhere, as the folder is deleted.
+                # The temporary folder is deleted: a note on resuming its run leads nowhere, and so does its data file.
                 notes, folder = getattr(error, "__notes__", []), Path(temporary).name
                 notes[:] = [note for note in notes if folder not in note]
+                if isinstance(error, DataError) and folder in error.source:
+                    error.source = "X and y"
                 raise
             self.predictor_ = run.predictor
             self.run_ = None if self.runs is None else run

@@ -23,7 +23,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import fenchel
 from fenchel.common.data.shard import Shard
-from fenchel.common.errors import MissingDependencyError, SettingsError
+from fenchel.common.errors import DataError, MissingDependencyError, SettingsError
 from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.objectives.losses import Squared
 from fenchel.deploy.launch.fork_server import ForkServer
@@ -216,6 +216,23 @@ def test_the_squared_loss_classifies() -> None:
 def test_an_objective_for_two_classes_is_refused_for_three(objective: dict[str, Any]) -> None:
     with raises(SettingsError, key="objective.kind"):
         fenchel.FederatedClassifier(objective=objective).fit(X, np.digitize(X[:, 0], [0, 2]))
+
+
+def test_an_error_of_the_data_names_the_arguments_and_no_deleted_file(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"data": {"samples": 10 * len(Y)}}
+    with pytest.raises(DataError, match=r"^X and y: data\.samples") as caught:
+        fenchel.FederatedClassifier(settings=given).fit(X, Y)
+    assert caught.value.source == "X and y"
+    with pytest.raises(DataError) as caught:
+        fenchel.FederatedClassifier(settings=given, runs=tmp_path).fit(X, Y)
+    assert str(tmp_path) in caught.value.source
+
+
+@pytest.mark.parametrize("name", ["rounds", "clients"])
+@pytest.mark.parametrize("value", [2.7, "2"])
+def test_a_number_that_is_no_integer_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be an instance of int, not {type(value).__name__}"):
+        fenchel.FederatedClassifier(**{name: value}).fit(X, Y)
 
 
 def test_a_regressor_refuses_an_objective_for_classes() -> None:
