@@ -97,13 +97,17 @@ def read_csv(
         refuse_repeated(names, path)
         # Identifiers and holders are read as text: as numbers, 007 and 7 would be equal.
         texts = [name for name in (identifier, holder) if name is not None]
+        target = _label_name(names, label, usual_label)
         try:
             table = _parsed(stream, names, delimiter, texts, skip=int(header))
+            if target in names and pa.types.is_boolean(table.column(target).type):
+                # Classes keep the names that the file gives them: TRUE and FALSE, not 1 and 0.
+                table = _parsed(stream, names, delimiter, [*texts, target], skip=int(header))
         except pa.ArrowException as error:
             raise DataError(
                 f"the file cannot be read as a CSV table of {len(names)} columns: {error}", source=path
             ) from error
-    table = _with_texts(table, _label_name(names, label, usual_label), path)
+    table = _with_texts(table, target, path)
     if holder in names:
         table = table.set_column(names.index(holder), holder, _without_spaces(table.column(holder)))
     dataset = from_table(table, label, path, identifier, holder, limits, usual_label)

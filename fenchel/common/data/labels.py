@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -51,9 +52,15 @@ def class_names(labels: Iterable[NDArray[Any]], where: str) -> tuple[str, ...]:
 
 
 def encode(labels: NDArray[Any], names: Sequence[str], where: str) -> Indices:
-    """Return the class index of each label, shape (n,), int64, or raise a ``DataError`` for an unknown label."""
+    """Return the class index of each label, shape (n,), int64, or raise a ``DataError`` for an unknown label.
+
+    Labels that are numbers are compared by value: 1 is of class ``01``, unless there is a class ``1`` as well.
+    """
     values, inverse = np.unique(labels, return_inverse=True)
     number = {name: index for index, name in enumerate(names)}
+    if values.dtype.kind != "U":
+        by_value = {_without_zeros(name): index for index, name in enumerate(names)}
+        number = by_value if len(by_value) == len(names) else number
     indices = []
     for name in _as_names(values):
         if name not in number:
@@ -143,6 +150,11 @@ def binarised(names: Sequence[str], positive: Sequence[str], where: str) -> tupl
         )
     rest = [name for name in names if name not in positive]
     return (" ".join(rest) if len(rest) == 1 else "rest", "+".join(positive)), new
+
+
+def _without_zeros(name: str) -> str:
+    """Return the name of a class without leading zeros if it is a whole number."""
+    return str(int(name)) if re.fullmatch(r"-?[0-9]{1,18}", name) else name
 
 
 def _as_names(values: NDArray[Any]) -> list[str]:

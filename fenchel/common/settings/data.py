@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
 from fenchel.common.settings.section import Section
 
@@ -17,7 +17,18 @@ NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
 Scaling: TypeAlias = Literal["unit-interval", "standard", "normalise", "unit-rows"]
 """One preparation step of the features."""
 
-ClassName: TypeAlias = int | str
+
+def _no_boolean(value: Any) -> Any:
+    """Refuse what YAML makes of ``yes``, ``no``, ``true`` and ``FALSE`` without quotes, as it does not say which."""
+    if isinstance(value, bool):
+        found = str(value).lower()
+        raise ValueError(
+            f'expected a whole number, or text (given {found}); put a name such as "yes" or "FALSE" in quotes'
+        )
+    return value
+
+
+ClassName: TypeAlias = Annotated[int | str, BeforeValidator(_no_boolean)]
 """A class as the data file writes it: ``3``, ``-1`` or ``"malignant"``."""
 
 

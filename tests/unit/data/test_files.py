@@ -170,6 +170,12 @@ def test_holders_in_csv_are_texts_unless_integers_are_unambiguous(tmp_path: Path
             read_file(path, holder="who")
 
 
+@pytest.mark.parametrize("words", [("TRUE", "FALSE"), ("true", "false"), ("True", "0")])
+def test_classes_in_csv_have_the_names_that_are_written(tmp_path: Path, words: tuple[str, str]) -> None:
+    rows = "".join(f"{row},{word}\n" for row, word in enumerate(words))
+    assert read_file(written(tmp_path, "x.csv", "a,y\n" + rows)).train.labels.tolist() == list(words)
+
+
 def test_only_an_empty_text_is_a_missing_label(tmp_path: Path) -> None:
     content = "a,country\n1,NA\n2,DE\n"
     assert read_file(written(tmp_path, "x.csv", content)).train.labels.tolist() == ["NA", "DE"]

@@ -46,6 +46,7 @@ FROZEN = {"file": "x.pth"}
         ({"task": "regression", "classes": ["a", "b"]}, "classes: not allowed"),
         ({"task": "regression", "partition": {"kind": "dirichlet", "alpha": 1}}, "dirichlet"),
         ({"classes": [1, "1"]}, "only once"),
+        ({"classes": [False, True]}, "given false); put a name"),  # as YAML reads [no, yes] and [FALSE, TRUE]
         ({"binarise": {"positive": []}}, "positive"),
         ({"test_fraction": 1.0}, "test_fraction"),
         ({"test_split": "random"}, "test_split"),

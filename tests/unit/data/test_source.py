@@ -276,6 +276,15 @@ def test_an_own_file_is_one_shard_with_sorted_class_names_or_those_of_the_run(tm
             load_own(hospital, "outcome", scale=[step])
 
 
+@pytest.mark.parametrize(
+    ("classes", "labels"), [(["00", "01", "02"], [2, 1]), (["2", "01"], [0, 1]), (["-1", "01", "1", "2"], [3, 2])]
+)
+def test_numbers_are_of_a_class_with_leading_zeros(tmp_path: Path, classes: list[str], labels: list[int]) -> None:
+    hospital = tmp_path / "hospital.csv"
+    hospital.write_text("age,stage\n3,02\n6,01\n")
+    assert load_own(hospital, "stage", classes=classes).labels.tolist() == labels
+
+
 def test_the_same_settings_give_the_same_bits() -> None:
     keys: dict[str, Any] = {"name": "digits", "scale": "standard", "holdout": 0.2, "samples": 500}
     first, second, other = source(3, **keys), source(3, **keys), source(4, **keys)
