@@ -174,8 +174,8 @@ def revoke(
     and accepts no new ones; the run continues without these clients. A client with the list in its --certs folder
     shares no secrets with revoked clients, even if the server requests it.
     """
-    from fenchel.common.storage.store import write_text
     from fenchel.common.tls.revocation import REVOKED
+    from fenchel.deploy.certificates.revocation import check_trust, copy_list
     from fenchel.deploy.certificates.revocation import revoke as add
 
     if not names and not serials:
@@ -187,12 +187,13 @@ def revoke(
                 "client was given with --certs",
                 key=f"--to {folder}",
             )
+        check_trust(authority, folder)
     new = add(authority, names=names or (), serials=[_number(serial) for serial in serials or ()])
     say(f"{authority / REVOKED}: {len(new)} more revoked" + "".join(f"\n  {serial:x}" for serial in new))
     if not to:
         say("copy it into the folders that the server and the clients were given with --certs")
     for folder in to or ():
-        write_text(folder / REVOKED, (authority / REVOKED).read_text(), sync=True)
+        copy_list(authority, folder)
         say(f"{folder / REVOKED}: copied")
 
 

@@ -22,6 +22,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from fenchel.common.errors import CredentialError, SettingsError
 from fenchel.common.tls.credentials import CLAIMS, Credentials
+from fenchel.common.tls.revocation import refusal_of
 from fenchel.deploy.certificates import validity
 from fenchel.deploy.certificates.authority import AUTHORITY_KEY, make_authority
 from fenchel.deploy.certificates.claims import claim
@@ -318,3 +319,29 @@ def test_a_list_of_revoked_certificates_goes_only_where_certificates_are(made: P
     assert not (tmp_path / "made" / "authority" / "revoked.pem").exists()
     application()([*words, "--to", str(tmp_path / "made" / "server")], standalone_mode=False)
     assert (tmp_path / "made" / "server" / "revoked.pem").exists()
+
+
+def test_a_copied_list_of_one_authority_leaves_that_of_another_in_force(
+    made: Path, foreign: Path, tmp_path: Path
+) -> None:
+    """As while an authority is replaced: both have the same name, and the server trusts both."""
+    for name, source in (("old", made), ("new", foreign)):
+        shutil.copytree(source, tmp_path / name)
+    server = tmp_path / "old" / "server"
+    both = [(tmp_path / name / "authority" / "authority.pem").read_bytes() for name in ("old", "new")]
+
+    def revoke(name: str) -> None:
+        words = ["certs", "revoke", "--authority", str(tmp_path / name / "authority"), "--name", "north"]
+        application()([*words, "--to", str(server)], standalone_mode=False)
+
+    with raises(SettingsError, source=server / "authority.pem"):
+        revoke("new")
+    assert not (server / "revoked.pem").exists()
+    assert not (tmp_path / "new" / "authority" / "revoked.pem").exists()
+    (server / "authority.pem").write_bytes(b"".join(both))
+    for name in ("old", "new", "old"):
+        revoke(name)
+    for name in ("old", "new"):
+        assert "was revoked" in refusal_of((tmp_path / name / "north" / "certificate.pem").read_bytes(), server)
+        assert not refusal_of((tmp_path / name / "server" / "certificate.pem").read_bytes(), server)
+    assert (server / "revoked.pem").read_bytes().count(b"BEGIN") == 2
