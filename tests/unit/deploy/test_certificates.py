@@ -27,6 +27,7 @@ from fenchel.deploy.certificates import validity
 from fenchel.deploy.certificates.authority import AUTHORITY_KEY, make_authority
 from fenchel.deploy.certificates.claims import claim
 from fenchel.deploy.certificates.description import common_name, describe
+from fenchel.deploy.certificates.issued import ISSUED, issued, note
 from fenchel.deploy.certificates.making import make_all, make_client, make_monitor, make_server, renew
 from fenchel.deploy.certificates.pairs import check_pair
 from fenchel.deploy.cli.main import application
@@ -345,3 +346,19 @@ def test_a_copied_list_of_one_authority_leaves_that_of_another_in_force(
         assert "was revoked" in refusal_of((tmp_path / name / "north" / "certificate.pem").read_bytes(), server)
         assert not refusal_of((tmp_path / name / "server" / "certificate.pem").read_bytes(), server)
     assert (server / "revoked.pem").read_bytes().count(b"BEGIN") == 2
+
+
+def note_often(folder: Path, number: int) -> None:
+    """Record the same certificate as often."""
+    noted = certificate(folder / "authority.pem")
+    for _ in range(number):
+        note(folder, noted)
+
+
+def test_commands_that_sign_at_the_same_time_record_every_certificate(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "authority", tmp_path / "authority")
+    (tmp_path / "authority" / ISSUED).unlink()
+    workers, number = 4, 100
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as processes:
+        list(processes.map(partial(note_often, tmp_path / "authority"), [number] * workers))
+    assert len(issued(tmp_path / "authority")) == workers * number
