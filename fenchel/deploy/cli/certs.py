@@ -21,6 +21,8 @@ Hosts = Annotated[list[str], typer.Option("--host", help="name or address that c
 Days = Annotated[int, typer.Option(min=1, help="validity in days")]
 Force = Annotated[bool, typer.Option("--force", help="replace existing files")]
 
+_YEAR = 365 * 24 * 60  # in minutes
+
 
 @certs.command("all")
 def make_everything(
@@ -84,7 +86,7 @@ def invite(
         str | None,
         typer.Option(metavar="HOST:PORT", help="address to listen on; default: all addresses, at the port of --at"),
     ] = None,
-    minutes: Annotated[int, typer.Option(min=1, help="validity of the tokens in minutes")] = 60,
+    minutes: Annotated[int, typer.Option(min=1, max=_YEAR, help="validity of the tokens in minutes")] = 60,
     days: Days = 397,
 ) -> None:
     """Print a token for each invited client, and sign the certificate request that comes with a token.
