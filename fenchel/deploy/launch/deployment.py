@@ -104,6 +104,10 @@ class Deployment:
 
     def check(self) -> None:
         """Raise a SettingsError for settings that client processes of this deployment cannot fulfil."""
+        if self.processes is not None and not (isinstance(self.processes, int) and self.processes > 0):
+            raise SettingsError(
+                f"{self.processes!r} is not a number of client processes; give 1 or more", key="processes"
+            )
         if self.own is not None:
             self.own.require(self.settings, self.clients)
         elif self.settings.own_data:
