@@ -47,6 +47,8 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "hosts of this machine": ("local", {"hosts": "a,b"}, "hosts"),
     "processors that ssh cannot reserve": ("ssh", {"hosts": "a", "cpus": 2}, "cpus"),
     "no hosts": ("ssh", {}, "hosts"),
+    "a folder that no shell expands": ("ssh", {"hosts": "a", "engine": {"state": "~/journals"}}, "state"),
+    "no folder": ("ssh", {"hosts": "a", "engine": {"state": ""}}, "state"),
     "half a processor of Slurm": ("slurm", {"cpus": 0.5}, "cpus"),
     "an unknown key": ("slurm", {"engine": {"queue": "long"}}, "queue"),
 }
