@@ -82,11 +82,12 @@ class Deployment:
         """Execute the run, and return its summary after all client processes have exited."""
         self.check()
         completed = False
+        earlier = {log: log.stat().st_size for log in self._logs.glob("*.log")}  # of the run before it was resumed
         try:
             summary = await self._bring_up()
             completed = True
         except RunStoppedError:
-            if trace := _first_trace(self._logs):
+            if trace := _first_trace(self._logs, earlier):
                 self.say(trace)
             raise
         finally:
@@ -365,10 +366,16 @@ def _certified(site: Site, names: Sequence[str]) -> tuple[Credentials, dict[str,
         }
 
 
-def _first_trace(logs: Path) -> str:
-    """Return the first traceback of users' own code in the clients' logs, empty if there is none."""
+def _first_trace(logs: Path, earlier: Mapping[Path, int]) -> str:
+    """Return the first traceback of users' own code in the clients' logs, empty if there is none.
+
+    Parameters
+    ----------
+    earlier
+        Sizes in bytes of the logs that were there before, whose old tracebacks are left out.
+    """
     for log in sorted(logs.glob("*.log")):
-        lines = log.read_text(errors="replace").splitlines()
+        lines = log.read_bytes()[earlier.get(log, 0) :].decode(errors="replace").splitlines()
         begins = [number for number, line in enumerate(lines) if line.startswith("Traceback ")]
         if begins:
             first = begins[0]
