@@ -289,6 +289,14 @@ def test_each_holder_gets_the_lowest_free_identity_and_the_same_one_again(tmp_pa
     assert files(tmp_path) - before == {f"{CLAIMS}/client-{number:03d}" for number in range(3)}
 
 
+def test_a_monitors_certificate_beside_those_of_clients_is_not_claimed(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "pool")
+    make_monitor(tmp_path / "pool" / "authority", tmp_path / "pool" / "monitor", "monitor")
+    assert [claim(tmp_path / "pool", holder) for holder in ("a", "b")] == ["north", "south"]
+    with raises(SettingsError):
+        claim(tmp_path / "pool", "c")
+
+
 def test_a_folder_without_identities_is_no_pool(tmp_path: Path) -> None:
     with raises(SettingsError):
         claim(tmp_path, "a")
