@@ -13,7 +13,7 @@ from fenchel.common.storage.store import write_text
 from fenchel.common.tls.credentials import AUTHORITY
 from fenchel.common.tls.revocation import REVOKED, lists_signed_by, read_revoked
 from fenchel.deploy.certificates.authority import Authority
-from fenchel.deploy.certificates.files import read, write
+from fenchel.deploy.certificates.files import locked, read, write
 from fenchel.deploy.certificates.issued import ISSUED, issued
 from fenchel.deploy.certificates.pem import certificates, public_key
 from fenchel.deploy.certificates.validity import now
@@ -44,7 +44,12 @@ def revoke(authority_folder: Path, *, names: Sequence[str] = (), serials: Sequen
         If a file of the authority cannot be used.
     """
     authority = Authority.load(authority_folder)
-    issuer = authority.certificate.subject
+    with locked(authority_folder):  # another command may be extending the same list
+        return _extend(authority, names, serials)
+
+
+def _extend(authority: Authority, names: Sequence[str], serials: Sequence[int]) -> list[int]:
+    authority_folder, issuer = authority.folder, authority.certificate.subject
     before = {serial: since for (_, serial), since in read_revoked(authority_folder).items()}
     wanted = list(serials)
     for name in names:
