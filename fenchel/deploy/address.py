@@ -9,8 +9,10 @@ from typing import Self
 
 from fenchel.common.errors import SettingsError
 
+# The parts of a name have 1 to 63 characters. Python's resolver raises errors of its own for others.
+_PART = r"[A-Za-z0-9_-]{1,63}"
 _ADDRESS = re.compile(
-    r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<name>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})", re.ASCII
+    rf"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<name>{_PART}(?:\.{_PART})*\.?)):(?P<port>[0-9]{{1,5}})", re.ASCII
 )
 
 

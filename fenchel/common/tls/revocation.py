@@ -89,6 +89,28 @@ def _entries(block: bytes, authorities: Sequence[x509.Certificate], path: Path) 
     return entries
 
 
+def lists_signed_by(authorities: Sequence[x509.Certificate], folder: Path) -> list[bytes]:
+    """Return those lists in a folder's ``revoked.pem`` that one of the authorities has signed, in PEM form."""
+    path = folder / REVOKED
+    try:
+        blocks = _BLOCK.findall(path.read_bytes())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CredentialError(
+            f"the revocation list cannot be read ({error.strerror}); check its permissions", source=path
+        ) from None
+    found = []
+    for block in blocks:
+        try:
+            revoked = x509.load_pem_x509_crl(block)
+        except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
+            continue
+        if any(_signed(revoked, authority) for authority in authorities):
+            found.append(block)
+    return found
+
+
 def _signed(revoked: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
     try:
         return revoked.issuer == authority.subject and revoked.is_signature_valid(authority.public_key())  # type: ignore[arg-type]

@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from fenchel.common.errors import CredentialError, SettingsError
-from fenchel.common.tls.credentials import CLAIMS, KEY
+from fenchel.common.tls.credentials import CERTIFICATE, CLAIMS, KEY
+from fenchel.common.tls.roles import no_participant
 
 
 def claim(pool: Path, holder: str) -> str:
@@ -37,7 +38,7 @@ def claim(pool: Path, holder: str) -> str:
     """
     claims = pool / CLAIMS
     try:
-        names = sorted(path.name for path in pool.iterdir() if (path / KEY).is_file() and path.name != "server")
+        names = sorted(path.name for path in pool.iterdir() if path.name != "server" and _is_of_client(path))
         claims.mkdir(mode=0o700, exist_ok=True)
         for name in names:
             if (claims / name).exists() and (claims / name).read_text() == holder:
@@ -64,3 +65,9 @@ def claim(pool: Path, holder: str) -> str:
         f"clients that will not return from {claims}",
         source=pool,
     )
+
+
+def _is_of_client(folder: Path) -> bool:
+    """Return whether a folder has the key of a client, and not that of a monitor."""
+    certificate = folder / CERTIFICATE
+    return (folder / KEY).is_file() and not (certificate.is_file() and no_participant(certificate.read_bytes()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +44,25 @@ def write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
                 file.write(content)
         if force:
             settle(folder)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Exclude other processes from the same folder for the duration of a ``with`` block.
+
+    Raises
+    ------
+    CredentialError
+        If the folder cannot be opened or locked.
+    """
+    with explained(folder, "cannot be locked"):
+        descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with explained(folder, "cannot be locked"):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

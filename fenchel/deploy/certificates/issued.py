@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ def note(authority_folder: Path, certificate: x509.Certificate) -> None:
     with explained(path, "cannot be written"):
         is_new = not path.exists()
         with open(path, "a+b", opener=owner_only) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # another command may be adding a certificate, which would be cut off
             file.seek(0)
             file.truncate(len(_whole_lines(file.read())))
             file.write(json.dumps(line).encode() + b"\n")

@@ -9,10 +9,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
 from fenchel.common.errors import SettingsError
-from fenchel.common.tls.revocation import REVOKED, read_revoked
+from fenchel.common.storage.store import write_text
+from fenchel.common.tls.credentials import AUTHORITY
+from fenchel.common.tls.revocation import REVOKED, lists_signed_by, read_revoked
 from fenchel.deploy.certificates.authority import Authority
-from fenchel.deploy.certificates.files import write
+from fenchel.deploy.certificates.files import locked, read, write
 from fenchel.deploy.certificates.issued import ISSUED, issued
+from fenchel.deploy.certificates.pem import certificates, public_key
 from fenchel.deploy.certificates.validity import now
 
 
@@ -41,7 +44,12 @@ def revoke(authority_folder: Path, *, names: Sequence[str] = (), serials: Sequen
         If a file of the authority cannot be used.
     """
     authority = Authority.load(authority_folder)
-    issuer = authority.certificate.subject
+    with locked(authority_folder):  # another command may be extending the same list
+        return _extend(authority, names, serials)
+
+
+def _extend(authority: Authority, names: Sequence[str], serials: Sequence[int]) -> list[int]:
+    authority_folder, issuer = authority.folder, authority.certificate.subject
     before = {serial: since for (_, serial), since in read_revoked(authority_folder).items()}
     wanted = list(serials)
     for name in names:
@@ -68,3 +76,45 @@ def revoke(authority_folder: Path, *, names: Sequence[str] = (), serials: Sequen
     signed = builder.sign(authority.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     write(authority_folder, {REVOKED: signed}, force=True)
     return new
+
+
+def check_trust(authority_folder: Path, folder: Path) -> None:
+    """Raise a ``SettingsError`` unless a folder of credentials trusts the authority, as it else rejects the list.
+
+    Raises
+    ------
+    CredentialError
+        If a file cannot be read.
+    """
+    _, others = _authorities(authority_folder, folder)
+    if len(others) == len(_certificates(folder)):
+        raise SettingsError(
+            f"the folder does not trust the authority in {authority_folder}, and would reject its list; give a folder "
+            "with a certificate of this authority",
+            source=folder / AUTHORITY,
+        )
+
+
+def copy_list(authority_folder: Path, folder: Path) -> None:
+    """Copy an authority's revocation list into a folder of credentials, and keep the lists of other authorities there.
+
+    Raises
+    ------
+    CredentialError
+        If a file cannot be read.
+    StorageError
+        If the list cannot be written.
+    """
+    own, others = _authorities(authority_folder, folder)
+    lists = [*lists_signed_by(others, folder), *lists_signed_by([own], authority_folder)]
+    write_text(folder / REVOKED, "".join(f"{each.decode()}\n" for each in lists), sync=True)
+
+
+def _authorities(authority_folder: Path, folder: Path) -> tuple[x509.Certificate, list[x509.Certificate]]:
+    """Return the authority's certificate, and those of the other authorities that a folder trusts."""
+    own = _certificates(authority_folder)[0]
+    return own, [each for each in _certificates(folder) if public_key(each) != public_key(own)]
+
+
+def _certificates(folder: Path) -> list[x509.Certificate]:
+    return certificates(read(folder / AUTHORITY), folder / AUTHORITY)

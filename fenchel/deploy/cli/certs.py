@@ -21,6 +21,8 @@ Hosts = Annotated[list[str], typer.Option("--host", help="name or address that c
 Days = Annotated[int, typer.Option(min=1, help="validity in days")]
 Force = Annotated[bool, typer.Option("--force", help="replace existing files")]
 
+_YEAR = 365 * 24 * 60  # in minutes
+
 
 @certs.command("all")
 def make_everything(
@@ -84,7 +86,7 @@ def invite(
         str | None,
         typer.Option(metavar="HOST:PORT", help="address to listen on; default: all addresses, at the port of --at"),
     ] = None,
-    minutes: Annotated[int, typer.Option(min=1, help="validity of the tokens in minutes")] = 60,
+    minutes: Annotated[int, typer.Option(min=1, max=_YEAR, help="validity of the tokens in minutes")] = 60,
     days: Days = 397,
 ) -> None:
     """Print a token for each invited client, and sign the certificate request that comes with a token.
@@ -174,8 +176,8 @@ def revoke(
     and accepts no new ones; the run continues without these clients. A client with the list in its --certs folder
     shares no secrets with revoked clients, even if the server requests it.
     """
-    from fenchel.common.storage.store import write_text
     from fenchel.common.tls.revocation import REVOKED
+    from fenchel.deploy.certificates.revocation import check_trust, copy_list
     from fenchel.deploy.certificates.revocation import revoke as add
 
     if not names and not serials:
@@ -187,12 +189,13 @@ def revoke(
                 "client was given with --certs",
                 key=f"--to {folder}",
             )
+        check_trust(authority, folder)
     new = add(authority, names=names or (), serials=[_number(serial) for serial in serials or ()])
     say(f"{authority / REVOKED}: {len(new)} more revoked" + "".join(f"\n  {serial:x}" for serial in new))
     if not to:
         say("copy it into the folders that the server and the clients were given with --certs")
     for folder in to or ():
-        write_text(folder / REVOKED, (authority / REVOKED).read_text(), sync=True)
+        copy_list(authority, folder)
         say(f"{folder / REVOKED}: copied")
 
 

@@ -24,7 +24,7 @@ from fenchel.deploy.certificates.authority import Authority, subject, unsigned
 from fenchel.deploy.certificates.description import key_fingerprint
 from fenchel.deploy.certificates.making import LEAF_DAYS, check_client_name, sign_client
 from fenchel.deploy.certificates.pem import certificate_pem, key_pem, public_key
-from fenchel.deploy.certificates.validity import CLOCK_SKEW, now
+from fenchel.deploy.certificates.validity import CLOCK_SKEW, lifetime, now
 from fenchel.deploy.invitations.invitation import HOST_NAME, SECRET_BYTES, Invitation
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.proto.fenchel_pb2_grpc import SigningServicer, add_SigningServicer_to_server
@@ -187,10 +187,11 @@ async def inviting(
     Raises
     ------
     SettingsError
-        If a name is not a valid client id, or is given twice.
+        If a name is not a valid client id, or is given twice, or the validity is invalid.
     UnreachableError
         If the address cannot be bound.
     """
+    lifetime(days)  # refuse an invalid validity before any token is printed
     for name in names:
         check_client_name(name)
     if len(set(names)) < len(names):

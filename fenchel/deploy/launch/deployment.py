@@ -82,11 +82,12 @@ class Deployment:
         """Execute the run, and return its summary after all client processes have exited."""
         self.check()
         completed = False
+        earlier = {log: log.stat().st_size for log in self._logs.glob("*.log")}  # of the run before it was resumed
         try:
             summary = await self._bring_up()
             completed = True
         except RunStoppedError:
-            if trace := _first_trace(self._logs):
+            if trace := _first_trace(self._logs, earlier):
                 self.say(trace)
             raise
         finally:
@@ -104,6 +105,10 @@ class Deployment:
 
     def check(self) -> None:
         """Raise a SettingsError for settings that client processes of this deployment cannot fulfil."""
+        if self.processes is not None and not (isinstance(self.processes, int) and self.processes > 0):
+            raise SettingsError(
+                f"{self.processes!r} is not a number of client processes; give 1 or more", key="processes"
+            )
         if self.own is not None:
             self.own.require(self.settings, self.clients)
         elif self.settings.own_data:
@@ -361,10 +366,16 @@ def _certified(site: Site, names: Sequence[str]) -> tuple[Credentials, dict[str,
         }
 
 
-def _first_trace(logs: Path) -> str:
-    """Return the first traceback of users' own code in the clients' logs, empty if there is none."""
+def _first_trace(logs: Path, earlier: Mapping[Path, int]) -> str:
+    """Return the first traceback of users' own code in the clients' logs, empty if there is none.
+
+    Parameters
+    ----------
+    earlier
+        Sizes in bytes of the logs that were there before, whose old tracebacks are left out.
+    """
     for log in sorted(logs.glob("*.log")):
-        lines = log.read_text(errors="replace").splitlines()
+        lines = log.read_bytes()[earlier.get(log, 0) :].decode(errors="replace").splitlines()
         begins = [number for number, line in enumerate(lines) if line.startswith("Traceback ")]
         if begins:
             first = begins[0]

@@ -230,7 +230,7 @@ def do_sweep(
         for number, point in enumerate(points):
             if point.settings is None:
                 yield SweepResult(point, None, point.refusal)
-            elif (earlier := done.get(point.settings.to_yaml())) is not None:
+            elif (earlier := done.get(point.settings.anchored().to_yaml())) is not None:
                 yield SweepResult(point, earlier, skipped=True)
             else:
                 before, error = set(folder.iterdir()), None

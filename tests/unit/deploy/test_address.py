@@ -15,6 +15,7 @@ from tests.messages import raises
 
 WRONG = ["", "7444", "localhost", "localhost:", ":7444", "localhost:x", "localhost:70000", "host:" + "9" * 5000]
 WRONG += ["https://server:7443", "a b:80", "user@host:80", "[::1:80", "::1", "fe80::1", "[::1]"]
+WRONG += ["a..b:80", ".b:80", "a..:80", "x" * 64 + ".example.org:80"]
 
 
 @pytest.mark.parametrize("words", WRONG)
@@ -26,6 +27,7 @@ def test_an_address_that_is_none_is_refused_by_the_name_of_its_option(words: str
 def test_addresses_are_read_and_known_as_private_or_not() -> None:
     assert Address.parse("[::1]:80", "--metrics") == Address("::1", 80)
     assert Address.parse("localhost:7443", "--to") == Address("localhost", 7443)
+    assert Address.parse("server.example.org.:7443", "--to") == Address("server.example.org.", 7443)
     assert str(Address("::1", 80)) == "[::1]:80"
     assert all(Address(host, 1).is_loopback for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"))
     assert not any(Address(host, 1).is_loopback for host in ("0.0.0.0", "::", "192.0.2.1", "server"))

@@ -22,12 +22,15 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from fenchel.common.errors import CredentialError, SettingsError
 from fenchel.common.tls.credentials import CLAIMS, Credentials
+from fenchel.common.tls.revocation import read_revoked, refusal_of
 from fenchel.deploy.certificates import validity
 from fenchel.deploy.certificates.authority import AUTHORITY_KEY, make_authority
 from fenchel.deploy.certificates.claims import claim
 from fenchel.deploy.certificates.description import common_name, describe
+from fenchel.deploy.certificates.issued import ISSUED, issued, note
 from fenchel.deploy.certificates.making import make_all, make_client, make_monitor, make_server, renew
 from fenchel.deploy.certificates.pairs import check_pair
+from fenchel.deploy.certificates.revocation import revoke
 from fenchel.deploy.cli.main import application
 from tests.messages import raises
 
@@ -287,6 +290,14 @@ def test_each_holder_gets_the_lowest_free_identity_and_the_same_one_again(tmp_pa
     assert files(tmp_path) - before == {f"{CLAIMS}/client-{number:03d}" for number in range(3)}
 
 
+def test_a_monitors_certificate_beside_those_of_clients_is_not_claimed(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "pool")
+    make_monitor(tmp_path / "pool" / "authority", tmp_path / "pool" / "monitor", "monitor")
+    assert [claim(tmp_path / "pool", holder) for holder in ("a", "b")] == ["north", "south"]
+    with raises(SettingsError):
+        claim(tmp_path / "pool", "c")
+
+
 def test_a_folder_without_identities_is_no_pool(tmp_path: Path) -> None:
     with raises(SettingsError):
         claim(tmp_path, "a")
@@ -318,3 +329,59 @@ def test_a_list_of_revoked_certificates_goes_only_where_certificates_are(made: P
     assert not (tmp_path / "made" / "authority" / "revoked.pem").exists()
     application()([*words, "--to", str(tmp_path / "made" / "server")], standalone_mode=False)
     assert (tmp_path / "made" / "server" / "revoked.pem").exists()
+
+
+def test_a_copied_list_of_one_authority_leaves_that_of_another_in_force(
+    made: Path, foreign: Path, tmp_path: Path
+) -> None:
+    """As while an authority is replaced: both have the same name, and the server trusts both."""
+    for name, source in (("old", made), ("new", foreign)):
+        shutil.copytree(source, tmp_path / name)
+    server = tmp_path / "old" / "server"
+    both = [(tmp_path / name / "authority" / "authority.pem").read_bytes() for name in ("old", "new")]
+
+    def revoke_north(name: str) -> None:
+        words = ["certs", "revoke", "--authority", str(tmp_path / name / "authority"), "--name", "north"]
+        application()([*words, "--to", str(server)], standalone_mode=False)
+
+    with raises(SettingsError, source=server / "authority.pem"):
+        revoke_north("new")
+    assert not (server / "revoked.pem").exists()
+    assert not (tmp_path / "new" / "authority" / "revoked.pem").exists()
+    (server / "authority.pem").write_bytes(b"".join(both))
+    for name in ("old", "new", "old"):
+        revoke_north(name)
+    for name in ("old", "new"):
+        assert "was revoked" in refusal_of((tmp_path / name / "north" / "certificate.pem").read_bytes(), server)
+        assert not refusal_of((tmp_path / name / "server" / "certificate.pem").read_bytes(), server)
+    assert (server / "revoked.pem").read_bytes().count(b"BEGIN") == 2
+
+
+def note_often(folder: Path, number: int) -> None:
+    """Record the same certificate as often."""
+    noted = certificate(folder / "authority.pem")
+    for _ in range(number):
+        note(folder, noted)
+
+
+def test_commands_that_sign_at_the_same_time_record_every_certificate(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "authority", tmp_path / "authority")
+    (tmp_path / "authority" / ISSUED).unlink()
+    workers, number = 4, 100
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as processes:
+        list(processes.map(partial(note_often, tmp_path / "authority"), [number] * workers))
+    assert len(issued(tmp_path / "authority")) == workers * number
+
+
+def revoke_each(folder: Path, serials: range) -> None:
+    """Revoke certificates one by one."""
+    for serial in serials:
+        revoke(folder, serials=[serial])
+
+
+def test_commands_that_revoke_at_the_same_time_keep_every_entry(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "authority", tmp_path / "authority")
+    serials = [range(first, first + 8) for first in (1, 101, 201, 301)]
+    with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as processes:
+        list(processes.map(partial(revoke_each, tmp_path / "authority"), serials))
+    assert {serial for _, serial in read_revoked(tmp_path / "authority")} == {each for part in serials for each in part}

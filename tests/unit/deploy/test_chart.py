@@ -23,6 +23,7 @@ import fenchel
 from fenchel.common import errors
 from fenchel.common.settings.run import validate
 from fenchel.common.tls.credentials import AUTHORITY, CERTIFICATE, KEY
+from fenchel.common.tls.revocation import REVOKED
 from fenchel.deploy.cli.main import application
 from fenchel.deploy.launch.names import client_names
 
@@ -86,6 +87,11 @@ def test_the_schema_knows_exactly_the_values() -> None:
 
 def test_the_settings_of_the_values_are_valid_for_the_clients_of_the_values() -> None:
     assert validate(yaml.safe_load(VALUES["settings"])).clients == VALUES["clients"]["count"]
+
+
+def test_a_client_is_given_every_file_of_its_folder_that_it_reads() -> None:
+    for file in (AUTHORITY, CERTIFICATE, KEY, REVOKED):
+        assert f"{{key: {file}, path: {{{{ $index }}}}/{file}}}" in TEMPLATES["clients.yaml"]
 
 
 def test_a_job_gives_up_at_all_exit_codes_that_another_pod_does_not_cure() -> None:
@@ -207,10 +213,13 @@ def test_a_client_sees_its_own_certificate_journal_and_data_alone() -> None:
     own = "$(JOB_COMPLETION_INDEX)"
     assert mounts == {"/certs": own, "/state": own, "/own": own, "/data": None, "/tmp": None}
     (sources,) = (volume["projected"]["sources"] for volume in spec["volumes"] if volume["name"] == "identities")
-    for index, (name, source) in enumerate(zip(client_names(12), sources, strict=True)):
-        assert source["secret"]["name"] == f"study-{name}"
-        placed = {item["key"]: item["path"] for item in source["secret"]["items"]}
-        assert placed == {file: f"{index}/{file}" for file in (AUTHORITY, CERTIFICATE, KEY)}
+    for index, (name, *both) in enumerate(zip(client_names(12), sources[::2], sources[1::2], strict=True)):
+        assert [source["secret"]["name"] for source in both] == [f"study-{name}"] * 2
+        assert [source["secret"].get("optional", False) for source in both] == [False, True]
+        placed = [{item["key"]: item["path"] for item in source["secret"]["items"]} for source in both]
+        assert placed == [
+            {file: f"{index}/{file}" for file in part} for part in ((AUTHORITY, CERTIFICATE, KEY), (REVOKED,))
+        ]
 
 
 @pytest.mark.slow  # make test-all

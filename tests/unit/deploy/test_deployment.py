@@ -15,6 +15,7 @@ from fenchel.deploy.launch import deployment as module
 from fenchel.deploy.launch.bundle import Bundle
 from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements, Site
+from tests.messages import raises
 
 KILLED = -9
 
@@ -94,3 +95,29 @@ async def test_a_process_that_was_killed_or_ended_from_outside_is_started_again(
 async def test_an_error_of_its_own_and_a_fourth_end_stop_the_run(codes: Sequence[int | None], tmp_path: Path) -> None:
     with pytest.raises(RunStoppedError):
         await started(codes, tmp_path)
+
+
+@pytest.mark.parametrize("processes", [0, -1, 1.5])
+def test_a_number_of_processes_that_cannot_be_is_refused(processes: Any, tmp_path: Path) -> None:
+    with raises(SettingsError, key="processes"):
+        Deployment(load(Path("quickstart"), []), RunFolder(tmp_path), 4, processes=processes).check()
+
+
+async def test_a_resumed_run_shows_no_traceback_of_the_time_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    deployment = Deployment(load(Path("quickstart"), []), RunFolder(tmp_path), 4, say=said.append)
+    log = tmp_path / "clients" / "client-000.log"
+    log.parent.mkdir()
+
+    async def stopping(deployment: Deployment) -> None:
+        with log.open("a") as file:
+            file.write(f"Traceback (most recent call last):\n  line\nKeyError: {len(said)}\n")
+        raise RunStoppedError("stopped")
+
+    monkeypatch.setattr(Deployment, "_bring_up", stopping)
+    for _ in range(2):
+        with raises(RunStoppedError):
+            await deployment.run()
+    assert [words.splitlines()[-1] for words in said] == ["KeyError: 0", "KeyError: 1"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 import pytest
+import typer
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -255,6 +256,24 @@ async def test_names_that_no_client_can_have_are_refused(tmp_path: Path, names: 
     with raises(SettingsError):
         async with authority_of(tmp_path, *names):
             pass
+
+
+async def test_a_validity_that_no_certificate_can_have_is_refused_before_the_invitation(tmp_path: Path) -> None:
+    make_authority(tmp_path / "authority", "A study")
+    signer = Authority.load(tmp_path / "authority")
+    with raises(SettingsError):
+        async with inviting(signer, ["north"], HERE, listen=HERE, on_event=print, days=40_000):
+            pass
+
+
+def test_tokens_cannot_count_for_longer_than_their_service_has_a_certificate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_authority(tmp_path / "authority", "A study")
+    words = ["certs", "invite", "--authority", str(tmp_path / "authority"), "--name", "north", "--at", "localhost:0"]
+    with pytest.raises(typer.BadParameter):
+        application()([*words, "--minutes", str(10**12)], standalone_mode=False)
+    assert not capsys.readouterr().out
 
 
 async def test_an_address_that_this_machine_does_not_have_is_refused(tmp_path: Path) -> None:

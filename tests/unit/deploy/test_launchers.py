@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import subprocess
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,8 +19,8 @@ from fenchel.deploy.cli.main import application
 from fenchel.deploy.launch.bundle import Bundle
 from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.launchers.choice import LAUNCHERS, launcher
-from fenchel.deploy.launch.launchers.docker import DockerLauncher, DockerSettings
-from fenchel.deploy.launch.launchers.interface import ClientProcess
+from fenchel.deploy.launch.launchers.docker import DockerLauncher, DockerSettings, _mounts
+from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements
 from fenchel.deploy.launch.launchers.kubernetes import KubernetesLauncher, KubernetesSettings
 from fenchel.deploy.launch.launchers.slurm import SlurmLauncher, SlurmSettings, _processors
 from fenchel.deploy.launch.launchers.slurm_job import SlurmJob
@@ -46,6 +47,8 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "hosts of this machine": ("local", {"hosts": "a,b"}, "hosts"),
     "processors that ssh cannot reserve": ("ssh", {"hosts": "a", "cpus": 2}, "cpus"),
     "no hosts": ("ssh", {}, "hosts"),
+    "a folder that no shell expands": ("ssh", {"hosts": "a", "engine": {"state": "~/journals"}}, "state"),
+    "no folder": ("ssh", {"hosts": "a", "engine": {"state": ""}}, "state"),
     "half a processor of Slurm": ("slurm", {"cpus": 0.5}, "cpus"),
     "an unknown key": ("slurm", {"engine": {"queue": "long"}}, "queue"),
 }
@@ -97,6 +100,14 @@ def test_a_container_is_confined() -> None:
     engine = DockerLauncher(DockerSettings(cpus=1.5, gpus=1, memory="2g", options=("--env=A=1",)))
     for option in ("read-only", "cap-drop=ALL", "cpus=1.5", "gpus=1", "memory=2g", "env=A=1", "log-driver=none"):
         assert f" --{option} " in engine.plan(PROCESS)
+
+
+def test_a_file_with_a_comma_in_its_name_is_mounted(tmp_path: Path) -> None:
+    file, journals = tmp_path / 'north, "old".csv', tmp_path / "journals"
+    required = Requirements(run="run", processes=1, journals=journals, stateless=False, files=[file])
+    fields = [next(csv.reader([option.removeprefix("--mount=")])) for option in _mounts(required)]
+    assert fields[0] == ["type=bind", f"src={journals}", f"dst={journals}"]
+    assert fields[1] == ["type=bind", f"src={file}", f"dst={file}", "readonly"]
 
 
 def test_a_step_reserves_and_one_that_is_started_again_shares() -> None:

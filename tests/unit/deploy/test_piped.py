@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 from fenchel.deploy.launch.bundle import Bundle
+from fenchel.deploy.launch.launchers import piped
 from fenchel.deploy.launch.launchers.interface import ClientProcess
 from fenchel.deploy.launch.launchers.piped import start
 
@@ -58,3 +60,21 @@ async def test_a_start_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -
             return
         await asyncio.sleep(0.1)
     raise AssertionError("it still waits for the end of its standard input")
+
+
+async def test_a_command_that_reads_nothing_does_not_outlive_its_cancelled_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a step of Slurm that waits for a node. The bundle is larger than a pipe."""
+    monkeypatch.setattr(piped, "_GRACE", 0.2)
+    large = ClientProcess(number=0, words=(), bundle=Bundle(identities={"a" * 200_000: None}), log=tmp_path / "log")
+    number = tmp_path / "number"
+    starting = asyncio.create_task(start(["sh", "-c", f"echo $$ >{number}; exec sleep 600"], large))
+    while not (number.exists() and number.read_text()):
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.2)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(number.read_text()), 0)

@@ -123,6 +123,20 @@ def test_completed_runs_with_equal_settings_are_skipped(tmp_path: Path) -> None:
     assert completed_runs(tmp_path) == {}
 
 
+def test_completed_runs_of_a_file_with_a_relative_path_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data.csv").write_text("x,label\n" + "0.5,yes\n-0.5,no\n" * 20)
+    base = BASE | {"data": {"file": "data.csv"}}
+    (earlier,) = fenchel.sweep(base, seeds=[1], runs=tmp_path / "runs", in_process=True)
+    (again := tmp_path / "again").mkdir()
+    done = completed_runs(tmp_path / "runs")
+    (result,) = do_sweep(sweep_points(base, "x", [1], {}), again, lambda number, settings: None, done)
+    assert result.skipped
+    assert result.path == earlier.path
+
+
 @pytest.mark.parametrize("how", [StorageError("full"), KeyboardInterrupt()])
 def test_a_full_disk_and_an_interruption_end_the_sweep(tmp_path: Path, how: BaseException) -> None:
     def do(number: int, settings: RunSettings) -> None:

@@ -6,6 +6,8 @@ of a container thus never enter the server's process.
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import shutil
 from dataclasses import dataclass, field
@@ -160,10 +162,17 @@ def _mounts(required: Requirements) -> list[str]:
     """Return the mount options for the journals, data sets and files of a run, with the paths of this machine."""
     required.journals.mkdir(parents=True, exist_ok=True)
     read = [path.absolute() for path in (*required.files, *([required.data] if required.data else []))]
-    mounts = [f"--mount=type=bind,src={path},dst={path},readonly" for path in dict.fromkeys(read)]
+    mounts = [_mount(path, "readonly") for path in dict.fromkeys(read)]
     if required.data is not None:
         mounts.append(f"--env=FENCHEL_DATA={required.data.absolute()}")
-    return [f"--mount=type=bind,src={required.journals},dst={required.journals}", *mounts]
+    return [_mount(required.journals), *mounts]
+
+
+def _mount(path: Path, *options: str) -> str:
+    """Return the option that mounts a path of this machine, in CSV as Docker reads it, as a path may have commas."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(("type=bind", f"src={path}", f"dst={path}", *options))
+    return f"--mount={line.getvalue()}"
 
 
 async def _docker(*words: str) -> str:

@@ -23,6 +23,7 @@ from fenchel.deploy.launch.launchers.interface import ClientProcess
 REMOTE = "fenchel.deploy.cli.remote"
 """Module that runs a remote client process and reports its exit code."""
 
+_GRACE = 10.0  # grace period for a command whose start is cancelled, in seconds
 _PATIENCE = 30.0  # default timeout for commands other than client processes, in seconds
 
 # Skip lines that a login shell prints before the exit code.
@@ -84,6 +85,9 @@ async def start(
 ) -> PipedProcess:
     """Start a command, and send the bundle to its standard input.
 
+    If this function is cancelled, or the bundle cannot be read, the command gets the end of its standard input, and is
+    killed if it does not exit soon, such as one that waits for resources and reads nothing.
+
     Parameters
     ----------
     environment
@@ -100,7 +104,18 @@ async def start(
         raise
     finally:
         os.close(reading)
-    await process.bundle.send(writing)
+    try:
+        await process.bundle.send(writing)
+    except BaseException:
+        left = PipedProcess(started, None)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GRACE):
+                    await left.ended()
+        finally:
+            left.stop(now=True)
+            await started.wait()
+        raise
     return PipedProcess(started, writing)
 
 

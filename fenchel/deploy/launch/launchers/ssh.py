@@ -41,6 +41,13 @@ class SshSettings(piped.PipedSettings):
                 raise ValueError(f"expected the name of a host, got {host!r}")
         return hosts
 
+    @field_validator("state")
+    @classmethod
+    def _without_tilde(cls, state: str) -> str:
+        if not state or state.startswith("~"):  # no shell on the hosts expands it
+            raise ValueError(f"expected a path from the home folder without ~, or an absolute one, got {state!r}")
+        return state
+
 
 @dataclass
 class SshLauncher:
