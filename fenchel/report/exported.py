@@ -52,7 +52,7 @@ def sklearn_pipeline(objective: Objective, w: Vector, preparation: Preparation, 
     found: list[tuple[str, Any]] = []
     for number, step in enumerate(preparation.fixed_steps()):
         if isinstance(step, Columns):
-            scaler = StandardScaler()
+            scaler = StandardScaler(with_mean=bool(step.shift.any()))  # a shift, even by zero, refuses sparse samples
             scaler.mean_, scaler.scale_, scaler.var_ = step.shift, step.spread, step.spread**2
             scaler.n_features_in_, scaler.n_samples_seen_ = step.shift.size, 1
             found.append((f"scale-{number}", scaler))

@@ -22,7 +22,8 @@ DAMAGED = "damaged"
 
 _STAMP = re.compile(r"\d{8}-\d{6}(?=-)")
 _TOP = re.compile(r"^(?:name|seed|rounds|clients|algorithm|data):.*$", re.MULTILINE)
-_NAMED = re.compile(r"^  (?:name|file): .*$", re.MULTILINE)
+_NAMED = re.compile(r"^  (?:name|file): .*(?:\n(?: {4}.*)?$)*", re.MULTILINE)
+"""A name or file of a section, with the further lines of a long one."""
 _SECTION = r"^{}:\n((?:[ ].*\n?)*)"
 _QUALITY = ("test_accuracy", "holdout_accuracy", "train_accuracy")
 _OBJECTIVE = ("objective", "primal_objective")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -20,6 +21,9 @@ from fenchel.common.objectives.binary import BinaryObjective
 from fenchel.common.objectives.factory import build_objective, networks_module
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.run import RunSettings
+
+_INTEGER = re.compile("0|-?[1-9][0-9]*")
+"""Integers as Python writes them. Others, such as 007, are names, which would be changed or merged as numbers."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Predictor:
     def classes(self) -> NDArray[Any] | None:
         """Classes in the order of the columns of :meth:`predict_proba`, shape (classes,). ``None`` in regression.
 
-        Integers if all class names are integers, otherwise texts.
+        Integers if all class names are integers without leading zeros, otherwise texts.
         """
         names = list(self.preparation.class_names)
         if not names:
@@ -79,7 +83,7 @@ class Predictor:
             positive = [names[number] for number in self.objective.positive_classes]
             rest = [name for name in names if name not in positive]
             names = [rest[0] if len(rest) == 1 else "rest", "+".join(positive)]
-        if all(name.removeprefix("-").isascii() and name.removeprefix("-").isdecimal() for name in names):
+        if all(_INTEGER.fullmatch(name) for name in names):
             return np.array([int(name) for name in names])
         return np.array(names)
 

@@ -432,7 +432,8 @@ class Run:
         Returns
         -------
         numpy.ndarray, shape (n,)
-            Predicted classes: integers if all class names are integers, else texts. Predicted targets in regression.
+            Predicted classes: integers if all class names are integers without leading zeros, else texts.
+            Predicted targets in regression.
 
         Raises
         ------

@@ -295,7 +295,8 @@ def bounded(shard: Shard, norm: float | None) -> Shard:
 
 
 def _row_norms(features: Matrix) -> Vector:
-    if isinstance(features, sp.csr_array):
-        norms: Vector = np.sqrt(np.asarray(features.multiply(features).sum(axis=1), np.float64).ravel())
+    wide = features.astype(np.float64, copy=False)  # squares of float32 overflow above 1e19 and underflow below 1e-23
+    if isinstance(wide, sp.csr_array):
+        norms: Vector = np.sqrt(np.asarray(wide.multiply(wide).sum(axis=1), np.float64).ravel())
         return norms
-    return np.asarray(np.linalg.norm(features.astype(np.float64, copy=False), axis=1))
+    return np.asarray(np.linalg.norm(wide, axis=1))

@@ -75,6 +75,20 @@ class _Loader(yaml.SafeLoader):
             )
         return node
 
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Return the next section; refuse a key that it has twice, of which one value would be ignored."""
+        node = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if (key.tag, key.value) in seen:
+                raise yaml.YAMLError(
+                    f"line {key.start_mark.line + 1}: a section has the key {key.value!r:.40} twice; remove one of them"
+                )
+            seen.add((key.tag, key.value))
+        return node
+
 
 def _place(location: tuple[int | str, ...], values: Any, *, missing: bool) -> str:
     """Return the dotted key of an error, without the names of alternatives that pydantic inserts."""

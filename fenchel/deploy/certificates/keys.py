@@ -69,10 +69,17 @@ def make_keys(
         for path in paths:
             path.unlink(missing_ok=True)
         secrets.save(paths[0])
-        paths[1].write_text(public.to_text())
+        try:
+            paths[1].write_text(public.to_text())
+        except OSError:
+            for path in paths:  # half a pair would pass for keys that must be kept
+                path.unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise CredentialError(
-            f"the file cannot be written ({error.strerror}); make its folder writable, or choose another", source=folder
+            f"the keys cannot be written ({error.strerror}); make room on the disk, make the folder writable, or "
+            "choose another",
+            source=folder,
         ) from None
     return public
 

@@ -58,7 +58,11 @@ def test_a_policy_is_read_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["maximum_epsilom: 5", "maximum_epsilon: -1", "mechanisms: [magic]", "mechanisms: []", "- 1", "a: ["]
+    "text",
+    [
+        *("maximum_epsilom: 5", "maximum_epsilon: -1", "mechanisms: [magic]", "mechanisms: []", "- 1", "a: ["),
+        "maximum_epsilon: 5\ndelta: 1e-6\nmaximum_epsilon: 50",
+    ],
 )
 def test_a_policy_that_cannot_be_meant_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "policy.yaml"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -74,6 +75,20 @@ def test_a_path_that_cannot_be_is_said(tmp_path: Path) -> None:
         Secrets.load(tmp_path / "none.json")
     with raises(CredentialError, file="secrets.json"):
         made().save(tmp_path / "none" / "secrets.json")
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "secrets.json"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with raises(CredentialError, source=path):
+            made().save(path)
+    assert not path.exists()
+    made().save(path)
+    assert Secrets.load(path) == made()
 
 
 def test_neither_words_nor_fingerprint_show_a_secret() -> None:

@@ -89,6 +89,16 @@ def test_what_holds_itself_is_refused(text: str, line: int) -> None:
         yaml_value(text)
 
 
+@pytest.mark.parametrize("text", ["a: 1\na: 2", "b:\n  {a: 1, a: 1}", "- b: 1\n  'b': {}"])
+def test_a_key_that_a_section_has_twice_is_refused(text: str) -> None:
+    with pytest.raises(yaml.YAMLError, match="line 2: .* twice"):
+        yaml_value(text)
+
+
+def test_a_section_may_replace_a_key_that_it_takes_over() -> None:
+    assert yaml_value("x: &x {k: 1}\ny: {z: &z {<<: *x, k: 2}}\nw: {<<: *z, <<: *x, k: 3}")["w"] == {"k": 3}
+
+
 def test_aliases_within_bounds_say_what_they_stand_for() -> None:
     text = "fast: &fast {rtt: 1ms, upload: 1Gbit}\nclients:\n  a: *fast\n  b:\n    <<: *fast\n    rtt: 5ms\n"
     fast = {"rtt": "1ms", "upload": "1Gbit"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -83,6 +84,17 @@ def secret_words(folder: Path) -> list[str]:
     words = (folder / CLIENTS).read_text().replace('"', " ").replace(",", " ").split()
     public = (folder / SERVER).read_text()
     return [word for word in words if len(word) > 20 and word.removeprefix("0x") not in public]
+
+
+def test_a_full_disk_leaves_no_half_of_a_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with raises(CredentialError, source=tmp_path):
+            make_keys(tmp_path, 2048)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 
 import fenchel
 from fenchel.common.errors import MissingDependencyError, SettingsError
@@ -58,6 +59,13 @@ def test_a_pipeline_of_scikit_learn_says_the_same(given: Any, objective: Any, pr
     assert (pipeline.predict(samples) == run.predict(given[0])).mean() == pytest.approx(1, abs=0.02)  # but for ties
     if objective["kind"] in ("logistic", "softmax", "binary"):
         np.testing.assert_allclose(pipeline.predict_proba(samples), run.predict_proba(given[0]), atol=1e-6)
+
+
+def test_a_pipeline_takes_sparse_samples_as_the_run_does(tmp_path: Path) -> None:
+    samples = sp.csr_array(np.abs(X) * (X > 1))
+    run = run_of(tmp_path, (samples, TWO), {"kind": "logistic"}, {"scale": ["unit-interval", "unit-rows"], "bias": 1.0})
+    pipeline = run.model_for("sklearn")
+    np.testing.assert_allclose(pipeline.predict_proba(samples), run.predict_proba(samples), atol=1e-6)
 
 
 def test_a_pipeline_knows_the_names_of_its_columns(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from fenchel.common.errors import CheckpointError
@@ -97,6 +98,19 @@ def test_settings_in_another_form_are_read_as_well(finished: Run, tmp_path: Path
     (path / "settings.yaml").write_text(text)
     (entry,) = index(tmp_path)
     assert (entry.algorithm, entry.data, entry.clients, entry.seed) == ("fedpdm", "own.csv", "auto", None)
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["with a space/" * 12, "with: a colon's/" * 12, "Übergrößen und mehr/" * 12],
+    ids=["plain", "quoted", "escaped"],
+)
+def test_a_data_file_with_a_long_path_is_named(finished: Run, tmp_path: Path, folder: str) -> None:
+    path = copied(finished, "20260101-000000-long-0000", tmp_path)
+    values = {**finished.settings_values, "data": {"name": None, "file": f"/{folder}the table.csv", "bias": 1.0}}
+    (path / "settings.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    (entry,) = index(tmp_path)
+    assert (entry.state, entry.data, entry.planned) == ("completed", "the table.csv", 3)
 
 
 def test_data_of_a_run_from_python_is_named_as_that(finished: Run, tmp_path: Path) -> None:

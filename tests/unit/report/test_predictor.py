@@ -146,3 +146,11 @@ def test_samples_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for wrong in (X[:, :5], X[0], np.full_like(X, np.nan), [["a"] * 6], IMAGES):
         with raises(fenchel.DataError, source="X"):
             run.predict(wrong)
+
+
+@pytest.mark.parametrize("names", [("01", "1"), ("007", "008"), ("-0", "2")])
+def test_class_names_with_leading_zeros_stay_texts(names: tuple[str, str], tmp_path: Path) -> None:
+    labels = np.where(SCORE > 0, *names)
+    run = run_of(tmp_path, (X, labels), {"kind": "logistic"}, data={"scale": "standard"})
+    assert sorted(run.predictor.classes) == sorted(names)
+    assert np.mean(run.predict(X) == labels) > 0.8
