@@ -29,7 +29,7 @@ from fenchel.deploy.launch.given_data import OwnFiles
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Launcher, Requirements, Site
 from fenchel.deploy.launch.launchers.local import LocalLauncher
 from fenchel.deploy.launch.names import client_names
-from fenchel.deploy.netem.proxies import NetworkProxies, how_it_ended, relaying
+from fenchel.deploy.netem.proxies import NetworkProxies, how_it_ended, relaying, size_of
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.membership.secret_exchange import check_designated
@@ -263,6 +263,7 @@ class Deployment:
         """Run a client process until it succeeds, with restarts after interruptions, or raise ``RunStoppedError``."""
         for restart in range(self.restarts + 1):
             await asyncio.sleep(_PAUSES[min(restart, len(_PAUSES) - 1)])
+            begin = size_of(process.log)
             handle = await launcher.start(process)
             try:
                 code = await handle.ended()
@@ -281,7 +282,7 @@ class Deployment:
             if is_final or restart == self.restarts:
                 names = list(process.bundle.identities)
                 who = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-                raise RunStoppedError(f"the process of {who} {how_it_ended(code, process.log)}")
+                raise RunStoppedError(f"the process of {who} {how_it_ended(code, process.log, begin)}")
 
     @property
     def _logs(self) -> Path:

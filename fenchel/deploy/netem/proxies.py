@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,16 +37,19 @@ class NetworkProxies:
         Process of the proxies.
     log
         Log file of the process.
+    begin
+        Size in bytes of the log when the process started.
     """
 
     ports: Mapping[str, int]
     process: asyncio.subprocess.Process
     log: Path
+    begin: int
 
     async def watch(self) -> None:
         """Wait until the process ends, and raise ``RunStoppedError``, because the process should outlive the run."""
         await self.process.wait()
-        raise _ended(self.process, self.log)
+        raise _ended(self.process, self.log, self.begin)
 
 
 @asynccontextmanager
@@ -68,13 +71,15 @@ async def relaying(
     log
         Log file of the process.
     passed
-        JSON file with each client's link and its traffic, written at the end.
+        JSON file with each client's link and its traffic, written at the end. What a resumed run wrote there before it
+        was interrupted is added.
 
     Raises
     ------
     RunStoppedError
         If the process ends before the proxies accept connections.
     """
+    begin = size_of(log)
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "fenchel.deploy.netem.proxies"),
@@ -97,8 +102,8 @@ async def relaying(
         told = await process.stdout.readline()
         if not told:
             await process.wait()
-            raise _ended(process, log)
-        yield NetworkProxies(json.loads(told), process, log)
+            raise _ended(process, log, begin)
+        yield NetworkProxies(json.loads(told), process, log, begin)
     finally:
         process.stdin.close()  # the proxy process exits when its standard input closes
         traffic = await process.stdout.read()
@@ -108,15 +113,26 @@ async def relaying(
 
 
 def _write(file: Path, traffic: bytes) -> None:
-    file.write_text(json.dumps(json.loads(traffic), indent=2) + "\n")
+    found = json.loads(traffic)
+    with suppress(FileNotFoundError):
+        earlier = json.loads(file.read_text())
+        for name, each in found.items():
+            before = earlier.get(name, {"passed": {}})["passed"]
+            each["passed"] = {key: value + before.get(key, 0) for key, value in each["passed"].items()}
+    file.write_text(json.dumps(found, indent=2) + "\n")
 
 
-def _ended(process: asyncio.subprocess.Process, log: Path) -> RunStoppedError:
+def _ended(process: asyncio.subprocess.Process, log: Path, begin: int) -> RunStoppedError:
     assert process.returncode is not None
-    return RunStoppedError(f"the process of the emulated links {how_it_ended(process.returncode, log)}")
+    return RunStoppedError(f"the process of the emulated links {how_it_ended(process.returncode, log, begin)}")
 
 
-def how_it_ended(code: int | None, log: Path) -> str:
+def size_of(log: Path) -> int:
+    """Return the size of a log in bytes, 0 if there is none."""
+    return log.stat().st_size if log.exists() else 0
+
+
+def how_it_ended(code: int | None, log: Path, begin: int = 0) -> str:
     """Describe the end of a process, with the last lines of its log.
 
     Parameters
@@ -125,8 +141,10 @@ def how_it_ended(code: int | None, log: Path) -> str:
         Exit code, or the negative number of the signal that killed the process; ``None`` if unknown.
     log
         Log file of the process.
+    begin
+        Size of the log in bytes when the process started. What earlier processes wrote is left out.
     """
-    words = "\n".join(log.read_text(errors="replace").strip().splitlines()[-8:])
+    words = "\n".join(log.read_bytes()[begin:].decode(errors="replace").strip().splitlines()[-8:])
     if code is None:
         return f"was killed, or its machine or the way there was lost: {words or 'it said nothing'}"
     if code >= 0:

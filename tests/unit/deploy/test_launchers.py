@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from fenchel.common.errors import SettingsError
@@ -142,6 +143,14 @@ def test_a_job_asks_for_what_the_settings_say(tmp_path: Path) -> None:
     assert "--account" not in script
 
 
+@pytest.mark.parametrize(
+    "settings", [{"partition": "a b"}, {"account": "x\n"}, {"time": "1:00\nrm"}, {"options": ["--exclusive\nrm"]}]
+)
+def test_what_would_end_a_directive_of_a_job_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="pattern"):
+        SlurmSettings(**settings)
+
+
 def test_a_job_begins_a_run_and_then_goes_on_with_it(tmp_path: Path) -> None:
     folder = tmp_path / "run folders"
     script = job(folder).script()
@@ -172,6 +181,11 @@ def test_a_dry_run_prints_and_makes_nothing(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("line", ["", "null", "[]", "{}", '{"host": 1}', "[" * 100_000, "7"])
 def test_a_line_that_is_no_survey_is_none(line: str) -> None:
     assert not Survey.read(line)
+
+
+def test_an_address_that_no_resolver_takes_is_a_problem_of_the_survey() -> None:
+    assert "a..b" not in Survey.take("localhost", 1, "").problem
+    assert Survey.take("a..b", 1, "").problem
 
 
 def test_a_survey_is_read_as_it_was_taken(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_completed_runs_of_a_file_with_a_relative_path_are_skipped(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("data.csv").write_text("x,label\n" + "0.5,yes\n-0.5,no\n" * 20)
-    base = BASE | {"data": {"file": "data.csv"}}
+    base = {**BASE, "data": {"file": "data.csv"}}
     (earlier,) = fenchel.sweep(base, seeds=[1], runs=tmp_path / "runs", in_process=True)
     (again := tmp_path / "again").mkdir()
     done = completed_runs(tmp_path / "runs")

@@ -152,5 +152,6 @@ def test_samples_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 def test_class_names_with_leading_zeros_stay_texts(names: tuple[str, str], tmp_path: Path) -> None:
     labels = np.where(SCORE > 0, *names)
     run = run_of(tmp_path, (X, labels), {"kind": "logistic"}, data={"scale": "standard"})
+    assert run.predictor.classes is not None
     assert sorted(run.predictor.classes) == sorted(names)
     assert np.mean(run.predict(X) == labels) > 0.8

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -25,17 +25,25 @@ from fenchel.deploy.launch.launchers.survey import Survey, marker, temporary_sta
 # the options given here.
 _SHAPE = ("SLURM_MEM_PER_", "SLURM_CPUS_PER_", "SLURM_TRES_PER_", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_GPUS")
 
+# Values of the batch script's directives, of which a blank or a line break would end one.
+_WORD = r"^\S*$"
+_LINE = r"^[^\r\n]*$"
+
 
 class SlurmSettings(piped.PipedSettings):
     """Resources of client processes, and of the job that is submitted outside an allocation."""
 
     cpus: int = Field(1, ge=1, description="processors for each client process")
     gpus: int = Field(0, ge=0, description="GPUs for each client process")
-    partition: str = Field("", description="partition of the job; by default the cluster's default")
-    account: str = Field("", description="account that the job is charged to; by default the user's")
-    time: str = Field("", description="longest time of the job, as Slurm writes it; by default the partition's")
+    partition: str = Field("", pattern=_WORD, description="partition of the job; by default the cluster's default")
+    account: str = Field("", pattern=_WORD, description="account that the job is charged to; by default the user's")
+    time: str = Field(
+        "", pattern=_WORD, description="longest time of the job, as Slurm writes it; by default the partition's"
+    )
     nodes: int | None = Field(None, ge=1, description="nodes of the job; by default as Slurm places it")
-    options: tuple[str, ...] = Field((), description="more options of sbatch, such as --constraint=avx512")
+    options: tuple[Annotated[str, Field(pattern=_LINE)], ...] = Field(
+        (), description="more options of sbatch, such as --constraint=avx512"
+    )
 
 
 @dataclass

@@ -60,8 +60,8 @@ class Survey:
         problem = ""
         try:
             socket.create_connection((dial, port), _PATIENCE).close()
-        except OSError as error:
-            problem = error.strerror or str(error)
+        except (OSError, UnicodeError) as error:  # the latter for names that no resolver takes, such as a..b
+            problem = getattr(error, "strerror", None) or str(error)
         shares = bool(file) and Path(file).exists()
         return cls(host=os.uname().nodename, software=software(), dial=dial, problem=problem, shares=shares)
 
