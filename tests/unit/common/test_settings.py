@@ -36,6 +36,18 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return values
 
 
+@pytest.mark.parametrize("name", ["os:path", "os:getcwd"])
+def test_an_algorithm_that_is_no_server_half_is_refused_by_key(name: str) -> None:
+    with raises(SettingsError, key="algorithm"):
+        validate(changed("algorithm.name", name))
+
+
+@pytest.mark.parametrize("name", [".mine:Mine", ":Mine", ":"])
+def test_an_algorithm_without_the_full_name_of_its_module_is_refused_by_key(name: str) -> None:
+    with raises(SettingsError, key="algorithm.name"):
+        validate(changed("algorithm.name", name))
+
+
 def test_good_settings_are_accepted_with_their_defaults() -> None:
     settings = validate(GOOD)
     assert (settings.seed, settings.participation.sampler.kind, settings.network.keepalive) == (0, "all", 20.0)
