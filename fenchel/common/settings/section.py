@@ -5,10 +5,11 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, get_args
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from fenchel.common.errors import SettingsError
@@ -28,6 +29,18 @@ class Section(BaseModel):
     """A part of the settings: immutable, and strict about unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_boolean_as_a_number(cls, values: Any) -> Any:
+        # YAML reads yes, on and true as a boolean, which pydantic would take for the number 1.
+        for key, value in values.items() if isinstance(values, Mapping) else ():
+            if isinstance(value, bool) and key in cls.model_fields:
+                kinds = _alternatives(cls.model_fields[key].annotation)
+                if kinds & {int, float} and bool not in kinds:
+                    number = "a number" if float in kinds else "a whole number"
+                    raise ValueError(f"{key}: expected {number} (given {_YAML_WORDS[value]})")
+        return values
 
 
 def yaml_value(text: str) -> Any:
@@ -160,6 +173,15 @@ def _expected(problem: ErrorDetails) -> str:
             return f"a list of {limits['max_length']} or fewer"
         case _:
             return problem["msg"].removeprefix("Input should be ")
+
+
+def _alternatives(annotation: Any) -> set[Any]:
+    """Return the types of which a field may hold a value, without those of the elements of lists."""
+    if get_origin(annotation) is Annotated:
+        return _alternatives(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return {kind for part in get_args(annotation) for kind in _alternatives(part)}
+    return {annotation} if isinstance(annotation, type) else set()
 
 
 def _sections(annotation: Any) -> set[type[Section]]:

@@ -36,6 +36,24 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return values
 
 
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        ("rounds", ""),
+        ("clients", ""),
+        ("objective.l2", "objective"),
+        ("algorithm.step_size", "algorithm"),
+        ("data.bias", "data"),
+        ("participation.patience", "participation"),
+    ],
+)
+@pytest.mark.parametrize("value", [True, False])
+def test_a_boolean_is_no_number(path: str, key: str, value: bool) -> None:
+    with raises(SettingsError, key=key) as refusal:
+        validate(changed(path, value))
+    assert path.rpartition(".")[2] in refusal.value.problem
+
+
 @pytest.mark.parametrize("name", ["os:path", "os:getcwd"])
 def test_an_algorithm_that_is_no_server_half_is_refused_by_key(name: str) -> None:
     with raises(SettingsError, key="algorithm"):
