@@ -155,6 +155,8 @@ def _expected(problem: ErrorDetails) -> str:
             return "text"
         case "string_pattern_mismatch":
             return _FORMS.get(limits["pattern"], f"text of the form {limits['pattern']}")
+        case "invalid_key":
+            return "text as a key"
         case "model_type" | "model_attributes_type" | "dict_type":
             return "a section with keys"
         case "tuple_type" | "list_type":

@@ -54,6 +54,12 @@ def test_a_boolean_is_no_number(path: str, key: str, value: bool) -> None:
     assert path.rpartition(".")[2] in refusal.value.problem
 
 
+def test_a_key_that_is_no_text_is_refused_by_name() -> None:
+    with raises(SettingsError, key="data.1") as refusal:
+        validate(changed("data", {"name": "digits", 1: 2}))
+    assert refusal.value.problem == "expected text as a key (given 1)"
+
+
 @pytest.mark.parametrize("name", ["os:path", "os:getcwd"])
 def test_an_algorithm_that_is_no_server_half_is_refused_by_key(name: str) -> None:
     with raises(SettingsError, key="algorithm"):
