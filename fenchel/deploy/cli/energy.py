@@ -85,6 +85,8 @@ def energy(
             "the option needs a downlink rate, without which receiving takes no time; give --downlink-rate BIT/S",
             key="--device receive_power",
         )
+    if target is not None and not math.isfinite(target):
+        raise SettingsError(f"the value is {target}; expected a finite number, such as 0.8", key="--target")
     found = [Run(path) for path in runs]
     _check_clients(devices, found)
     measured = [Measured.of(run, target, figure, macs) for run in found]

@@ -93,6 +93,7 @@ def test_a_target_that_is_never_reached_is_said(runs: list[str]) -> None:
         ["--device", "nowhere.yaml"],
         ["--device", "frequency=[1"],
         ["--device", "clients={client-999: {frequency: 5.0e+8}}"],
+        ["--target", "nan"],
         ["--target", "0.5", "--map", "x.png", "--snrs", "1,loud"],
         ["--target", "0.5", "--map", "x.png", "--bandwidths", "0"],
     ],
