@@ -10,13 +10,15 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from fenchel.common.errors import SettingsError
 
 # Pattern of the name of a run or a search, which is part of the folder's name and of the JSON Schema.
 RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
+
+_NO_NUMBER = "boolean_as_number"  # type of the error of a boolean where a number is expected
 
 MOST_VALUES = 100_000
 """Largest number of values in a YAML text with aliases. Without aliases its length is a sufficient bound."""
@@ -39,7 +41,8 @@ class Section(BaseModel):
                 kinds = _alternatives(cls.model_fields[key].annotation)
                 if kinds & {int, float} and bool not in kinds:
                     number = "a number" if float in kinds else "a whole number"
-                    raise ValueError(f"{key}: expected {number} (given {_YAML_WORDS[value]})")
+                    expected = f"expected {number} (given {_YAML_WORDS[value]})"
+                    raise PydanticCustomError(_NO_NUMBER, "{expected}", {"key": key, "expected": expected})
         return values
 
 
@@ -276,6 +279,8 @@ def settings_error(error: ValidationError, values: Mapping[str, Any], source: st
             lines.append((key, "required, but not given"))
         elif problem["type"] == "value_error":
             lines.append((key, str(details["error"])))  # Fenchel's own validators already name the given value
+        elif problem["type"] == _NO_NUMBER:
+            lines.append((f"{key}.{details['key']}".removeprefix("."), details["expected"]))
         elif problem["type"] == "union_tag_not_found":
             chosen = details["discriminator"].strip("'")
             lines.append((f"{key}.{chosen}".removeprefix("."), "required, but not given"))

@@ -37,21 +37,12 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("path", "key"),
-    [
-        ("rounds", ""),
-        ("clients", ""),
-        ("objective.l2", "objective"),
-        ("algorithm.step_size", "algorithm"),
-        ("data.bias", "data"),
-        ("participation.patience", "participation"),
-    ],
+    "path", ["rounds", "clients", "objective.l2", "algorithm.step_size", "data.bias", "participation.patience"]
 )
 @pytest.mark.parametrize("value", [True, False])
-def test_a_boolean_is_no_number(path: str, key: str, value: bool) -> None:
-    with raises(SettingsError, key=key) as refusal:
+def test_a_boolean_is_no_number(path: str, value: bool) -> None:
+    with raises(SettingsError, key=path):
         validate(changed(path, value))
-    assert path.rpartition(".")[2] in refusal.value.problem
 
 
 def test_a_key_that_is_no_text_is_refused_by_name() -> None:
