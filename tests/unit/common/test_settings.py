@@ -45,6 +45,12 @@ def test_a_boolean_is_no_number(path: str, value: bool) -> None:
         validate(changed(path, value))
 
 
+@pytest.mark.parametrize("key", [".rounds", "objective..l2", "participation."])
+def test_an_override_of_a_key_with_an_empty_part_is_refused_by_name(key: str) -> None:
+    with raises(SettingsError, key=f"--set {key}=3"):
+        load(QUICKSTART, [f"{key}=3"])
+
+
 def test_a_key_that_is_no_text_is_refused_by_name() -> None:
     with raises(SettingsError, key="data.1") as refusal:
         validate(changed("data", {"name": "digits", 1: 2}))
