@@ -452,16 +452,19 @@ class _Case:
         Final model of the undisturbed run, shape (d,).
     frames
         Number of frames of the undisturbed run since its first checkpoint.
+    folder
+        Folder of the undisturbed run.
     """
 
     settings: RunSettings
     parent: Path
     model: Vector = field(init=False)
     frames: int = field(init=False)
+    folder: RunFolder = field(init=False)
 
     def __post_init__(self) -> None:
         undisturbed = self.federation("undisturbed")
-        self.model, self.frames = undisturbed.run(), undisturbed.passed
+        self.model, self.frames, self.folder = undisturbed.run(), undisturbed.passed, undisturbed.folder
         assert np.isfinite(self.model).all(), "the model of an undisturbed run is not finite; take shorter steps"
 
     def federation(self, name: str, **more: Any) -> Federation:
@@ -536,7 +539,7 @@ class _Case:
 
         The states of client halves are checked by client restarts.
         """
-        checkpoint = open_resumed(RunFolder(next(self.parent.glob("*-undisturbed-????"))))
+        checkpoint = open_resumed(self.folder)
         kind = server_half(self.settings.algorithm.name).State
         state = checkpoint.state(kind)
         again = freeze(thaw(kind, freeze(state)))

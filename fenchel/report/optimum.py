@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,10 +29,12 @@ def optima_of(runs: Sequence[Run], given: Sequence[float]) -> list[float | None]
     Raises
     ------
     SettingsError
-        If the number of optima does not match, or one optimum was given for different problems.
+        If the number of optima does not match, one is not finite, or one was given for different problems.
     """
     if not given:
         return [None] * len(runs)
+    if not all(map(math.isfinite, given)):
+        raise SettingsError("a value is not finite; give the optimum that fenchel solve found", key="--optimum")
     if len(given) == len(runs):
         return list(given)
     each = "give --optimum once for each run, in the order of the runs"

@@ -263,19 +263,7 @@ class Run:
     @cached_property
     def begun(self) -> tuple[float, ...]:
         """Start times of the server processes of the run, in seconds since 1970, as far as the log has them."""
-        try:
-            lines = self._folder.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return ()
-        found = []
-        for line in lines:
-            if BEGINS in line:
-                # skip a partial line, which a killed server can leave
-                with contextlib.suppress(ValueError, TypeError, KeyError):
-                    entry = json.loads(line)
-                    if entry["message"] == BEGINS:
-                        found.append(float(entry["unix"]))
-        return tuple(sorted(found))
+        return logged(self._folder.log, BEGINS)
 
     @cached_property
     def metrics(self) -> Any:
@@ -552,6 +540,23 @@ class Run:
         quality = ("test_auc", "test_accuracy", "holdout_auc", "holdout_accuracy", "train_accuracy")
         best = next((name for name in quality if name in self.figures), "")
         return [name for name in (columns.objective(self.figures), "gap", best) if name in self.figures]
+
+
+def logged(log: Path, message: str) -> tuple[float, ...]:
+    """Return the times at which a log has a message, in seconds since 1970, ascending; empty without a log."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    found = []
+    for line in lines:
+        if message in line:
+            # skip a partial line, which a killed server can leave
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                entry = json.loads(line)
+                if entry["message"] == message:
+                    found.append(float(entry["unix"]))
+    return tuple(sorted(found))
 
 
 def values_of(text: str, path: Path) -> dict[str, Any]:

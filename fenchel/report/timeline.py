@@ -20,9 +20,10 @@ import pyarrow as pa
 
 from fenchel.common.errors import CheckpointError
 from fenchel.common.storage.call_columns import CLIENT_STAGES, TAKING, columns_of
+from fenchel.common.storage.run_folder import IN_ONE_PROCESS, RunFolder
 from fenchel.report import columns
 from fenchel.report.columns import Floats
-from fenchel.report.run import Run
+from fenchel.report.run import Run, logged
 
 _CALLS = (
     *("round", "phase", "kind", "client", "outcome", "queued_unix", "wire_down", "wire_up"),
@@ -197,7 +198,7 @@ class Timeline:
                 )
         if _in_one_process(run):
             raise CheckpointError(
-                f"run {run.id} was in one process (in_process=True), where clients compute one after the other "
+                f"run {run.id} was in one process (--in-process), where clients compute one after the other "
                 "without a network; project a run of fenchel up or fenchel server"
             )
         origin = min(calls["queued_unix"][0].as_py(), metrics["started_unix"][0].as_py())
@@ -226,10 +227,11 @@ class Timeline:
 
 
 def _in_one_process(run: Run) -> bool:
-    """Return True if clients and server were one process, which leaves no logs and no socket bytes."""
-    logs = any((run.path / name).exists() for name in ("log.jsonl", "clients"))
+    """Return True if clients and server were one process, which leaves no socket bytes, and no logs or says so."""
+    folder = RunFolder(run.path)
+    logs = folder.log.exists() or (run.path / "clients").exists()
     crossed = columns.column(run.calls_table, "socket_up")
-    return not logs and not np.isfinite(crossed).any()
+    return not np.isfinite(crossed).any() and (not logs or bool(logged(folder.log, IN_ONE_PROCESS)))
 
 
 def _steps(calls: pa.Table, origin: float, away: Floats) -> list[tuple[int, Step]]:

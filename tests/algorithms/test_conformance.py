@@ -88,6 +88,12 @@ def test_an_algorithm_conforms_with_an_objective_from_outside(tmp_path: Path) ->
     check_algorithm(sections_of("fedavg") | {"objective": own}, tmp_path, seeds=1)
 
 
+def test_it_conforms_in_a_folder_with_the_runs_of_other_checks(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"20261127-101500-undisturbed-{number:04}").mkdir()
+    check_algorithm(sections_of("fedavg"), tmp_path, seeds=0)
+
+
 def test_a_run_that_is_too_short_to_be_disturbed_is_refused_with_a_reason(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="more rounds"):
         check_algorithm(BASIS | {"rounds": 1, "clients": 1, "algorithm": {"name": "fedavg", **LOCAL}}, tmp_path)

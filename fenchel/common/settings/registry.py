@@ -44,9 +44,12 @@ class Halves:
 def algorithm_settings(name: str) -> type[AlgorithmSettings]:
     """Return the settings class of an algorithm."""
     if is_outside(name):
-        found = attribute(_reference(name)).Settings
-        if not issubclass(found, AlgorithmSettings):
-            raise ValueError(f"{name}: Settings must derive from fenchel.AlgorithmSettings")
+        found = getattr(attribute(_reference(name)), "Settings", None)
+        if not (isinstance(found, type) and issubclass(found, AlgorithmSettings)):
+            raise ValueError(
+                f"{name}: expected a class with an attribute Settings that derives from fenchel.AlgorithmSettings; "
+                "give the server half of an algorithm"
+            )
         settings: type[AlgorithmSettings] = found
         return settings
     home = _builtin().get(name)
@@ -109,6 +112,10 @@ def keeps_no_state(settings: AlgorithmSettings) -> bool:
 def attribute(reference: str) -> Any:
     """Import ``package.module:Name``."""
     module_name, _, name = reference.partition(":")
+    if not module_name or module_name.startswith("."):
+        raise SettingsError(
+            f"{reference!r}: expected a module by its full name, such as package.module:Class", key="algorithm.name"
+        )
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

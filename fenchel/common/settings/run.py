@@ -472,6 +472,8 @@ def change(values: dict[str, Any], changes: Mapping[str, Any], asked: str = "") 
     """
     for key, value in changes.items():
         *path, last = key.split(".")
+        if not all((*path, last)):
+            raise SettingsError("a part of the dotted key is empty; check the dots in it", key=asked or key)
         section = values
         for part in path:
             inner = section.setdefault(part, {})

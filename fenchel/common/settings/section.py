@@ -5,17 +5,20 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, get_args
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from fenchel.common.errors import SettingsError
 
 # Pattern of the name of a run or a search, which is part of the folder's name and of the JSON Schema.
 RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
+
+_NO_NUMBER = "boolean_as_number"  # type of the error of a boolean where a number is expected
 
 MOST_VALUES = 100_000
 """Largest number of values in a YAML text with aliases. Without aliases its length is a sufficient bound."""
@@ -28,6 +31,19 @@ class Section(BaseModel):
     """A part of the settings: immutable, and strict about unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_boolean_as_a_number(cls, values: Any) -> Any:
+        # YAML reads yes, on and true as a boolean, which pydantic would take for the number 1.
+        for key, value in values.items() if isinstance(values, Mapping) else ():
+            if isinstance(value, bool) and key in cls.model_fields:
+                kinds = _alternatives(cls.model_fields[key].annotation)
+                if kinds & {int, float} and bool not in kinds:
+                    number = "a number" if float in kinds else "a whole number"
+                    expected = f"expected {number} (given {_YAML_WORDS[value]})"
+                    raise PydanticCustomError(_NO_NUMBER, "{expected}", {"key": key, "expected": expected})
+        return values
 
 
 def yaml_value(text: str) -> Any:
@@ -142,6 +158,8 @@ def _expected(problem: ErrorDetails) -> str:
             return "text"
         case "string_pattern_mismatch":
             return _FORMS.get(limits["pattern"], f"text of the form {limits['pattern']}")
+        case "invalid_key":
+            return "text as a key"
         case "model_type" | "model_attributes_type" | "dict_type":
             return "a section with keys"
         case "tuple_type" | "list_type":
@@ -160,6 +178,15 @@ def _expected(problem: ErrorDetails) -> str:
             return f"a list of {limits['max_length']} or fewer"
         case _:
             return problem["msg"].removeprefix("Input should be ")
+
+
+def _alternatives(annotation: Any) -> set[Any]:
+    """Return the types of which a field may hold a value, without those of the elements of lists."""
+    if get_origin(annotation) is Annotated:
+        return _alternatives(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return {kind for part in get_args(annotation) for kind in _alternatives(part)}
+    return {annotation} if isinstance(annotation, type) else set()
 
 
 def _sections(annotation: Any) -> set[type[Section]]:
@@ -252,6 +279,8 @@ def settings_error(error: ValidationError, values: Mapping[str, Any], source: st
             lines.append((key, "required, but not given"))
         elif problem["type"] == "value_error":
             lines.append((key, str(details["error"])))  # Fenchel's own validators already name the given value
+        elif problem["type"] == _NO_NUMBER:
+            lines.append((f"{key}.{details['key']}".removeprefix("."), details["expected"]))
         elif problem["type"] == "union_tag_not_found":
             chosen = details["discriminator"].strip("'")
             lines.append((f"{key}.{chosen}".removeprefix("."), "required, but not given"))

@@ -16,6 +16,9 @@ from fenchel.common.errors import CheckpointError, FenchelError, StorageError
 BEGINS = "a server begins to conduct this run"
 """Log message of a server that starts to conduct a run, new or resumed."""
 
+IN_ONE_PROCESS = "the clients of this run are in the process of the server"
+"""Log message of a run without client processes and network."""
+
 
 class Part:
     """Python descriptor that returns the path of a file or folder below the owner's ``path``."""

@@ -225,7 +225,7 @@ def parse(data: bytes) -> Frame:
         raise WireError(f"a frame has {len(data):,} bytes of a message; expected at most {FRAME_BYTES:,}")
     view = memoryview(data)
     head: Head | None = None
-    chunk = view[:0]
+    chunk: memoryview | None = None
     position, end = 0, len(data)
     while position < end:
         tag, position = _read_varint(data, position)
@@ -234,7 +234,7 @@ def parse(data: bytes) -> Frame:
         position += length
         if tag & 7 != 2 or position > end:
             raise WireError(f"a message cannot be decoded{SAME_VERSION}")
-        if number == _CHUNK and not chunk:
+        if number == _CHUNK and chunk is None:
             chunk = view[start:position]
         elif number in _HEADS and head is None:
             try:
@@ -243,7 +243,7 @@ def parse(data: bytes) -> Frame:
                 raise WireError(f"the head of a message cannot be decoded ({error}){SAME_VERSION}") from None
         else:
             raise WireError(f"a message has an unknown or repeated field {number}{SAME_VERSION}")
-    return Frame(head, chunk)
+    return Frame(head, view[:0] if chunk is None else chunk)
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:

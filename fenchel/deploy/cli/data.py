@@ -133,7 +133,7 @@ def show(
         )
     if not isinstance(chosen.clients, int):
         raise SettingsError("auto leaves the number of clients open; give it with --clients N", key="clients")
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)  # the name of a class may be :cat:
     ensure(chosen.data, console)
     table = partition_table(DataSource.open(chosen.data, chosen.seed, chosen.positive), chosen.clients)
     shown = plain_table("class", title=escape(table.title))

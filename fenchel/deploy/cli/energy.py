@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fenchel.report.energy.effort import Expense
     from fenchel.report.energy.local_steps import LeastEnergy, Measured
     from fenchel.report.energy.model import Channel, Devices
+    from fenchel.report.run import Run
 
 _RATIOS, _BANDWIDTHS = "0,5,10,15,20", "1e6,5e6,1e7,2e7"
 
@@ -84,7 +85,11 @@ def energy(
             "the option needs a downlink rate, without which receiving takes no time; give --downlink-rate BIT/S",
             key="--device receive_power",
         )
-    measured = [Measured.of(Run(path), target, figure, macs) for path in runs]
+    if target is not None and not math.isfinite(target):
+        raise SettingsError(f"the value is {target}; expected a finite number, such as 0.8", key="--target")
+    found = [Run(path) for path in runs]
+    _check_clients(devices, found)
+    measured = [Measured.of(run, target, figure, macs) for run in found]
     priced = [(each, each.expense(devices, channel)) for each in measured]
     if picture is not None and target is None and len(measured) > 1:
         raise SettingsError("a map of several runs needs a common target; give it with --target", key="--map")
@@ -102,6 +107,18 @@ def energy(
         _say_choice(best)
     if picture is not None:
         say(f"map          {picture}")
+
+
+def _check_clients(devices: Devices, runs: Sequence[Run]) -> None:
+    """Raise a SettingsError for a device of a client that no run has, whose constants would be ignored."""
+    tables = [run.calls_table for run in runs]
+    known = {each for table in tables if table.num_rows for each in table["client"].unique().to_pylist()}
+    unknown = [client for client in devices.clients if client not in known]
+    if known and unknown:
+        raise SettingsError(
+            f"{unknown[0]:.80} is not a client of these runs; use a name from {min(known)} to {max(known)}",
+            key="--device clients",
+        )
 
 
 def _drawn(

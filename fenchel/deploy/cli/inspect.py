@@ -43,7 +43,7 @@ def check(
             raise typer.Exit(error.exit_code) from None
         print_json({"ok": True, "problems": [], "warnings": list(cautions)})
         return
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     facts, cautions = _facts(settings, overrides or (), with_data, console)
     for name, fact in facts.items():
         console.print(f"{name:10} {escape(fact)}")

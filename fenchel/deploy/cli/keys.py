@@ -40,7 +40,7 @@ def keys(
         case ["show", file]:
             _show(Path(file), as_json)
         case [folder]:
-            _make(Path(folder), bits or _BITS[security], implementation, force, as_json)
+            _make(Path(folder), _BITS[security] if bits is None else bits, implementation, force, as_json)
         case _:
             raise SettingsError("no folder given; give one to write the keys to, or: show FILE")
 

@@ -15,6 +15,7 @@ from fenchel.common.errors import SettingsError
 from fenchel.common.settings.registry import names
 
 _MODULE, _CLASS, _SUFFIX = "my_algorithm", "MyAlgorithm", ".template"
+_WORDS = re.compile(f"{_MODULE}|{_CLASS}")
 # Names that are valid both as a Python identifier and as a run's name.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
@@ -23,13 +24,14 @@ def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="name of the folder and of the Python module in it")],
 ) -> None:
     """Make a folder with a working template of an algorithm: both halves, settings and a test."""
-    class_name = _class_name(name)
+    meant = {_MODULE: name, _CLASS: _class_name(name)}
     folder = Path(name)
     try:
         folder.mkdir()
         for template in (resources.files("fenchel") / "deploy" / "cli" / "template").iterdir():
             if template.name.endswith(_SUFFIX):
-                text = template.read_text(encoding="utf-8").replace(_MODULE, name).replace(_CLASS, class_name)
+                # One pass, as the new name may itself contain a word that is replaced.
+                text = _WORDS.sub(lambda found: meant[found[0]], template.read_text(encoding="utf-8"))
                 file = template.name.removesuffix(_SUFFIX).replace(_MODULE, name)
                 (folder / file).write_text(text, encoding="utf-8")
     except FileExistsError:

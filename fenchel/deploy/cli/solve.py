@@ -16,7 +16,7 @@ from fenchel.common.settings.algorithm import Weighting
 from fenchel.common.settings.data import GridPartition, RaggedPartition
 from fenchel.common.settings.run import RunSettings, load
 from fenchel.deploy.cli.options import JsonOption, SetOption
-from fenchel.deploy.cli.printing import print_json
+from fenchel.deploy.cli.printing import print_json, say
 
 if TYPE_CHECKING:
     from fenchel.common.arrays import Vector
@@ -92,7 +92,7 @@ def solve(
         return
     title = f"{loss.kind}, l2 {l2:g}, {training.samples:,} samples, {source.problem.features:,} features"
     console.print(f"{'problem':15} {title}", soft_wrap=True)
-    console.print(f"{'weighting':15} {weights}: {counts}", soft_wrap=True)
+    say(f"{'weighting':15} {weights}: {counts}", console)
     for name, fact in _facts(figures).items():
         console.print(f"{name:15} {fact}")
     if not figures["converged"]:
@@ -102,7 +102,7 @@ def solve(
             soft_wrap=True,
         )
     if output is not None:
-        console.print(f"{'figures':15} {output}", soft_wrap=True)
+        say(f"{'figures':15} {output}", console)
 
 
 def _counted(settings: RunSettings, wanted: Weighting | None) -> tuple[Weighting, str]:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.status import Status
 
 from fenchel.common.errors import SettingsError
 from fenchel.deploy.cli.options import InProcessOption, JsonOption, RunsOption
-from fenchel.deploy.cli.printing import print_json
+from fenchel.deploy.cli.printing import print_json, say
 from fenchel.deploy.launch.logs import log_to_file
 from fenchel.report.formatting import number_text
 
@@ -70,7 +71,7 @@ def tune(
                 in_process=in_process, processes=processes, beginning=progress.beginning, ended=progress.ended
             )
     except KeyboardInterrupt:
-        console.print(f"to go on: fenchel tune --resume {folder.path}", soft_wrap=True)
+        say(f"to go on: fenchel tune --resume {folder.path}", console)
         raise
     if as_json:
         print_json(report.as_json(result) | {"folder": str(folder.path)})
@@ -80,7 +81,7 @@ def tune(
     paths |= {"front": folder.front, "plot": folder.figure}
     for name, path in paths.items():
         if path.exists():  # without matplotlib there is no plot
-            console.print(f"{name:14} {path}", soft_wrap=True)
+            say(f"{name:14} {path}", console)
 
 
 class _Progress:
@@ -96,7 +97,7 @@ class _Progress:
         """Show the start of a trial; return the observer of its run."""
         from fenchel.server.telemetry.observer import Observer
 
-        title = f"trial {number} ({number + 1} of {self._trials}): {_words(drawn)}"
+        title = escape(f"trial {number} ({number + 1} of {self._trials}): {_words(drawn)}")
         self.status.update(title)
         status, rounds = self.status, drawn.get("rounds", self._rounds)
 

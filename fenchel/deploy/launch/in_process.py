@@ -7,6 +7,7 @@ decoded.
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from fenchel.client.worker import Worker
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import JoinRefusedError, SettingsError
 from fenchel.common.settings.run import RunSettings
-from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.storage.run_folder import IN_ONE_PROCESS, RunFolder
 from fenchel.common.storage.store import write_text
 from fenchel.deploy.certificates.keys import CLIENTS, make_keys
 from fenchel.deploy.launch.given_data import OwnFiles
@@ -31,6 +32,7 @@ from fenchel.server.coordinator import Coordinator
 from fenchel.server.telemetry.observer import Observer
 from fenchel.server.telemetry.summary import Summary
 
+_log = logging.getLogger(__name__)
 _QUEUE_FRAMES = 4  # capacity of each queue in frames, which provides back-pressure like a flow-control window
 
 
@@ -90,6 +92,7 @@ async def run_in_process(
     settings = settings.anchored()
     number = settings.clients if isinstance(settings.clients, int) else clients or 1
     write_text(folder.settings, settings.to_yaml(), sync=settings.checkpoint.sync)
+    _log.info(IN_ONE_PROCESS)
     keys = folder.journals / "keys"
     coordinator = Coordinator(settings, folder, resume=resume, observer=observer)
     if secrets is None:

@@ -56,7 +56,8 @@ def headline(run: Run) -> str:
 
 def _ending(run: Run) -> str:
     if run.reason:
-        return f'<div class="notice stopped"><b>Stopped after round {run.rounds:,}</b><p>{text(run.reason)}</p></div>'
+        lines = "<br>".join(text(line) for line in run.reason.splitlines())
+        return f'<div class="notice stopped"><b>Stopped after round {run.rounds:,}</b><p>{lines}</p></div>'
     if run.state == "unfinished":
         return (
             '<div class="notice unfinished"><b>Not finished</b><p>When this page was written the run was still going '

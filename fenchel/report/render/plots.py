@@ -18,7 +18,7 @@ from fenchel.report.render import figure
 from fenchel.report.render.canvas import COLORS, canvas
 from fenchel.report.run import Run
 from fenchel.report.traffic import carried_by
-from fenchel.report.waiting import thinned, waiting_of
+from fenchel.report.waiting import neighbours, thinned, waiting_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,6 +39,7 @@ _COLORS = {
 _CLIENTS = 40  # largest number of named bars; of more clients, only the slowest are drawn
 _ENTRY = 24  # largest number of characters of legend entries that fit in four columns
 _PHASES = 6  # largest number of phases in a plot, with two lines each
+_BARS = 120  # largest number of bars of rounds; of more rounds, each bar is the mean of neighbours
 _MAP = (200, 400)
 
 
@@ -84,11 +85,16 @@ def _draw(run: Run, name: str, drawing: Callable[[Run, Axes], str], path: Path) 
 
 
 def _time_by_round(run: Run, axes: Axes) -> str:
-    rounds = columns.column(run.steady.metrics, "round")
-    _stack(axes, rounds, summary.time_columns(run.steady.metrics))
+    metrics = run.steady.metrics
+    groups = neighbours(metrics.num_rows, _BARS)
+    rounds, *spent = (
+        np.array([values[group].mean() for group in groups])
+        for values in (columns.column(metrics, "round"), *summary.time_columns(metrics).values())
+    )
+    _stack(axes, rounds, dict(zip(summary.SHARES, spent, strict=True)), width=0.86 * metrics.num_rows / len(groups))
     axes.set_xlabel("round")
     _unit(axes.yaxis, "s")
-    return "Seconds per round"
+    return "Seconds per round" if len(groups) == metrics.num_rows else "Mean seconds per round, of neighbouring rounds"
 
 
 def _time_by_client(run: Run, axes: Axes) -> str:
@@ -181,12 +187,12 @@ _DRAWINGS: dict[str, Callable[[Run, Axes], str]] = {
 }
 
 
-def _stack(axes: Axes, at: Floats, parts: dict[str, Floats]) -> None:
+def _stack(axes: Axes, at: Floats, parts: dict[str, Floats], width: float = 0.86) -> None:
     floor = np.zeros_like(at)
     for part, values in parts.items():
         known = np.nan_to_num(values)
         if known.any():
-            axes.bar(at, known, bottom=floor, width=0.86, color=_COLORS[part], label=part)
+            axes.bar(at, known, bottom=floor, width=width, color=_COLORS[part], label=part)
             floor = floor + known
 
 

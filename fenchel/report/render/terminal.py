@@ -13,7 +13,16 @@ from rich.table import Table
 from rich.text import Text
 
 from fenchel.report import columns, summary
-from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_text, part_text, plain, seconds_text
+from fenchel.report.formatting import (
+    UNKNOWN,
+    bounded_text,
+    bytes_text,
+    count_text,
+    part_text,
+    plain,
+    plain_lines,
+    seconds_text,
+)
 from fenchel.report.groups import INTERVALS, SeedGroup, groups_of
 from fenchel.report.run import Run
 from fenchel.report.summary import CallCosts
@@ -99,7 +108,7 @@ def _one(run: Run) -> RenderableType:
     facts.add_column()
     facts.add_row("state", _state(run))
     if run.reason:
-        facts.add_row("reason", Text(plain(run.reason)))
+        facts.add_row("reason", Text("\n".join(plain_lines(run.reason))))
     for warning in run.warnings:
         facts.add_row("warning", Text(plain(warning), style="bold yellow"))
     about = {key: value for key, value in summary.headline(run).items() if value is not None and key != "rounds"}

@@ -228,3 +228,12 @@ def test_a_frame_may_be_exactly_one_mebibyte() -> None:
     assert len(parse(full).chunk) == room
     with raises(WireError):
         parse(full + b"\0")
+
+
+@pytest.mark.parametrize("chunk", [b"", b"x"])
+def test_a_frame_has_one_chunk_at_most_even_if_it_is_empty(chunk: bytes) -> None:
+    """A frame of half a million empty chunks would otherwise keep the server busy for a quarter of a second."""
+    one = pb.Frame(chunk=chunk).SerializeToString() or b"\x7a\x00"
+    assert parse(one).chunk == chunk
+    with raises(WireError):
+        parse(one + b"\x7a\x01x")

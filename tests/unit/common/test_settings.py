@@ -36,6 +36,39 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return values
 
 
+@pytest.mark.parametrize(
+    "path", ["rounds", "clients", "objective.l2", "algorithm.step_size", "data.bias", "participation.patience"]
+)
+@pytest.mark.parametrize("value", [True, False])
+def test_a_boolean_is_no_number(path: str, value: bool) -> None:
+    with raises(SettingsError, key=path):
+        validate(changed(path, value))
+
+
+@pytest.mark.parametrize("key", [".rounds", "objective..l2", "participation."])
+def test_an_override_of_a_key_with_an_empty_part_is_refused_by_name(key: str) -> None:
+    with raises(SettingsError, key=f"--set {key}=3"):
+        load(QUICKSTART, [f"{key}=3"])
+
+
+def test_a_key_that_is_no_text_is_refused_by_name() -> None:
+    with raises(SettingsError, key="data.1") as refusal:
+        validate(changed("data", {"name": "digits", 1: 2}))
+    assert refusal.value.problem == "expected text as a key (given 1)"
+
+
+@pytest.mark.parametrize("name", ["os:path", "os:getcwd"])
+def test_an_algorithm_that_is_no_server_half_is_refused_by_key(name: str) -> None:
+    with raises(SettingsError, key="algorithm"):
+        validate(changed("algorithm.name", name))
+
+
+@pytest.mark.parametrize("name", [".mine:Mine", ":Mine", ":"])
+def test_an_algorithm_without_the_full_name_of_its_module_is_refused_by_key(name: str) -> None:
+    with raises(SettingsError, key="algorithm.name"):
+        validate(changed("algorithm.name", name))
+
+
 def test_good_settings_are_accepted_with_their_defaults() -> None:
     settings = validate(GOOD)
     assert (settings.seed, settings.participation.sampler.kind, settings.network.keepalive) == (0, "all", 20.0)

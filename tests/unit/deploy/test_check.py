@@ -70,6 +70,18 @@ def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path) -> None:
     assert all(name in shown for name in ("[red]", "[/x]", "my[old]data.csv"))
 
 
+def test_names_with_colons_are_no_pictures(tmp_path: Path) -> None:
+    (tmp_path / ":cat:.csv").write_text("a,label\n" + "1,:dog:\n2,:cow:\n" * 10)
+    path = tmp_path / "settings.yaml"
+    path.write_text(yaml.safe_dump(SETTINGS | {"clients": 2, "data": {"file": ":cat:.csv"}}))
+    done, shown = (
+        CliRunner().invoke(application(), [*words, str(path)]).stdout.replace("\n", "")
+        for words in (["check"], ["data", "show"])
+    )
+    assert ":cat:.csv" in done
+    assert all(name in shown for name in (":cat:.csv", ":dog:", ":cow:"))
+
+
 def test_a_problem_of_the_data_has_the_code_of_data(tmp_path: Path) -> None:
     code, found = check(tmp_path, clients=99_999)
     assert code == 3

@@ -73,6 +73,8 @@ def test_a_worse_channel_and_another_device_cost_more(runs: list[str], tmp_path:
     other = joules("--device", str(file), "--device", "transmit_power=0.4")
     assert other["computing"] == pytest.approx(4 * plain["computing"])
     assert other["sending"] == pytest.approx(2 * plain["sending"])
+    faster = joules("--device", "clients={client-000: {frequency: 2.0e+9}}")
+    assert plain["computing"] < faster["computing"] < 4 * plain["computing"]
     received = joules("--device", "receive_power=0.1", "--downlink-rate", "1e6")
     assert received["receiving"] > 0
     assert received["seconds"] > plain["seconds"]
@@ -90,6 +92,8 @@ def test_a_target_that_is_never_reached_is_said(runs: list[str]) -> None:
         ["--device", "receive_power=0.1"],
         ["--device", "nowhere.yaml"],
         ["--device", "frequency=[1"],
+        ["--device", "clients={client-999: {frequency: 5.0e+8}}"],
+        ["--target", "nan"],
         ["--target", "0.5", "--map", "x.png", "--snrs", "1,loud"],
         ["--target", "0.5", "--map", "x.png", "--bandwidths", "0"],
     ],

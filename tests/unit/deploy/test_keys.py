@@ -129,6 +129,9 @@ def test_a_short_key_other_words_and_files_that_are_no_keys_are_refused(tmp_path
         make_keys(tmp_path / "keys", 1024)
     assert not (tmp_path / "keys").exists()
     with raises(SettingsError):
+        fenchel("keys", str(tmp_path / "keys"), "--bits", "0")
+    assert not (tmp_path / "keys").exists()
+    with raises(SettingsError):
         fenchel("keys", "show", "one", "two")
     (tmp_path / "other").write_text("{}")
     with raises(CredentialError, file="other"):

@@ -56,6 +56,16 @@ def test_nothing_of_the_template_is_left(folder: Path) -> None:
     assert "MyMomentumOfTestsClient(" in text
 
 
+def test_a_name_that_contains_the_class_of_the_template_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    new("MyAlgorithm_2")
+    settings = (tmp_path / "MyAlgorithm_2" / "settings.yaml").read_text()
+    assert 'algorithm: {name: "MyAlgorithm_2:MyAlgorithm2",' in settings
+    assert (tmp_path / "MyAlgorithm_2" / "test_MyAlgorithm_2.py").exists()
+
+
 def test_its_code_is_as_that_of_fenchel(folder: Path) -> None:
     for words in (("check", "--select", "E,F,W,I,B,UP,D", "--ignore", "D203,D213"), ("format", "--check")):
         ran(folder, "ruff", *words, "--no-cache", "--line-length", "120", ".")

@@ -12,13 +12,14 @@ import yaml
 from typer.testing import CliRunner, Result
 
 import fenchel
-from fenchel.common.errors import FenchelError, RunStoppedError, SettingsError, StorageError
+from fenchel.common.errors import CheckpointError, FenchelError, RunStoppedError, SettingsError, StorageError
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.tls.credentials import KEY, open_to_others
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.cli.client import _identities
 from fenchel.deploy.cli.conduct import conducted
 from fenchel.deploy.cli.main import application
+from fenchel.report.timeline import Timeline
 from tests.messages import raises
 
 
@@ -117,6 +118,8 @@ def test_a_command_does_a_run_in_its_own_process_with_the_same_model(tmp_path: P
     again = command("--resume", str(run.path), "--in-process", "--json")
     assert (again.exit_code, json.loads(again.stdout)) == (0, json.loads(done.stdout.splitlines()[-1]))
     assert "nothing is left to do" in again.stderr
+    with raises(CheckpointError):  # it had no network whose time could be exchanged
+        Timeline.of(run)
     assert command(str(file), "--in-process", "--dry-run").stdout == "2 clients in this process\n"
     swept = command(str(file), "--in-process", "--seeds", "1,2", "--runs", str(tmp_path / "sweeps"), "--quiet")
     (sweep,) = (tmp_path / "sweeps").iterdir()

@@ -78,6 +78,12 @@ def test_the_figures_are_shown_and_written(file: str, tmp_path: Path) -> None:
     assert figures["converged"] is True
 
 
+def test_a_path_that_reads_like_markup_is_shown_as_it_is(file: str, tmp_path: Path) -> None:
+    output = tmp_path / "a[" / "b]" / "o.json"
+    output.parent.mkdir(parents=True)
+    assert str(output) in fenchel(file, "--output", str(output))
+
+
 def test_a_solution_that_is_not_there_yet_says_so(file: str) -> None:
     shown = fenchel(file, "--passes", "1")
     assert "the gap is still above 1e-09" in shown

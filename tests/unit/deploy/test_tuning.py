@@ -312,6 +312,18 @@ def fenchel(*words: str) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
+def test_a_path_that_reads_like_markup_is_shown_as_it_is(tmp_path: Path) -> None:
+    written(tmp_path, trials=1, overrides={"rounds": 1})
+    runs = tmp_path / "a[" / "b]"
+    result = CliRunner().invoke(
+        application(),
+        ["tune", str(tmp_path / "tune.yaml"), "--in-process", "--runs", str(runs)],
+        catch_exceptions=False,
+    )
+    assert result.exit_code == 0
+    assert f"best settings  {runs}/" in result.stdout
+
+
 def test_the_command_searches_and_goes_on(tmp_path: Path) -> None:
     written(tmp_path)
     file, runs = str(tmp_path / "tune.yaml"), str(tmp_path / "runs")

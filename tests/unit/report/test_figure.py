@@ -115,6 +115,22 @@ def test_the_picture_of_waiting_shows_waiting_in_the_colours_of_the_rounds(
     assert "answers took" in plots._waiting(older, Figure().subplots())
 
 
+def test_the_picture_of_a_long_run_has_bars_of_neighbouring_rounds(
+    finished: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drawn() -> tuple[str, list[list[float]]]:
+        axes = Figure().subplots()
+        title = plots._time_by_round(finished, axes)
+        return title, [[bar.get_height() for bar in container] for container in axes.containers]
+
+    title, each = drawn()
+    assert title == "Seconds per round"
+    monkeypatch.setattr(plots, "_BARS", 2)
+    title, means = drawn()
+    assert "neighbouring rounds" in title
+    assert means == [pytest.approx([(first + second) / 2, third]) for first, second, third in each]
+
+
 def _empty(parent: Path) -> Path:
     folder = parent / "empty"
     folder.mkdir()

@@ -47,6 +47,12 @@ def test_each_run_may_have_its_own(finished: Run, changed: Callable[..., Run]) -
         optima_of([finished, other, other], [0.25, 0.75])
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_one_that_is_not_finite_is_refused(finished: Run, value: float) -> None:
+    with raises(SettingsError, key="--optimum"):
+        optima_of([finished], [value])
+
+
 def test_one_is_enough_for_runs_that_differ_only_in_how_they_minimise(
     finished: Run, changed: Callable[..., Run]
 ) -> None:

@@ -187,6 +187,13 @@ def test_a_hostile_reason_is_shown_as_it_is(written: Any, altered: Callable[...,
     assert "img" not in page.tags
 
 
+def test_a_reason_of_several_lines_keeps_them(written: Any, altered: Callable[..., Run]) -> None:
+    page = written(altered(summary={"completed": False, "reason": f"all clients failed\n  client-000: {HOSTILE}"}))
+    assert "\N{REPLACEMENT CHARACTER}" not in page.text
+    assert f"client-000: {HOSTILE}" in page.text
+    assert "img" not in page.tags
+
+
 def test_the_page_of_a_killed_run_says_that_it_is_not_finished(written: Any, killed: Run) -> None:
     page = written(killed)
     assert "Unfinished" in page.text

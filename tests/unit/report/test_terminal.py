@@ -113,6 +113,11 @@ def test_names_and_reasons_cannot_steer_the_terminal(altered: Callable[..., Run]
     assert "[/bold] no" in text
 
 
+def test_a_reason_of_several_lines_keeps_them(altered: Callable[..., Run]) -> None:
+    text = shown(altered(summary={"completed": False, "reason": "all clients failed\n  client-000: not finite\x07"}))
+    assert re.search(r"all clients failed *\n +client-000: not finite\N{REPLACEMENT CHARACTER}", text)
+
+
 @pytest.mark.parametrize("state", ["finished", "killed"])
 def test_the_json_survives_a_round_trip(state: str, request: pytest.FixtureRequest) -> None:
     run: Run = request.getfixturevalue(state)
