@@ -149,6 +149,10 @@ REFUSED: dict[str, tuple[str, Values]] = {
         "participation.sampler.kind",
         of("fedpd", algorithm__skip=0.5, participation=drawn(_FIXED)),
     ),
+    "robust-aggregation, too small cohorts": (
+        "participation.sampler",
+        of("robust-aggregation", algorithm__rule="median", participation=drawn(_HALF)),
+    ),
     "fedavg, a budget below one upload": (
         "differential_privacy.budget",
         of("fedavg", differential_privacy=_NOISE | {"budget": 0.5}),
