@@ -438,7 +438,10 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
             self, X, y, accept_sparse="csr", dtype=np.float64, y_numeric=True, ensure_min_samples=2
         )
         targets = np.asarray(targets, np.float64)
-        self._centre, self._spread = float(targets.mean()), float(targets.std()) or 1.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._centre, self._spread = float(targets.mean()), float(targets.std()) or 1.0
+        if not np.isfinite(self._spread):
+            raise ValueError(f"y has values up to {np.abs(targets).max():.3g}, whose variance overflows; scale y down")
         self._run(features, (targets - self._centre) / self._spread, "squared", groups)
         return self
 

@@ -7,6 +7,7 @@ Adversaries: Byzantine Tolerant Gradient Descent", NeurIPS 2017 (Krum, section 4
 
 from __future__ import annotations
 
+import logging
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,9 +17,12 @@ from pydantic import Field, NonNegativeInt
 from fenchel.algorithms.fedavg import FedAvgClient, LocalTrainingSettings
 from fenchel.algorithms.server_half import Algorithm
 from fenchel.common.arrays import Vector
-from fenchel.common.settings.participation import FixedSize, Participation
+from fenchel.common.data.source import DataSource
+from fenchel.common.errors import SettingsError
+from fenchel.common.settings.participation import Cyclic, FixedSize, Fraction, Participation, Weighted
 from fenchel.common.settings.uplink import Uplink
 from fenchel.common.wire.phases import SAMPLES
+from fenchel.fleet.sampling import fraction_size
 
 
 class RobustAggregationSettings(LocalTrainingSettings):
@@ -65,8 +69,9 @@ class RobustAggregationSettings(LocalTrainingSettings):
         ValueError
             If the sampler draws fewer clients than :attr:`least`.
         """
-        if isinstance(participation.sampler, FixedSize):
-            self._check_clients(participation.sampler.size)
+        sampler = participation.sampler
+        if isinstance(sampler, FixedSize) or (isinstance(sampler, Weighted) and not sampler.replacement):
+            self._check_clients(sampler.size)
 
     def check_rounds(self, rounds: int, clients: int | None) -> None:
         """Reject federations that are too small for the rule.
@@ -88,15 +93,51 @@ class RobustAggregationSettings(LocalTrainingSettings):
             )
 
 
+log = logging.getLogger("fenchel.server")
+
+
 class RobustAggregation(Algorithm):
     """Server half: a cohort trains locally, and a robust aggregate of the results is the next model."""
 
     Settings = RobustAggregationSettings
     settings: RobustAggregationSettings
 
+    def check(self, data: DataSource | None) -> None:
+        """Reject samplers whose cohorts, of this number of clients, are too small for the rule."""
+        clients, sampler = len(self.fleet.members), self.fleet.participation.sampler
+        match sampler:
+            case Fraction():
+                cohort = fraction_size(sampler, clients)
+            case Cyclic():
+                cohort = clients // sampler.groups
+            case _:
+                return
+        if cohort < self.settings.least:
+            raise SettingsError(
+                f"{sampler.kind} draws {cohort} of {clients} clients in a round, but {self.settings.rule} with "
+                f"algorithm.faulty: {self.settings.faulty} needs {self.settings.least}; draw more clients, or lower "
+                "algorithm.faulty",
+                key="participation.sampler",
+            )
+
     async def round(self, t: int) -> None:
-        """Draw S_t; w_{t+1} = R(ClientUpdate(k, w_t), k in S_t), where R is the rule."""
-        trained = await self.sample().ask(
+        """Draw S_t; w_{t+1} = R(ClientUpdate(k, w_t), k in S_t), where R is the rule.
+
+        The model stays as it is if S_t has fewer clients than the rule needs.
+        """
+        cohort = self.sample()
+        if len(cohort) < self.settings.least:
+            log.warning(
+                "round %d: the cohort has %d clients, but %s with algorithm.faulty: %d needs %d, so the model does not "
+                "change. If this recurs, begin a new run with larger cohorts, or a lower algorithm.faulty",
+                t,
+                len(cohort),
+                self.settings.rule,
+                self.settings.faulty,
+                self.settings.least,
+            )
+            return
+        trained = await cohort.ask(
             "train",
             model=self.broadcast,
             returns={"model": self.upload, "samples": SAMPLES},

@@ -171,5 +171,6 @@ class Predictor:
         try:
             found: Dense = method(self.model, self.prepared(data))
         except NotImplementedError as error:
-            raise SettingsError(f"{error}; use decision_function") from None
+            remedy = "; use decision_function" if method == self.objective.probabilities else ""
+            raise SettingsError(f"{error}{remedy}") from None
         return found

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fenchel.algorithms.fedavg import LocalTrainingSettings
 from fenchel.algorithms.privacy_requirements import check_claim, check_uploads
 from fenchel.algorithms.registry import server_half
 from fenchel.algorithms.server_half import Algorithm, ServerContext
@@ -73,7 +74,23 @@ def check_run(settings: RunSettings, source: DataSource | None, clients: int | N
     check_training(settings, source)
     if settings.differential_privacy is not None:
         check_uploads(settings, objective, [shard.samples for shard in shards if shard is not None])
+    _check_batches(settings, {member.name: member.shard.samples for member in described if member.shard is not None})
     return () if source.lack else built.cautions(lambda: _smoothness(settings, source))
+
+
+def _check_batches(settings: RunSettings, samples: Mapping[str, int]) -> None:
+    """Reject batches without repetition for which a client has too few samples, so that no reply of it would count."""
+    algorithm = settings.algorithm
+    if not isinstance(algorithm, LocalTrainingSettings) or algorithm.batches != "epoch":
+        return
+    for client, held in samples.items():
+        steps, size = algorithm.steps(held), algorithm.samples_a_step(held)
+        if steps * size > held:
+            raise SettingsError(
+                f"epoch given, but {steps} batches of {size} without repetition need {steps * size} samples, and "
+                f"{client} has {held}; use fewer steps, smaller batches or batches: passes",
+                key="algorithm.batches",
+            )
 
 
 def _smoothness(settings: RunSettings, source: DataSource) -> float:

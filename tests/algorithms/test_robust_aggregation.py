@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from fenchel.common.arrays import Vector
@@ -80,3 +82,20 @@ def test_what_the_faulty_could_decide_is_refused(
 ) -> None:
     with raises(SettingsError, source="settings"):
         reproducible().settings(tmp_path, {"name": "robust-aggregation", **algorithm}, **sections)
+
+
+@pytest.mark.parametrize("sampler", [{"kind": "fraction", "fraction": 0.4}, {"kind": "cyclic", "groups": 2}])
+def test_samplers_of_too_small_cohorts_are_refused(sampler: dict[str, Any], tmp_path: Path) -> None:
+    with raises(SettingsError, key="participation.sampler"):
+        train(of_five(), tmp_path, {"name": "robust-aggregation", "rule": "median"}, participation={"sampler": sampler})
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean"])
+def test_a_cohort_that_is_too_small_does_not_move_the_model(rule: str, tmp_path: Path) -> None:
+    algorithm = {"name": "robust-aggregation", "rule": rule, **BATCHES}
+    sampler = {"kind": "bernoulli", "probability": 0.5}
+    run = train(of_five(), tmp_path, algorithm, rounds=12, participation={"sampler": sampler})
+    moved = [bool(np.any(after != before)) for before, after in pairwise([np.zeros(9), *run.models])]
+    asked = pq.read_table(run.folder.metrics)["asked"].to_pylist()
+    assert moved == [clients >= 3 for clients in asked]
+    assert set(moved) == {True, False}

@@ -298,3 +298,9 @@ def test_without_scikit_learn_they_say_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.delitem(vars(fenchel), "FederatedClassifier", raising=False)
     with raises(MissingDependencyError):
         _ = fenchel.FederatedClassifier
+
+
+def test_targets_without_a_finite_variance_are_refused() -> None:
+    features = np.arange(8.0).reshape(4, 2)
+    with pytest.raises(ValueError, match="scale y down"):
+        fenchel.FederatedRegressor(rounds=1).fit(features, features[:, 0] * 1e300)

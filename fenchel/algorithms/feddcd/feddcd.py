@@ -70,6 +70,11 @@ class DualAscentSettings(AlgorithmSettings):
             )
         return self
 
+    @property
+    def uses_initial(self) -> bool:
+        """True with ``dual_step_size``, where local solves start from the average and first from the initial model."""
+        return self.dual_step_size is not None
+
     def minimises(self, sampler: Sampler) -> Weighting | None:
         """Return the weights in the settings, for any sampler, as sampling does not change the dual optimum."""
         return self.weighting

@@ -174,6 +174,11 @@ class HyFDCASettings(AlgorithmSettings):
         return "samples"
 
     @property
+    def uses_initial(self) -> bool:
+        """False, as the model follows from the dual variables, which begin at 0."""
+        return False
+
+    @property
     def key_bits(self) -> int | None:
         """Length of the clients' common key; ``None`` in plaintext."""
         return self.encryption.bits if self.privacy == "paillier" else None

@@ -28,7 +28,7 @@ from fenchel.common.objectives.losses import (
     SquaredHinge,
 )
 from fenchel.common.objectives.objective import Objective, ObjectiveFactory
-from fenchel.common.objectives.regularizer import build_regularizer
+from fenchel.common.objectives.regularizer import OnTrained, build_regularizer
 from fenchel.common.settings.objective import (
     BinarySettings,
     InitialModel,
@@ -59,7 +59,9 @@ def build_objective(settings: ObjectiveSettings, shard: Shard) -> Objective:
     """
     objective = _smooth_part(settings, shard)
     shape = (objective.outputs, shard.features.shape[1]) if isinstance(objective, LinearObjective) else None
-    objective.regularizer = build_regularizer(settings.regularizer, shape)
+    h = build_regularizer(settings.regularizer, shape)
+    has_statistics = settings.regularizer.present and objective.trained != slice(None)
+    objective.regularizer = OnTrained(h, objective.trained) if has_statistics else h
     return objective
 
 

@@ -220,6 +220,38 @@ class L0(Regularizer):
         raise _without_slope("l0", "a count")
 
 
+@dataclass(frozen=True)
+class OnTrained(Regularizer):
+    """Regularisation term of the trained weights of a model, without its batch statistics.
+
+    Attributes
+    ----------
+    whole
+        Term h as a function of a whole model, which is separable.
+    trained
+        Trained weights (:attr:`fenchel.Objective.trained`).
+    """
+
+    whole: Regularizer
+    trained: slice
+
+    def value(self, x: Vector) -> float:
+        """Return h of the trained weights."""
+        return self.whole.value(x[self.trained])
+
+    def prox(self, u: Vector, penalty: float) -> Vector:
+        """Return the proximal operator of the trained weights, and batch statistics as they are."""
+        result = u.copy()
+        result[self.trained] = self.whole.prox(u[self.trained], penalty)
+        return result
+
+    def subgradient(self, x: Vector) -> Vector:
+        """Return a subgradient that is 0 for batch statistics."""
+        result = np.zeros_like(x)
+        result[self.trained] = self.whole.subgradient(x[self.trained])
+        return result
+
+
 def soft(u: Vector, threshold: float) -> Vector:
     """Return the soft thresholding ``sgn(u) max(|u| - threshold, 0)``, shape (d,)."""
     return np.sign(u) * np.maximum(np.abs(u) - threshold, 0)

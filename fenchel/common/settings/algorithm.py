@@ -149,6 +149,11 @@ class AlgorithmSettings(Section):
         return False
 
     @property
+    def uses_initial(self) -> bool:
+        """True if a run begins at the initial model, so that ``objective.initial`` has an effect."""
+        return True
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings to print prominently before a run with these settings."""
         return ()

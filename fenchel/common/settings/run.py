@@ -303,6 +303,11 @@ class RunSettings(Section):
                 "objective.initial: with aggregator: stale, or error feedback, clients begin from the initial model, "
                 "too, and cannot read that file; leave it out, or use aggregator: hybrid or sampled"
             )
+        if self.objective.initial is not None and not self.algorithm.uses_initial:
+            raise ValueError(
+                f"objective.initial is given, but {name} begins with dual variables of 0, whatever the initial model "
+                "is; leave it out, or use another algorithm, such as fedavg"
+            )
         beta = getattr(self.objective, "nonconvex", 0.0)
         if beta and not self.algorithm.treats_nonconvex:
             raise ValueError(

@@ -60,6 +60,20 @@ def test_mcp_needs_a_penalty_above_one_over_theta() -> None:
     composed({"name": "fedavg", "step_size": 0.5}, regularizer=MCP)
 
 
+@pytest.mark.parametrize("name", sorted(builtin_settings()))
+def test_an_initial_model_is_refused_where_dual_variables_begin_at_zero(name: str) -> None:
+    given = {"initial": {"file": "model.npz"}}
+    if name in ("feddcd", "acc-feddcd", "hyfdca"):
+        with raises(SettingsError, source="settings"):
+            composed({"name": name}, **given)
+    else:
+        composed({"name": name}, **given)
+
+
+def test_an_initial_model_is_where_local_solves_of_networks_start() -> None:
+    composed({"name": "feddcd", "dual_step_size": 0.1}, initial={"file": "model.npz"})
+
+
 def test_the_term_survives_the_way_to_the_clients() -> None:
     settings = composed({"name": "fedavg"}, regularizer=MCP, nonconvex=0.1)
     assert from_json(settings.to_json()) == settings

@@ -149,6 +149,14 @@ REFUSED: dict[str, tuple[str, Values]] = {
         "participation.sampler.kind",
         of("fedpd", algorithm__skip=0.5, participation=drawn(_FIXED)),
     ),
+    "robust-aggregation, too small cohorts": (
+        "participation.sampler",
+        of("robust-aggregation", algorithm__rule="median", participation=drawn(_HALF)),
+    ),
+    "fedpdm, more draws than the smallest client has samples": (
+        "algorithm.batches",
+        of("fedpdm", algorithm__local_steps=10, algorithm__batch_size=16, algorithm__batches="epoch"),
+    ),
     "fedavg, a budget below one upload": (
         "differential_privacy.budget",
         of("fedavg", differential_privacy=_NOISE | {"budget": 0.5}),

@@ -104,6 +104,17 @@ def test_the_gradient_in_a_buffer_leads_to_the_statistic_of_the_batch() -> None:
     assert objective(normalised, shard, l2=2.0).penalty(w) == pytest.approx(w[:-8] @ w[:-8])
 
 
+def test_a_term_with_corners_leaves_statistics_alone(named: Callable[[Any], ObjectiveSettings]) -> None:
+    settings = named(fenchel.TorchObjective(normalised, nn.CrossEntropyLoss()))
+    l1 = {**settings.model_dump(), "regularizer": {"kind": "l1", "weight": 0.5}}
+    own = build_objective(ADAPTER.validate_python(l1), make_shard(20, FEATURES, CLASSES, seed=1))
+    w, h = np.linspace(-2.0, 3.0, own.dimension), own.regularizer
+    assert h.value(w) == pytest.approx(0.5 * np.abs(w[:-8]).sum())
+    np.testing.assert_array_equal(h.subgradient(w), np.append(0.5 * np.sign(w[:-8]), np.zeros(8)))
+    shrunk = np.sign(w[:-8]) * np.maximum(np.abs(w[:-8]) - 0.25, 0)
+    np.testing.assert_array_equal(h.prox(w, 2.0), np.append(shrunk, w[-8:]))
+
+
 def test_a_batch_of_one_sample_is_normalised_by_the_running_statistics() -> None:
     shard = make_shard(20, FEATURES, CLASSES, seed=1)
     own = objective(normalised, shard)

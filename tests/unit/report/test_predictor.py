@@ -13,6 +13,8 @@ from scipy.special import expit
 
 import fenchel
 from fenchel.common.data.source import DataSource
+from fenchel.common.objectives.linear import LinearObjective
+from fenchel.common.objectives.objective import Objective
 from tests.messages import raises
 
 RNG = np.random.default_rng(5)
@@ -89,6 +91,14 @@ def test_probabilities_are_those_of_the_loss(tmp_path: Path) -> None:
     hinge = run_of(tmp_path, (X, SCORE > 0), {"kind": "hinge", "l2": 0.1})
     with raises(fenchel.SettingsError):
         hinge.predict_proba(X)
+
+
+def test_an_objective_without_scores_is_not_told_to_use_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(tmp_path, (X, SCORE > 0), {"kind": "logistic"})
+    monkeypatch.setattr(LinearObjective, "decision_function", Objective.decision_function)
+    with pytest.raises(fenchel.SettingsError) as refused:
+        run.predict(X)
+    assert not str(refused.value).endswith("use decision_function")
 
 
 def test_scores_for_the_area_under_the_curve_are_no_probabilities(tmp_path: Path) -> None:
