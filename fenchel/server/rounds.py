@@ -184,6 +184,7 @@ class Rounds:
             self.folder.models.mkdir(exist_ok=True)
             await self._write_model(self.folder.model_of(t), f"the model after round {t}")
         self.done = t
+        self.saving.check()
         if t % self.settings.checkpoint.every == 0:
             await self._save(wait=False)
         if self.saving.covered < t:

@@ -121,7 +121,7 @@ class Saving:
         return time.perf_counter() >= self._save_from
 
     async def save(self, done: int, state: DataclassInstance, *, wait: bool, again: bool = False) -> None:
-        """Write the tables and a checkpoint after round ``done``. Raise the error of an earlier save that has failed.
+        """Write the tables and a checkpoint after round ``done``.
 
         Parameters
         ----------
@@ -134,18 +134,30 @@ class Saving:
             saves would exceed their share of the run time, and written in the background unless it is large.
         again
             True to write the checkpoint that the run was resumed from once more, with its new epoch.
+
+        Raises
+        ------
+        FenchelError
+            If this save or an earlier one has failed.
         """
         if not wait and (not self.may_save or self._is_saving()):
             return
         await self._idle()
-        if self._task is not None:
-            self._task.result()
+        self.check()
         started = time.perf_counter()
         checkpoint = checkpoints.take(self.folder.id, done, self.epoch, state, self.members)
         self._task = asyncio.create_task(self._write(checkpoint, started, again))
         self.covered, self._kept = done, None
         if wait or checkpoint.is_large:
             await asyncio.shield(self._task)  # cancelling this task would not stop the writing thread
+
+    def check(self) -> None:
+        """Raise the error of the last save, if it has failed.
+
+        Every round checks it, because the next save may be due only after many rounds, which would all be lost.
+        """
+        if error := self._failure():
+            raise error
 
     def keep(self, done: int, state: DataclassInstance) -> None:
         """Keep a snapshot of the run after round ``done`` in memory, for :meth:`secure`.
@@ -165,7 +177,7 @@ class Saving:
     async def secure(self) -> int | None:
         """Write the snapshot that is kept in memory, if any, and return the number of the last round saved.
 
-        The caller expects a long wait for clients. An error is logged here, and raised by the next :meth:`save`.
+        The caller expects a long wait for clients. An error is logged here, and raised by the next :meth:`check`.
         """
         await self._idle()
         snapshot, self._kept = self._kept, None

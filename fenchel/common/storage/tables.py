@@ -70,10 +70,12 @@ class TableLog:
             self._file = fresh.open("wb")
             stack.callback(_close_after_failure, self._file)
             self._writer = pa.ipc.new_stream(self._file, schema)
+            # Arrow writes the schema with the first batch, and a table without it cannot be read.
+            self._writer.write_batch(pa.RecordBatch.from_pylist([], schema))
             if earlier is not None:
                 kept = earlier.filter(pc.less_equal(earlier["round"], kept_rounds))
                 self._writer.write_table(_fitted(kept, schema))
-                self._file.flush()
+            self._file.flush()
             fresh.replace(_growing(path))
             path.unlink(missing_ok=True)
             stack.pop_all()

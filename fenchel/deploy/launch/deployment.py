@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -230,7 +230,7 @@ class Deployment:
         server: Address,
         identities: Mapping[str, Credentials | None],
     ) -> Summary:
-        clients: set[asyncio.Task[None]] = set()
+        clients: dict[asyncio.Task[None], Collection[str]] = {}  # names of the clients in each process
         watching: set[asyncio.Task[None]] = set()
         try:
             async with self._links(site, server) as relays:
@@ -240,13 +240,17 @@ class Deployment:
                     watching.add(asyncio.create_task(relays.watch()))
                     dialled = {name: Address(site.dial, relays.ports.get(name, server.port)) for name in identities}
                 for process in self._client_processes(str(server), site.state, identities, dialled):
-                    clients.add(asyncio.create_task(self._run_clients(launcher, process)))
+                    running = asyncio.create_task(self._run_clients(launcher, process))
+                    clients[running] = process.bundle.identities
                 waiting: set[asyncio.Task[Any]] = {serving, *clients, *watching}
                 while not serving.done():
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
                         # A client restarted at the end of the run is refused, which is not an error of the run.
                         if coordinator.admission.is_over or task is serving:
+                            continue
+                        names = clients.get(task)
+                        if names and all(map(coordinator.admission.goes_on_without, names)):
                             continue
                         if (error := task.exception()) is not None:
                             serving.cancel()

@@ -227,7 +227,8 @@ async def _client(coordinator: Coordinator, conducting: asyncio.Task[Summary], p
     except JoinRefusedError:
         if coordinator.admission.is_over:  # the client was refused because the run failed: raise the run's error
             await conducting
-        raise
+        if not coordinator.admission.goes_on_without(name):
+            raise
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)

@@ -209,6 +209,12 @@ class Admission:
         """True if the run has ended. A client that connects after that receives a farewell."""
         return self._over is not None
 
+    def goes_on_without(self, client: str) -> bool:
+        """Return True if a client is lost and the run continues without it (``participation.on_lost_state``)."""
+        member = self.members.get(client)
+        is_lost = member is not None and member.lost is not None
+        return is_lost and self._settings.participation.on_lost_state == "continue"
+
     async def _admit(self, member: ClientRecord, hello: pb.Hello) -> pb.Welcome | pb.Farewell:
         if self._over is not None:
             self._returning.discard(member.name)

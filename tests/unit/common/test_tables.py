@@ -56,6 +56,19 @@ def test_a_growing_table_shows_every_row_that_was_appended(path: Path) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("earlier", [(), (3,)])
+def test_a_table_can_be_read_before_its_first_row(path: Path, earlier: tuple[int, ...]) -> None:
+    """A server that is killed in its first round leaves such tables, and the one that resumes the run reads them."""
+    if earlier:
+        grown(path, earlier)
+    log = TableLog(path, SCHEMA, kept_rounds=len(earlier))
+    assert rounds_of(path) == []
+    assert tables.read(path).schema == SCHEMA
+    log.append(rows(1))
+    log.finish()
+    assert rounds_of(path) == [1]
+
+
 def test_a_finished_table_is_one_parquet_file(path: Path) -> None:
     log = TableLog(path, SCHEMA)
     log.append(rows(1, 2))

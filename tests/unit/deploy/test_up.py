@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -105,6 +106,18 @@ def test_a_completed_run_is_left_as_it_is_until_it_has_more_rounds(tmp_path: Pat
     assert longer.rounds == 35
     whole = fenchel.up(SETTINGS | {"rounds": 35}, data=(X, Y), in_process=True, runs=tmp_path)
     assert longer.model.tobytes() == whole.model.tobytes()
+
+
+@pytest.mark.parametrize("in_process", [True, False])
+def test_a_run_goes_on_without_a_lost_client_where_the_settings_say_so(in_process: bool, tmp_path: Path) -> None:
+    settings = SETTINGS | {"participation": {"on_lost_state": "continue"}}
+    run = fenchel.up(settings, data=(X, Y), in_process=True, runs=tmp_path)
+    file = run.path / "settings.yaml"
+    file.write_text(file.read_text().replace("rounds: 30\n", "rounds: 500\n"))
+    shutil.rmtree(run.path / "journals" / run.path.name / "client-001")
+    longer = fenchel.up(resume=run, in_process=in_process)
+    assert (longer.completed, longer.rounds) == (True, 500)
+    assert longer.metrics_table["counted"].to_pylist()[-1] == 1
 
 
 def test_an_encrypted_run_whose_keys_are_gone_is_left_as_it_is(tmp_path: Path) -> None:

@@ -310,6 +310,17 @@ async def test_a_disk_that_is_full_is_told_and_the_run_goes_on_waiting(
     assert rounds.saving.saved is None
 
 
+async def test_a_checkpoint_that_fails_ends_the_run_long_before_the_next_is_due(make: MakeRounds) -> None:
+    rounds = make()
+    await rounds._round(1)
+    rounds.folder.checkpoint.with_name("latest.new").mkdir()
+    await rounds._save(wait=False)
+    await rounds.saving._idle()
+    with raises(StorageError):
+        await rounds._round(2)
+    assert rounds.done == 2
+
+
 async def test_a_state_too_large_to_keep_is_saved_before_a_round_that_will_have_to_wait(
     make: MakeRounds, member: ClientRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
