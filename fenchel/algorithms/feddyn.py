@@ -104,7 +104,7 @@ class FedDyn(Algorithm):
         replies = await self.sample().reduce(
             "train",
             model=self.broadcast,
-            mean_samples=mean_samples(self.fleet),
+            mean_samples=mean_samples(self.fleet, self.settings),
             returns={"model": self.upload},
             dtype=x.dtype,
         )

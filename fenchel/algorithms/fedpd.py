@@ -89,7 +89,7 @@ class FedPD(Algorithm):
     async def round(self, t: int) -> None:
         """Have a cohort train. With probability 1 - p, collect its z_i and set x to their mean."""
         known: dict[str, Any] = {"model": self.model} if self.state.agreed else {}
-        cohort, share = self.sample(), mean_samples(self.fleet)
+        cohort, share = self.sample(), mean_samples(self.fleet, self.settings)
         self.state.agreed = self.talks(t)
         if not self.state.agreed:
             await cohort.tell("train", mean_samples=share, talks=False, **known)

@@ -22,11 +22,14 @@ class MiniBatchSGDSettings(WeightedSumSettings):
     step_size: PositiveFloat = Field(0.1, description="learning rate of the server's step (eta)")
 
 
-def mean_samples(fleet: Fleet) -> float:
-    """Return n / N, the mean number of samples over all clients, including lost ones.
+def mean_samples(fleet: Fleet, settings: WeightedSumSettings) -> float:
+    """Return n / N, the mean number of samples over all clients, including lost ones, which clients receive.
 
-    The weight p_i of a client is its number of samples divided by this mean.
+    The weight p_i of a client is its number of samples divided by this mean. With equal weights clients do not need the
+    mean, which discloses the size of others' data, and the result is 1.
     """
+    if settings.weighting == "uniform":
+        return 1.0
     shards = [member.shard for member in fleet.members.values() if member.shard is not None]
     return sum(shard.samples for shard in shards) / len(shards)
 
@@ -40,7 +43,10 @@ class MiniBatchSGD(Algorithm):
     async def round(self, t: int) -> None:
         """Draw I_t; x <- x - eta mean over i in I_t of the mean gradient of client i at x."""
         gradients = await self.sample().reduce(
-            "gradient", model=self.model, mean_samples=mean_samples(self.fleet), returns={"gradient": self.model}
+            "gradient",
+            model=self.model,
+            mean_samples=mean_samples(self.fleet, self.settings),
+            returns={"gradient": self.model},
         )
         self.model = self.model - self.settings.step_size_at(t) * gradients.mean("gradient")
 

@@ -107,7 +107,7 @@ class Scaffold(Algorithm):
         replies = await self.sample().reduce(
             "train",
             model=self.broadcast,
-            mean_samples=mean_samples(self.fleet),
+            mean_samples=mean_samples(self.fleet, self.settings),
             **({"control": state.control} if self.corrects else {}),
             returns={"model_change": self.upload, **({"control_change": x} if self.receives_control else {})},
             dtype=x.dtype,

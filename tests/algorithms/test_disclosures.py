@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fenchel.algorithms.fedavg import WeightedSumSettings
 from fenchel.client.privacy.protection import Protection
 from fenchel.common.accounting.accountant import Release, epsilon
 from fenchel.common.arrays import Vector
@@ -71,6 +72,23 @@ def test_what_crossed_in_the_clear_is_listed_so_and_nothing_else_is(
     readers = {each["direction"]: each["readers"] for each in account["messages"]}
     assert readers == {"up": "the server", "down": "the server and the clients it went to"}
     assert account["noise"] is None
+
+
+@pytest.mark.parametrize("name", ["mb-sgd", "scaffold", "feddyn", "fedpd"])
+def test_with_equal_weights_no_client_hears_of_the_others_numbers_of_samples(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: dict[str, set[float]] = {}
+
+    def weight(settings: WeightedSumSettings, samples: int, mean_samples: float) -> float:
+        heard.setdefault(settings.weighting, set()).add(mean_samples)
+        return 1.0
+
+    monkeypatch.setattr(WeightedSumSettings, "weight", weight)
+    for weighting in ("samples", "uniform"):
+        run(settings(algorithm={"name": name, "weighting": weighting}, rounds=2), tmp_path)
+    assert heard["uniform"] == {1.0}
+    assert heard["samples"].isdisjoint({1.0})
 
 
 def test_evaluations_and_heads_are_listed_too(tmp_path: Path) -> None:

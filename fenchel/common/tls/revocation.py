@@ -24,7 +24,8 @@ from fenchel.common.tls.credentials import AUTHORITY
 log = logging.getLogger("fenchel.server")
 
 REVOKED = "revoked.pem"
-_BLOCK = re.compile(rb"-----BEGIN X509 CRL-----[^-]++-----END X509 CRL-----")
+_BEGIN, _END = b"-----BEGIN X509 CRL-----", b"-----END X509 CRL-----"
+_BLOCK = re.compile(_BEGIN + rb"[^-]++" + _END)
 
 Revoked: TypeAlias = Mapping[tuple[bytes, int], datetime]
 """Times of revocation, by the issuer's name (DER) and the serial number of a certificate."""
@@ -53,7 +54,7 @@ def read_revoked(folder: Path) -> Revoked:
         raise CredentialError(
             f"the revocation list cannot be read ({error.strerror}); check its permissions", source=path
         ) from None
-    blocks = _BLOCK.findall(text)
+    blocks = _blocks(text, path)
     if not blocks:
         raise CredentialError(
             "not a revocation list in PEM format; use the one that fenchel certs revoke wrote", source=path
@@ -70,16 +71,28 @@ def read_revoked(folder: Path) -> Revoked:
     return found
 
 
+def _blocks(text: bytes, path: Path) -> list[bytes]:
+    """Return the lists in the bytes of a file. Raise ``CredentialError`` if one of them is cut off."""
+    blocks = _BLOCK.findall(text)
+    if blocks and max(text.count(_BEGIN), text.count(_END)) > len(blocks):
+        raise _damaged(path)
+    return blocks
+
+
+def _damaged(path: Path) -> CredentialError:
+    return CredentialError(
+        "the revocation list is damaged; copy it again from the folder to which fenchel certs revoke wrote it",
+        source=path,
+    )
+
+
 def _entries(block: bytes, authorities: Sequence[x509.Certificate], path: Path) -> dict[tuple[bytes, int], datetime]:
     try:
         revoked = x509.load_pem_x509_crl(block)
         issuer = revoked.issuer
         entries = {(issuer.public_bytes(), each.serial_number): each.revocation_date_utc for each in revoked}
     except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
-        raise CredentialError(
-            "the revocation list is damaged; copy it again from the folder to which fenchel certs revoke wrote it",
-            source=path,
-        ) from None
+        raise _damaged(path) from None
     if not any(_signed(revoked, authority) for authority in authorities):
         raise CredentialError(
             f"the revocation list of {issuer.rfc4514_string()!r} is not signed by an authority in {AUTHORITY} of the "
@@ -90,10 +103,15 @@ def _entries(block: bytes, authorities: Sequence[x509.Certificate], path: Path) 
 
 
 def lists_signed_by(authorities: Sequence[x509.Certificate], folder: Path) -> list[bytes]:
-    """Return those lists in a folder's ``revoked.pem`` that one of the authorities has signed, in PEM form."""
+    """Return those lists in a folder's ``revoked.pem`` that one of the authorities has signed, in PEM form.
+
+    Raise ``CredentialError`` if the file cannot be read, or one of several lists is cut off.
+    """
     path = folder / REVOKED
+    if not authorities:
+        return []
     try:
-        blocks = _BLOCK.findall(path.read_bytes())
+        blocks = _blocks(path.read_bytes(), path)
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -14,7 +14,7 @@ from fenchel.common.tls.revocation import REVOKED, Revocations, read_revoked
 from fenchel.deploy.certificates.description import describe
 from fenchel.deploy.certificates.issued import issued
 from fenchel.deploy.certificates.making import make_all, make_client, renew
-from fenchel.deploy.certificates.revocation import revoke
+from fenchel.deploy.certificates.revocation import copy_list, revoke
 from tests.messages import raises
 
 
@@ -84,6 +84,25 @@ def test_a_list_of_somebody_else_is_refused(made: Path, tmp_path: Path) -> None:
     revocations = Revocations(made / "server")
     assert revocations.refusal(pem(tmp_path / "others/north"))
     assert not revocations.refusal(pem(made / "north"))
+
+
+@pytest.mark.parametrize("cut", ["first", "second"])
+def test_of_two_lists_none_may_be_cut_off(cut: str, made: Path, tmp_path: Path) -> None:
+    make_all(tmp_path / "others", ["localhost"], ["north"])
+    places = made, tmp_path / "others"
+    for place in places:
+        revoke(place / "authority", names=["north"])
+    authorities = b"".join((each / "authority/authority.pem").read_bytes() for each in places)
+    (made / "server/authority.pem").write_bytes(authorities)
+    first, second = ((each / "authority" / REVOKED).read_bytes() for each in places)
+    (made / "server" / REVOKED).write_bytes(first + second)
+    assert len(read_revoked(made / "server")) == 2
+    damaged = first[:-60] + second if cut == "first" else first + second[:-60]
+    (made / "server" / REVOKED).write_bytes(damaged)
+    with raises(CredentialError, file="revoked.pem"):
+        read_revoked(made / "server")
+    with raises(CredentialError, file="revoked.pem"):
+        copy_list(made / "authority", made / "server")  # it would drop the list of the other authority
 
 
 @pytest.mark.parametrize("damage", [b"", b"-----BEGIN X509 CRL-----\nMIIB\n-----END X509 CRL-----\n", None])
