@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from fenchel.common.accounting.accountant import Release
 from fenchel.common.wire.frames import Body
 from fenchel.common.wire.reader import IncomingMessage
 from fenchel.fleet.availability import Availability
@@ -54,6 +56,11 @@ class ClientRecord:
     spent
         The client's statement that its privacy budget is used up; ``None``: it is not. The client receives no more
         requests in this run.
+    release
+        Noise and sampling of the client's uploads under differential privacy; ``None``: not determined yet.
+    uploads
+        Number of uploads that the client was asked for, by their noise and sampling, which new settings of a resumed
+        run may change.
     outstanding
         Calls of the instructions that are not settled, by sequence number.
     owed_bytes
@@ -95,6 +102,8 @@ class ClientRecord:
     next_sequence: int = 1
     lost: str | None = None
     spent: str | None = None
+    release: Release | None = None
+    uploads: Counter[Release] = field(default_factory=Counter)
     outstanding: dict[int, Call] = field(default_factory=dict)
     owed_bytes: int = 0
     streams: int = 0

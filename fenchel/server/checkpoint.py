@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.message import DecodeError
 
+from fenchel.common.accounting.accountant import Release
 from fenchel.common.errors import CheckpointError
 from fenchel.common.storage import store
 from fenchel.common.storage.run_folder import RunFolder
@@ -105,6 +107,8 @@ class Checkpoint:
                 next_sequence=(self.epoch + 1 << EPOCH_BITS) + 1,
                 lost=kept["lost"],
                 spent=kept.get("spent"),
+                release=Release(*kept["release"]) if "release" in kept else None,
+                uploads=Counter({Release(*release): int(count) for *release, count in kept.get("uploads", ())}),
                 availability=Availability(absence=Absence(**kept.get("absence", {}))),
             )
         bodies: dict[int, Body] = {}
@@ -130,6 +134,53 @@ class Checkpoint:
         return Body(Encoded(pb.Payload.FromString(descriptor.tobytes()), (content.data,), content.nbytes))
 
 
+class _KeptRecord(NamedTuple):
+    """Persistent part of a client record, which :meth:`Checkpoint.restore` reads."""
+
+    name: str
+    base: int
+    lost: str | None
+    spent: str | None
+    shard: pb.ShardDescription | None
+    absence: Absence
+    release: Release | None
+    uploads: tuple[tuple[Release, int], ...]
+
+    @classmethod
+    def of(cls, member: ClientRecord) -> _KeptRecord:
+        """Return the part of a record, which refers to what is immutable."""
+        return cls(
+            member.name,
+            member.base,
+            member.lost,
+            member.spent,
+            member.shard,
+            member.availability.absence,
+            member.release,
+            tuple(member.uploads.items()),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON has them, without those that most clients lack."""
+        kept: dict[str, Any] = {
+            "base": self.base,
+            "lost": self.lost,
+            "shard": MessageToDict(self.shard or pb.ShardDescription()),
+        }
+        if self.spent is not None:
+            kept["spent"] = self.spent
+        if self.absence.missed:
+            kept["absence"] = asdict(self.absence)
+        if self.release is not None:
+            kept["release"] = _row(self.release)
+            kept["uploads"] = [[*_row(release), count] for release, count in self.uploads]
+        return kept
+
+
+def _row(release: Release) -> list[float]:
+    return [release.noise_multiplier, release.sampling_rate]
+
+
 @dataclass(frozen=True)
 class RoundSnapshot:
     """State of a run between two rounds, in memory, from which a checkpoint can be made.
@@ -144,14 +195,14 @@ class RoundSnapshot:
     values
         State of the algorithm (:func:`fenchel.common.storage.state.freeze`).
     members
-        For each client its id, base, reasons if it is lost or without privacy budget, shard and absence.
+        Persistent part of each client record.
     promises
         Unconfirmed ``tell`` instructions with their bodies, in order.
     """
 
     round: int
     values: dict[str, Value]
-    members: tuple[tuple[str, int, str | None, str | None, pb.ShardDescription | None, Absence], ...]
+    members: tuple[_KeptRecord, ...]
     promises: tuple[tuple[Call, Body], ...]
 
     @classmethod
@@ -176,9 +227,7 @@ class RoundSnapshot:
             values = _copied(values, {} if before is None else before.values)
         kept, promises = [], []
         for member in members:
-            kept.append(
-                (member.name, member.base, member.lost, member.spent, member.shard, member.availability.absence)
-            )
+            kept.append(_KeptRecord.of(member))
             for call in member.pending_tells():
                 assert call.body is not None, "a promise is kept until it is confirmed"
                 promises.append((call, call.body))
@@ -200,16 +249,7 @@ class RoundSnapshot:
                 values[f"promise/{number}"] = np.frombuffer(body.payload, np.uint8)
                 values[f"promise/{number}/body"] = np.frombuffer(body.content(), np.uint8)
             promises.append(_Promise(call.client, call.sequence, call.base, call.phase, call.round, number))
-        kept = {
-            name: {
-                "base": base,
-                "lost": lost,
-                **({"spent": spent} if spent is not None else {}),
-                "shard": MessageToDict(shard or pb.ShardDescription()),
-                **({"absence": asdict(absence)} if absence.missed else {}),
-            }
-            for name, base, lost, spent, shard, absence in self.members
-        }
+        kept = {member.name: member.to_json() for member in self.members}
         return Checkpoint(run, self.round, epoch, values, kept, tuple(promises))
 
 

@@ -239,15 +239,18 @@ class Coordinator:
         test = None if self._source is None else self._source.test(settings.objective.dtype)
         evaluator = Evaluator.build(settings, fleet, no_samples(*shape) if test is None else test, self._source)
         grows = settings.participation.late_joiners == "admit"
-        privacy_budget = None if settings.differential_privacy is None else PrivacyBudget(settings, objective)
+        privacy_budget = (
+            None
+            if settings.differential_privacy is None
+            else PrivacyBudget(settings, objective, self.admission.members)
+        )
         figures = (
             *algorithm.figures,
             *(("clients",) if grows else ()),
             *(privacy_budget.names if privacy_budget else ()),
         )
         if privacy_budget is not None and self._resume is not None and exists(self.folder.calls):
-            # the budget also covers requests after the checkpoint, because clients have received them
-            privacy_budget.resume(read(self.folder.calls))
+            privacy_budget.resume(read(self.folder.calls), done)
         self.disclosures.privacy_budget = privacy_budget
         recorder = Recorder(self.folder, figures, done, self._observer.calls, algorithm.client_figures)
         growth = ObjectiveGrowth()

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,16 +19,23 @@ from fenchel.algorithms.privacy_requirements import facts_of
 from fenchel.common.accounting.accountant import Accountant, Release
 from fenchel.common.accounting.gaussian import exact_gaussian
 from fenchel.common.accounting.public_facts import PrivacyFacts
+from fenchel.common.errors import CheckpointError
 from fenchel.common.objectives.objective import Objective
 from fenchel.common.settings.privacy import DifferentialPrivacy
 from fenchel.common.settings.run import RunSettings
 from fenchel.fleet.calls import Call
+from fenchel.fleet.client_record import ClientRecord
 from fenchel.proto import fenchel_pb2 as pb
+
+Uploads: TypeAlias = frozenset[tuple[Release, int]]
+"""Number of uploads of each kind."""
 
 
 @dataclass
 class PrivacyBudget:
     """Number of uploads of each client, and their privacy loss.
+
+    The uploads are part of the client records, and so of checkpoints.
 
     Attributes
     ----------
@@ -36,23 +43,20 @@ class PrivacyBudget:
         Settings of the run, which is under differential privacy.
     objective
         Objective without data.
+    members
+        Client records by client id.
     facts
         Public facts of each client that determine its noise, by client id.
-    releases
-        Noise multiplier and sampling rate of each client's uploads, by client id.
-    uploads
-        Number of uploads that each client was asked for, by client id.
     names
         Columns of the metrics table. Each contains the largest value of any client.
     """
 
     settings: RunSettings
     objective: Objective
+    members: Mapping[str, ClientRecord]
     facts: dict[str, PrivacyFacts] = field(default_factory=dict)
-    releases: dict[str, Release] = field(default_factory=dict)
-    uploads: Counter[str] = field(default_factory=Counter)
     _accountants: dict[str, Accountant] = field(default_factory=dict)
-    _epsilons: dict[str, dict[tuple[Release, int], float]] = field(default_factory=dict)
+    _epsilons: dict[tuple[str, Uploads], float] = field(default_factory=dict)
 
     names: ClassVar[tuple[str, ...]] = (
         "privacy_uploads",
@@ -68,15 +72,43 @@ class PrivacyBudget:
         assert self.settings.differential_privacy is not None
         return self.settings.differential_privacy
 
+    def resume(self, calls: pa.Table, after: int) -> None:
+        """Count the uploads that a resumed run asked for after its checkpoint, because clients have received them.
+
+        Must be called before :meth:`enrol`, which determines the noise anew.
+
+        Parameters
+        ----------
+        calls
+            Table of calls.
+        after
+            Round of the checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            If an older version, which did not count uploads, wrote the checkpoint.
+        """
+        asked = calls.filter(pc.and_(pc.equal(calls["kind"], "ask"), pc.greater(calls["round"], 0)))
+        for client, round in zip(asked["client"].to_pylist(), asked["round"].to_pylist(), strict=True):
+            member = self.members[client]
+            if member.release is None:
+                raise CheckpointError(
+                    "the checkpoint lacks the noise of earlier uploads, as an older version wrote it; continue with "
+                    "that version, or begin a new run"
+                )
+            if round > after:
+                member.uploads[member.release] += 1
+
     def enrol(self, samples: Mapping[str, int]) -> None:
-        """Add the clients that are not known yet.
+        """Determine the noise of the clients that are not known yet.
 
         Parameters
         ----------
         samples
             Number of samples n_i of each client, by client id.
         """
-        alike = {facts: self.releases[client] for client, facts in self.facts.items()}
+        alike = {facts: self.members[client].release for client, facts in self.facts.items()}
         for client, count in samples.items():
             if client in self.facts:
                 continue
@@ -84,12 +116,7 @@ class PrivacyBudget:
             # calibrate once for equal facts: a calibration takes a second, and most clients share their facts
             if facts not in alike:
                 alike[facts] = Release(self.privacy.noise(facts), self.privacy.sampling_rate(facts))
-            self.facts[client], self.releases[client] = facts, alike[facts]
-
-    def resume(self, calls: pa.Table) -> None:
-        """Count the uploads that a resumed run has already asked for, from its table of calls."""
-        asked = calls.filter(pc.and_(pc.equal(calls["kind"], "ask"), pc.greater(calls["round"], 0)))
-        self.uploads = Counter(asked["client"].to_pylist())
+            self.facts[client], self.members[client].release = facts, alike[facts]
 
     def warnings(self) -> list[str]:
         """Return the warnings about this run's mechanism, each once."""
@@ -98,21 +125,23 @@ class PrivacyBudget:
 
     def count(self, calls: Iterable[Call]) -> None:
         """Count the uploads that a round asked for, even if they did not arrive."""
-        self.uploads.update(call.client for call in calls if call.kind == pb.ASK and call.round > 0)
+        for call in calls:
+            if call.kind == pb.ASK and call.round > 0:
+                self.members[call.client].uploads[self._release(call.client)] += 1
 
     def epsilon(self, method: str, more: int = 0) -> float:
         """Return the largest epsilon of any client by the accountant ``method`` after ``more`` further uploads each."""
-        most: dict[Release, int] = {}
-        for client, release in self.releases.items():
-            most[release] = max(most.get(release, 0), self.uploads[client] + more)
-        return max((self._epsilon_of(method, *pair) for pair in most.items()), default=0.0)
+        return self._largest_epsilon(method, self.facts, more)
 
-    def _epsilon_of(self, method: str, release: Release, count: int) -> float:
-        known = self._epsilons.setdefault(method, {})
-        if (release, count) not in known:
+    def _largest_epsilon(self, method: str, clients: Iterable[str], more: int = 0) -> float:
+        found = [self.members[client].uploads + Counter({self._release(client): more}) for client in clients]
+        return max((self._epsilon_of(method, uploads) for uploads in _most(found)), default=0.0)
+
+    def _epsilon_of(self, method: str, uploads: Uploads) -> float:
+        if (method, uploads) not in self._epsilons:
             accountant = self._accountants.setdefault(method, Accountant(method))  # type: ignore[arg-type]
-            known[release, count] = accountant.epsilon({release: count}, self.privacy.delta)
-        return known[release, count]
+            self._epsilons[method, uploads] = accountant.epsilon(dict(uploads), self.privacy.delta)
+        return self._epsilons[method, uploads]
 
     def exhausted(self) -> str:
         """Return the reason if another round could exceed the budget; empty if not, or if no budget applies."""
@@ -129,14 +158,12 @@ class PrivacyBudget:
 
     def figures(self) -> dict[str, float]:
         """Return the current figures, by the names in :attr:`names`."""
-        most = max(self.uploads.values(), default=0)
+        releases = {self._release(client) for client in self.facts}
         return {
-            "privacy_uploads": float(most),
-            "epsilon_round": max(
-                exact_gaussian(release.noise_multiplier, self.privacy.delta) for release in self.releases.values()
-            ),
+            "privacy_uploads": float(max(map(self._uploads, self.facts), default=0)),
+            "epsilon_round": max(exact_gaussian(each.noise_multiplier, self.privacy.delta) for each in releases),
             "epsilon_paper": max(
-                (self.privacy.claimed(facts, self.uploads[client]) for client, facts in self._largest()),
+                (self.privacy.claimed(facts, self._uploads(client)) for client, facts in self._largest()),
                 default=math.nan,
             ),
             "epsilon_pld": self.epsilon("pld-wor"),
@@ -146,32 +173,48 @@ class PrivacyBudget:
     def groups(self) -> list[dict[str, object]]:
         """Return a row for each group of clients with equal noise and sampling, with their largest privacy loss."""
         alike: dict[Release, list[str]] = {}
-        for client, release in self.releases.items():
-            alike.setdefault(release, []).append(client)
+        for client in self.facts:
+            alike.setdefault(self._release(client), []).append(client)
         rows: list[dict[str, object]] = []
         for release, clients in alike.items():
-            most = max(clients, key=lambda client: self.uploads[client])
-            uploads = self.uploads[most]
+            most = max(clients, key=self._uploads)
             rows.append(
                 {
                     "clients": sorted(clients),
                     "noise_multiplier": release.noise_multiplier,
                     "sampling_rate": release.sampling_rate,
-                    "uploads": uploads,
-                    "epsilon_pld": _finite(self._epsilon_of("pld-wor", release, uploads)),
-                    "epsilon_rdp": _finite(self._epsilon_of("rdp-wor", release, uploads)),
-                    "epsilon_paper": _finite(self.privacy.claimed(self.facts[most], uploads)),
+                    "uploads": self._uploads(most),
+                    "epsilon_pld": _finite(self._largest_epsilon("pld-wor", clients)),
+                    "epsilon_rdp": _finite(self._largest_epsilon("rdp-wor", clients)),
+                    "epsilon_paper": _finite(self.privacy.claimed(self.facts[most], self._uploads(most))),
                 }
             )
         return rows
+
+    def _release(self, client: str) -> Release:
+        release = self.members[client].release
+        assert release is not None, "the noise of a client is determined before its first upload"
+        return release
+
+    def _uploads(self, client: str) -> int:
+        return self.members[client].uploads.total()
 
     def _largest(self) -> list[tuple[str, PrivacyFacts]]:
         """Return the client with the most uploads, and its facts, for each distinct value of the facts."""
         largest: dict[PrivacyFacts, str] = {}
         for client, facts in self.facts.items():
-            if facts not in largest or self.uploads[client] > self.uploads[largest[facts]]:
+            if facts not in largest or self._uploads(client) > self._uploads(largest[facts]):
                 largest[facts] = client
         return [(client, facts) for facts, client in largest.items()]
+
+
+def _most(uploads: Iterable[Counter[Release]]) -> list[Uploads]:
+    """Return the distinct uploads, without those of which others have at least as many of each kind."""
+    most: list[Counter[Release]] = []
+    for each in sorted(uploads, key=Counter.total, reverse=True):
+        if not any(each <= other for other in most):
+            most.append(each)
+    return [frozenset(each.items()) for each in most]
 
 
 def _finite(epsilon: float) -> float | None:

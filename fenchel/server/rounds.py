@@ -126,8 +126,8 @@ class Rounds:
     async def _go(self, fresh: bool) -> None:
         if fresh:
             await self.algorithm.start()
+        await self._enrol()  # before the checkpoint, which has the noise of uploads
         await self._save(wait=True, again=not fresh)
-        await self._enrol()
         for warning in [] if self.privacy_budget is None else self.privacy_budget.warnings():
             log.warning("differential_privacy: %s", warning)
         for t in range(self.done + 1, self.settings.rounds + 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+import fenchel
 from fenchel.algorithms.privacy_requirements import check_claim, check_uploads
 from fenchel.client.joining import Participant
 from fenchel.client.local_data import DataProvider, LocalData
@@ -118,6 +120,23 @@ def test_the_figures_of_a_run_are_those_of_the_accountant(tmp_path: Path) -> Non
     assert rows["epsilon_rdp"][-1] == pytest.approx(epsilon({release: most}, 1e-4, "rdp-wor"), rel=0.02)
     assert rows["epsilon_pld"] == sorted(rows["epsilon_pld"]), "it only grows"
     assert {ledger.uploads for ledger in ledgers(folder).values()} == set(counted(folder).values())
+
+
+def test_a_run_that_is_resumed_with_other_noise_counts_each_upload_with_the_noise_that_it_had(tmp_path: Path) -> None:
+    run = fenchel.up(private(SOUND, rounds=4), in_process=True, runs=tmp_path)
+    settings = run.path / "settings.yaml"
+    changed = settings.read_text().replace("noise_multiplier: 2.0", "noise_multiplier: 4.0")
+    settings.write_text(changed.replace("rounds: 4", "rounds: 8"))
+    again = fenchel.up(resume=run.path, in_process=True)
+    kept = ledgers(RunFolder(run.path)).values()
+    assert {release.noise_multiplier for ledger in kept for release in ledger.releases} == {2.0, 4.0}
+    for column, method in {"epsilon_pld": "pld-wor", "epsilon_rdp": "rdp-wor"}.items():
+        spent = max(epsilon(ledger.releases, 1e-4, method) for ledger in kept)  # type: ignore[arg-type]
+        found = again.metrics_table[column].to_pylist()
+        assert found[-1] == pytest.approx(spent, rel=1e-6)
+        assert found == sorted(found)
+        groups = json.loads((run.path / "disclosures.json").read_text())["noise"]["groups"]
+        assert max(group[column] for group in groups) == pytest.approx(spent, rel=1e-6)
 
 
 @pytest.mark.slow

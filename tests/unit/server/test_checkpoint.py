@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fenchel.common.accounting.accountant import Release
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import CheckpointError
 from fenchel.common.storage import store
@@ -60,6 +61,8 @@ def test_state_and_clients_come_back(members: dict[str, ClientRecord], tmp_path:
     members["b"].lost = "its journal is gone"
     members["b"].spent = "its privacy budget is spent"
     members["c"].shard = pb.ShardDescription(samples=1 << 40, class_names=["yes", "no"])
+    members["a"].release = Release(1 / 3, 0.1)
+    members["a"].uploads.update({Release(2.0): 5, Release(1 / 3, 0.1): 2})
     back = through_a_file(take("run-1", 4, 2, state(), members), tmp_path)
     assert (back.run, back.round, back.epoch) == ("run-1", 4, 2)
     thawed = back.state(State)
@@ -72,6 +75,7 @@ def test_state_and_clients_come_back(members: dict[str, ClientRecord], tmp_path:
         assert (member.index, member.base, member.lost) == (mine.index, mine.base, mine.lost)
         assert member.spent == mine.spent
         assert member.shard == mine.shard
+        assert (member.release, member.uploads) == (mine.release, mine.uploads)
         assert member.outstanding == {}
         assert not member.connected
 
