@@ -50,6 +50,7 @@ def test_processes_learn_from_data_of_python_what_one_process_learns(tmp_path: P
         inside = fenchel.up(SETTINGS, data=data, in_process=True, runs=tmp_path)
         assert across.model.tobytes() == inside.model.tobytes()
         assert {path.stat().st_mode & 0o777 for path in (across.path / "data").iterdir()} == {0o600}
+        assert (across.path / "clients").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_command_starts_a_client_for_each_file(hospitals: Path, tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ class Deployment:
     async def _links(self, site: Site, server: Address) -> AsyncIterator[NetworkProxies | None]:
         """Run the network emulation proxies of clients with links in a ``with`` block; yield ``None`` without links."""
         links = self._linked()
-        self._logs.mkdir(exist_ok=True)
+        self._logs.mkdir(mode=0o700, exist_ok=True)  # error texts may hold data
         if not links:
             yield None
             return
