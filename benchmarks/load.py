@@ -15,7 +15,8 @@ Limits, without which the program ends with code 1:
 * flat memory, from the second quarter of the rounds to the last: at most a twentieth more by the median. It is not
   flat to the byte, as rows of tables wait in it for the next checkpoint, and in the first quarter it still grows;
 * and no more Python objects, which tell of smaller leaks than memory does: half a one for each client that came back,
-  and five for each client. A stream that is kept for ever has about five, an instruction four.
+  one for each client, and sixty for each client that is away at a time, whose stream is there at one moment and not at
+  another. A stream that is kept for ever has about five, an instruction four.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _FEW = 200  # clients, for 569 samples
 _GROWTH = 0.05  # of memory, from the second quarter of the rounds to the last
 _FEWEST_ROUNDS = 8
 _LOOKS = 16  # times that objects are counted in a run
-_OF_THE_MOMENT = 5  # objects for each client that there may be more or less at any moment
+_OF_A_STREAM = 60  # objects of an open stream, of which at any moment some are there and others not
 _OF_WHO_CAME_BACK = 0.5  # objects for each client that was killed
 _OWN_FILES = 200  # of the server, beside those of its clients: libraries, tables, data, pipes
 
@@ -79,6 +80,7 @@ class Load:
     """What a run came to."""
 
     clients: int  # clients, lost, missed: clients, those that were lost, and replies that did not count
+    away: int  # clients that are killed at a time
     lost: int
     missed: int
     killed: int  # times that a client was killed, with the process that hosts it
@@ -104,7 +106,7 @@ class Load:
     def exceeded(self) -> list[str]:
         """Return in words which limits were not kept."""
         most = 2 * self.clients + _OWN_FILES
-        more = round(_OF_THE_MOMENT * self.clients + _OF_WHO_CAME_BACK * self.killed)
+        more = round(self.clients + _OF_A_STREAM * self.away + _OF_WHO_CAME_BACK * self.killed)
         limits = {
             f"{self.lost} clients were lost": self.lost == 0,
             f"{self.missed} replies were missed": self.missed == 0,
@@ -232,6 +234,7 @@ def carry(plan: Plan) -> tuple[Load, Figures]:
         same = np.array_equal(model, Run(quiet.path).model)
     load = Load(
         clients=plan.clients,
+        away=plan.at_once * plan.clients // plan.processes,
         lost=lost,
         missed=server.missed,
         killed=killer.killed * plan.clients // plan.processes,

@@ -46,7 +46,8 @@ def started(cluster: Cluster, folder: Path, *words: str, before: tuple[str, ...]
 def check_end(cluster: Cluster, process: Up, expected: str) -> None:
     process.check_end(expected)
     wait_until(lambda: not cluster.tasks(), "the end of all client processes")
-    assert not cluster.run("squeue", "-h"), "no job is left"
+    # A job that is completing has ended, but for the word of a lost node, which comes late or never.
+    assert not cluster.run("squeue", "-h", "--states=PENDING,RUNNING,SUSPENDED"), "no job is left"
 
 
 def test_a_killed_client_and_a_killed_step_cost_no_bit_and_secrets_are_nowhere(
