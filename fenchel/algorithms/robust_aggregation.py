@@ -24,6 +24,8 @@ from fenchel.common.settings.uplink import Uplink
 from fenchel.common.wire.phases import SAMPLES
 from fenchel.fleet.sampling import fraction_size
 
+log = logging.getLogger("fenchel.server")
+
 
 class RobustAggregationSettings(LocalTrainingSettings):
     """Aggregation rule in place of the mean, and the number of faulty models that it tolerates."""
@@ -91,9 +93,6 @@ class RobustAggregationSettings(LocalTrainingSettings):
                 f"{self.rule} with algorithm.faulty: {self.faulty} needs {self.least} clients a round, and there are "
                 f"{clients}; sample more clients, or lower algorithm.faulty"
             )
-
-
-log = logging.getLogger("fenchel.server")
 
 
 class RobustAggregation(Algorithm):

@@ -90,15 +90,17 @@ class PrivacyBudget:
             If an older version, which did not count uploads, wrote the checkpoint.
         """
         asked = calls.filter(pc.and_(pc.equal(calls["kind"], "ask"), pc.greater(calls["round"], 0)))
-        for client, round in zip(asked["client"].to_pylist(), asked["round"].to_pylist(), strict=True):
-            member = self.members[client]
+        since = Counter(asked.filter(pc.greater(asked["round"], after))["client"].to_pylist())
+        for client in asked["client"].unique().to_pylist():
+            member = self.members.get(client)
+            if member is None:
+                continue  # it joined after this checkpoint, which is not the last one, and has to join again
             if member.release is None:
                 raise CheckpointError(
                     "the checkpoint lacks the noise of earlier uploads, as an older version wrote it; continue with "
                     "that version, or begin a new run"
                 )
-            if round > after:
-                member.uploads[member.release] += 1
+            member.uploads[member.release] += since[client]
 
     def enrol(self, samples: Mapping[str, int]) -> None:
         """Determine the noise of the clients that are not known yet.
@@ -134,7 +136,9 @@ class PrivacyBudget:
         return self._largest_epsilon(method, self.facts, more)
 
     def _largest_epsilon(self, method: str, clients: Iterable[str], more: int = 0) -> float:
-        found = [self.members[client].uploads + Counter({self._release(client): more}) for client in clients]
+        # Most clients have the same uploads as others, so few are left to compare.
+        distinct = {(frozenset(self.members[each].uploads.items()), self._release(each)) for each in clients}
+        found = [Counter(dict(uploads)) + Counter({release: more}) for uploads, release in distinct]
         return max((self._epsilon_of(method, uploads) for uploads in _most(found)), default=0.0)
 
     def _epsilon_of(self, method: str, uploads: Uploads) -> float:

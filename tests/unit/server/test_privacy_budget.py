@@ -58,6 +58,7 @@ def test_a_resumed_run_counts_what_was_asked_after_its_checkpoint_with_the_noise
         member.release = BEFORE
         member.uploads[BEFORE] = 2
     rows = [(0, "ask", "a"), (2, "ask", "a"), (3, "ask", "a"), (3, "tell", "b"), (4, "ask", "a"), (4, "ask", "b")]
+    rows += [(4, "ask", "a client that joined after the checkpoint")]
     budget.resume(calls(*rows), 2)
     budget.enrol(dict.fromkeys("abc", 100))
     assert [budget.members[name].uploads for name in "abc"] == [{BEFORE: 4}, {BEFORE: 3}, {BEFORE: 2}]
