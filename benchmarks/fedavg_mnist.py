@@ -40,7 +40,6 @@ def measure(quick: bool) -> Figures:
                     **reached,
                     "best": f"{max(accuracies):.2%}",
                     "last 20 rounds": f"{min(accuracies[-20:]):.2%} to {max(accuracies[-20:]):.2%}",
-                    "s a round": f"{sum(done.metrics_table['seconds'].to_pylist()) / len(accuracies):.3f}",
                 }
             )
         if not quick:

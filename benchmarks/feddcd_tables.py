@@ -272,22 +272,17 @@ def row(table: Table, method: str, run: fenchel.Run, gaps: Floats) -> dict[str, 
         figures["last test accuracy"] = f"{accuracy[-1]:.2%}"
         figures["last gap"] = f"{gaps[-1]:.3f}"
         figures["paper, gap at 100"] = papers[1]
-    figures["quickest round, s"] = f"{min(metrics['seconds'].to_pylist()):.2f}"
     return figures
 
 
 def traffic(run: fenchel.Run, reached: int | None, target: str) -> dict[str, object]:
-    """Exchanges and megabytes of training until a round; empty if there was none."""
+    """Return the megabytes of training until a round; empty if there was none."""
     calls = run.calls_table
     training = calls.filter(pc.not_equal(calls["phase"], EVALUATE))
     last = reached or 0
     before = training.filter(pc.and_(pc.less_equal(training["round"], last), pc.greater_equal(training["round"], 1)))
-    replies = before.filter(pc.greater(before["bytes_up"], 0))
     total = (pc.sum(before["bytes_up"]).as_py() or 0) + (pc.sum(before["bytes_down"]).as_py() or 0)
-    return {
-        f"exchanges to {target}": replies.num_rows if reached else "",
-        f"MB to {target}": f"{total / 1e6:.0f}" if reached else "",
-    }
+    return {f"MB to {target}": f"{total / 1e6:.0f}" if reached else ""}
 
 
 def run_of(table: Table, method: str, runs: Path) -> fenchel.Run:

@@ -172,7 +172,6 @@ def line(row: Row, observed: Observed, runs: Sequence[fenchel.Run], *, noisy: bo
         "spec.  ": observed.rounds,
         "Mbit up, 32 k": f"{np.mean([each.paper[-1] for each in counted]) / 1e6:.1f}",
         "payload": f"{np.mean([each.payload[-1] for each in counted]) / 1e6:.1f}",
-        "frames": f"{np.mean([each.wire[-1] for each in counted]) / 1e6:.1f}",
         "non-zeros": f"{nonzeros.mean():.0f}",
         "spec.   ": observed.nonzeros,
     }
@@ -194,12 +193,11 @@ def central(seeds: Sequence[int]) -> dict[str, object]:
         "on one machine": "here",
         "F*": f"{np.mean([each.objective for each in found]):.3f}",
         "accuracy": f"{np.mean([each.accuracy for each in found]):.3f}",
-        "of each seed": ", ".join(f"{each.accuracy:.3f}" for each in found),
         "non-zeros": f"{np.mean([each.nonzeros for each in found]):.0f}",
     }
 
 
-_CENTRAL = {"on one machine": "spec.", "F*": "0.409", "accuracy": "0.964", "of each seed": "", "non-zeros": "227"}
+_CENTRAL = {"on one machine": "spec.", "F*": "0.409", "accuracy": "0.964", "non-zeros": "227"}
 
 
 def main() -> None:

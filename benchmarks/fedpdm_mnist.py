@@ -122,8 +122,6 @@ def line(row: Row, run: fenchel.Run) -> dict[str, object]:
         "non-zeros": int(np.count_nonzero(run.model)),
         "Mbit up, 32 k T K": f"{counted.paper[-1] / 1e6:.1f}",
         "payload": f"{counted.payload[-1] / 1e6:.1f}",
-        "frames": f"{counted.wire[-1] / 1e6:.1f}",
-        "s a round": f"{np.median(run.metrics_table['seconds'].to_numpy()):.2f}",
     }
 
 

@@ -95,7 +95,6 @@ class Bits:
 
     paper: NDArray[np.float64]  # as the paper counts: 32 for each value that a client sends, shape (rounds,)
     payload: NDArray[np.float64]  # the arrays that were sent, indices and seeds of supports included, shape (rounds,)
-    wire: NDArray[np.float64]  # with the frames around them, shape (rounds,)
 
 
 def bits(run: fenchel.Run) -> Bits:
@@ -110,7 +109,7 @@ def bits(run: fenchel.Run) -> Bits:
 
     sent = calls["bytes_up"].to_numpy()
     values = 32.0 * values_sent(run.settings, int(run.model.size)) * (sent > 0)
-    return Bits(until(values), until(8 * sent), until(8 * calls["wire_up"].to_numpy()))
+    return Bits(until(values), until(8 * sent))
 
 
 def values_sent(settings: RunSettings, size: int) -> int:
