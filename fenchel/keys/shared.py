@@ -127,33 +127,6 @@ class Secrets:
                 source=source,
             ) from None
 
-    def save(self, path: Path) -> None:
-        """Write a new file with mode 0600; raise ``CredentialError`` if it exists or cannot be written."""
-        try:
-            # Create the file with its final mode: other users can open it at no time.
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                    os.fchmod(descriptor, 0o600)
-                    file.write(self.to_text())
-                    file.flush()
-                    os.fsync(descriptor)
-            except OSError:
-                path.unlink(missing_ok=True)  # an incomplete file would pass for secrets that must be kept
-                raise
-        except FileExistsError:
-            raise CredentialError(
-                "the file exists already, and secrets are never replaced, because data encrypted with them would "
-                "be lost; choose another name, or remove the file",
-                source=path,
-            ) from None
-        except OSError as error:
-            raise CredentialError(
-                f"the file cannot be written ({error.strerror}); make room on the disk, make its folder writable, or "
-                "choose another",
-                source=path,
-            ) from None
-
     @classmethod
     def load(cls, path: Path) -> Secrets:
         """Read a file of secrets; raise ``CredentialError`` if it is invalid, or open to other users."""

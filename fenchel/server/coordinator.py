@@ -305,7 +305,7 @@ class Coordinator:
         # Write the summary only after the farewells, because writing fails on a full disk.
         text = json.dumps(asdict(summary), indent=2) + "\n"
         try:
-            await self._write("the summary", partial(write_text, self.folder.summary, text))
+            await self._write("the summary", partial(write_text, self.folder.summary, text, sync=True))
             await self._write("the disclosure record", self.disclosures.save)
             await self._write("the record of environments", self._environments.save_news)
         finally:

@@ -176,7 +176,7 @@ class Evaluator:
     async def _ask(self, model: Vector, least: int | None, places: Places) -> Replies:
         everybody, returns = self.fleet.all(), dict(EVALUATION)
         if least is None:
-            return await everybody.inspect(EVALUATE, returns=returns, model=model)
+            return await everybody.inspect(EVALUATE, _verify_counts, returns=returns, model=model)
         bins = edges_of(BINS, places).size + 1
         verify = partial(self._verify_groups, bins, least)
         returns |= grouped_in(bins)
@@ -212,6 +212,7 @@ class Evaluator:
 
         A client sends empty histograms if its scores are not finite.
         """
+        _verify_counts(client, reply)
         described = self.fleet.members[client].shard
         assert described is not None
         for prefix, samples in (("", described.samples), ("holdout_", reply["holdout_samples"])):
@@ -269,6 +270,17 @@ def over_clients(shards: Iterable[Metrics], holdouts: Iterable[Metrics]) -> dict
         "client_accuracy_std": float(accuracies.std()),
         "client_accuracy_worst_tenth": float(accuracies[:tenth].mean()),
     }
+
+
+def _verify_counts(client: str, reply: Values) -> None:
+    """Raise ``PayloadError`` if a client reports more correct samples than samples. -1 means that it counts none."""
+    for prefix in ("", "holdout_"):
+        metrics = _metrics(reply, prefix)
+        if metrics.correct is not None and metrics.correct > metrics.samples:
+            raise PayloadError(
+                f"'{prefix}correct' is {metrics.correct}, expected at most {metrics.samples}, the number of samples",
+                client=client,
+            )
 
 
 def _metrics(reply: Values, prefix: str) -> Metrics:

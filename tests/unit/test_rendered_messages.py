@@ -36,6 +36,7 @@ from fenchel.common.errors import FenchelError
 from fenchel.common.settings.data import DataSettings
 from fenchel.common.settings.run import load, validate
 from fenchel.common.storage.run_folder import RunFolder
+from fenchel.common.storage.store import write_private
 from fenchel.common.tls.credentials import Credentials
 from fenchel.common.version import PROTOCOL
 from fenchel.deploy.certificates.keys import make_keys, read_public, refuse_private_keys
@@ -164,7 +165,7 @@ def port(folder: Path) -> None:
 
 def secrets(folder: Path) -> Path:
     """Return a file with secrets of clients."""
-    Secrets.generate(512, for_tests=True).save(folder / "clients.secret")
+    write_private(folder / "clients.secret", Secrets.generate(512, for_tests=True).to_text().encode())
     return folder / "clients.secret"
 
 

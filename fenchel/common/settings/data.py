@@ -421,8 +421,8 @@ class DataSettings(Section):
                 "all of it is its shard; leave it out"
             )
         if self.name == "own":
-            for key in ("binarise", "samples", "test_fraction"):
-                if getattr(self, key) is not None:
+            for key in ("binarise", "samples", "test_fraction", "test_seed", "test_split", "partition"):
+                if getattr(self, key) != type(self).model_fields[key].get_default(call_default_factory=True):
                     yield f"{key}: not allowed with name: own, where clients use their whole files; leave it out"
         if self.file is None and isinstance(self.partition, ColumnPartition):
             yield (

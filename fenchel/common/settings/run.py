@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -22,6 +23,8 @@ from fenchel.common.settings.reading import read_mapping, validated
 from fenchel.common.settings.registry import algorithm_settings, asked_phases, builtin_settings, is_outside
 from fenchel.common.settings.section import RUN_NAME, Section, yaml_value
 from fenchel.common.settings.uplink import Downlink, Uplink
+
+_PART = r'(?:"[^"]+"|[^".]+)'  # of a dotted key
 
 # Default of evaluation.histograms for binary objectives: smallest number of samples in a histogram bin.
 _USUAL_GROUP = 5
@@ -476,9 +479,7 @@ def change(values: dict[str, Any], changes: Mapping[str, Any], asked: str = "") 
         The option that asks for it, for errors; empty: the keys themselves.
     """
     for key, value in changes.items():
-        *path, last = key.split(".")
-        if not all((*path, last)):
-            raise SettingsError("a part of the dotted key is empty; check the dots in it", key=asked or key)
+        *path, last = dotted(key, asked)
         section = values
         for part in path:
             inner = section.setdefault(part, {})
@@ -486,6 +487,23 @@ def change(values: dict[str, Any], changes: Mapping[str, Any], asked: str = "") 
                 raise SettingsError(f"{part!r} is {inner!r}, which has no keys; set {part} itself", key=asked or key)
             section = inner
         section[last] = value
+
+
+def dotted(key: str, asked: str = "") -> list[str]:
+    """Return the parts of a dotted key, in which a part that has dots itself stands in double quotes.
+
+    Raises
+    ------
+    SettingsError
+        If a part is empty, or a quote is not closed; the error names ``asked``, else the key.
+    """
+    if not re.fullmatch(rf"{_PART}(\.{_PART})*", key):
+        raise SettingsError(
+            "a part of the dotted key is empty, or its quotes do not match; expected a key such as rounds, data.scale "
+            'or participation.phases."fenchel.evaluate".deadline',
+            key=asked or key,
+        )
+    return [part.strip('"') for part in re.findall(_PART, key)]
 
 
 def shipped_or_own(path: Path) -> Path:

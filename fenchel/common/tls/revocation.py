@@ -105,7 +105,7 @@ def _entries(block: bytes, authorities: Sequence[x509.Certificate], path: Path) 
 def lists_signed_by(authorities: Sequence[x509.Certificate], folder: Path) -> list[bytes]:
     """Return those lists in a folder's ``revoked.pem`` that one of the authorities has signed, in PEM form.
 
-    Raise ``CredentialError`` if the file cannot be read, or one of several lists is cut off.
+    Raise ``CredentialError`` if the file cannot be read, or one of its lists is damaged.
     """
     path = folder / REVOKED
     if not authorities:
@@ -123,7 +123,7 @@ def lists_signed_by(authorities: Sequence[x509.Certificate], folder: Path) -> li
         try:
             revoked = x509.load_pem_x509_crl(block)
         except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
-            continue
+            raise _damaged(path) from None
         if any(_signed(revoked, authority) for authority in authorities):
             found.append(block)
     return found

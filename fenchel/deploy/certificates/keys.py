@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fenchel.common.crypto.public_key import DEFAULT_BITS, Implementation, PublicKey, looks_private
 from fenchel.common.errors import CredentialError, SettingsError
-from fenchel.common.storage.store import make_private_folder
+from fenchel.common.storage.store import make_private_folder, replacing, settle
 
 CLIENTS = "clients.secret"
 SERVER = "server.public"
@@ -66,15 +66,12 @@ def make_keys(
     public = secrets.private_key.public
     try:
         make_private_folder(folder)
-        for path in paths:
-            path.unlink(missing_ok=True)
-        secrets.save(paths[0])
-        try:
-            paths[1].write_text(public.to_text())
-        except OSError:
-            for path in paths:  # half a pair would pass for keys that must be kept
-                path.unlink(missing_ok=True)
-            raise
+        # Both are written before either replaces its file: a full disk destroys no keys and leaves no half of a pair.
+        with replacing(paths[0], private=True, sync=True) as clients, replacing(paths[1], sync=True) as server:
+            for file, text in ((clients, secrets.to_text()), (server, public.to_text())):
+                file.write(text.encode())
+                file.flush()
+        settle(folder)
     except OSError as error:
         raise CredentialError(
             f"the keys cannot be written ({error.strerror}); make room on the disk, make the folder writable, or "

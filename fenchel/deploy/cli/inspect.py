@@ -61,6 +61,7 @@ def _facts(
 ) -> tuple[dict[str, str], Sequence[str]]:
     """Check a settings file; return facts about its run, and warnings."""
     from fenchel.deploy.launch.data import ensure
+    from fenchel.deploy.launch.names import client_names
     from fenchel.server.preflight import check_run, open_data
 
     chosen = load(settings, overrides)
@@ -70,6 +71,8 @@ def _facts(
         source = open_data(chosen)
     clients = chosen.clients if isinstance(chosen.clients, int) else None
     cautions = check_run(chosen, source, clients)
+    if chosen.links is not None and clients is not None:
+        chosen.links.of_clients(client_names(clients))
     facts = {"algorithm": chosen.algorithm.name, "rounds": str(chosen.rounds), "clients": str(chosen.clients)}
     if source is not None:
         from fenchel.common.objectives.factory import dimension_of

@@ -198,7 +198,8 @@ def _content(data: Any, label: str | None) -> _Content:
 
 
 def _own(clients: int) -> dict[str, Any]:
-    return {"data.name": "own", "data.file": None, "data.label": None, "clients": clients}
+    named = {"data.name": "own", "data.file": None, "data.label": None, "clients": clients}
+    return named | {"data.partition": {"kind": "iid"}}  # who holds what is given with the data
 
 
 def _written(content: _Content, stem: Path) -> Path:

@@ -141,22 +141,23 @@ def sweep_points(
     Raises
     ------
     SettingsError
-        If a value or the seeds are given twice, or the sweep has no run or more than :data:`MOST_RUNS`.
+        If two runs have the same settings, the seeds are given twice, or the sweep has no run or more than
+        :data:`MOST_RUNS`.
     FenchelError
         If the settings of all runs are invalid: the error of the first run.
     """
     if seeds and "seed" in grid:
         raise SettingsError("the seeds are given twice; give them with --seeds or in the grid", key="seed")
     axes = {**grid, **({"seed": seeds} if seeds else {})}
-    for key, chosen in axes.items():
-        if len({repr(value) for value in chosen}) < len(chosen):
-            raise SettingsError("a value is given twice, which would repeat a run; remove one", key=key)
     number = 1
     for chosen in axes.values():
         number *= len(chosen)
     if not 0 < number <= MOST_RUNS:
         raise SettingsError(f"the sweep has {number:,} runs; expected 1 to {MOST_RUNS:,}", key=", ".join(axes))
     points = [_point(values, source, dict(zip(axes, each, strict=True)), check) for each in product(*axes.values())]
+    settings = [point.settings.to_yaml() for point in points if point.settings is not None]
+    if len(set(settings)) < len(settings):
+        raise SettingsError("two runs would have the same settings; give each value once", key=", ".join(axes))
     refusals = [point.refusal for point in points]
     if refusals[0] is not None and None not in refusals:
         raise refusals[0]

@@ -33,7 +33,7 @@ from fenchel.common.errors import (
 )
 from fenchel.common.randomness import generator
 from fenchel.common.settings.participation import OnShortage
-from fenchel.common.settings.run import RunSettings, load, validate
+from fenchel.common.settings.run import RunSettings, dotted, load, validate
 from fenchel.common.settings.tuning import Choice, TuningSettings, load_tuning
 from fenchel.common.storage.run_folder import Part
 from fenchel.deploy.launch.data import ensure
@@ -418,7 +418,7 @@ def trial_settings(base: RunSettings, drawn: Mapping[str, Any], number: int) -> 
     """Return the settings of a trial with the drawn parameters, or raise a SettingsError if they are invalid."""
     values = base.model_dump(mode="json")
     for key, value in drawn.items():
-        *path, last = key.split(".")
+        *path, last = dotted(key)
         section: Any = values
         for part in path:
             section = section.get(part) if isinstance(section, dict) else None

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -16,6 +13,7 @@ import pytest
 
 from fenchel.common.crypto.public_key import Backend, PublicKey, looks_private
 from fenchel.common.errors import CredentialError
+from fenchel.common.storage.store import write_private
 from fenchel.keys.paillier.key import PrivateKey
 from fenchel.keys.paillier.owner import KeyOwner, key_owner
 from fenchel.keys.shared import Secrets
@@ -34,7 +32,7 @@ def edited(**changes: object) -> str:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "secrets.json"
-    made().save(path)
+    write_private(path, made().to_text().encode())
     return path
 
 
@@ -46,16 +44,6 @@ def test_secrets_come_back_from_their_file(path: Path, mode: int) -> None:
     assert again.fingerprint == made().fingerprint
 
 
-@pytest.mark.parametrize("mask", [0o000, 0o077, 0o777])
-def test_only_the_owner_may_read_the_file_whatever_the_mask(tmp_path: Path, mask: int) -> None:
-    before = os.umask(mask)
-    try:
-        made().save(tmp_path / "secrets.json")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "secrets.json").stat().st_mode) == 0o600
-
-
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o666, 0o620, 0o644])
 def test_a_file_that_others_may_open_is_refused(path: Path, mode: int) -> None:
     path.chmod(mode)
@@ -63,32 +51,9 @@ def test_a_file_that_others_may_open_is_refused(path: Path, mode: int) -> None:
         Secrets.load(path)
 
 
-def test_secrets_are_never_replaced(path: Path) -> None:
-    content = path.read_bytes()
-    with raises(CredentialError, file="secrets.json"):
-        Secrets.generate(256, for_tests=True).save(path)
-    assert path.read_bytes() == content
-
-
-def test_a_path_that_cannot_be_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with raises(CredentialError, file="none.json"):
         Secrets.load(tmp_path / "none.json")
-    with raises(CredentialError, file="secrets.json"):
-        made().save(tmp_path / "none" / "secrets.json")
-
-
-def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    path = tmp_path / "secrets.json"
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with raises(CredentialError, source=path):
-            made().save(path)
-    assert not path.exists()
-    made().save(path)
-    assert Secrets.load(path) == made()
 
 
 def test_neither_words_nor_fingerprint_show_a_secret() -> None:

@@ -86,8 +86,8 @@ def test_a_list_of_somebody_else_is_refused(made: Path, tmp_path: Path) -> None:
     assert not revocations.refusal(pem(made / "north"))
 
 
-@pytest.mark.parametrize("cut", ["first", "second"])
-def test_of_two_lists_none_may_be_cut_off(cut: str, made: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["first cut off", "second cut off", "second garbled"])
+def test_of_two_lists_none_may_be_damaged(damage: str, made: Path, tmp_path: Path) -> None:
     make_all(tmp_path / "others", ["localhost"], ["north"])
     places = made, tmp_path / "others"
     for place in places:
@@ -97,8 +97,12 @@ def test_of_two_lists_none_may_be_cut_off(cut: str, made: Path, tmp_path: Path) 
     first, second = ((each / "authority" / REVOKED).read_bytes() for each in places)
     (made / "server" / REVOKED).write_bytes(first + second)
     assert len(read_revoked(made / "server")) == 2
-    damaged = first[:-60] + second if cut == "first" else first + second[:-60]
-    (made / "server" / REVOKED).write_bytes(damaged)
+    damaged = {
+        "first cut off": first[:-60] + second,
+        "second cut off": first + second[:-60],
+        "second garbled": first + second[:100] + second[120:],
+    }
+    (made / "server" / REVOKED).write_bytes(damaged[damage])
     with raises(CredentialError, file="revoked.pem"):
         read_revoked(made / "server")
     with raises(CredentialError, file="revoked.pem"):

@@ -45,7 +45,7 @@ def test_a_boolean_is_no_number(path: str, value: bool) -> None:
         validate(changed(path, value))
 
 
-@pytest.mark.parametrize("key", [".rounds", "objective..l2", "participation."])
+@pytest.mark.parametrize("key", [".rounds", "objective..l2", "participation.", 'objective."l2'])
 def test_an_override_of_a_key_with_an_empty_part_is_refused_by_name(key: str) -> None:
     with raises(SettingsError, key=f"--set {key}=3"):
         load(QUICKSTART, [f"{key}=3"])
@@ -187,6 +187,10 @@ def path(tmp_path: Path) -> Path:
     [
         ("rounds=7", lambda settings: settings.rounds == 7),
         ("participation.deadline=1.5", lambda settings: settings.participation.deadline == 1.5),
+        (
+            'participation.phases."fenchel.evaluate".deadline=2',
+            lambda settings: settings.participation.phases["fenchel.evaluate"].deadline == 2,
+        ),
         ("objective={kind: logistic, l2: 0.1}", lambda settings: settings.objective.l2 == 0.1),
         ("participation.sampler={kind: fixed, size: 2}", lambda settings: settings.participation.sampler.size == 2),
         ("data.partition.kind=label-shards", lambda settings: settings.data.partition.per_client == 2),

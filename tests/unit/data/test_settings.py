@@ -79,6 +79,9 @@ FROZEN = {"file": "x.pth"}
         ({"name": "own", "binarise": {"positive": [1]}}, "binarise: not allowed with name: own"),
         ({"name": "own", "samples": 5}, "samples: not allowed with name: own"),
         ({"name": "own", "test_fraction": 0.5}, "test_fraction: not allowed with name: own"),
+        ({"name": "own", "test_seed": 1}, "test_seed: not allowed with name: own"),
+        ({"name": "own", "test_split": "scikit-learn"}, "test_split: not allowed with name: own"),
+        ({"name": "own", "partition": {"kind": "label-shards"}}, "partition: not allowed with name: own"),
         ({"client_tests": "own-distribution", "task": "regression"}, "client_tests: divides classes"),
         ({"client_tests": "own-distribution", "partition": GRID}, "client_tests: with partition.kind: grid"),
         ({"extractor": FROZEN, "scale": "standard"}, "scale: standard given"),
@@ -119,7 +122,7 @@ def test_every_field_of_the_schema_has_a_description() -> None:
     "keys",
     [
         {"name": "digits", "scale": ["unit-interval", "unit-rows"], "binarise": {"positive": [0, 2]}, "holdout": 0.25},
-        {"partition": {"kind": "zipf", "exponent": 0.5, "alpha": 0.1}, "bias": 1},
+        {"name": "digits", "partition": {"kind": "zipf", "exponent": 0.5, "alpha": 0.1}, "bias": 1},
         {"columns": 7},
         {"columns": ["a", "b"]},
     ],

@@ -46,6 +46,7 @@ def test_settings_without_problems_are_ok(tmp_path: Path, words: tuple[str, ...]
         ({"rounds": 0, "clients": -1, "cleints": 3}, {"rounds", "clients", "cleints"}),
         ({"algorithm": {"name": "nonesuch"}}, {"algorithm"}),
         ({"participation": {"sampler": {"kind": "fixed", "size": 9}}}, {""}),
+        ({"links": {"clients": {"9": {"rtt": 0.005}}}}, {"links.clients"}),
     ],
 )
 def test_each_problem_has_its_key(tmp_path: Path, changes: dict[str, Any], keys: set[str]) -> None:

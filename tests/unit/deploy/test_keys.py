@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from fenchel.common.crypto.public_key import BITS_OF_SECURITY
 from fenchel.common.crypto.residues.choice import backend_of
 from fenchel.common.errors import CredentialError, SettingsError
 from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage import store
+from fenchel.deploy.certificates import keys
 from fenchel.deploy.certificates.keys import CLIENTS, SERVER, make_keys, read_public, refuse_private_keys
 from fenchel.deploy.certificates.making import make_all
 from fenchel.deploy.cli.main import application
@@ -86,15 +89,24 @@ def secret_words(folder: Path) -> list[str]:
     return [word for word in words if len(word) > 20 and word.removeprefix("0x") not in public]
 
 
-def test_a_full_disk_leaves_no_half_of_a_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, text: str) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+@pytest.mark.parametrize("existing", [False, True])
+@pytest.mark.parametrize("full_at", [CLIENTS, SERVER])
+def test_a_full_disk_destroys_no_keys_and_leaves_no_half_of_a_pair(
+    full_at: str, existing: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if existing:
+        shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full)
-        with raises(CredentialError, source=tmp_path):
-            make_keys(tmp_path, 2048)
-    assert not list(tmp_path.iterdir())
+    def full(path: Path, **options: Any) -> Any:
+        if path.name == full_at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return store.replacing(path, **options)
+
+    monkeypatch.setattr(keys, "replacing", full)
+    with raises(CredentialError, source=tmp_path):
+        make_keys(tmp_path, 2048, force=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])

@@ -71,6 +71,7 @@ def test_a_sweep_is_the_product_with_all_seeds_of_a_combination_together() -> No
     [
         ([1, 1], {}, "seed"),
         ([], {STEP: [0.1, 0.1]}, STEP),
+        ([], {STEP: [0.1, "1e-1"]}, STEP),
         ([1], {"seed": [2]}, "seed"),
         (range(10_000), {STEP: [0.1, 0.2]}, f"{STEP}, seed"),
     ],

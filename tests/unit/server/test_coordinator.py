@@ -9,6 +9,7 @@ import asyncio
 import errno
 import json
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -33,7 +34,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import writing
 from fenchel.common.version import PROTOCOL
 from fenchel.common.wire.frames import frames, parse
-from fenchel.deploy.launch.in_process import MemoryStream
+from fenchel.deploy.launch.in_process import MemoryStream, run_in_process
 from fenchel.fleet.client_record import ClientRecord
 from fenchel.fleet.cohort import Cohort
 from fenchel.fleet.fleet import Fleet
@@ -413,3 +414,19 @@ def test_a_client_that_stopped_a_run_is_asked_anew_what_it_has(policy: str, tmp_
     )
     lost = [name for name, member in made.admission.members.items() if member.lost is not None]
     assert lost == ([] if policy == "stop" else ["a"])
+
+
+def test_the_summary_is_synced_so_that_no_loss_of_power_leaves_it_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    folder = RunFolder.create(tmp_path, "run")
+    asyncio.run(run_in_process(validate(SETTINGS | {"data": {"name": "digits"}}), folder))
+    assert f"{folder.summary.name}.new" in synced

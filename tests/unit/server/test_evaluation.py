@@ -269,8 +269,24 @@ LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
         lambda groups: np.concatenate([groups] * (CHUNK_BYTES // 24)),
         "bytes, above the maximum of 98,304 of the request",
     ),
+    "more correct samples than samples": ("correct", lambda correct: 10_000, "is 10000, expected at most"),
     "fewer samples held out": ("holdout_samples", lambda samples: samples - 1, "hold 46 samples, expected 45"),
 }
+
+
+def test_a_client_with_more_correct_samples_than_samples_is_refused_without_histograms_too(
+    make_settings: MakeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    honest = Session._inspect
+
+    def inspect(self: Session, phase: str, values: Values) -> Values:
+        reply = honest(self, phase, values)
+        return {**reply, "holdout_correct": 10_000} if self.client == "client-001" else reply
+
+    monkeypatch.setattr(Session, "_inspect", inspect)
+    with caplog.at_level("WARNING", logger="fenchel.server"):
+        run(make_settings(data={"name": "digits", "holdout": 0.2}), tmp_path)
+    assert "'holdout_correct' is 10000, expected at most" in caplog.text
 
 
 @pytest.mark.parametrize(("name", "falsified", "reason"), LIES.values(), ids=LIES.keys())
