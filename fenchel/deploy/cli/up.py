@@ -95,7 +95,11 @@ def up(
     ] = None,
     gpus: Annotated[
         float | None,
-        typer.Option("--gpus", min=0, help="number of GPUs for each client process, if the engine reserves them"),
+        typer.Option(
+            "--gpus",
+            min=0,
+            help="number of GPUs for each client process, if the engine reserves them; with docker, for all together",
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the plan in the language of the engine, and start nothing")

@@ -118,7 +118,7 @@ async def up_async(
     cpus : float, optional
         Processors reserved for each client process, if the engine reserves them.
     gpus : float, optional
-        GPUs reserved for each client process, if the engine reserves them.
+        GPUs reserved for each client process, if the engine reserves them; with ``docker``, for all together.
     runs : str or pathlib.Path, default "runs"
         Folder in which the run folder is created.
     in_process : bool, default False
