@@ -95,6 +95,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
     name = f"journals-{os.getpid()}"
     claim = CLAIM.format(name=name, folder=folder)
     kubectl("apply", "--filename", "-", given=claim)
+    wait_until(lambda: "Bound" in kubectl("get", "pvc", name), "the claim's volume")  # a young cluster takes its time
     (node,) = json.loads(kubectl("get", "nodes", "--output", "json"))["items"]
     address = next(each["address"] for each in node["status"]["addresses"] if each["type"] == "InternalIP")
     with pytest.MonkeyPatch.context() as patch:

@@ -247,5 +247,5 @@ def test_the_observers_of_the_page_work_as_printed(
 def test_the_page_lists_every_method_and_every_tracker() -> None:
     page = PAGE.read_text()
     methods = {name for name in vars(Observer) if not name.startswith("_")}
-    assert set(re.findall(r"^\| `(\w+)\(", page, re.MULTILINE)) == methods
-    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(TRACKERS)
+    assert set(re.findall(r"^\* `(\w+)\(", page, re.MULTILINE)) == methods
+    assert set(re.findall(r"^\* `(\w+)`, `", page, re.MULTILINE)) == set(TRACKERS)
