@@ -171,8 +171,7 @@ class WeightedSumSettings(LocalTrainingSettings):
 
     weighting: Literal["samples", "uniform"] = Field(
         "samples",
-        description="the objective: sum of the clients' objectives, each weighted by p_i = N n_i / n, which gives the "
-        "mean loss of all samples, or by p_i = 1",
+        description="weights p_i of the clients' objectives: N n_i / n, for the mean loss of all samples, or 1",
     )
 
     def minimises(self, sampler: Sampler) -> Weighting | None:
