@@ -163,7 +163,9 @@ def report(
     from fenchel.report.render.terminal import show
     from fenchel.report.run import Run
 
-    found = [Run(each) for path in runs for each in _run_paths(path)]
+    # A run that is given twice is shown once.
+    paths = {each.resolve(): each for path in runs for each in _run_paths(path)}
+    found = [Run(each) for each in paths.values()]
     optima = optima_of(found, optimum or ())
     written: list[Path] = []
     if png is not None:
