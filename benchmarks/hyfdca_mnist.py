@@ -78,7 +78,6 @@ def measure(quick: bool) -> Figures:
             blocks = {name: markdown(table) for name, table in (tables | {"gaps-mnist": _gaps(plain)}).items()}
             made = made_by("hyfdca_mnist", "on two cores of a shared machine")
             blocks["compared"] = f"{made}\n\n{blocks['compared']}"
-            blocks["split"] += f"\n\n{markdown(_rounds(encrypted))}"
             for name, block in blocks.items():
                 put(_PAGE, name, block)
         seconds = encrypted.column("seconds")
@@ -169,24 +168,6 @@ def _split(watched: Watched) -> list[dict[str, str]]:
     parts = {words: spent / _PROCESSES for words, spent in watched.work().items()}
     parts["server, network, waiting"] = seconds - sum(parts.values())
     return [{"part": words, "s": f"{spent:.2f}"} for words, spent in parts.items()]
-
-
-def _rounds(watched: Watched) -> list[dict[str, str]]:
-    """Each round apart; the time that a ciphertext takes tells how fast the cores were meanwhile."""
-    calls, seconds = watched.run.calls_table, watched.column("seconds")
-    numbers = calls["round"].to_numpy()
-    rows = []
-    for t, spent in enumerate(seconds, 1):
-        here = numbers == t
-        opened = {name: float(np.nansum(calls[name].to_numpy()[here])) for name in ("decrypt_s", "decryptions")}
-        rows.append(
-            {
-                "round": str(t),
-                "s": f"{spent:.1f}",
-                "ms a ciphertext": f"{1e3 * opened['decrypt_s'] / opened['decryptions']:.2f}",
-            }
-        )
-    return rows
 
 
 def _gaps(plain: Watched) -> list[dict[str, str]]:
