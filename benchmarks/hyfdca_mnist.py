@@ -156,9 +156,12 @@ def _row(what: str, ours: float, theirs: float) -> dict[str, str]:
 
 
 def _difference(encrypted: Watched, plain: Watched) -> float:
-    """How far the gap of the encrypted run ever is from that of the run in plaintext."""
+    """Return how far the gap of the encrypted run ever is from that of the run in plaintext.
+
+    The last rows are left out: they have the gap after the last round, all others that before their round.
+    """
     gaps, others = encrypted.column("gap"), plain.column("gap")
-    shared = min(len(gaps), len(others))
+    shared = min(len(gaps), len(others)) - 1
     return float(np.abs(gaps[:shared] - others[:shared]).max())
 
 

@@ -42,9 +42,13 @@ def tell(figures: Figures, *, as_json: bool) -> None:
 
 def page(figures: Figures) -> list[str]:
     """Return what a program measured as lines of Markdown: the tables, then the single figures."""
-    tables = [markdown(figure) for figure in figures.values() if isinstance(figure, list) and figure]
-    lines = "\n\n".join(tables).split("\n")
-    return lines + [f"\n{name}: {figure}" for name, figure in figures.items() if not isinstance(figure, list)]
+    tables = {name: figure for name, figure in figures.items() if isinstance(figure, list) and _has_rows(figure)}
+    lines = "\n\n".join(map(markdown, tables.values())).split("\n")
+    return lines + [f"\n{name}: {figure}" for name, figure in figures.items() if name not in tables]
+
+
+def _has_rows(figure: list[Any]) -> bool:
+    return all(isinstance(row, Mapping) for row in figure) and bool(figure)
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
