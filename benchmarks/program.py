@@ -54,7 +54,7 @@ def _has_rows(figure: list[Any]) -> bool:
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return rows as a Markdown table."""
     titles = list(rows[0])
-    lines = ["| " + " | ".join(titles) + " |", "|" + " --- |" * len(titles)]
+    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
     lines += ["| " + " | ".join(str(row[title]) for title in titles) + " |" for row in rows]
     return "\n".join(lines)
 
