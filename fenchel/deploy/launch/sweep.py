@@ -155,7 +155,7 @@ def sweep_points(
     if not 0 < number <= MOST_RUNS:
         raise SettingsError(f"the sweep has {number:,} runs; expected 1 to {MOST_RUNS:,}", key=", ".join(axes))
     points = [_point(values, source, dict(zip(axes, each, strict=True)), check) for each in product(*axes.values())]
-    settings = [point.settings.to_yaml() for point in points if point.settings is not None]
+    settings = [point.settings.model_dump_json() for point in points if point.settings is not None]
     if len(set(settings)) < len(settings):
         raise SettingsError("two runs would have the same settings; give each value once", key=", ".join(axes))
     refusals = [point.refusal for point in points]
