@@ -306,7 +306,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         Returns
         -------
         numpy.ndarray, shape (n,) or (n, classes)
-            One score, above 0 for the second of two classes, or one for each of more classes.
+            With two classes, one score for each sample, above 0 for the second class. With more classes, one score for
+            each sample and class.
 
         Raises
         ------

@@ -37,7 +37,7 @@ class NaiveParallelSettings(StagedSettings):
         return 1
 
     def stage(self, number: int, prior: float, clients: int) -> Stage:
-        """Return stage ``number``: of the experiments, or of Theorem 1 with I = 1."""
+        """Return stage ``number`` of the chosen schedule (practice, or Theorem 1), with one local step per round."""
         if isinstance(self.schedule, TheorySchedule):
             return self.schedule.averaging_stage(number, self.step_size, prior, clients, local_steps=1)
         return self.schedule.stage(number, self.first_step, 1)

@@ -186,7 +186,8 @@ class Staged(FixedFleet):
     async def part_with_lost(self) -> bool:
         """Restrict the problem to the remaining clients; return whether clients were lost.
 
-        With ``participation.on_lost_state: continue``, lambda_k, p and q become those of the remaining clients.
+        With ``participation.on_lost_state: continue``, lambda_k and q become those of the remaining clients. So does p,
+        unless the settings give it (``prior``).
         """
         names, state = self.newly_lost(), self.state
         if names is None:

@@ -135,11 +135,11 @@ class AccFedDCD(DualAscent):
         Attributes
         ----------
         spreads
-            Spread of the clients' minimisers in the latest rounds.
+            Spread of the clients' minimisers in each of the latest rounds, at most a window of them.
         errors
-            Bounds on the errors of these rounds' dual steps due to inexact solves, in the unit of the spread.
+            For each of these rounds, a bound on the squared error that inexact solves cause in the dual step.
         lowest
-            Lowest mean spread of a window so far.
+            Lowest mean spread of a window since the last restart or the last late joiner.
         smallest
             Smallest positive spread so far.
         restarts

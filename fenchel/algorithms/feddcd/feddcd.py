@@ -76,7 +76,7 @@ class DualAscentSettings(AlgorithmSettings):
         return self.dual_step_size is not None
 
     def minimises(self, sampler: Sampler) -> Weighting | None:
-        """Return the weights in the settings, for any sampler, as sampling does not change the dual optimum."""
+        """Return the setting ``weighting`` for every sampler, because sampling does not change the dual optimum."""
         return self.weighting
 
 

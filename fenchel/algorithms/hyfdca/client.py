@@ -35,7 +35,7 @@ class HyFDCAClient(HyFDCASetupClient):
 
     @answers("resume")
     def resume(self, dual: Vector | Ciphertexts) -> Values:
-        """Set alpha_k <- alpha_0 on a returning client, and send what_k (steps 2 and 3)."""
+        """Replace alpha_k of a returning client by the server's alpha_0; send what_k (Algorithm 1, steps 2 and 3)."""
         self.state.dual = self._samples_in("dual").open(dual)
         return self._contribution(self.state.dual)
 

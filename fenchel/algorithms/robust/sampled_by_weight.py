@@ -264,7 +264,7 @@ class SampledByWeight(Robust):
     def _loudness(self, loss: float, dual_step_size: float) -> float:
         """Return tau gamma N l (docs/specifications/drdm.md, section 6.2, E11).
 
-        If it is above 1, lambda is uniform and all losses are equal, one dual step sets the weight of every client
+        For uniform lambda and equal losses, a value above 1 means that one dual step sets the weight of every client
         outside the loss cohort to zero.
         """
         return self.settings.local_steps * dual_step_size * self.clients * loss

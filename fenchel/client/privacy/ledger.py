@@ -171,12 +171,12 @@ class Account:
     run
         Id of the present run.
     data
-        Identifier of the data before the settings prepare them: the digest of the client's own file, or the client id
-        and the name of the data set.
+        Identifier of the raw data, before any preparation: the digest of the client's own file, or the client id and
+        the name of the data set.
     path
-        File of the policy's ledger; ``None`` if no folder was given for it.
+        File of the policy's ledger; ``None`` if neither the policy names a file nor the client has a state folder.
     state
-        Folder of the client's runs, whose ledgers are included; ``None`` if they are in memory.
+        Folder of the client's runs, whose ledgers are included; ``None`` if the runs' ledgers are in memory.
     """
 
     client: str

@@ -286,7 +286,7 @@ def read_parquet(
 
 
 def _require_modest(file: Any, path: Path, limits: DataLimits) -> None:
-    """Reject a Parquet file whose metadata exceed the limits, or with columns that are neither numbers nor strings."""
+    """Reject a Parquet file that declares more data than the limits allow, or columns of nested or binary types."""
     for field in file.schema_arrow:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         if not (pa.types.is_primitive(kind) or pa.types.is_null(kind) or _is_word(kind)):

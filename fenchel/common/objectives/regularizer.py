@@ -216,7 +216,7 @@ class L0(Regularizer):
         return u * (np.abs(u) > math.sqrt(2 * self.weight / penalty))
 
     def subgradient(self, x: Vector) -> Vector:
-        """Raise SettingsError."""
+        """Raise a SettingsError, because subgradient steps on a count are useless."""
         raise _without_slope("l0", "a count")
 
 

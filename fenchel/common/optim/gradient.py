@@ -37,7 +37,7 @@ def _step_size(problem: Tilted, settings: GradientSolver) -> float:
 
 
 def _cure(problem: Tilted, settings: GradientSolver) -> str:
-    """Return advice for errors on divergence, with the step-size limits for a quadratic function of curvature beta."""
+    """Return the advice of a ``DivergedError``, with the largest safe step size if the smoothness beta is known."""
     if not isinstance(settings.step_size, float):
         return NOT_OURS
     beta, most = problem.smoothness, 1 if settings.accelerated else 2

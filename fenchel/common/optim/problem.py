@@ -79,7 +79,7 @@ class Tilted:
         return self.objective.gradient(w) + self.slant(w)
 
     def batch_gradient(self, w: Vector, rows: Indices) -> Vector:
-        """Return the gradient of phi with the mean over some samples only, shape (d,)."""
+        """Return the gradient of phi at ``w``, with the mean loss of the samples ``rows`` alone, shape (d,)."""
         return self.objective.batch_gradient(w, rows) + self.slant(w)
 
     def hessian_vector(self, w: Vector, v: Vector) -> Vector:

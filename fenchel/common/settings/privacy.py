@@ -116,7 +116,7 @@ class DifferentialPrivacy(Section):
         return share if counts and facts.dual != "private" else 1.0
 
     def noise(self, facts: PrivacyFacts) -> float:
-        """Return the noise multiplier ``z`` of every upload of this client."""
+        """Return the noise multiplier ``z`` of a client's uploads; raise ``SettingsError`` if it is out of range."""
         z = self._noise(facts)
         if not SMALLEST_NOISE <= z <= LARGEST_NOISE:
             raise SettingsError(

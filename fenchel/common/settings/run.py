@@ -507,7 +507,7 @@ def dotted(key: str, asked: str = "") -> list[str]:
 
 
 def shipped_or_own(path: Path) -> Path:
-    """Return ``path``, or the file of the shipped experiment that it names if there is no such file."""
+    """Return the file of a shipped experiment if ``path`` is its name and no existing file, otherwise ``path``."""
     shipped = resources.files("fenchel") / "experiments" / f"{path}.yaml"
     named = not path.is_absolute() and ".." not in path.parts and not path.exists()
     return Path(str(shipped)) if named and shipped.is_file() else path

@@ -80,7 +80,7 @@ class Content:
 
     @classmethod
     def of(cls, values: Values) -> Content:
-        """Encode values."""
+        """Return the content of a file with these values."""
         encoded = encode(values)
         descriptor = encoded.descriptor.SerializeToString()
         return cls(descriptor, encoded.segments, _HEADER + len(descriptor) + encoded.size)

@@ -230,7 +230,7 @@ def seeded_support(seed: int, size: int, count: int, excluded: Indices | None = 
 
 
 def _hashed_below(bound: int, seed: int, size: int) -> tuple[Indices, NDArray[np.uint64]]:
-    """Return the indices whose hashes are below a bound, which is a multiple of 2^33, and these hashes."""
+    """Return the indices whose hashes are below ``bound``, a multiple of 2^33, and the hashes of these indices."""
     expected = size * bound >> 64
     indices = np.empty(expected + 8 * math.isqrt(expected) + 64, np.int64)
     hashes = np.empty(len(indices), np.uint64)

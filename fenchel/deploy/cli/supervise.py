@@ -48,7 +48,10 @@ def keep_going(command: Callable[[], Sequence[str]]) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    """Run a command; return its exit code, negative if a signal killed it."""
+    """Run a command, and return its exit code, negative if a signal killed it.
+
+    On Ctrl-C, terminate the command and return ``INTERRUPTED``.
+    """
     with subprocess.Popen(words) as process:
         try:
             return process.wait()

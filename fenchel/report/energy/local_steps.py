@@ -149,7 +149,7 @@ def _fit(groups: dict[int, list[tuple[Effort, Expense]]], rounds: dict[int, floa
 def over_channels(
     measured: Sequence[Measured], devices: Devices, channel: Channel, snrs: Sequence[float], bandwidths: Sequence[float]
 ) -> tuple[str, NDArray[np.float64]]:
-    """Return the number of local steps with the least energy, or the energy of a single run, for each channel.
+    """Return the number of local steps with the least energy for each channel; for a single run, its energy.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def over_channels(
     Raises
     ------
     SettingsError
-        If too few runs reached the target.
+        If a single run missed the target, or fewer than two different numbers of local steps reached it.
     """
     values = np.zeros((len(bandwidths), len(snrs)))
     alone = len(measured) == 1

@@ -19,7 +19,7 @@ _DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 
 
 def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[float | None] = ()) -> Path:
-    """Plot the main figures of runs (:func:`fenchel.report.curves.main_figures`), each in its own chart.
+    """Plot the main metrics of runs (:func:`fenchel.report.curves.main_figures`), with one chart for each metric.
 
     Parameters
     ----------
@@ -28,9 +28,15 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[
     path
         Path of the PNG file. Missing parent folders are created.
     axis
-        Quantity of the horizontal axis, one of :data:`fenchel.report.curves.AXES`. Runs without it are omitted.
+        Quantity of the horizontal axis, one of :data:`fenchel.report.curves.AXES`. Runs that lack it are omitted.
     optima
-        Minimum of each run's objective (:mod:`fenchel.report.optimum`), which adds a chart of the optimality gap.
+        Minimum of each run's objective (:mod:`fenchel.report.optimum`), or ``None`` where it is unknown. Known minima
+        add a chart of the optimality gap.
+
+    Returns
+    -------
+    Path
+        ``path``.
     """
     groups = groups_of(runs)
     bands = bands_of(groups, runs, optima) or [Band(each, {}, {}) for each in curves_of_all(runs, optima)]

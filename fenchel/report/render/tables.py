@@ -1,4 +1,4 @@
-"""Complete data of the page's charts as CSV files, for other programs."""
+"""CSV files with all data of the charts of the HTML report, for other programs."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ class KubernetesLauncher:
 
 
 def _words(process: ClientProcess) -> list[str]:
-    """Return the arguments of a client that reads its bundle from a file, and detects the end of its server itself."""
+    """Return the arguments of a client that reads its bundle from a file, and exits if its server stays silent."""
     words = list(process.words)
     words[words.index("--bundle") + 1] = str(_BUNDLE)
     return [*words, "--retry-for", str(_SILENCE)]
