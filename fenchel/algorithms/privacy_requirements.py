@@ -62,7 +62,8 @@ def facts_of(settings: RunSettings, objective: Objective | None, samples: int) -
         batch_size=algorithm.samples_a_step(samples),
         samples=samples,
         fixed_seeds=privacy.fixed_seeds,
-        # The ridge is as smooth as a weakly convex term with beta = l2 / 2. As it is convex, this is an upper bound.
+        # The gradient of the ridge is l2-Lipschitz, like that of a weakly convex term with beta = l2 / 2. The ridge is
+        # convex, so the sensitivity with this beta is an upper bound.
         beta=settings.objective.l2 / 2 + (linear.nonconvex if linear is not None else 0.0),
         convex_scalar=settings.objective.kind in _OF_ONE_SCORE,
         # an infinite smoothness means a loss with kinks, or an unknown constant
@@ -130,7 +131,8 @@ def check_claim(settings: RunSettings) -> None:
     linear = build_objective(kind, _NO_DATA) if isinstance(kind, LinearSettings | SmoothedHingeSettings) else None
     facts = facts_of(settings, linear, _MANY)
     refuse(problems_of(settings, facts))
-    # The noise that meets a budget depends on the data, but its multiple of the sensitivity is neither tiny nor huge.
+    # With ``uploads``, the noise multiplier is calibrated to the budget and depends on the data. Calibrated multipliers
+    # are neither tiny nor huge, so check with 1.
     check_noise(settings, facts, privacy.noise(facts) if privacy.uploads is None else 1.0)
 
 

@@ -102,7 +102,8 @@ class Policy(Section):
         if (least := self.least_picks) is not None and isinstance(picks, int):
             if picks < least:
                 wanted.append(f"has picks: {picks}, but the policy requires at least {least}")
-            # If a client's share is too small, the server can compute it from the shares of other clients.
+            # With common picks the server sets this client's quota. From a small quota it could compute the client's
+            # contribution, given those of the others.
             elif getattr(algorithm, "picking", None) == "common":
                 wanted.append(
                     f"has picking: common, where this client's part may be smaller than the {least} picks that the "

@@ -49,7 +49,7 @@ class Outline(NamedTuple):
         offset = 0
         for part in self.parts:
             for place, length in enumerate(part.lengths, 1):
-                # The values of a sparse vector are the last part. Ciphertexts contain no floating-point parts.
+                # The values of a sparse vector are the last piece of its part. Ciphertexts have no dtype.
                 if part.dtype is not None and part.dtype.kind == "f" and place == len(part.lengths):
                     spans.append(FloatSpan(offset, offset + length, part.dtype))
                 offset += aligned(length)

@@ -26,7 +26,7 @@ from fenchel.common.storage.run_folder import RunFolder
 
 _RESTARTS = 10  # largest number of restarts of a process
 _FENCHEL = (sys.executable, "-m", "fenchel")
-_SIGNALLED = 128  # smallest exit code by which shells report that a signal killed a process
+_SIGNALLED = 128  # base of the exit codes by which shells report a signal, to which its number is added
 
 
 def keep_going(command: Callable[[], Sequence[str]]) -> int:

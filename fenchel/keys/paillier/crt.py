@@ -30,7 +30,7 @@ from fenchel.common.crypto.residues.choice import residues
 from fenchel.common.crypto.residues.interface import Residues
 from fenchel.keys.paillier.key import PrivateKey
 
-_SHARE = 8  # smallest number of values per thread, which the backend ifma computes in the time of one value
+_SHARE = 8  # smallest number of values per thread, two groups of the four that the backend ifma computes at once
 
 
 class CrtArithmetic(Protocol):

@@ -90,7 +90,7 @@ class DisclosureRecord:
     _noted: dict[tuple[str, int, str], _Noted] = field(default_factory=dict)
     """Last recorded message by phase, kind and client; for instructions the client is empty."""
 
-    # Calls by the transport
+    # Methods that the transport calls
 
     def opened(self, client: str, fields: Iterable[str]) -> None:
         """Record a new stream of a client, with the fields of the call's metadata."""

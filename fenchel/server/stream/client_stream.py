@@ -321,7 +321,7 @@ class ClientStream:
             # the row of this call is already written, so its bytes are charged to the next call
             self._member.carry(total)
             return None
-        # Charge bytes of later instructions that are already being sent to their own calls.
+        # Bytes of later instructions may already be on the wire. Charge them to the calls of those instructions.
         others = sum(other.wire_down for other in self._member.outstanding.values() if other is not call)
         theirs = min(others, max(total.down - call.wire_down, 0))
         self._member.carry(SocketBytes(theirs, 0))
