@@ -71,7 +71,10 @@ class LocalTrainingSettings(AlgorithmSettings):
                 "step_decay: stages and stage_rounds (rounds with the same step size) go together: give both or neither"
             )
         if self.stage_rounds is None and self.decay is not None:
-            raise ValueError(f"decay is for step_decay: stages, and step_decay is {self.step_decay}; leave it out")
+            raise ValueError(
+                f"decay: {self.decay:g} given, but only step_decay: stages uses it, and step_decay is "
+                f"{self.step_decay}; leave decay out"
+            )
         return self
 
     def check_rounds(self, rounds: int, clients: int | None) -> None:

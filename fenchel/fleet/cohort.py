@@ -87,7 +87,10 @@ class Replies(Mapping[str, Mapping[str, Value]]):
             If there are no replies.
         """
         if not self:
-            raise ValueError(f"no client has replied, so the sum of {name!r} has no shape")
+            raise ValueError(
+                f"no client has replied, so the sum of {name!r} has no shape; check for replies first, or ask with "
+                "min_replies above 0"
+            )
         return self._total(name).sum()
 
     def mean(self, name: str) -> Array:
@@ -113,7 +116,10 @@ class Replies(Mapping[str, Mapping[str, Value]]):
             If there are no replies.
         """
         if not self:
-            raise ZeroDivisionError(f"no client has replied, so there is no mean of {name!r}")
+            raise ZeroDivisionError(
+                f"no client has replied, so there is no mean of {name!r}; check for replies first, or ask with "
+                "min_replies above 0"
+            )
         return self._total(name).mean()
 
     def weighted_mean(self, name: str, weight: str) -> Array:

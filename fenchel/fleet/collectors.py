@@ -236,5 +236,8 @@ class SumCollector(OrderedCollector):
     def _sum_of(self, name: str) -> WeightedSum:
         """Return the sum of a value by name; raise ``ValueError`` before the first reply."""
         if not self._sums:
-            raise ValueError(f"no client has replied, so the sum of {name!r} has no shape")
+            raise ValueError(
+                f"no client has replied, so the sum of {name!r} has no shape; check for replies first, or ask with "
+                "min_replies above 0"
+            )
         return self._sums[name]

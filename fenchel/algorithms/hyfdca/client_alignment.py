@@ -52,7 +52,10 @@ def check_slice(
     _check_shape(f"the order of the {what}", order, count)
     _check_shape(f"the numbers of holders of the {what}", holders, count)
     if sizes.ndim != 1 or len(sizes) > count:
-        raise _wrong(f"the {what} lie in blocks of shape {sizes.shape}, but the client holds {count} {what}")
+        raise _wrong(
+            f"the sizes of the blocks of {what} have shape {sizes.shape}, expected one size for each of at most "
+            f"{count} blocks"
+        )
     inside = (order >= 0) & (order < count)
     if not inside.all() or (np.bincount(order, minlength=count) != 1).any():
         raise _wrong(f"the order of the {what} is no permutation of 0 to {count - 1}")
@@ -124,7 +127,7 @@ def check_layouts(layouts: Mapping[str, Layout], key: PublicKey, settings: HyFDC
             )
     slots = {layouts[name].slots for name in ("score", "dual", "norm")}
     if len(slots) != 1:
-        raise _wrong(f"the blocks of samples have different numbers of slots: {sorted(slots)}")
+        raise _wrong(f"the layouts of scores, duals and norms have different numbers of slots, {sorted(slots)}")
 
 
 def _check_shape(what: str, array: Indices, count: int) -> None:

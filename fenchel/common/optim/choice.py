@@ -103,11 +103,12 @@ def check_fit(
         return
     convexity = alpha()
     if convexity is not None and not convexity > 0:
+        by_accuracy = stop.accuracy is not None
         raise SettingsError(
-            "the accuracy as stopping criterion needs a strongly convex objective, which this objective is not "
-            "known to be; set objective.l2 of a linear model above 0, or use solver.stop.steps, epochs or "
-            "gradient",
-            key="solver.stop.accuracy",
+            f"{'the accuracy as stopping criterion' if by_accuracy else step_size} needs a strongly convex objective, "
+            "which this objective is not known to be; set objective.l2 of a linear model above 0, or use "
+            f"{'solver.stop.steps or gradient' if by_accuracy else 'solver.step_size: 1/beta'}",
+            key="solver.stop.accuracy" if by_accuracy else "solver.step_size",
         )
     if beta() == math.inf:
         raise SettingsError(

@@ -159,7 +159,7 @@ class TuningSettings(Section):
                 if not isinstance(each, Choice):
                     raise ValueError(f"sampler grid takes lists of values alone: give {key} as {{choice: [...]}}")
         elif self.trials is None:
-            raise ValueError(f"trials is missing, which sampler {self.sampler} needs")
+            raise ValueError(f"trials is missing, but sampler {self.sampler} needs it; give the number of trials")
         if self.pruning is not None and len(self.objectives) > 1:
             raise ValueError(
                 f"pruning needs one objective, given {len(self.objectives)}: leave pruning out, or give one"

@@ -46,7 +46,7 @@ def writing(path: Path, owner: Owner = "server") -> Iterator[None]:
         reason = error.strerror or str(error)
         raise StorageError(
             f"the file cannot be written ({reason}), and its old content is unchanged. Make room on this {owner}'s "
-            f"disk, or make the folder writable, and {_START_AGAIN[owner]}: nothing that counted is lost",
+            f"disk, or make the folder writable, and {_START_AGAIN[owner]}",
             source=path,
         ) from error
 

@@ -139,8 +139,8 @@ def read(path: Path) -> pa.Table:
         if too_many_files(error):
             raise too_many_files_error(place) from error
         raise CheckpointError(
-            f"the table cannot be read ({error}); restore it from a copy, or move it away, and --resume begins it "
-            "anew without the rows so far",
+            f"the table cannot be read ({error}). Restore it from a copy, or move it away: --resume then begins a new "
+            "table, without the rows so far",
             source=place,
         ) from None
 

@@ -207,7 +207,7 @@ def seeded_support(seed: int, size: int, count: int, excluded: Indices | None = 
     taken = np.empty(0, np.int64) if excluded is None else excluded
     admissible = size - len(taken)
     if not 0 <= seed < _WORD:
-        raise ValueError(f"a seed is a number of 64 bits, not {seed}")
+        raise ValueError(f"the seed is {seed}; expected 0 to 2^64 - 1")
     if not 0 <= count <= admissible:
         raise ValueError(f"{count} indices wanted, {admissible} of {size} are admissible")
     if count == 0:

@@ -314,7 +314,7 @@ class MessageReader(Generic[HeadT]):
         """Return the message that this head resumes. A second call fails, because its body may then be in use."""
         begun, self._begun = self._begun, None
         if begun is None or begun.head.sequence != head.sequence:
-            raise self._error("resumed a message of which nothing is here")
+            raise self._error(f"resumed message {head.sequence}, of which no part is kept here")
         if begun.head.payload.SerializeToString() != head.payload.SerializeToString():
             # Bytes received before the interruption were checked against the first descriptor, so both must agree.
             raise self._error("resumed a message with other values than it had begun with")

@@ -176,8 +176,8 @@ def over_channels(
         chosen = None if alone else choice(measured, devices, there)
         if cost is None and chosen is None:
             raise SettingsError(
-                "--map needs a run that reaches the target, or at least two runs with different "
-                "algorithm.local_steps; give more runs"
+                "--map needs a single run that reached the target, or at least two such runs with different "
+                "algorithm.local_steps; give more runs, or an easier target"
             )
         values[at] = cost.energy if cost is not None else chosen.best  # type: ignore[union-attr]
     return ("Energy of all clients (J)" if alone else "Local steps that take the least energy"), values

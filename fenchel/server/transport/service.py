@@ -179,7 +179,10 @@ class Service:
     async def _probe(self, request: pb.ProbeRequest, context: _Context) -> pb.ProbeReply:
         received = time.time_ns()
         if request.reply_bytes > FRAME_BYTES:
-            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"a probe may ask for {FRAME_BYTES} bytes at most")
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"the probe requests {request.reply_bytes:,} bytes; expected at most {FRAME_BYTES:,}",
+            )
         await self._gate.carried(counted_as(context), len(request.payload) + request.reply_bytes)
         return pb.ProbeReply(payload=bytes(request.reply_bytes), received_unix_ns=received, sent_unix_ns=time.time_ns())
 

@@ -33,7 +33,7 @@ def test_step_sizes_fall_as_the_settings_say(keys: dict[str, Any], steps: list[f
     [
         ({"step_decay": "stages"}, "stage_rounds"),
         ({"stage_rounds": 3}, "step_decay: stages"),
-        ({"step_decay": "inverse", "decay": 2.0}, "leave it out"),
+        ({"step_decay": "inverse", "decay": 2.0}, "leave decay out"),
         ({"step_decay": "stages", "stage_rounds": 3, "decay": 0.5}, "greater than or equal to 1"),
     ],
 )

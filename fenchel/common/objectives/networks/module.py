@@ -154,7 +154,10 @@ class ModuleObjective(Objective):
         trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
         buffers = {name: value for name, value in module.named_buffers() if value.is_floating_point()}
         if not trained:
-            raise SettingsError("the module has no parameters to train; give one that has", key="objective.name")
+            raise SettingsError(
+                "the module has no parameters to train; use a module with a parameter that requires gradients",
+                key="objective.name",
+            )
         self._trained = sum(value.numel() for value in trained.values())
         self._shapes = {name: tuple(value.shape) for name, value in (trained | buffers).items()}
         self._sizes = [math.prod(shape) for shape in self._shapes.values()]

@@ -127,7 +127,10 @@ class Cluster:
                 if not self.call("list_namespaced_pod", self.namespace, label_selector=selector).items:
                     return
                 time.sleep(_POLLING)
-        raise UnreachableError(f"the pods cannot be removed; see kubectl get pods --selector {selector}")
+        raise UnreachableError(
+            "the pods still exist after a forced deletion; see kubectl get pods --namespace "
+            f"{self.namespace} --selector {selector}"
+        )
 
 
 @dataclass(frozen=True)
