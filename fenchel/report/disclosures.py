@@ -20,7 +20,7 @@ _FORMS = {
     "ciphertext": "ciphertext",
     "sealed": "sealed box",
 }
-_DAMAGED = "damaged, or edited; copy it again from where the server ran"
+_DAMAGED = "the file is damaged or was edited ({}); copy it again from the machine of the server"
 _WAYS = {"up": "client to server", "down": "server to client"}
 
 _Direction: TypeAlias = Literal["up", "down"]
@@ -136,9 +136,9 @@ def load_disclosures(run: Path) -> dict[str, Any]:
             source=path,
         ) from None
     except ValidationError as error:
-        raise CheckpointError(f"{_DAMAGED} ({problem_text(error)})", source=path) from None
+        raise CheckpointError(_DAMAGED.format(problem_text(error)), source=path) from None
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{_DAMAGED} ({error})", source=path) from None
+        raise CheckpointError(_DAMAGED.format(error), source=path) from None
     return found
 
 

@@ -33,8 +33,8 @@ def optima_of(runs: Sequence[Run], given: Sequence[float]) -> list[float | None]
     """
     if not given:
         return [None] * len(runs)
-    if not all(map(math.isfinite, given)):
-        raise SettingsError("a value is not finite; give the optimum that fenchel solve found", key="--optimum")
+    if (wrong := next((value for value in given if not math.isfinite(value)), None)) is not None:
+        raise SettingsError(f"{wrong} is not finite; give the optimum that fenchel solve found", key="--optimum")
     if len(given) == len(runs):
         return list(given)
     each = "give --optimum once for each run, in the order of the runs"

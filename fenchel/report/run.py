@@ -386,7 +386,7 @@ class Run:
             ) from None
         if "model" not in arrays:
             raise CheckpointError(
-                "the file has no array of this name, so it is not a model; copy the run folder again", source=path
+                "the file has no array named model, so it is not a model; copy the run folder again", source=path
             )
         return arrays
 

@@ -188,7 +188,7 @@ class Timeline:
         """
         calls, metrics = run.calls_table, run.metrics_table
         if not metrics.num_rows or not calls.num_rows:
-            raise CheckpointError(f"{run.why_empty}, so there is nothing to project")
+            raise CheckpointError(f"there are no rounds to project: {run.why_empty}")
         for table, names, file in ((metrics, _METRICS, "metrics"), (calls, _CALLS, "calls")):
             missing = [name for name in names if name not in table.column_names]
             if missing:

@@ -94,7 +94,7 @@ def objective_value(run: Run, objective: str) -> float:
             raise DivergedError(f"the final {figure} is {value}")
     if name not in known:
         if loss not in known:
-            raise DivergedError(f"{loss} has no final value")
+            raise DivergedError(f"the run recorded no value of {loss}")
         raise SettingsError(
             f"the runs have no figure {name}; use one of {', '.join([*known, *SUMS])}", key=f"objectives.{objective}"
         )

@@ -176,7 +176,10 @@ def client(
     if token is not None:
         certs = certs or Path("certs")
     if sum((certs is not None, claim is not None, insecure, bundle is not None)) != 1:
-        raise SettingsError("give one of --certs DIR or --token TOKEN, --claim DIR, --bundle - and --insecure")
+        raise SettingsError(
+            "the client needs exactly one source of its identity; give --certs DIR, --token TOKEN, --claim DIR, "
+            "--bundle - or --insecure"
+        )
     if identifier is not None and not data:
         raise SettingsError(
             "--id names the sample identifiers of a client's own file, but no file is given; give it with --data FILE",
@@ -334,7 +337,10 @@ def _received(bundle: str) -> ReceivedBundle:
             with Path(bundle).open("rb") as file:
                 received = ReceivedBundle.read(file, bundle)
         except OSError as error:
-            raise CredentialError(f"the bundle cannot be read ({error.strerror})", source=bundle) from None
+            raise CredentialError(
+                f"the bundle cannot be read ({error.strerror}); check the path and the permissions of the file",
+                source=bundle,
+            ) from None
     else:
         kind = os.fstat(sys.stdin.fileno()).st_mode
         if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):

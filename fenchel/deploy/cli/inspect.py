@@ -211,7 +211,8 @@ def probe(
     from fenchel.deploy.certificates.description import common_name
 
     if (not certs) != insecure:
-        raise SettingsError("no identity given; give --certs DIR (once for each client) or --insecure")
+        given = "both --certs and --insecure" if insecure else "no identity"
+        raise SettingsError(f"{given} given; give either --certs DIR (once for each client) or --insecure")
     Address.parse(server, "the server's address")
     identities = [Credentials.load(folder) for folder in certs or []]
     whom: list[tuple[Credentials | None, str]] = [(each, common_name(each)) for each in identities]

@@ -42,7 +42,7 @@ def keys(
         case [folder]:
             _make(Path(folder), _BITS[security] if bits is None else bits, implementation, force, as_json)
         case _:
-            raise SettingsError("no folder given; give one to write the keys to, or: show FILE")
+            raise SettingsError(f"{len(words)} arguments given; give one, the folder for new keys, or two, show FILE")
 
 
 def _make(folder: Path, bits: int, implementation: Implementation, force: bool, as_json: bool) -> None:

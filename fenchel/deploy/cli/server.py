@@ -100,7 +100,8 @@ def server(
     exporters = Exporters.parse(dashboard, dashboard_at, metrics, track)
     refuse_private_keys(certs, os.environ)
     if (certs is None) != insecure:
-        raise SettingsError("no certificates given; give --certs DIR (fenchel certs makes them) or --insecure")
+        given = "both --certs and --insecure" if insecure else "no certificates"
+        raise SettingsError(f"{given} given; give either --certs DIR (fenchel certs makes the folder) or --insecure")
     if insecure and not address.is_loopback:
         warn_of(
             f"--listen {listen}: without TLS, anyone who reaches this address can join and read all messages; "

@@ -70,7 +70,7 @@ def _key_in(folder: Path) -> ec.EllipticCurvePrivateKey:
     key = private_key(read(path), path)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise CredentialError(
-            "the key in the folder is of another type; give an empty folder with --certs", source=path
+            "not an elliptic-curve key, which the certificate needs; give an empty folder with --certs", source=path
         )
     return key
 
@@ -80,8 +80,8 @@ async def _signed(invitation: Invitation, request: bytes) -> pb.SignReply:
     shown = await asyncio.to_thread(_certificate_at, invitation.address)
     if hashlib.sha256(shown).digest() != invitation.fingerprint:
         raise CredentialError(
-            f"{invitation.address} has another certificate than the token names, because the invitation has ended, "
-            "or an intermediary opens TLS. Nothing was sent; ask for a new token"
+            f"the certificate of {invitation.address} does not match the token: the invitation has ended, or a proxy "
+            "intercepts TLS. Nothing was sent; ask for a new token"
         )
     channel = grpc.aio.secure_channel(
         str(invitation.address),

@@ -89,7 +89,7 @@ class SigningService(SigningServicer):
         except TimeoutError:
             missing = ", ".join(self.missing)
             raise CredentialError(
-                f"the time is over without a request from {missing}; their tokens are void, so invite them again"
+                f"no request arrived in time from {missing}, and their tokens are void now; invite them again"
             ) from None
 
     async def Sign(self, request: pb.SignRequest, context: _Context) -> pb.SignReply:
@@ -98,7 +98,10 @@ class SigningService(SigningServicer):
         guest = self._guest(request.secret)
         if guest is None:
             self._report_stranger(caller)
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this is no token of an invitation that stands")
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                "the token is of no current invitation; ask the authority for a new token",
+            )
         name = guest.invitation.name
         try:
             key = requested_key(request.request)
@@ -122,7 +125,9 @@ class SigningService(SigningServicer):
             except CredentialError as error:
                 self.on_event(f"{name}: not signed: {error}")
                 await context.abort(
-                    grpc.StatusCode.INTERNAL, "it could not sign; its screen says why, and the token still counts"
+                    grpc.StatusCode.INTERNAL,
+                    "the authority could not sign the certificate; ask its operator for the reason, and use the same "
+                    "token again",
                 )
             guest.key, guest.certificate = public_key(key), certificate_pem(certificate)
             self.on_event(f"{name}: has its certificate, for the key {key_fingerprint(key)}, which came from {caller}")
@@ -135,7 +140,7 @@ class SigningService(SigningServicer):
         self._strangers += 1
         if self._strangers <= _SHOWN_REFUSALS:
             last = "; more are not shown" if self._strangers == _SHOWN_REFUSALS else ""
-            self.on_event(f"refused: a caller at {caller}, with no token that stands{last}")
+            self.on_event(f"refused: a caller at {caller}, without a token of a current invitation{last}")
 
     def _guest(self, secret: bytes) -> _Guest | None:
         """Return the guest with this secret, in a time that is independent of secrets."""
@@ -195,7 +200,8 @@ async def inviting(
     for name in names:
         check_client_name(name)
     if len(set(names)) < len(names):
-        raise SettingsError("a client's name is given twice; give each client its own", key="--name")
+        repeated = next(name for name in names if list(names).count(name) > 1)
+        raise SettingsError(f"the name {repeated!r} is given twice; give each client its own", key="--name")
     key = ec.generate_private_key(ec.SECP256R1())
     shown = _shown(key)
     server = grpc.aio.server(

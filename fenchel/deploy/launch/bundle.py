@@ -98,7 +98,7 @@ class ReceivedBundle:
             return cls(identities, secrets.decode("ascii") if size else None)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise CredentialError(
-                "standard input has no complete bundle of certificates and keys; start this command through fenchel up",
+                "no complete bundle of certificates and keys; start this command through fenchel up, which sends one",
                 source=source,
             ) from None
 

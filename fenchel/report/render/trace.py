@@ -48,8 +48,8 @@ def events(run: Run) -> Iterator[Event]:
         raise CheckpointError(run.why_empty)
     if not {"arrived_s", "away_s"} <= {*calls.column_names} or "started_unix" not in metrics.column_names:
         raise CheckpointError(
-            f"run {run.id} comes from an earlier version, which did not record the presence and the instructions "
-            "of clients; repeat the run with this version"
+            f"the tables of run {run.id} lack times that a trace needs (arrived_s, away_s or started_unix), because an "
+            "earlier version of Fenchel wrote them; repeat the run with this version"
         )
     clients = sorted(set(calls["client"].to_pylist()))
     # Process numbers start with the server and continue in the order of client ids.
