@@ -100,7 +100,7 @@ def extract(
     chosen = load(settings, overrides or ())
     if chosen.own_data:
         raise DataError(
-            "with own each client computes the features of its own file; use a data set that all clients share",
+            "own means that each client computes the features of its own file; use a data set that all clients share",
             key="data.name",
         )
     console = Console(highlight=False)
@@ -127,7 +127,7 @@ def show(
     chosen = load(settings, [*(overrides or []), *([f"clients={clients}"] if clients else [])])
     if chosen.own_data:
         raise DataError(
-            "with own each client has its own file, so there is no partition to show; use a data set that all "
+            "own means that each client has its own file, so there is no partition to show; use a data set that all "
             "clients share",
             key="data.name",
         )

@@ -37,7 +37,10 @@ def new(
     except FileExistsError:
         raise SettingsError("the folder exists already; give another name", source=folder) from None
     except OSError as error:
-        raise SettingsError(f"the folder cannot be written ({error.strerror})", source=folder) from None
+        raise SettingsError(
+            f"the folder cannot be written ({error.strerror}); make room on the disk, or work in another folder",
+            source=folder,
+        ) from None
     print(f"{folder}/ has {name}.py, settings.yaml, a test and README.md. Try it:\n")  # noqa: T201
     print(f"  cd {folder}\n  fenchel up settings.yaml")  # noqa: T201
 

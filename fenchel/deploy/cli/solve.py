@@ -54,8 +54,8 @@ def solve(
     chosen = load(settings, overrides or ())
     if chosen.own_data:
         raise DataError(
-            "with own each client has its own file, so the whole problem is not on this machine; use a data set "
-            "that all clients share",
+            "own means that each client has its own file, so the whole problem is not on this machine; use a data "
+            "set that all clients share",
             key="data.name",
         )
     loss, l2 = margin_loss(chosen.objective), chosen.objective.l2

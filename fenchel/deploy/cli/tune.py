@@ -48,7 +48,9 @@ def tune(
     from fenchel.report import tuning as report
 
     if in_process and processes is not None:
-        raise SettingsError("--processes limits runs with processes of their own; leave out --in-process")
+        raise SettingsError(
+            "--processes limits client processes, but --in-process starts none; leave one of the two out"
+        )
     if resume is not None:
         if settings is not None or overrides:
             raise SettingsError("a resumed search keeps its settings; give --resume TUNING (and --trials) alone")

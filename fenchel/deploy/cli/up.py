@@ -165,7 +165,8 @@ def up(
         number = len(checkpoint.members) if checkpoint is not None else chosen.clients
         if not isinstance(number, int):
             raise SettingsError(
-                "with auto clients join by themselves; give the number to start with --clients N", key="clients"
+                "auto leaves the number of clients open, but this command starts the clients; give --clients N",
+                key="clients",
             )
         folder = folder or RunFolder(runs / "RUN")
         deployment: Deployment | OneProcess

@@ -113,8 +113,8 @@ class Deployment:
             self.own.require(self.settings, self.clients)
         elif self.settings.own_data:
             raise SettingsError(
-                "with own clients have their own files; give one for each with --data, or start fenchel server "
-                "here, and fenchel client --data FILE on the clients' machines (docs/separate-machines.md)",
+                "own means that each client has its own file; give one for each client with --data, or start fenchel "
+                "server here, and fenchel client --data FILE on the clients' machines (docs/separate-machines.md)",
                 key="data.name",
             )
         if self.settings.seals_secrets and not self.secure:
@@ -215,8 +215,8 @@ class Deployment:
             return await make_keys_apart(self._keys, bits, self.settings.algorithm.encryption_implementation)
         if not (self._keys / CLIENTS).exists():
             raise CheckpointError(
-                "the file is missing, which the clients need to continue this run (a complete run removes it); "
-                "restore it from a copy, or begin a new run",
+                "the file with the clients' keys is missing, so the clients cannot continue this run; restore it "
+                "from a copy, or begin a new run",
                 source=self._keys / CLIENTS,
             )
         return read_public(self._keys / SERVER)

@@ -160,7 +160,8 @@ def given_data(
     if data is None:
         if label is not None or identifier is not None:
             raise SettingsError(
-                "the argument is about data, which are not given; give data, or leave it out", key="label, identifier"
+                "the argument describes data, but no data are given; give data, or leave this argument out",
+                key="label, identifier",
             )
         return None
     if not isinstance(data, list):
@@ -182,7 +183,9 @@ def given_data(
             raise
     shards = sum(isinstance(part, Shard) for part in parts)
     if shards and not in_process:
-        raise SettingsError("shards are objects of this process; give in_process=True", key="data")
+        raise SettingsError(
+            "shards cannot be sent to client processes; give in_process=True, or arrays, tables or files", key="data"
+        )
     if 0 < shards < len(parts):
         raise SettingsError("only some clients have a shard; give shards for all clients, or for none", key="data")
     return OwnData(parts, label, identifier)

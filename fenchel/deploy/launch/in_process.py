@@ -152,7 +152,9 @@ class OneProcess:
         if self.own is not None:
             self.own.require(self.settings, self.clients)
         elif self.settings.own_data:
-            raise SettingsError("with own clients have their own files; give one for each with --data", key="data.name")
+            raise SettingsError(
+                "own means that each client has its own file; give a file for each client with --data", key="data.name"
+            )
 
     def plan(self) -> Iterator[str]:
         """Yield a description of what the run would start."""

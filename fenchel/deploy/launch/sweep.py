@@ -109,7 +109,10 @@ def parse_grid(words: Sequence[str]) -> dict[str, list[Any]]:
         except yaml.YAMLError:
             values = None
         if not values:
-            raise SettingsError("not of the form KEY=V1,V2 with values in YAML", key=f"--grid {word}")
+            raise SettingsError(
+                "not of the form KEY=V1,V2 with values in YAML, such as algorithm.step_size=0.1,0.3",
+                key=f"--grid {word}",
+            )
         if key in grid:
             raise SettingsError("the key is given twice; give all its values at once", key=f"--grid {key}")
         grid[key] = values
@@ -147,7 +150,9 @@ def sweep_points(
         If the settings of all runs are invalid: the error of the first run.
     """
     if seeds and "seed" in grid:
-        raise SettingsError("the seeds are given twice; give them with --seeds or in the grid", key="seed")
+        raise SettingsError(
+            "the grid has seeds, and further seeds are given; give all seeds in one of the two places", key="seed"
+        )
     axes = {**grid, **({"seed": seeds} if seeds else {})}
     number = 1
     for chosen in axes.values():

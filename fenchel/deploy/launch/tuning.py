@@ -226,7 +226,7 @@ class Search:
             if study.user_attrs.get(_REPEATED) != search._repeated:
                 raise CheckpointError(
                     "the study was begun with other parameters, objectives, sampler or seed than "
-                    f"{folder.settings.name} has now; start a new search",
+                    f"{folder.settings.name} has now; restore that file, or start a new search",
                     source=folder.study,
                 )
         return search
@@ -353,7 +353,9 @@ class Search:
 
     def _unreadable(self, error: Exception) -> CheckpointError:
         return CheckpointError(
-            f"the study cannot be read or written ({error}); start a new search", source=self.folder.study
+            f"the study cannot be read or written ({error}); check its permissions and the space on the disk, restore "
+            "a copy, or start a new search",
+            source=self.folder.study,
         )
 
     @contextmanager

@@ -164,7 +164,9 @@ async def up_async(
             key="observer",
         )
     if in_process and on != "local":
-        raise SettingsError("in_process=True starts no client processes; leave on out", key="on")
+        raise SettingsError(
+            "in_process=True starts no client processes, so it has no engine; leave out this argument", key="on"
+        )
     # A resumed run without new data applies label and identifier to the data in its folder.
     resumed = resume is not None and data is None
     given = None if resumed else given_data(data, label, identifier, in_process=in_process)

@@ -72,8 +72,8 @@ def launcher(
     given |= {name: value for name, value in options.items() if value is not None}
     for name in given:
         if name not in kind.Settings.model_fields:
-            known = ", ".join(kind.Settings.model_fields) or "nothing"
-            raise SettingsError(f"not a setting of the engine {on}; it has {known}", key=name, source=source)
+            known = ", ".join(kind.Settings.model_fields) or "none"
+            raise SettingsError(f"not a setting of the engine {on}; its settings: {known}", key=name, source=source)
     settings = validated(kind.Settings, given, source)
     return None if on == "local" else kind(settings)
 

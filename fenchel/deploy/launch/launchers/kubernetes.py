@@ -269,7 +269,7 @@ def _own_address(host: str, port: int) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         raise SettingsError(
-            f"this machine has no route to the cluster at {host}, from which to derive its address "
-            f"({error.strerror}); name the address of this machine for pods",
+            f"this machine has no route to the cluster at {host} ({error.strerror}), so its own address is unknown; "
+            "give the address at which pods reach this machine",
             key="dial",
         ) from None

@@ -103,7 +103,7 @@ class Cluster:
             except (TypeError, ValueError, KeyError):
                 reason = str(error.reason)
             kind = SettingsError if error.status in _MISTAKES else UnreachableError
-            raise kind(f"Kubernetes refuses it: {plain(reason)[:500]}") from error
+            raise kind(f"Kubernetes rejected the call {method}: {plain(reason)[:500]}") from error
         except HTTPError as error:
             raise UnreachableError(
                 f"the cluster does not answer: {plain(str(error))[:300]}; check the connection with kubectl "
@@ -247,7 +247,9 @@ class Pod:
             reason = waits.partition(":")[0]
             is_late = reason == "Pending" and self.room is not None and time.monotonic() > begun + self.room
             if reason in _HOPELESS or is_late:
-                raise SettingsError(f"the pod does not start: {waits}")
+                raise SettingsError(
+                    f"the pod does not start: {waits}. Check the image, the claims and the requested resources"
+                )
             self._say(waits)
             time.sleep(_POLLING)
 

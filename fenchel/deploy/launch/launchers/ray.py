@@ -54,7 +54,10 @@ class RaySettings(piped.AddressSettings):
     @classmethod
     def _reaches_nodes(cls, address: str) -> str:
         if "://" in address:
-            raise ValueError(f"expected HOST:PORT of the head node, got {address!r}; begin on a machine of the cluster")
+            raise ValueError(
+                f"expected HOST:PORT of the head node, got {address!r}; start fenchel up on a machine of the cluster, "
+                "because the Ray Client (ray://) is not supported"
+            )
         return address
 
     @property
@@ -229,7 +232,7 @@ class RayLauncher:
             if not found:
                 raise SettingsError(
                     f"the node's Python has no Fenchel, or another version ({plain(errors.strip())}); install "
-                    f"{software()} where Ray runs there",
+                    f"{software()} in the Python that runs Ray",
                     source=node,
                 )
             surveys[node] = found[0]

@@ -152,7 +152,7 @@ class SlurmLauncher:
         if code != 0 or not found:
             raise SettingsError(
                 f"srun cannot run {self.settings.python} with {software()} on every node: "
-                f"{errors or plain(told[:200])}",
+                f"{errors or plain(told[:200])}. Install it on all nodes, or name a Python that has it",
                 key="python",
             )
         for survey in found:

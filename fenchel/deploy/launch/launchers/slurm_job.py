@@ -143,7 +143,9 @@ class SlurmJob:
         number = re.fullmatch(rb"(\d+)(;.*)?\n", told)
         if number is None:
             raise SettingsError(
-                f"Slurm rejected the job: {plain(errors.decode(errors='replace').strip()[-500:])}", key="--on slurm"
+                f"Slurm rejected the job: {plain(errors.decode(errors='replace').strip()[-500:])}; correct the "
+                "settings of the engine (--engine)",
+                key="--on slurm",
             )
         return number[1].decode()
 

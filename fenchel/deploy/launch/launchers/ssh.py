@@ -38,7 +38,9 @@ class SshSettings(piped.PipedSettings):
     def _named(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
         for host in hosts:
             if not host or host.startswith("-"):
-                raise ValueError(f"expected the name of a host, got {host!r}")
+                raise ValueError(
+                    f"expected the name of a host, not empty and without a hyphen at its beginning, got {host!r}"
+                )
         return hosts
 
     @field_validator("state")
