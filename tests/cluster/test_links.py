@@ -267,5 +267,5 @@ def test_a_run_whose_relays_are_killed_stops_and_says_why(tmp_path: Path) -> Non
     os.kill(relays, signal.SIGKILL)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 7
-    assert b"the process of the emulated links was killed by signal 9 (Killed), as where the memory is used up" in said
+    assert b"the process of the emulated links was killed by signal 9 (Killed), perhaps because memory ran out" in said
     assert b"Traceback" not in said

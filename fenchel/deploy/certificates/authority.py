@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 from fenchel.common.errors import CredentialError, SettingsError
 from fenchel.common.tls.credentials import AUTHORITY
 from fenchel.common.tls.revocation import REVOKED
-from fenchel.deploy.certificates.files import explained, read, write
+from fenchel.deploy.certificates.files import WRITABLE, explained, read, write
 from fenchel.deploy.certificates.issued import ISSUED, note
 from fenchel.deploy.certificates.pem import certificate_pem, certificates, key_pem, private_key, public_key
 from fenchel.deploy.certificates.validity import CLOCK_SKEW, check_dates, lifetime, now
@@ -68,7 +68,7 @@ def make_authority(folder: Path, name: str, *, days: int = AUTHORITY_DAYS, force
         .sign(key, hashes.SHA256())
     )
     write(folder, {AUTHORITY: certificate_pem(certificate), AUTHORITY_KEY: key_pem(key)}, force)
-    with explained(folder, "cannot be written"):
+    with explained(folder, "cannot be written", WRITABLE):
         for old in (ISSUED, REVOKED):  # files of the replaced authority
             (folder / old).unlink(missing_ok=True)
 

@@ -59,10 +59,10 @@ def claim(pool: Path, holder: str) -> str:
             source=claims,
         ) from None
     if not names:
-        raise SettingsError("the folder has no client's folder; make some with fenchel certs all", source=pool)
+        raise SettingsError("no folder of a client in this folder; make identities with fenchel certs all", source=pool)
     raise SettingsError(
-        f"all {len(names)} identities are claimed; make more with fenchel certs client, or remove the files of "
-        f"clients that will not return from {claims}",
+        f"all {len(names)} identities are claimed; make more with fenchel certs client, or remove from {claims} "
+        "the files of clients that will not return",
         source=pool,
     )
 

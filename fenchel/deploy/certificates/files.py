@@ -11,10 +11,13 @@ from pathlib import Path
 from fenchel.common.errors import CredentialError, SettingsError
 from fenchel.common.storage.store import replacing, settle
 
+WRITABLE = "make room on the disk, or make the folder writable"
+"""Remedy for a file that cannot be written."""
+
 
 def read(path: Path) -> bytes:
     """Return the content of a file. Raise ``CredentialError`` if it cannot be read."""
-    with explained(path, "cannot be read"):
+    with explained(path, "cannot be read", "check the path and the permissions"):
         return path.read_bytes()
 
 
@@ -31,7 +34,7 @@ def write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
     CredentialError
         If the folder cannot be written.
     """
-    with explained(folder, "cannot be written"):
+    with explained(folder, "cannot be written", WRITABLE):
         # Parent folders keep their permissions: they contain no secrets, and other users may own folders in them.
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -55,10 +58,10 @@ def locked(folder: Path) -> Iterator[None]:
     CredentialError
         If the folder cannot be opened or locked.
     """
-    with explained(folder, "cannot be locked"):
+    with explained(folder, "cannot be locked", "make the folder accessible, on a file system with locks"):
         descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with explained(folder, "cannot be locked"):
+        with explained(folder, "cannot be locked", "make the folder accessible, on a file system with locks"):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -66,9 +69,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def explained(path: Path, what: str) -> Iterator[None]:
-    """Convert errors of the operating system into a ``CredentialError`` that names the file."""
+def explained(path: Path, what: str, remedy: str) -> Iterator[None]:
+    """Convert errors of the operating system into a ``CredentialError`` that names the file and the remedy."""
     try:
         yield
     except OSError as error:
-        raise CredentialError(f"{what} ({error.strerror})", source=path) from None
+        raise CredentialError(f"{what} ({error.strerror}); {remedy}", source=path) from None

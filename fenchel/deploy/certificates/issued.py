@@ -13,7 +13,7 @@ from cryptography import x509
 from fenchel.common.errors import CredentialError
 from fenchel.common.storage.store import owner_only, settle
 from fenchel.deploy.certificates.description import subject_name
-from fenchel.deploy.certificates.files import explained, read
+from fenchel.deploy.certificates.files import WRITABLE, explained, read
 
 ISSUED = "issued.jsonl"
 
@@ -57,7 +57,7 @@ def note(authority_folder: Path, certificate: x509.Certificate) -> None:
         "expires": certificate.not_valid_after_utc.isoformat(),
     }
     path = authority_folder / ISSUED
-    with explained(path, "cannot be written"):
+    with explained(path, "cannot be written", WRITABLE):
         is_new = not path.exists()
         with open(path, "a+b", opener=owner_only) as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # another command may be adding a certificate, which would be cut off

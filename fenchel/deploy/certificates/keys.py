@@ -58,8 +58,8 @@ def make_keys(
     for path in paths:
         if path.exists() and not force:
             raise SettingsError(
-                "the file exists already; --force replaces it, and nothing that was encrypted with it can be "
-                "decrypted any more",
+                "the file exists already; choose another folder. With --force new keys replace it, and values "
+                "encrypted with the old key can no longer be decrypted",
                 source=path,
             )
     secrets = Secrets.generate(bits, implementation)
@@ -75,7 +75,7 @@ def make_keys(
     except OSError as error:
         raise CredentialError(
             f"the keys cannot be written ({error.strerror}); make room on the disk, make the folder writable, or "
-            "choose another",
+            "choose another folder",
             source=folder,
         ) from None
     return public

@@ -131,12 +131,13 @@ def make_all(folder: Path, hosts: Sequence[str], clients: Sequence[str], *, forc
         If a folder cannot be written.
     """
     if len(set(clients)) < len(clients):
-        raise SettingsError("some clients' names are given twice; give each client its own")
+        repeated = next(client for client in clients if clients.count(client) > 1)
+        raise SettingsError(f"the name {repeated!r} is given twice; give each client its own")
     for client in clients:
         check_client_name(client)
         if client in ("authority", "server", CLAIMS):
             raise SettingsError(
-                f"{client!r} cannot be a client's name, because that folder has another use; choose another name"
+                f"{client!r} cannot be a client's name, because the folder {client} has another use; choose another one"
             )
     authority = folder / "authority"
     make_authority(authority, "Fenchel authority", force=force)
@@ -177,7 +178,8 @@ def renew(authority_folder: Path, folder: Path, *, days: int = LEAF_DAYS) -> Non
         make_client(authority_folder, folder, subject_name(old), days=days, force=True)
     else:
         raise CredentialError(
-            "the certificate is not one of a server, client or monitor, so it cannot be renewed", source=path
+            "not a certificate of a server, client or monitor, so it cannot be renewed; make one with fenchel certs",
+            source=path,
         )
 
 

@@ -39,7 +39,7 @@ def private_key(pem: bytes, where: Path | str) -> PrivateKeyTypes:
         return serialization.load_pem_private_key(pem, password=None)
     except TypeError:
         raise CredentialError(
-            "the key is encrypted with a passphrase, which gRPC cannot use; decrypt it", source=where
+            "the key is encrypted with a passphrase, which gRPC cannot use; decrypt it with openssl pkey", source=where
         ) from None
     except (ValueError, UnsupportedAlgorithm):
         raise CredentialError(

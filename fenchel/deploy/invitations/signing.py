@@ -200,7 +200,7 @@ async def inviting(
     for name in names:
         check_client_name(name)
     if len(set(names)) < len(names):
-        repeated = next(name for name in names if list(names).count(name) > 1)
+        repeated = next(name for name in names if names.count(name) > 1)
         raise SettingsError(f"the name {repeated!r} is given twice; give each client its own", key="--name")
     key = ec.generate_private_key(ec.SECP256R1())
     shown = _shown(key)

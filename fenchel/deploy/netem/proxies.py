@@ -146,11 +146,11 @@ def how_it_ended(code: int | None, log: Path, begin: int = 0) -> str:
     """
     words = "\n".join(log.read_bytes()[begin:].decode(errors="replace").strip().splitlines()[-8:])
     if code is None:
-        return f"was killed, or its machine or the way there was lost: {words or 'it said nothing'}"
+        return f"was killed, or its machine or the connection to it was lost: {words or 'no output in its log'}"
     if code >= 0:
-        return f"ended with code {code}: {words or 'it said nothing, as where the disk is full'}"
-    cause = ", as where the memory is used up" if -code == signal.SIGKILL else ""
-    return f"was killed by signal {-code} ({signal.strsignal(-code)}){cause}: {words or 'it said nothing'}"
+        return f"ended with code {code}: {words or 'no output in its log, perhaps because the disk is full'}"
+    cause = ", perhaps because memory ran out" if -code == signal.SIGKILL else ""
+    return f"was killed by signal {-code} ({signal.strsignal(-code)}){cause}: {words or 'no output in its log'}"
 
 
 async def _serve(order: Mapping[str, Any]) -> None:

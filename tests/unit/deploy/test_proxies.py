@@ -19,10 +19,10 @@ from fenchel.deploy.netem.proxies import how_it_ended, relaying
     ("program", "said"),
     [
         ("print('no more'); raise SystemExit(3)", "ended with code 3: no more"),
-        ("raise SystemExit(3)", "ended with code 3: it said nothing, as where the disk is full"),
+        ("raise SystemExit(3)", "ended with code 3: no output in its log, perhaps because the disk is full"),
         (
             f"import os; os.kill(os.getpid(), {signal.SIGKILL:d})",
-            "was killed by signal 9 (Killed), as where the memory is used up: it said nothing",
+            "was killed by signal 9 (Killed), perhaps because memory ran out: no output in its log",
         ),
         (
             f"import os; print('so long', flush=True); os.kill(os.getpid(), {signal.SIGTERM:d})",
