@@ -465,7 +465,9 @@ class _Case:
     def __post_init__(self) -> None:
         undisturbed = self.federation("undisturbed")
         self.model, self.frames, self.folder = undisturbed.run(), undisturbed.passed, undisturbed.folder
-        assert np.isfinite(self.model).all(), "the model of an undisturbed run is not finite; take shorter steps"
+        assert np.isfinite(self.model).all(), (
+            "the model of a run without faults is not finite; reduce the step size in the settings"
+        )
 
     def federation(self, name: str, **more: Any) -> Federation:
         return Federation(self.settings, RunFolder.create(self.parent, name), **more)
@@ -480,7 +482,7 @@ class _Case:
         for breaks, kills in ((3, 0), (0, 2), (3, 2)):
             # Each kill must interrupt an active run, so a short run divides its frames among the kills.
             frames = min(20, self.frames // (2 * (kills + 1)))
-            assert frames, "the run is too short to be disturbed; give it more rounds"
+            assert frames, "the run is too short to inject faults; give it more rounds"
             faults = Faults(random.Random(f"{seed} {breaks} {kills}"), breaks, kills, frames=frames, lag=2)
             federation = self.federation("faults", faults=faults)
             self.same(federation.run(), f"{breaks} broken streams a client and {kills} kills of the server")
@@ -510,7 +512,7 @@ class _Case:
             federation.workers.clear()
             self.same(federation.run(resume=True), "a run that stopped and was resumed")
         else:
-            raise AssertionError("a run in which no client can answer any more came to its end")
+            raise AssertionError(f"the run completed, although all clients failed from round {middle} on")
 
     def check_damage(self, damage: Callable[[Values], Values], what: str) -> None:
         """Check that no damaged reply is counted. One client damages all its replies from round 1 on."""
@@ -529,10 +531,12 @@ class _Case:
         federation = self.federation("damaged", session=session)
         with contextlib.suppress(FenchelError):  # the run may fail with too few intact replies, or with the client lost
             model = federation.run()
-            assert np.isfinite(model).all(), f"{what} made the model infinite"
+            assert np.isfinite(model).all(), f"{what} was used: the final model is not finite"
         rows = read(federation.folder.calls).to_pylist() if damaged else []
         bad = [row for row in rows if row["client"] == victim and (row["round"], row["phase"]) in damaged]
-        assert not any(row["outcome"] == "counted" for row in bad), f"{what} was counted"
+        assert not any(row["outcome"] == "counted" for row in bad), (
+            f"{what} was counted in a round; expected it to be rejected"
+        )
 
     def check_states(self) -> None:
         """Check that writing and reading do not change the final state of the server half.

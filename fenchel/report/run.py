@@ -154,7 +154,7 @@ class Run:
         for path, other in ((folder.metrics, folder.calls), (folder.calls, folder.metrics)):
             if rows[other] and not tables.exists(path):
                 found[path] = (
-                    f"{path} is missing, although {other.name} has rows: what it held is left out here; "
+                    f"{path} is missing, although {other.name} has rows: its content is missing from reports; "
                     "copy the whole run folder again"
                 )
         # The Parquet file exists only after the end of a run; a running run has a growing Arrow table.
@@ -360,8 +360,8 @@ class Run:
         """
         if t not in self.kept_rounds:
             raise CheckpointError(
-                f"run {self.id} has the models of rounds {list(self.kept_rounds)}, but not of round {t}; "
-                "keep_models in its settings determines which are kept"
+                f"run {self.id} has the models of rounds {list(self.kept_rounds)}, but not of round {t}; set "
+                "keep_models before a run to choose the rounds whose models are kept"
             )
         return self._read_model(self._folder.model_of(t))["model"]
 
@@ -371,8 +371,8 @@ class Run:
         path = self._folder.model
         if not path.exists():
             raise CheckpointError(
-                f"run {self.id} has no model yet, because {path.name} is written after the last round, and this "
-                f"run is {self.state} after round {self.rounds}"
+                f"run {self.id} has no {path.name}, which is written after the last round, because the run is "
+                f"{self.state} after round {self.rounds}; wait for its end, or continue it with --resume"
             )
         return self._read_model(path)
 

@@ -167,7 +167,11 @@ def _constants(path: Path) -> dict[str, Any]:
     try:
         values = yaml_value(path.read_text())
     except OSError as error:
-        raise SettingsError(f"the file cannot be read ({error.strerror})", source=path, key="--device") from None
+        raise SettingsError(
+            f"the file cannot be read ({error.strerror}); give --device KEY=VALUE, or the path of a YAML file",
+            source=path,
+            key="--device",
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsError(f"the file is not valid YAML: {error}", source=path, key="--device") from None
     if not isinstance(values, dict):
@@ -185,7 +189,7 @@ def _numbers(option: str, text: str) -> list[float]:
     if not numbers or not all(math.isfinite(number) for number in numbers):
         raise SettingsError(f"{option} {text}: expected numbers separated by commas, such as {_RATIOS}")
     if option == "--bandwidths" and min(numbers) <= 0:
-        raise SettingsError(f"{option} {text}: expected bandwidths above 0")
+        raise SettingsError(f"{option} {text}: expected bandwidths in Hz above 0")
     return numbers
 
 

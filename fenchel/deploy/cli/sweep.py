@@ -79,7 +79,7 @@ class Sweep:
             check_run(settings, None, deployment.clients)
             if isinstance(deployment.launcher, SlurmLauncher) and not deployment.launcher.is_allocated:
                 raise SettingsError(
-                    "a sweep on slurm needs an allocation; start it within salloc or sbatch", key="--on"
+                    "a sweep on slurm needs an allocation; start this command within salloc or sbatch", key="--on"
                 )
 
         chosen = [] if seeds is None else parse_seeds(seeds)

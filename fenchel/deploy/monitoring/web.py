@@ -178,7 +178,7 @@ class _Asked(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         left = self._end - time.monotonic()
         if left <= 0 or self._room <= 0:
-            raise TimeoutError("the request was not said in time, or is too long")
+            raise TimeoutError(f"the request took more than {_PATIENCE:g} s, or has more than {_LONGEST:,} bytes")
         self._connection.settimeout(left)
         said = self._connection.recv_into(buffer)
         self._room -= said
@@ -210,7 +210,7 @@ class _HttpHandler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def _refuse(self) -> None:
-        self._say(405, "this can only be read", True, Allow="GET, HEAD")
+        self._say(405, "only GET and HEAD are supported", True, Allow="GET, HEAD")
 
     do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
 
@@ -221,7 +221,7 @@ class _HttpHandler(BaseHTTPRequestHandler):
             return
         route = self.server.routes.get(self.path.partition("?")[0])
         if route is None:
-            self._say(404, "there is nothing here", with_body)
+            self._say(404, "no page has this path", with_body)
             return
         try:
             answer = route()
@@ -229,7 +229,7 @@ class _HttpHandler(BaseHTTPRequestHandler):
             self._say(503, str(error), with_body, Refresh="2")  # makes browsers reload after two seconds
             return
         except Exception:
-            log.exception("a defect: %s could not be answered", self.path)
+            log.exception("a defect: the request for %s failed", self.path)
             self._say(500, "a defect; see the log", with_body)
             return
         tag = f'"{hashlib.sha256(answer.body).hexdigest()[:32]}"'

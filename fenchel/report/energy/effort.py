@@ -116,8 +116,8 @@ def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> E
     algorithm = settings.algorithm
     if not isinstance(algorithm, LocalTrainingSettings):
         raise SettingsError(
-            f"run {run.id}: the operations of a client in a phase of {algorithm.name} are unknown; the energy "
-            "model needs an algorithm whose clients take mini-batch steps"
+            f"run {run.id}: the energy model does not support {algorithm.name}, because it needs an algorithm whose "
+            "clients take mini-batch steps; leave this run out"
         )
     calls = summary.own_calls(run.calls_table)
     if not calls.num_rows:
@@ -151,7 +151,10 @@ def _forward_passes(algorithm: LocalTrainingSettings, phase: str, samples: int) 
     """Return the work of a client in a phase, in forward passes of one sample."""
     work = _PHASES.get(algorithm.name, _TRAINING).get(phase)
     if work is None:
-        raise SettingsError(f"the operations of a client in phase {phase!r} of {algorithm.name} are unknown")
+        raise SettingsError(
+            f"the operations of a client in phase {phase!r} of {algorithm.name} are unknown, so the energy model does "
+            "not support this algorithm; leave its runs out"
+        )
     if work == "local steps":
         passes = BACKWARD * _samples_used(algorithm, samples)
         if isinstance(algorithm, ScaffoldSettings) and algorithm.correction == "option-i":
