@@ -305,8 +305,8 @@ def _identities(
         identities[common_name(credentials)] = credentials
         if name is not None and name not in identities:
             raise SettingsError(
-                f"with --certs the client has the name in its certificate, {common_name(credentials)}; leave "
-                "--name out, or give the folder of the other identity",
+                f"the certificate in {certs} is of client {common_name(credentials)!r}; leave --name out, or give the "
+                "folder of the other client with --certs",
                 key=f"--name {name}",
             )
     elif name is not None:

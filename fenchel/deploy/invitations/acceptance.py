@@ -119,6 +119,6 @@ def _certificate_at(address: Address) -> bytes:
 def _unreachable(address: Address, reason: str) -> UnreachableError:
     return UnreachableError(
         f"the authority is unreachable at {address} ({reason}). Check that fenchel certs invite still runs there, "
-        "and that firewalls admit this machine. If it ended because the token was used elsewhere, have that "
+        "and that firewalls admit this machine. If another machine has used the token, have that "
         "certificate revoked"
     )
