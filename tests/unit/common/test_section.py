@@ -50,7 +50,7 @@ def test_brackets_within_brackets_have_a_limit(bracket: str) -> None:
         {"[": "]", "{": "}"}[each] for each in reversed(bracket * levels) if each in "[{"
     )
     assert yaml_value(within) is not None
-    with pytest.raises(yaml.YAMLError, match=f"line 2: more than {DEEPEST} lists"):
+    with pytest.raises(yaml.YAMLError, match=f"line 2: lists or sections are nested more than {DEEPEST} levels"):
         yaml_value("\n" + bracket * (levels + 1))
 
 
