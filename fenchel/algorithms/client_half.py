@@ -197,7 +197,8 @@ class ClientAlgorithm:
         for field in fields(self.State):
             if hints[field.name] != Vector:
                 raise TypeError(
-                    f"{type(self).__name__}.State.{field.name} is no Vector: override initial_state to fill it"
+                    f"{type(self).__name__}.State.{field.name} is not annotated as fenchel.Vector, and only vectors "
+                    "begin as zeros by default; override initial_state to return the first state"
                 )
             values[field.name] = zeros.copy()
         return self.State(**values)

@@ -59,9 +59,15 @@ class LocalTrainingSettings(AlgorithmSettings):
     @model_validator(mode="after")
     def _one_length(self) -> Self:
         if self.local_epochs is not None and self.local_steps is not None:
-            raise ValueError("give local_epochs or local_steps, not both")
+            raise ValueError(
+                f"local_epochs: {self.local_epochs} and local_steps: {self.local_steps} given, but each alone sets the "
+                "length of a round; leave one of them out"
+            )
         if self.batches == "epoch" and self.local_steps is None:
-            raise ValueError("batches: epoch needs local_steps, the number of batches in a round")
+            raise ValueError(
+                "batches: epoch given without local_steps, the number of batches in a round; give local_steps, or use "
+                "batches: passes"
+            )
         return self
 
     @model_validator(mode="after")
@@ -93,8 +99,9 @@ class LocalTrainingSettings(AlgorithmSettings):
             last = 0.0
         if last < min(self.step_size, SMALLEST_STEP):
             raise ValueError(
-                f"rounds: {rounds} given, but algorithm.step_decay: stages makes the step size {last:.3g} in the last "
-                "of them, with which nothing moves; use a smaller decay, a larger stage_rounds, or fewer rounds"
+                f"rounds: {rounds} given, but algorithm.step_decay: stages lowers the step size of the last round to "
+                f"{last:.3g}, too little to change the model; use a smaller decay, a larger stage_rounds, or fewer "
+                "rounds"
             )
 
     def step_size_at(self, t: int) -> float:
@@ -193,8 +200,8 @@ class WeightedSumSettings(LocalTrainingSettings):
         """
         if noisy and self.weighting == "samples":
             raise ValueError(
-                f"algorithm: {self.name}: weighting: samples makes the gradients of large clients longer than the "
-                "bound that their noise is made for; use weighting: uniform"
+                f"algorithm: {self.name}: weighting: samples scales the gradients of clients with many samples beyond "
+                "the clipping bound for which the noise is calibrated; use weighting: uniform"
             )
 
     def weight(self, samples: int, mean_samples: float) -> float:

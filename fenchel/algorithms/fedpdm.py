@@ -87,11 +87,13 @@ class FedPDMSettings(LocalTrainingSettings):
             )
         if self.error_feedback == "ef21" and self.aggregator not in ("sampled", "stale"):
             raise ValueError(
-                "error_feedback: ef21 needs aggregator: stale (or sampled), since the server must know what each "
-                "client sent before"
+                "error_feedback: ef21 needs aggregator: stale or sampled, because the server must know what each "
+                "client sent before; set one of these, or use error_feedback: none"
             )
         if self.error_feedback == "ef21" and self.dual == "public":
-            raise ValueError("error_feedback: ef21 needs dual: private; use it, or error_feedback: none")
+            raise ValueError(
+                "error_feedback: ef21 needs dual: private, but dual: public is given; change one of the two settings"
+            )
         return self
 
     @property
@@ -117,12 +119,13 @@ class FedPDMSettings(LocalTrainingSettings):
         where = f"algorithm: {self.name}: error_feedback: ef21"
         if uplink.sparsify is None:
             raise ValueError(
-                f"{where} needs uplink.sparsify, as without it all coordinates are sent at once; set it, or use "
-                "error_feedback: none"
+                f"{where} given without uplink.sparsify, but all coordinates are sent then, so there is no error to "
+                "feed back; set uplink.sparsify, or use error_feedback: none"
             )
         if noisy or uplink.clip is not None:
             raise ValueError(
-                f"{where} undoes clipping and accumulates noise; leave it out, or leave clipping and noise out"
+                f"{where} undoes clipping and accumulates noise; use error_feedback: none, or leave out uplink.clip, "
+                "uplink.noise and differential_privacy"
             )
 
     @property

@@ -33,7 +33,9 @@ class RobustAggregationSettings(LocalTrainingSettings):
     treats_regularizer: ClassVar[bool] = True
     uses_uplink: ClassVar[bool] = True
     uses_optimizer: ClassVar[bool] = True
-    other_problem: ClassVar[str] = "whatever most clients agree on, each as much as any other"
+    other_problem: ClassVar[str] = (
+        "no fixed sum: the rule discards outlying models, and counts the other clients equally"
+    )
 
     name: Literal["robust-aggregation"] = "robust-aggregation"
     rule: Literal["median", "trimmed-mean", "krum", "multi-krum"] = Field(

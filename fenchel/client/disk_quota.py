@@ -61,10 +61,10 @@ class DiskQuota:
         most, why = self._most(folder, taken, max(self._largest, _on_disk(size)))
         if wanted > most:
             raise StorageError(
-                f"{'the journal in memory' if folder is None else folder}: the journals of this client need "
-                f"{wanted:,} bytes, above their limit of {most:,} ({why}). The last reply was not sent, and nothing "
-                "that counted is lost. Make room on this client's disk or raise --max-journal-bytes, and start this "
-                "client again; if the error recurs, ask the server's operator for a smaller checkpoint.every"
+                f"{'the journal in memory' if folder is None else folder}: the journals of this client need {wanted:,} "
+                f"bytes, above their limit of {most:,} ({why}). The last reply was not sent. Make room on this "
+                "client's disk or raise --max-journal-bytes, and start this client again; if the error recurs, ask "
+                "the server's operator for a smaller checkpoint.every"
             )
 
     def take(self, folder: Path | None, size: int) -> None:

@@ -67,8 +67,8 @@ class Journal:
             except CheckpointError as damage:
                 # Only log a damaged entry: the server may no longer need it.
                 log.error(
-                    "%s. Until then this client cannot return to its state after instruction %d, and is lost to "
-                    "the run if that state is needed",
+                    "%s. Without this entry the client cannot return to its state after instruction %d, and is lost "
+                    "to the run if the server asks for that state",
                     damage,
                     sequence,
                 )

@@ -294,8 +294,8 @@ class Session:
             if not self._stateless and self._live != instruction.base:
                 if self._live > instruction.base:
                     log.info(
-                        "%s: the server discarded the work after instruction %d, and this client restores its "
-                        "state of then",
+                        "%s: the server discarded the work after instruction %d; this client now restores its state "
+                        "after that instruction",
                         self.client,
                         instruction.base,
                     )

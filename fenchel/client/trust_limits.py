@@ -149,7 +149,7 @@ class TrustLimits:
         problem = (
             f"encrypts nothing (algorithm {settings.algorithm.name})"
             if bits is None
-            else f"has keys of {bits} bits, which can be broken below {SAFE_BITS}"
+            else f"has keys of {bits} bits, and keys below {SAFE_BITS} bits can be broken"
         )
         raise SettingsError(
             f"this client was started with {given}, but the server's run {problem}, so the client does not take "

@@ -286,8 +286,8 @@ class Request:
             self._record_miss(client)
         for client in decision.kept_out:
             log.warning(
-                "round %d, phase %r: the reply of client %s found no memory within %g s, because earlier phases "
-                "hold it; raise network.in_flight_bytes",
+                "round %d, phase %r: no memory for the reply of client %s became free within %g s, because replies of "
+                "earlier phases occupy it; raise network.in_flight_bytes",
                 self.round,
                 self.phase,
                 client,

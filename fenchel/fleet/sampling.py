@@ -119,7 +119,7 @@ class SmallCohortWarning:
             self.left = left
             log.warning(
                 "participation.sampler: the settings ask for %d %s, but %d of %d clients are lost or have spent their "
-                "budgets; from round %d on there are %d",
+                "privacy budgets; from round %d on the run continues with %d",
                 wanted,
                 what,
                 lost,

@@ -115,8 +115,9 @@ class SecretExchange:
         own = self._identity
         if self._designated not in (None, own.name):
             raise CredentialError(
-                f"the server requests the secrets from {own.name}, but secrets.designated is {self._designated}; "
-                "nothing is sent"
+                f"the server requests the secrets from {own.name}, but secrets.designated is {self._designated}, so "
+                "nothing is sent. The server does not follow its own settings; ask its operator why before you start "
+                "again"
             )
         recipients = {client: self._checked_offer(client, offer) for client, offer in _by_client(values).items()}
         if self.secrets is None:
@@ -145,8 +146,9 @@ class SecretExchange:
             return {"fingerprint": self._fingerprint()}
         if self._designated not in (None, sender):
             raise CredentialError(
-                f"the secrets for {own} come from {sender}, but secrets.designated is {self._designated}; they are "
-                "not used"
+                f"the secrets for {own} come from {sender}, but secrets.designated is {self._designated}, so {own} "
+                "does not use them. The server does not follow its own settings; ask its operator why before you "
+                "start again"
             )
         self._check_peer(sender)
         if self._key is None:

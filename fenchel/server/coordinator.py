@@ -367,7 +367,7 @@ def reason_for_clients(error: FenchelError) -> str:
 def _check_key(settings: RunSettings, key: PublicKey) -> None:
     name, bits = settings.algorithm.name, settings.algorithm.key_bits
     if bits is None:
-        raise SettingsError(f"{name} encrypts nothing with these settings; leave the public key out")
+        raise SettingsError(f"{name} encrypts nothing with these settings, so a public key has no use; leave it out")
     if settings.seals_secrets:
         raise SettingsError(
             "the clients of this run make their own key (secrets.source: sealed); leave the public key out"

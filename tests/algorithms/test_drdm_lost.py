@@ -260,7 +260,7 @@ def test_who_reports_a_loss_beyond_all_bounds_counts_as_if_it_had_not_been_asked
     bound = "at most 1e+30" if loss > 0 else "at least 0"
     for t in (1, 2, 3):
         assert f"round {t}, phase 'loss', client client-001, array 'loss': is {loss:g}, expected {bound}" in caplog.text
-    assert "algorithm.largest_loss cuts losses off" in caplog.text
+    assert "set algorithm.largest_loss to clip losses" in caplog.text
 
 
 def test_an_objective_that_does_not_say_so_may_have_negative_losses(

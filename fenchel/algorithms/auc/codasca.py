@@ -55,8 +55,8 @@ class CodascaSettings(WindowedSettings):
     def _first_control_variates_fit(self) -> Self:
         if self.cv_init == "gradient" and self.batches == "stratified":
             raise ValueError(
-                "cv_init: gradient takes gradients on samples as they are, but batches: stratified draws others; use "
-                "cv_init: carry, or batches: independent"
+                "cv_init: gradient averages gradients over the whole shard, but batches: stratified can draw another "
+                "fraction of positive samples; use cv_init: carry, or batches: independent"
             )
         return self
 

@@ -57,7 +57,8 @@ class AccFedDCDSettings(DualAscentSettings):
     def _one_conditioning(self) -> Self:
         if self.conditioning is not None and self.smoothness is not None:
             raise ValueError(
-                "smoothness: not used where conditioning is given, which is alpha / beta; leave one of them out"
+                f"smoothness: {self.smoothness:g} has no effect with conditioning: {self.conditioning:g}, which "
+                "already sets alpha / beta; leave one of them out"
             )
         return self
 
@@ -120,8 +121,9 @@ _FINEST = 1e-6  # smallest accuracy of local solves that restarts may set
 _GROWTH = 10.0  # restart if the average spread exceeds its lowest value by this factor
 _INEXACT = 0.25  # ratio of the mean solver error to the mean spread above which local solves count as too inexact
 _UNFIT = (
-    "acc-feddcd needs a smooth and strongly convex objective: not the hinge, and objective.l2 above 0; for a neural "
-    "network give algorithm.dual_step_size (such as 0.01) and algorithm.conditioning (such as 0.3)"
+    "the objective is not known to be smooth and strongly convex, as acc-feddcd needs. Use objective.l2 above 0 and "
+    "another loss than hinge; for a neural network give algorithm.dual_step_size (such as 0.01) and "
+    "algorithm.conditioning (such as 0.3)"
 )
 
 

@@ -101,7 +101,10 @@ class FedDCDSettings(DualAscentSettings):
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if self.dual_step_size is not None and self.step_size != 1.0:
-            raise ValueError("step_size: not used where dual_step_size is given; leave one of them out")
+            raise ValueError(
+                f"step_size: {self.step_size:g} has no effect with dual_step_size: {self.dual_step_size:g}; leave one "
+                "of them out"
+            )
         return self
 
 
@@ -200,9 +203,8 @@ class DualAscent(Algorithm):
             alpha, beta = cast(float, reply["strong_convexity"]), cast(float, reply["smoothness"])
             if alpha < 0 or 0 < beta < alpha:
                 raise PayloadError(
-                    f"client {client} reports a strong convexity of {alpha} and a smoothness of {beta}, but strong "
-                    "convexity is at least 0, and at most the smoothness unless that is 0 (not "
-                    f"smooth){SAME_VERSION}"
+                    f"client {client} reports a strong convexity of {alpha} and a smoothness of {beta}; expected 0 <= "
+                    f"strong convexity <= smoothness, or smoothness 0 for a loss that is not smooth{SAME_VERSION}"
                 )
             alphas[client], betas[client] = alpha, beta
             samples[client] = cast(int, reply["samples"])

@@ -33,7 +33,7 @@ class LocalDescentSettings(AlgorithmSettings):
 
     splits_features: ClassVar[bool] = True
     other_problem: ClassVar[str] = (
-        "no such sum where clients hold parts of samples: it averages models feature by feature"
+        "no such sum if clients hold parts of samples, because it averages models feature by feature"
     )
 
     local_steps: PositiveInt = Field(10, description="steps of a client in a round (H)")

@@ -183,7 +183,7 @@ def align(
     for client in clients:
         check_features(client, local_data[client].features, features)
         if len(local_data[client].samples) == 0:
-            raise DataError(f"client {client} holds no samples; give its data file some, or leave the client out")
+            raise DataError(f"client {client} holds no samples; add samples to its data file, or leave the client out")
     held = _numbered([local_data[client].samples for client in clients])
     for client, numbers in zip(clients, held, strict=True):
         _refuse_repeated(client, numbers)
@@ -292,7 +292,7 @@ def check_features(client: str, own: Indices, features: int) -> None:
     Raise ``DataError`` if the client has none.
     """
     if len(own) == 0:
-        raise DataError(f"client {client} holds no features; give its data file some, or leave the client out")
+        raise DataError(f"client {client} holds no features; add features to its data file, or leave the client out")
     steps = np.diff(own)
     if (steps <= 0).any():
         at = int(np.argmax(steps <= 0))

@@ -64,7 +64,7 @@ def check_slice(
     largest = count if slots is None else slots
     # Check each size before summing: the sum could overflow.
     if ((sizes < 1) | (sizes > largest)).any() or int(sizes.sum()) != count:
-        raise _wrong(f"the blocks of the {what} have other sizes than 1 to {largest}, or do not add up to {count}")
+        raise _wrong(f"the sizes of the blocks of {what} are not all 1 to {largest}, or do not add up to {count}")
     needed = len(sizes) * (slots or 0) * _VALUE_BYTES
     if needed > message_bytes:
         raise SettingsError(
@@ -79,7 +79,7 @@ def check_blocks(blocks: Indices | None, held: int) -> Indices | None:
     if blocks is None:
         return None
     if blocks.ndim != 1 or (np.diff(blocks) <= 0).any() or (len(blocks) and (blocks[0] < 0 or blocks[-1] >= held)):
-        raise _wrong(f"the blocks that a phase is about are not increasing numbers of 0 to {held - 1}")
+        raise _wrong(f"the block numbers in a request are not strictly increasing from 0 to at most {held - 1}")
     return blocks
 
 
@@ -99,11 +99,11 @@ def check_quotas(quotas: Indices, groups: Indices, settings: HyFDCASettings) -> 
     elif settings.picking == "independent":
         # Sums over fewer units than agreed would disclose single rows to the server.
         if quotas.tolist() != [settings.picks]:
-            raise _wrong(f"the number of picks is not algorithm.picks, {settings.picks}")
+            raise _wrong(f"the number of picks is {quotas.tolist()!r:.80}, but algorithm.picks is {settings.picks}")
     else:
         _check_shape("the numbers of picks", quotas, len(np.unique(groups)))
         if (quotas < 1).any():
-            raise _wrong("nothing is picked in some group")
+            raise _wrong(f"a sample group has {quotas.min()} picks in the round; expected at least 1 in each group")
 
 
 def check_layouts(layouts: Mapping[str, Layout], key: PublicKey, settings: HyFDCASettings) -> None:
@@ -122,7 +122,7 @@ def check_layouts(layouts: Mapping[str, Layout], key: PublicKey, settings: HyFDC
         wanted = precision * (2 if name == "figure" else 1)
         if layout.fraction_bits != wanted:
             raise _wrong(
-                f"the {name}s have {layout.fraction_bits} bits after the point, but "
+                f"the {name}s have {layout.fraction_bits} bits after the point; expected {wanted}, as "
                 f"algorithm.encryption.fraction_bits is {precision}"
             )
     slots = {layouts[name].slots for name in ("score", "dual", "norm")}

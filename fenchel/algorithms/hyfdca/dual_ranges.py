@@ -109,9 +109,13 @@ class DualRanges:
         try:
             return Layout.fit(self.key_bits, precision, largest, additions, slots)
         except EncryptionError as error:
+            from_scores = (
+                ". The range of scores follows from the longest row, objective.l2 and the largest dual variable; set "
+                "algorithm.encryption.largest_score to reduce it"
+            )
             raise SettingsError(
-                f"the {_NAMES[kind]} do not fit into a ciphertext: {error}. The range of scores follows from the "
-                "longest row, objective.l2 and the largest dual variable; set encryption.largest_score to reduce it",
+                f"the {_NAMES[kind]} do not fit into a ciphertext: {error}"
+                f"{from_scores if kind in ('score', 'figure') else ''}",
                 key="algorithm.encryption",
             ) from None
 

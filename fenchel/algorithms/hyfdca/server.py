@@ -269,8 +269,8 @@ class HyFDCA(HyFDCASetup):
         g = best_step(float(wv), float(vv), terms, self._l2)
         if not math.isfinite(g):
             raise RunStoppedError(
-                "the line search has no finite step, because clients sent contributions beyond all bounds. The "
-                "model is unchanged; begin a new run with data.scale: unit-rows",
+                f"the line search found the step size {g}, because numbers from the clients are too large. The model "
+                "is unchanged; begin a new run with data.scale: unit-rows",
                 round=self.fleet.round,
             )
         return g
@@ -323,9 +323,9 @@ class HyFDCA(HyFDCASetup):
         if len(current) < len(self.fleet.members):
             stale = ", ".join(client for client in self.fleet.members if client not in current.clients)
             log.warning(
-                "clients that did not answer in the final step: %s. The final model lacks the updates of other "
-                "clients for their samples. If they kept their states and keys, start all clients and repeat the "
-                "final step with --resume RUN",
+                "clients that did not answer in the final step: %s. The final model lacks changes that other clients "
+                "made to dual variables of these clients' samples. If these clients still have their state folders and "
+                "keys, start all clients and repeat the final step with --resume RUN",
                 stale,
             )
         elif self.settings.monitor:

@@ -166,7 +166,10 @@ class HyFDCASettings(AlgorithmSettings):
                 "picking: common, or block: 1"
             )
         if self.protect_primal and self.privacy == "none":
-            raise ValueError("protect_primal: true needs privacy: paillier")
+            raise ValueError(
+                "protect_primal: true encrypts the clients' contributions, but privacy: none is given; use privacy: "
+                "paillier, or protect_primal: false"
+            )
         return self
 
     def minimises(self, sampler: Sampler) -> Weighting | None:

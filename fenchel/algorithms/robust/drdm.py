@@ -92,9 +92,9 @@ class DRDMSettings(SampledByWeightSettings):
     def _corrects(self) -> Self:
         if self.regularization == 0 and self.correction != "none":
             raise ValueError(
-                f"regularization: 0 given, but it is the factor of the drifts in local steps. With correction: "
-                f"{self.correction} they would correct nothing there, and the server would still move the model by "
-                "them; use a positive regularization, or correction: none"
+                f"regularization: 0 given, but local steps multiply the drifts by it. With correction: "
+                f"{self.correction} the drifts would then not correct local steps, but still move the server's model; "
+                "use a positive regularization, or correction: none"
             )
         return self
 

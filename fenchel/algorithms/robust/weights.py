@@ -95,8 +95,8 @@ class Robust(FixedFleet):
         state.losses[state.lost] = np.nan
         state.weights = self.onto_simplex(state.weights)
         log.warning(
-            "lost: %s. Their weight of %.3g is redistributed to the remaining %d clients, whose largest loss is "
-            "now minimised",
+            "clients are lost: %s. Their weight of %.3g is redistributed to the remaining %d clients, whose largest "
+            "loss is now minimised",
             ", ".join(names),
             weight,
             self.clients,
@@ -126,8 +126,8 @@ class Robust(FixedFleet):
         return NumberSpec(
             minimum=max(self.objective.least_loss, -ABSURD),
             maximum=ABSURD,
-            hint="a loss steers the clients' weights, so this one does not count: either the model has diverged (take "
-            "smaller steps), or the client lies; algorithm.largest_loss cuts losses off",
+            hint="losses change the clients' weights, so this one is rejected. Either the model has diverged (use a "
+            "smaller step size), or the client sent a wrong loss; set algorithm.largest_loss to clip losses instead",
         )
 
     def heard(self, reported: Mapping[str, float]) -> NDArray[np.float64]:

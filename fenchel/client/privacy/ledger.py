@@ -300,8 +300,8 @@ def _release(entry: Mapping[str, Any], fields: set[str]) -> Release:
 
 def _lowered(place: str, found: int, known: int) -> CheckpointError:
     return CheckpointError(
-        f"the privacy ledger has {found} uploads, but this client has sent {known}, so the ledger is an old copy "
-        "or lost. Nothing is sent, because the budget could be exceeded. Restore the right file, or begin a new "
-        "run without this client",
+        f"the privacy ledger has {found} uploads, but this client has sent {known}, so the ledger is an old copy or "
+        "lost. Nothing is sent, because the budget could be exceeded. Restore the latest copy of the file, or begin "
+        "a new run without this client",
         source=place,
     )

@@ -94,8 +94,10 @@ class Policy(Section):
             )
         bits = algorithm.key_bits
         if self.encryption == "required" and (bits is None or bits < SAFE_BITS):
-            given = "nothing" if bits is None else f"under a key of {bits} bits, which can be broken"
-            wanted.append(f"encrypts {given}, but the policy requires encryption")
+            given = "nothing" if bits is None else f"with a key of {bits} bits, which can be broken"
+            wanted.append(
+                f"encrypts {given}, but the policy requires encryption with a key of at least {SAFE_BITS} bits"
+            )
         if self.protect_primal and not algorithm.hides_model:
             wanted.append("shows the server this client's contributions, but the policy requires protect_primal: true")
         picks = getattr(algorithm, "picks", None)  # None if clients use all blocks, or if the algorithm has no blocks
@@ -106,8 +108,8 @@ class Policy(Section):
             # contribution, given those of the others.
             elif getattr(algorithm, "picking", None) == "common":
                 wanted.append(
-                    f"has picking: common, where this client's part may be smaller than the {least} picks that the "
-                    "policy requires (picking: independent gives each client all)"
+                    f"has picking: common, with which the server can give this client fewer than the {least} picks "
+                    "that the policy requires (picking: independent gives each client the number in picks)"
                 )
         _refuse(client, wanted)
 
@@ -145,7 +147,7 @@ class Policy(Section):
         if asked.mechanism not in self.mechanisms:
             wanted.append(f"has mechanism: {asked.mechanism}, but the policy requires {_any(self.mechanisms)}")
         if support not in self.supports:
-            wanted.append(f"sends {support} coordinates, and the policy wants {_any(self.supports)}")
+            wanted.append(f"sends {support} coordinates, but the policy requires {_any(self.supports)}")
         least = self.minimum_noise_multiplier
         if least is not None and noise_multiplier < least:
             wanted.append(

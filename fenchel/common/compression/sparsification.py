@@ -31,7 +31,7 @@ def kept(alpha: float, size: int) -> int:
         If an argument is out of range.
     """
     if not 0 < alpha <= 1 or size < 1:
-        raise ValueError(f"no fraction of a vector: {alpha} of {size} entries")
+        raise ValueError(f"alpha is {alpha} and size is {size}; expected 0 < alpha <= 1 and at least 1 entry")
     return max(1, math.floor(alpha * size + 0.5))
 
 
@@ -111,7 +111,7 @@ def public_top_k(reference: Vector, k: int, seed: int) -> Indices:
 
 def _check_count(k: int, size: int) -> None:
     if not 1 <= k <= size:
-        raise ValueError(f"{k} entries wanted of a vector of {size}")
+        raise ValueError(f"k is {k}; expected 1 to {size}, the number of entries of the vector")
 
 
 def _check_finite(vector: Vector) -> None:

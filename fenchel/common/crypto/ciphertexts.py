@@ -66,4 +66,6 @@ class Ciphertexts:
                 f"the ciphertexts are declared as a sum of {self.additions} vectors, but {layout} allow at most {most}"
             )
         if not 0 <= self.count <= LARGEST or self.size > LARGEST:
-            raise PayloadError(f"the ciphertexts hold {self.count} values, more than is possible")
+            raise PayloadError(
+                f"the ciphertexts hold {self.count} values in {self.size} bytes; expected 0 to {LARGEST:,} of each"
+            )

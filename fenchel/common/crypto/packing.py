@@ -56,8 +56,8 @@ class Layout:
     def __post_init__(self) -> None:
         if not 1 <= self.value_bits < self.slot_bits <= _WIDEST:
             raise EncryptionError(
-                f"values of {self.value_bits} bits do not fit slots of {self.slot_bits} bits; a slot needs one "
-                f"more bit for the sign, and has at most {_WIDEST}"
+                f"values of {self.value_bits} bits do not fit slots of {self.slot_bits} bits; expected values of at "
+                f"least 1 bit in slots that are longer, and of at most {_WIDEST} bits"
             )
         if not 0 <= self.fraction_bits <= _WIDEST:
             raise EncryptionError(f"the values have {self.fraction_bits} fraction bits; expected 0 to {_WIDEST}")

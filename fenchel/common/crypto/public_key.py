@@ -181,7 +181,8 @@ def parse_fields(text: str, kind: str, names: Set[str], source: str) -> dict[str
         fields = dict(pairs)
         if len(fields) != len(pairs):
             raise CredentialError(
-                "the file has a name twice; copy it again, or make new keys with fenchel keys", source=source
+                "the file has two entries of the same name; copy it again, or make new keys with fenchel keys",
+                source=source,
             )
         return fields
 
@@ -213,7 +214,8 @@ def check_fields(content: object, kind: str, names: Set[str], source: str) -> di
         )
     if content.keys() != names:
         raise CredentialError(
-            f"the file does not have exactly the names of a {kind}; expected {sorted(names)}, each once", source=source
+            f"the entries of the file are not those of a {kind}; expected {sorted(names)}. Copy the file again",
+            source=source,
         )
     return content
 

@@ -225,8 +225,8 @@ def _refuse_numbered(first: list[str], path: Path) -> None:
     numbers = [field for field in first if _is_number(field)]
     if len(numbers) > 2 and numbers == [str(column) for column in range(len(numbers))]:
         raise DataError(
-            "the first line numbers the columns, as pandas writes columns without names, and would be read as a "
-            "sample. Name the columns, or write the file with header=False",
+            "the first line has only column numbers (0, 1, 2, ...), which pandas writes for columns without names, and "
+            "would be read as a sample. Name the columns, or write the file with header=False",
             source=path,
         )
 
@@ -327,7 +327,9 @@ def from_table(
     label = _label_name(names, label, usual_label)
     if label not in names:
         raise DataError(
-            f"the label has no column of this name; the columns are {listed(names)}", source=path, column=label
+            f"the table has no column of this name for the label; the columns are {listed(names)}",
+            source=path,
+            column=label,
         )
     if table.num_rows == 0 or len(names) == 1:
         raise DataError(

@@ -77,7 +77,9 @@ def read_libsvm(
                 in_order = False
             if not in_order:
                 shown = b" ".join(content)[:_SHOWN].decode("utf-8", errors="replace")
-                remedy = "" if first is None else "; all clients must count alike: if yours begin with 0, add 1 to each"
+                remedy = (
+                    "" if first is None else f"; if your file numbers features from {first - 1}, add 1 to each index"
+                )
                 raise DataError(
                     f"{shown!r} is not of the form 'label index:value index:value ...'; expected numbers, and "
                     f"increasing indices from {'0 or 1' if first is None else first} to {_MAX_INDEX}{remedy}",

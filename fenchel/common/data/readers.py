@@ -112,7 +112,8 @@ def read_mammography(files: Files) -> DataSet:
         ) from error
     if table.ndim != 2 or not np.isin(table[:, -1], (-1, 1)).all():
         raise DataError(
-            "a line is not of the expected form: numbers, of which the last one, the class, is -1 or 1", source=path
+            "the class, which is the last number of a line, is not -1 or 1 in every line; download the file again",
+            source=path,
         )
     return DataSet(samples(table[:, :-1].copy(), table[:, -1].astype(np.int64), str(path)))
 
@@ -131,7 +132,9 @@ def read_adult(files: Files) -> DataSet:
         try:
             numbers = rows[:, _ADULT_NUMERIC].astype(np.int32)
         except (ValueError, OverflowError) as error:
-            raise DataError(f"a numeric column has another value: {error}", source=path) from error
+            raise DataError(
+                f"a column of numbers has another value ({error}); download the file again", source=path
+            ) from error
         flags = [rows[:, [column]] == known for column, known in categories.items()]
         features = np.hstack([numbers, *(flag.astype(np.int32) for flag in flags)])
         # Labels in the test file end with a full stop.
@@ -148,10 +151,16 @@ def _adult_rows(path: Path) -> NDArray[np.str_]:
                 continue
             row = [field.strip() for field in text.split(",")]
             if len(row) != _ADULT_COLUMNS:
-                raise DataError(f"the line has {len(row)} fields; expected {_ADULT_COLUMNS}", source=path, row=number)
+                raise DataError(
+                    f"the line has {len(row)} fields; expected {_ADULT_COLUMNS}. Download the file again",
+                    source=path,
+                    row=number,
+                )
             rows.append(row)
     if not rows:
-        raise DataError(f"the file has no rows; expected lines of {_ADULT_COLUMNS} fields", source=path)
+        raise DataError(
+            f"the file has no rows; expected lines of {_ADULT_COLUMNS} fields. Download the file again", source=path
+        )
     return np.array(rows, dtype=str)
 
 

@@ -448,7 +448,7 @@ class Objective(ABC):
             If there are no samples, or too few for the draw ``epoch``.
         """
         if (epochs is None) == (steps is None):
-            raise ValueError("give either epochs or steps")
+            raise ValueError(f"epochs is {epochs} and steps is {steps}; give exactly one of them")
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         self.require(self.samples)

@@ -46,13 +46,16 @@ class Tilted:
 
     def __post_init__(self) -> None:
         if self.proximal < 0 or (self.anchor is None) != (self.proximal == 0):
-            raise ValueError("give an anchor and a proximal weight above 0, or neither")
+            raise ValueError(
+                f"the proximal weight is {self.proximal:g} {'without' if self.anchor is None else 'with'} an anchor; "
+                "give an anchor and a weight above 0, or neither"
+            )
         for name in ("tilt", "anchor"):
             vector = getattr(self, name)
             if vector is None:
                 continue
             if vector.shape != (self.dimension,):
-                raise ValueError(f"{name} has shape {vector.shape}, the objective {self.dimension} numbers")
+                raise ValueError(f"{name} has shape {vector.shape}; expected ({self.dimension},), the shape of a model")
             object.__setattr__(self, name, vector.astype(self.objective.dtype, copy=False))
 
     @property

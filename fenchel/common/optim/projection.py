@@ -40,8 +40,9 @@ def onto_simplex(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     if not np.isfinite(x).all():
         raise ValueError(
-            "only finite numbers can be projected onto the simplex, but the clients' weights were moved by "
-            f"{x[~np.isfinite(x)][0]}: the losses that they follow, or the step size of the weights, are too large"
+            f"a weight of the clients became {x[~np.isfinite(x)][0]} before the projection onto the simplex, expected "
+            "a finite number. The clients' losses, or the step size of the weights (algorithm.dual_step_size), are "
+            "too large"
         )
     shifted = x - x.max()  # without the shift, rounding of large entries could make the index set below empty
     descending = np.sort(shifted)[::-1]

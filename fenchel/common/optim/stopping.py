@@ -13,8 +13,8 @@ from fenchel.common.optim.problem import Point, Solved
 from fenchel.common.settings.solver import Stopping
 
 NOT_OURS = (
-    "no step size of the solver's can be the cause, so the algorithm's own steps have diverged, or the features "
-    "are too large (data.scale)"
+    "the solver's own step size cannot be the cause, so the steps of the algorithm have diverged (use smaller ones), "
+    "or the features are too large (use data.scale)"
 )
 """Advice on divergence for solvers that choose their own step sizes."""
 

@@ -179,8 +179,8 @@ class BinarySettings(_Network):
     def _can_begin(self) -> Self:
         if self.output == "l2" and self.scorer.kind == "linear" and self.initial is None:
             raise ValueError(
-                "output: l2 given, but a linear scorer begins with outputs of 0, whose norm cannot divide them; use "
-                "output: none, or begin with the model of an earlier run (initial)"
+                "output: l2 divides outputs by their norm, but a linear scorer begins with outputs of 0, whose norm "
+                "is 0; use output: none, or begin with the model of an earlier run (initial)"
             )
         return self
 

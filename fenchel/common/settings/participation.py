@@ -124,8 +124,8 @@ class Participation(Section):
                 near = get_close_matches(phase, known, 1)
                 meant = f"; did you mean {near[0]!r}?" if near else "."
                 raise ValueError(
-                    f"participation.phases: {algorithm} asks no phase {phase!r}{meant} It asks {', '.join(asked)}, and "
-                    f"Fenchel itself {', '.join(sorted(RUNTIME))}"
+                    f"participation.phases: {algorithm} has no phase {phase!r}{meant} Its phases are "
+                    f"{', '.join(asked)}, and those of Fenchel itself {', '.join(sorted(RUNTIME))}"
                 )
 
     def most_replies(self) -> tuple[str, int]:

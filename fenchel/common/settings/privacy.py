@@ -90,8 +90,9 @@ class DifferentialPrivacy(Section):
             raise ValueError("noise_multiplier and epsilon_per_round both set the noise; give one of them")
         if self.budget is not None and self.epsilon_per_round is not None:
             raise ValueError(
-                "epsilon_per_round already sets the noise; give budget with uploads instead, which sets the "
-                "noise, too, or with noise_multiplier, which budget then limits"
+                f"budget: {self.budget:g} given, but epsilon_per_round: {self.epsilon_per_round:g} already sets the "
+                "noise. Leave budget out, or replace epsilon_per_round by uploads (budget then sets the noise) or by "
+                "noise_multiplier (budget then limits the total privacy loss)"
             )
         calibrated = self.noise_multiplier is None and self.epsilon_per_round is None
         if calibrated and (self.budget is None or self.uploads is None):
@@ -99,8 +100,10 @@ class DifferentialPrivacy(Section):
                 "nothing sets the noise; give noise_multiplier, or epsilon_per_round, or budget with uploads"
             )
         if not calibrated and self.uploads is not None:
+            given = "epsilon_per_round" if self.noise_multiplier is None else "noise_multiplier"
             raise ValueError(
-                "uploads is used only where budget sets the noise, but the noise is given; leave one of the two out"
+                f"uploads: {self.uploads} is used only to derive the noise from budget, but {given} sets the noise; "
+                "leave uploads out"
             )
         return self
 

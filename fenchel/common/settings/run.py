@@ -283,7 +283,8 @@ class RunSettings(Section):
             if any(changed.values()):
                 raise ValueError(
                     f"{', '.join(key for key, given in changed.items() if given)} given, but {name} sends no vectors "
-                    "to which that applies; leave it out, or use another algorithm, such as fedavg, scaffold or fedpdm"
+                    "that can be compressed or protected in this way; leave this out, or use another algorithm, such "
+                    "as fedavg, scaffold or fedpdm"
                 )
             return
         self.algorithm.check_link(self.uplink, noisy=private or self.uplink.noise is not None)
@@ -304,7 +305,8 @@ class RunSettings(Section):
         if self.objective.initial is not None and self.algorithm.mirrors_initial:
             raise ValueError(
                 "objective.initial: with aggregator: stale, or error feedback, clients begin from the initial model, "
-                "too, and cannot read that file; leave it out, or use aggregator: hybrid or sampled"
+                "too, and cannot read its file on the server; leave objective.initial out, or use aggregator: hybrid "
+                "or sampled"
             )
         if self.objective.initial is not None and not self.algorithm.uses_initial:
             raise ValueError(
@@ -337,7 +339,8 @@ class RunSettings(Section):
     def _check_models(self) -> None:
         if self.keep_models is not None and self.algorithm.hides_model:
             raise ValueError(
-                "keep_models: the server has no model before the end of the run, because clients encrypt it; use null"
+                f"keep_models: {self.keep_models} given, but clients encrypt the model, so the server has none before "
+                "the end of the run; use null"
             )
 
     def _check_training(self) -> None:

@@ -69,7 +69,8 @@ class _Loader(yaml.SafeLoader):
         """Open a list or section in brackets; refuse one too deep, as each token costs time for each level above it."""
         if self.flow_level >= DEEPEST:
             raise yaml.YAMLError(
-                f"line {self.line + 1}: more than {DEEPEST} lists or sections lie in each other; remove some levels"
+                f"line {self.line + 1}: lists or sections are nested more than {DEEPEST} levels deep; remove some "
+                "levels"
             )
         super().fetch_flow_collection_start(TokenClass)
 
@@ -86,8 +87,12 @@ class _Loader(yaml.SafeLoader):
         if self._values > MOST_VALUES:
             line = 0 if event.start_mark is None else event.start_mark.line + 1
             raise yaml.YAMLError(
-                f"line {line}: with the alias *{event.anchor:.40} a section or list holds "
-                + (f"more than {MOST_VALUES:,} values; repeat less" if node in self._within else "itself")
+                f"line {line}: with the alias *{event.anchor:.40} "
+                + (
+                    f"the file holds more than {MOST_VALUES:,} values; use fewer aliases"
+                    if node in self._within
+                    else "a section or list contains itself; write its values out instead"
+                )
             )
         return node
 

@@ -101,7 +101,10 @@ class GradientSolver(_Solver):
     @model_validator(mode="after")
     def _short_when_accelerated(self) -> Self:
         if self.accelerated and self.step_size == "2/(alpha+beta)":
-            raise ValueError("accelerated: true needs step_size: 1/beta, or a number that is not larger")
+            raise ValueError(
+                f"step_size: {self.step_size} is too large with accelerated: true; use 1/beta, or a number of at most "
+                "that value"
+            )
         return self
 
 

@@ -209,7 +209,9 @@ def seeded_support(seed: int, size: int, count: int, excluded: Indices | None = 
     if not 0 <= seed < _WORD:
         raise ValueError(f"the seed is {seed}; expected 0 to 2^64 - 1")
     if not 0 <= count <= admissible:
-        raise ValueError(f"{count} indices wanted, {admissible} of {size} are admissible")
+        raise ValueError(
+            f"count is {count}; expected 0 to {admissible}, as {admissible} of {size} indices are admissible"
+        )
     if count == 0:
         return np.empty(0, np.int64)
     if count == admissible:

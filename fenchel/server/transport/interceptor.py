@@ -181,7 +181,9 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
                 grpc.StatusCode.DEADLINE_EXCEEDED,
                 f"the message of this call is incomplete after {limit:g} s, so the call is closed",
             ) from None
-        raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "this call takes exactly one message")
+        raise RefusedError(
+            grpc.StatusCode.INVALID_ARGUMENT, "the call has no message, or more than one; expected exactly one"
+        )
 
     async def _paced(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         pace = TokenBucket(self._limits.calls_per_second, self._limits.calls_at_once)

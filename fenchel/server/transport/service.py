@@ -124,7 +124,10 @@ class Service:
         Raise ``RefusedError`` if the id is malformed, or the caller's certificate has another name or another role.
         """
         if not claimed or len(claimed) > 128 or not claimed.isprintable():
-            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "a client id has 1 to 128 printable characters")
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"the client id {claimed!r:.140} is invalid; expected 1 to 128 printable characters",
+            )
         if not self._secure:
             return claimed
         if problem := no_participant(certificate_of(context)):
@@ -146,8 +149,8 @@ class Service:
         if len(request.instance) > _INSTANCE_BYTES or len(request.software) > _SOFTWARE_LENGTH:
             raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"a client names itself by at most {_INSTANCE_BYTES} bytes, and its software by at most "
-                f"{_SOFTWARE_LENGTH} characters",
+                f"the client sent an instance id of {len(request.instance):,} bytes and a software name of "
+                f"{len(request.software):,} characters; expected at most {_INSTANCE_BYTES} and {_SOFTWARE_LENGTH}",
             )
         try:
             return await self._coordinator.admission.join(request)

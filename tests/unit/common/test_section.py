@@ -30,9 +30,7 @@ def test_a_short_file_that_stands_for_too_much_is_refused_by_line(depth: int, tm
     with raises(SettingsError, file="run.yaml") as refusal:
         load(path)
     said = str(refusal.value)
-    assert said.startswith(
-        f"{path}: the file is not valid YAML: line 5: with the alias *a3 a section or list holds more than"
-    )
+    assert said.startswith(f"{path}: the file is not valid YAML: line 5: with the alias *a3 the file holds more than")
     assert f"{MOST_VALUES:,} values" in said
 
 
@@ -52,7 +50,7 @@ def test_brackets_within_brackets_have_a_limit(bracket: str) -> None:
         {"[": "]", "{": "}"}[each] for each in reversed(bracket * levels) if each in "[{"
     )
     assert yaml_value(within) is not None
-    with pytest.raises(yaml.YAMLError, match=f"line 2: more than {DEEPEST} lists"):
+    with pytest.raises(yaml.YAMLError, match=f"line 2: lists or sections are nested more than {DEEPEST} levels"):
         yaml_value("\n" + bracket * (levels + 1))
 
 
@@ -85,7 +83,7 @@ def test_sections_that_are_taken_over_count_too() -> None:
     ids=["list", "section", "taken over"],
 )
 def test_what_holds_itself_is_refused(text: str, line: int) -> None:
-    with pytest.raises(yaml.YAMLError, match=f"line {line}: .* holds itself"):
+    with pytest.raises(yaml.YAMLError, match=f"line {line}: .* contains itself"):
         yaml_value(text)
 
 

@@ -395,7 +395,7 @@ async def test_whom_an_older_phase_keeps_out_is_not_late_and_does_not_hold_its_o
         with room:
             assert await held.finish(0) == []
     assert held.late() == []
-    assert "the reply of client client-3 found no memory within 0.05 s" in caplog.text
+    assert "no memory for the reply of client client-3 became free within 0.05 s" in caplog.text
     assert "did not answer" not in caplog.text
 
 

@@ -243,7 +243,7 @@ def test_people_are_told_once_after_each_loss(caplog: pytest.LogCaptureFixture) 
     assert sizes == [3, 3, 3, 2, 2, 2]
     assert caplog.messages == [
         "participation.sampler: the settings ask for 3 clients a round, but 2 of 4 clients are lost or have spent "
-        "their budgets; from round 4 on there are 2"
+        "their privacy budgets; from round 4 on the run continues with 2"
     ]
 
 
@@ -254,7 +254,8 @@ def test_people_are_told_nothing_where_no_number_is_wanted(caplog: pytest.LogCap
     assert not caplog.messages
     shortage.tell(Cyclic(groups=3), 2, 2, 7)
     assert (
-        "3 groups, but 2 of 4 clients are lost or have spent their budgets; from round 7 on there are 2" in caplog.text
+        "3 groups, but 2 of 4 clients are lost or have spent their privacy budgets; from round 7 on the run continues "
+        "with 2" in caplog.text
     )
 
 

@@ -34,7 +34,8 @@ def problem() -> str | None:
     """Return the reason why this machine cannot use the kernel, or ``None`` if it can."""
     if _ifma is None:
         return (
-            "this installation of Fenchel has no compiled part (a wheel for x86-64 has, or one made with a C compiler)"
+            "this installation of Fenchel lacks the compiled extension, which wheels for x86-64 contain, and builds "
+            "with a C compiler"
         )
     return None if _ifma.is_available() else "this processor has no AVX-512 IFMA"
 

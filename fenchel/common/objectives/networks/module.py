@@ -316,8 +316,8 @@ class ModuleObjective(Objective):
             if not rest:
                 raise
             raise SettingsError(
-                f"the module needs {operation}, which torch computes with other bits each time on a GPU; use other "
-                "layers, or device='cpu'",
+                f"the module needs {operation}, whose results on a GPU differ slightly between calls, so the run could "
+                "not be repeated; use other layers, or device='cpu'",
                 key="objective.name",
             ) from None
         found = [before[name] - tensors[name] if name in self._buffers else next(slopes) for name in tensors]

@@ -119,7 +119,7 @@ def test_a_formula_beyond_its_proof_and_a_large_delta_are_warned_of() -> None:
         ({"uploads": 10}, "nothing sets the noise"),
         ({"noise_multiplier": 1.0, "epsilon_per_round": 1.0}, "give one of them"),
         ({"epsilon_per_round": 1.0, "budget": 1.0}, "already sets the noise"),
-        ({"noise_multiplier": 1.0, "budget": 1.0, "uploads": 10}, "leave one of the two out"),
+        ({"noise_multiplier": 1.0, "budget": 1.0, "uploads": 10}, "leave uploads out"),
     ],
 )
 def test_the_noise_is_given_in_one_way(given: dict[str, Any], words: str) -> None:
