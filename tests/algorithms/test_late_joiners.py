@@ -167,7 +167,7 @@ def flat(self: FedDCDClient) -> Values:
     ("describe", "reason"),
     [
         (failing, "its disk is full"),
-        (odd, "client c reports a strong convexity of 2.0 and a smoothness of 1.0, but strong convexity is"),
+        (odd, "client c reports a strong convexity of 2.0 and a smoothness of 1.0; expected 0 <= strong"),
         (flat, "the cohort c cannot run the algorithm: objective.l2: the objective is not strongly convex"),
     ],
 )
