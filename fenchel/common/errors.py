@@ -334,7 +334,7 @@ class NotFiniteError(PayloadError):
 
 
 class PhaseError(WireError):
-    """Error of a client that could not or may not answer a phase. The text is the client's own."""
+    """Error that a client reports, in its own words, for a phase that failed or that it is not allowed to answer."""
 
 
 class EncryptionError(FenchelError):

@@ -86,7 +86,7 @@ class Shortfalls:
         self._changed = asyncio.Event()
 
     def note(self, request: Hashable, shortfall: Shortfall, *, log: bool) -> None:
-        """Register the shortfall of a request. With ``log``, a warning to the log is due."""
+        """Register the shortfall of a request. With ``log``, :meth:`watch` logs a warning after the run is saved."""
         self._open[request] = shortfall
         if log:
             self._due.add(request)

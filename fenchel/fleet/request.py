@@ -173,11 +173,12 @@ class Request:
             self.abort(error)
 
     def _welcome(self, member: ClientRecord) -> None:
-        others = ", ".join(map(repr, sorted(member.availability.suspected)))
+        suspected = sorted(member.availability.suspected)
+        others = f"phase{'s' * (len(suspected) > 1)} {', '.join(map(repr, suspected))}"
         log.info(
             "client %s answered before the deadline; the server awaits its replies again%s",
             member.name,
-            f", except in phase {others}" if others else "",
+            f", except in {others}" if suspected else "",
         )
 
     def fail(self, call: Call, reason: str, *, diverged: bool = False) -> None:

@@ -504,7 +504,10 @@ class FedDCDClient(DualAscentClient):
 
     @answers("minimize")
     def minimize(self, model: Vector | None = None) -> Values:
-        """Compute w_i = argmin_w f_i(w) - <w, y_i> from the last minimiser, or from the average for networks."""
+        """Solve w_i = argmin_w f_i(w) - <w, y_i>, where f_i includes p_i, and return :meth:`reply`.
+
+        The solver starts at ``model``, the server's average for networks, or else at the last minimiser.
+        """
         state = self.state
         start = state.minimizer if model is None else model
         solved = self.solved_at(state.dual, start)

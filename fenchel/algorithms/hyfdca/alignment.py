@@ -475,11 +475,11 @@ def _warnings(item_holders: Indices, feature_holders: Indices, clients: int) -> 
         shown = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
         found.append(
             f"{len(missing)} of {len(feature_holders)} features are held by no client, so their coefficients stay 0: "
-            f"positions {shown} (from 0)"
+            f"positions {shown} (from 0). Check the clients' positions of features, or add a client that holds these"
         )
     if item_holders.max() == 1 and ((feature_holders > 0) & (feature_holders < clients)).any():
         found.append(
-            "no two clients have a sample in common, although they hold different features: do their sample "
-            "identifiers have the same form?"
+            "no two clients have a sample in common, although they hold different features; check that "
+            "their sample identifiers have the same form"
         )
     return tuple(found)

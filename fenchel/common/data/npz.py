@@ -121,7 +121,10 @@ def read_divided_npz(path: Path, *, features: int, train: int) -> DataSet:
     arrays = read_arrays(path)
     rows = arrays["indptr"].size - 1 if "indptr" in arrays else 0
     if rows <= train:
-        raise DataError(f"the file has {rows} sparse rows; expected more than the {train} for training", source=path)
+        raise DataError(
+            f"the file has {rows} sparse rows; expected {train} for training and more for the test; copy it again",
+            source=path,
+        )
     matrix, _ = _features(arrays | {"shape": np.array([rows, features])}, (), "", path)
     if matrix is None:
         raise DataError(f"the file has no feature matrix; expected the arrays {', '.join(SPARSE[:3])}", source=path)

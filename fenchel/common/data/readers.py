@@ -60,7 +60,9 @@ def _read_cifar(files: Files, *, classes: int) -> DataSet:
                 labels = records[:, label_bytes - 1].copy()
                 parts.append(samples(records[:, label_bytes:].copy(), labels, str(path)))
     except (tarfile.TarError, KeyError, ValueError, OverflowError) as error:
-        raise DataError(f"the file is not the binary archive of CIFAR-{classes}: {error}", source=path) from error
+        raise DataError(
+            f"the file is not the whole binary archive of CIFAR-{classes} ({error}); download it again", source=path
+        ) from error
     return DataSet(parts[0], parts[1], image=(3, 32, 32), peak=255.0)
 
 

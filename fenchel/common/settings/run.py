@@ -393,7 +393,7 @@ class RunSettings(Section):
         return json.dumps(self.model_dump(mode="json"))
 
     def anchored(self) -> Self:
-        """Return the settings with an absolute path of the data file, so that any folder will do to resume the run."""
+        """Return the settings whose data file has an absolute path, to resume the run from any working directory."""
         if self.data.file is None:
             return self
         file = self.data.file.expanduser().absolute()

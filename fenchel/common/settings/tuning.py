@@ -73,7 +73,7 @@ class Choice(Section):
 
     @property
     def extremes(self) -> tuple[Any, ...]:
-        """The values."""
+        """All values, as a choice has no bounds: the check before a search tries each of them."""
         return self.choice
 
     @property

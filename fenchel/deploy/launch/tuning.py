@@ -146,7 +146,7 @@ class _Pruner(Observer):
                 self._trial.report(value, t)
             if t < self._last and self._trial.should_prune():
                 self._last = 0  # report the pruning only once, because the run may finish another round
-                raise _PrunedError(f"{name} is {value:.4g} after round {t}, worse than the median")
+                raise _PrunedError(f"{name} is {value:.4g} after round {t}, worse than the median of the trials so far")
 
 
 @dataclass

@@ -143,7 +143,7 @@ def _clients(run: Run) -> dict[str, Any]:
 
 
 def _carried(run: Run) -> dict[str, Any]:
-    """Return the bytes of each client by layer and direction, evaluation included, in descending order."""
+    """Return bars of the clients' bytes by layer and direction, evaluation included, in descending wire bytes."""
     clients = carried_by(run.calls_table, "client")
     clients.sort(key=lambda one: -(one.down["wire"] + one.up["wire"]))
     names = [one.name for one in clients]

@@ -185,7 +185,8 @@ def test_features_that_nobody_holds_are_warned_of_and_have_no_place() -> None:
     found = aligned(local_data, 6)
     np.testing.assert_array_equal(found.feature_holders, [0, 1, 0, 0, 1, 0])
     assert found.warnings == (
-        "4 of 6 features are held by no client, so their coefficients stay 0: positions 0, 2, 3, 5 (from 0)",
+        "4 of 6 features are held by no client, so their coefficients stay 0: positions 0, 2, 3, 5 (from 0). Check the "
+        "clients' positions of features, or add a client that holds these",
     )
     assert align_features(local_data, features=6, block=8).items == 2
     assert aligned(grid(2, 2, 10, 4), 4).warnings == ()
@@ -194,7 +195,7 @@ def test_features_that_nobody_holds_are_warned_of_and_have_no_place() -> None:
 def test_clients_with_different_features_and_no_common_sample_are_warned_of() -> None:
     apart = {"a": held_by(np.arange(3), np.array([0])), "b": held_by(np.arange(3, 6), np.array([1]))}
     (warning,) = aligned(apart, 2).warnings
-    assert "do their sample identifiers have the same form?" in warning
+    assert "check that their sample identifiers have the same form" in warning
     assert aligned(grid(3, 1, 12, 4), 4).warnings == ()  # a horizontal split has no sample in common either
 
 

@@ -118,7 +118,7 @@ class SlurmLauncher:
         return started
 
     async def close(self, *, remove_journals: bool) -> None:
-        """Remove the run's temporary folders on nodes, after all job steps have ended."""
+        """Remove the run's temporary folders on nodes, with the journals in them. All job steps must have ended."""
         if self._temporary is not None:
             removing = ["srun", *self._everywhere(), "rm", "-rf", "--", self._temporary]
             code, _, errors = await piped.said(removing, _environment())
