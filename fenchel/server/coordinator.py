@@ -161,7 +161,7 @@ class Coordinator:
         started = time.perf_counter()
         rounds: Rounds | None = None
         reason = "an unexpected error; see the log"
-        told: str | None = "an unexpected error; see the log of the server"
+        farewell: str | None = "an unexpected error; see the log of the server"
         try:
             self._observer.begun(self)
             log.info(BEGINS)
@@ -172,17 +172,17 @@ class Coordinator:
                 await share_secrets(rounds.fleet, self.settings.secrets.designated, revoked)
             await rounds.go(fresh=self._resume is None)
             await rounds.close(completed=True)
-            reason = told = ""
+            reason = farewell = ""
         except TooManyFilesError as error:
             # Send no farewell: clients reconnect once a supervisor has restarted the server.
-            reason, told = str(error), None
+            reason, farewell = str(error), None
             raise
         except FenchelError as error:
-            reason, told = str(error), reason_for_clients(error)
+            reason, farewell = str(error), reason_for_clients(error)
             raise
         except asyncio.CancelledError:
             reason = "interrupted"
-            told = None if self._keeps_clients else f"the server was interrupted; {_COME_BACK}"
+            farewell = None if self._keeps_clients else f"the server was interrupted; {_COME_BACK}"
             raise
         except Exception as error:
             # The command itself prints the traceback of a defect in an algorithm from outside Fenchel.
@@ -196,7 +196,7 @@ class Coordinator:
                     with self._first_error():
                         await rounds.close(completed=False)
             finally:  # send farewells even if closing fails, for example on a full disk
-                summary = await self._end(rounds, time.perf_counter() - started, reason, told)
+                summary = await self._end(rounds, time.perf_counter() - started, reason, farewell)
         return summary
 
     @contextlib.contextmanager
@@ -288,7 +288,7 @@ class Coordinator:
         columns = listed if isinstance(listed, tuple) else self.admission.column_names
         return Preparation(self.settings.data, stored, tuple(names), columns=columns or None)
 
-    async def _end(self, rounds: Rounds | None, seconds: float, reason: str, told: str | None) -> Summary:
+    async def _end(self, rounds: Rounds | None, seconds: float, reason: str, farewell: str | None) -> Summary:
         """End the run: send farewells to the clients, and write the summary.
 
         ``reason`` is empty if the run is complete. The last argument is the reason for the clients, without paths of
@@ -298,8 +298,8 @@ class Coordinator:
         figures = {} if rounds is None else {k: v for k, v in rounds.figures.items() if not math.isnan(v)}
         early = "" if rounds is None else rounds.ended
         summary = Summary(self.folder.id, not reason, done, seconds, reason or early, figures)
-        if told is not None:
-            self.admission.end(pb.Farewell(completed=not reason, reason=told))
+        if farewell is not None:
+            self.admission.end(pb.Farewell(completed=not reason, reason=farewell))
         if reason:
             log.info("the run stopped after round %d: %s", done, reason)
         # Write the summary only after the farewells, because writing fails on a full disk.

@@ -174,15 +174,15 @@ class Evaluator:
         return figures
 
     async def _ask(self, model: Vector, least: int | None, places: Places) -> Replies:
-        everybody, returns = self.fleet.all(), dict(EVALUATION)
+        clients, returns = self.fleet.all(), dict(EVALUATION)
         if least is None:
-            return await everybody.inspect(EVALUATE, _verify_counts, returns=returns, model=model)
+            return await clients.inspect(EVALUATE, _verify_counts, returns=returns, model=model)
         bins = edges_of(BINS, places).size + 1
         verify = partial(self._verify_groups, bins, least)
         returns |= grouped_in(bins)
         if not len(places):
-            return await everybody.inspect(EVALUATE, verify, returns=returns, model=model)
-        return await everybody.inspect(EVALUATE, verify, returns={**returns, **LEVELS}, model=model, places=places)
+            return await clients.inspect(EVALUATE, verify, returns=returns, model=model)
+        return await clients.inspect(EVALUATE, verify, returns={**returns, **LEVELS}, model=model, places=places)
 
     async def _grouped(self, model: Vector, least: int, replies: Replies) -> dict[str, float]:
         """Return the AUC figures. Request finer histograms where scores concentrate until the error is small.

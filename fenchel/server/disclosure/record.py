@@ -234,8 +234,8 @@ class DisclosureRecord:
         }
 
     def _told(self, kind: DisclosureEntry) -> dict[str, Any]:
-        everybody = kind.clients >= self._clients
-        named = "all" if everybody else sorted(kind.clients)
+        includes_all = kind.clients >= self._clients
+        named = "all" if includes_all else sorted(kind.clients)
         return vars(kind) | {"clients": named, "readers": kind.readers}
 
     def _noise(self) -> dict[str, Any] | None:
@@ -265,17 +265,17 @@ class DisclosureRecord:
         if not self.path.exists():
             return  # the run began with a version without disclosure records
         try:
-            told = json.loads(self.path.read_text())
-            self._clients = {*told["clients"], *members}
-            for entry in told["messages"]:
+            earlier = json.loads(self.path.read_text())
+            self._clients = {*earlier["clients"], *members}
+            for entry in earlier["messages"]:
                 del entry["readers"]
-                whom = set(told["clients"]) if entry["clients"] == "all" else set(entry["clients"])
+                whom = set(earlier["clients"]) if entry["clients"] == "all" else set(entry["clients"])
                 kind = DisclosureEntry(**entry | {"clients": whom})
                 self._kinds[_place(kind)] = kind
                 self._keys.setdefault((kind.phase, kind.direction, kind.name), set()).add(kind.key)
-            for entry in told["heads"]:
+            for entry in earlier["heads"]:
                 self._heads[entry["message"]] = Head(**entry | {"fields": set(entry["fields"])})
-            for entry in told.get("exporters", ()):
+            for entry in earlier.get("exporters", ()):
                 self.shown(Exporter.recorded(entry))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(
