@@ -99,22 +99,24 @@ def check_fit(
             "solver.kind: sgd",
             key="solver.step_size",
         )
-    if stop.accuracy is None and step_size != "2/(alpha+beta)":
+    by_accuracy = stop.accuracy is not None
+    if not by_accuracy and step_size != "2/(alpha+beta)":
         return
+    needs = "the accuracy as stopping criterion" if by_accuracy else step_size
+    key = "solver.stop.accuracy" if by_accuracy else "solver.step_size"
     convexity = alpha()
     if convexity is not None and not convexity > 0:
-        by_accuracy = stop.accuracy is not None
         raise SettingsError(
-            f"{'the accuracy as stopping criterion' if by_accuracy else step_size} needs a strongly convex objective, "
-            "which this objective is not known to be; set objective.l2 of a linear model above 0, or use "
-            f"{'solver.stop.steps or gradient' if by_accuracy else 'solver.step_size: 1/beta'}",
-            key="solver.stop.accuracy" if by_accuracy else "solver.step_size",
+            f"{needs} needs a strongly convex objective, which this objective is not known to be; set objective.l2 of "
+            f"a linear model above 0, or use {'solver.stop.steps or gradient' if by_accuracy else '1/beta'}",
+            key=key,
         )
     if beta() == math.inf:
         raise SettingsError(
-            "the stopping criterion needs a smooth objective, which this objective is not known to be; use "
-            "smoothed-hinge or squared-hinge for hinge, or solver.kind: sgd with solver.stop.epochs",
-            key="solver.stop.accuracy",
+            f"{needs} needs a smooth objective, which this objective is not known to be; use "
+            f"{'solver.stop.steps or gradient' if by_accuracy else 'a number'}, or solver.kind: sgd with "
+            "solver.stop.epochs",
+            key=key,
         )
 
 

@@ -66,6 +66,7 @@ REFUSED: list[tuple[Tilted, str, dict[str, Any], str]] = [
     *((ROUGH, solver, {"accuracy": 0.25}, "solver.stop.accuracy") for solver in ("newton", "newton-cg", "lbfgs")),
     (ROUGH, "{kind: gradient, step_size: 0.1}", {"accuracy": 0.25}, "solver.stop.accuracy"),
     (ROUGH, "gradient", {"steps": 1}, "solver.step_size"),
+    (ROUGH, '{kind: gradient, step_size: "2/(alpha+beta)"}', {"steps": 1}, "solver.step_size"),
     *(
         (USUAL, kind, {rule: 0.25}, f"solver.stop.{rule}")
         for kind in ("sgd", "adam")
