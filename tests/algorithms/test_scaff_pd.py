@@ -148,6 +148,7 @@ def test_a_client_that_answers_once_is_extrapolated_from_there(tmp_path: Path) -
     "keys",
     [
         {"dual_step_size": 0, "concavity": 0.5},
+        {"dual_step_size": 0, "extrapolation": 0.5},
         {"dual_step_size": 1e308},
         {"extrapolation": 1e308},
         {"concavity": 1e308},

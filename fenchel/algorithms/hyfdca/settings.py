@@ -170,6 +170,11 @@ class HyFDCASettings(AlgorithmSettings):
                 "protect_primal: true encrypts the clients' contributions, but privacy: none is given; use privacy: "
                 "paillier, or protect_primal: false"
             )
+        if self.trust == "share" and self.preset != "theory":
+            raise ValueError(
+                f"trust: share is a trust region of preset: theory, but preset: {self.preset} is given; use preset: "
+                "theory, or leave trust out"
+            )
         return self
 
     def minimises(self, sampler: Sampler) -> Weighting | None:

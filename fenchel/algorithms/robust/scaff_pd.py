@@ -46,12 +46,14 @@ class ScaffPDSettings(RobustSettings):
     )
 
     @model_validator(mode="after")
-    def _concavity_is_used(self) -> Self:
-        if self.concavity > 0 and self.dual_step_size == 0:
-            raise ValueError(
-                f"concavity: {self.concavity:g} changes the steps of lambda, but with dual_step_size: 0 lambda "
-                "stays constant; use another dual_step_size, or leave concavity out"
-            )
+    def _dual_steps_are_taken(self) -> Self:
+        for name, unused in (("concavity", 0.0), ("extrapolation", 1.0)):
+            value = getattr(self, name)
+            if self.dual_step_size == 0 and value != unused:
+                raise ValueError(
+                    f"{name}: {value:g} changes the steps of lambda, but with dual_step_size: 0 lambda "
+                    f"stays constant; use another dual_step_size, or leave {name} out"
+                )
         return self
 
 

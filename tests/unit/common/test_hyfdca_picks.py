@@ -93,6 +93,7 @@ def counts(picked: Indices, groups: Indices) -> dict[int, int]:
     [
         ({"messages": "sparse", "block": 4}, "picking: common"),
         ({"protect_primal": True, "privacy": "none"}, "privacy: paillier"),
+        ({"trust": "share"}, "preset: theory"),
         ({"step_size": 1.5}, "step_size"),
         ({"picks": 0}, "picks"),
     ],
