@@ -36,7 +36,8 @@ class Bernoulli(Section):
     """Independent draw of each client with the same probability, repeated if no client is drawn."""
 
     kind: Literal["bernoulli"] = "bernoulli"
-    probability: float = Field(gt=0, le=1, description="probability that a client takes part in a round")
+    # The lower bound keeps repeated draws few: a tiny probability would occupy the server.
+    probability: float = Field(ge=1e-4, le=1, description="probability that a client takes part in a round")
 
 
 class Cyclic(Section):

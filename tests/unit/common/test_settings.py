@@ -95,7 +95,11 @@ WRONG: dict[str, list[Any]] = {
     "participation.deadline": [0],
     "participation.min_replies": [0],
     "participation.on_lost_state": ["pray"],
-    "participation.sampler": [{"kind": "lottery"}, {"kind": "fraction", "fraction": 1.5}],
+    "participation.sampler": [
+        {"kind": "lottery"},
+        {"kind": "fraction", "fraction": 1.5},
+        {"kind": "bernoulli", "probability": 1e-7},
+    ],
     "checkpoint.sync": ["perhaps"],
     "network.reply_buffer_bytes": [-1],
 }
