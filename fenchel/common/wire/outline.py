@@ -162,6 +162,6 @@ class Outlines:
             return outline(descriptor, self._limit)
         own = pb.Payload()
         own.CopyFrom(descriptor)  # a reference would keep the whole message, which may be large
-        told = outline(own, self._limit)
-        self._last = own, told
-        return told
+        outlined = outline(own, self._limit)
+        self._last = own, outlined
+        return outlined

@@ -85,10 +85,10 @@ def _gpu() -> Finding:
 def _docker() -> Finding:
     if shutil.which("docker") is None:
         return Finding("Docker", "not installed", "https://docs.docker.com/engine/install")
-    code, told = _answer("docker", "version", "--format", "{{.Server.Version}}")
+    code, version = _answer("docker", "version", "--format", "{{.Server.Version}}")
     if code != 0:
         return Finding("Docker", "its engine does not answer", "start it, or join its group: docker info says why")
-    return Finding("Docker", f"engine {told}")
+    return Finding("Docker", f"engine {version}")
 
 
 def _port() -> Finding:
@@ -102,9 +102,11 @@ def _port() -> Finding:
 
 def _unsynchronised() -> tuple[str, ...]:
     """Return a remedy if the system clock is known not to be synchronised."""
-    code, told = _answer("timedatectl", "show", "--property", "NTPSynchronized", "--value")
+    code, synced = _answer("timedatectl", "show", "--property", "NTPSynchronized", "--value")
     return (
-        ("not synchronised, and certificates go by it: timedatectl set-ntp true",) if (code, told) == (0, "no") else ()
+        ("not synchronised, and certificates go by it: timedatectl set-ntp true",)
+        if (code, synced) == (0, "no")
+        else ()
     )
 
 

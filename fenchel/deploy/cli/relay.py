@@ -66,25 +66,25 @@ def relay(
     at, server = Address.parse(listen, "--listen"), Address.parse(to, "--to")
     relaying = NetworkProxy((server.host, server.port), chosen, seed, each=each, say=console.print)
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(_until_told(relaying, at, console, idle))
+        runner.run(_until_stopped(relaying, at, console, idle))
 
 
-async def _until_told(relaying: NetworkProxy, at: Address, console: Console, idle: float | None) -> None:
+async def _until_stopped(relaying: NetworkProxy, at: Address, console: Console, idle: float | None) -> None:
     """Run the proxy until Ctrl-C, SIGTERM or ``idle`` seconds after the last connection. Then print the traffic."""
     port = await relaying.listen(at.host, at.port)
     server, link = f"{relaying.server[0]}:{relaying.server[1]}", relaying.link
     console.print(f"{Address(at.host, port)} leads to {server}: {link.in_words}")
-    told = asyncio.Event()
+    stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     quiet, known = 0.0, 0
     try:
         with Live(console=console, auto_refresh=False, transient=True) as live:
-            while not told.is_set() and (idle is None or quiet < idle):
+            while not stopped.is_set() and (idle is None or quiet < idle):
                 if console.is_terminal:
                     live.update(Text(_counters(relaying)), refresh=True)
                 try:
-                    await asyncio.wait_for(told.wait(), _REFRESH_SECONDS)
+                    await asyncio.wait_for(stopped.wait(), _REFRESH_SECONDS)
                 except TimeoutError:
                     passed = relaying.traffic
                     busy = passed.open or not passed.connections or passed.connections > known

@@ -44,11 +44,11 @@ class Forked:
 
     def poll(self) -> int | None:
         """Return the exit code, or ``None`` while the process runs."""
-        if self.returncode is None and self._is_told(0):
-            told = os.read(self._status, LENGTH)
+        if self.returncode is None and self._has_code(0):
+            code = os.read(self._status, LENGTH)
             os.close(self._status)
             # If the fork server has exited, nothing reports the exit code, so the process counts as killed.
-            self.returncode = int.from_bytes(told, signed=True) if told else -signal.SIGKILL
+            self.returncode = int.from_bytes(code, signed=True) if code else -signal.SIGKILL
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -64,13 +64,13 @@ class Forked:
         subprocess.TimeoutExpired
             If the process still runs after this time.
         """
-        if self.returncode is None and not self._is_told(timeout):
+        if self.returncode is None and not self._has_code(timeout):
             raise subprocess.TimeoutExpired("fenchel", timeout or 0.0)
         code = self.poll()
         assert code is not None
         return code
 
-    def _is_told(self, timeout: float | None) -> bool:
+    def _has_code(self, timeout: float | None) -> bool:
         """Return whether the exit code can be read, after a wait of at most ``timeout`` seconds."""
         # Unlike select, poll accepts file descriptors above 1,023, which a server with many clients has.
         poll = select.poll()
@@ -159,17 +159,17 @@ class ForkServer:
         """
         order = json.dumps({"words": words, "environment": environment, "folder": str(Path.cwd())}).encode()
         status, theirs = os.pipe()
-        told = b""
+        reply = b""
         with suppress(BrokenPipeError, ConnectionResetError):
             descriptors = [output.fileno(), theirs, *(() if given is None else (given,))]
             socket.send_fds(self._control, [len(order).to_bytes(LENGTH)], descriptors)
             self._control.sendall(order)
-            told = self._control.recv(LENGTH, socket.MSG_WAITALL)
+            reply = self._control.recv(LENGTH, socket.MSG_WAITALL)
         os.close(theirs)
-        if len(told) < LENGTH:
+        if len(reply) < LENGTH:
             os.close(status)
             raise RunStoppedError(
                 f"the fork server, which starts the client processes, ended with code {self._process.wait()}; its "
                 "output is above. Continue with --resume"
             )
-        return Forked(int.from_bytes(told), status)
+        return Forked(int.from_bytes(reply), status)

@@ -99,11 +99,11 @@ async def relaying(
             "links": {name: link.model_dump() for name, link in links.items()},
         }
         process.stdin.write(json.dumps(order).encode() + b"\n")
-        told = await process.stdout.readline()
-        if not told:
+        line = await process.stdout.readline()
+        if not line:
             await process.wait()
             raise _ended(process, log, begin)
-        yield NetworkProxies(json.loads(told), process, log, begin)
+        yield NetworkProxies(json.loads(line), process, log, begin)
     finally:
         process.stdin.close()  # the proxy process exits when its standard input closes
         traffic = await process.stdout.read()

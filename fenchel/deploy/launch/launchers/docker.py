@@ -147,12 +147,12 @@ class DockerLauncher:
         )
 
     async def _look(self, dial: str, port: int) -> None:
-        code, told, errors = await piped.said(self._container("look", dial, str(port), ""))
-        found = Survey.read(told)
+        code, output, errors = await piped.said(self._container("look", dial, str(port), ""))
+        found = Survey.read(output)
         if not found:
             raise SettingsError(
                 f"the image {self.settings.image} has no {software()}, or its container does not start "
-                f"({errors or plain(told[:200])}, code {code}); build the image from this version",
+                f"({errors or plain(output[:200])}, code {code}); build the image from this version",
                 key="image",
             )
         found[0].check(self.settings.image, port)
@@ -177,7 +177,7 @@ def _mount(path: Path, *options: str) -> str:
 
 async def _docker(*words: str) -> str:
     """Run a ``docker`` command, and return its output."""
-    code, told, errors = await piped.said(["docker", *words])
+    code, output, errors = await piped.said(["docker", *words])
     if code != 0:
         raise UnreachableError(f"docker {words[0]} {words[1]} failed: {errors}; see docker info", key="--on docker")
-    return told
+    return output

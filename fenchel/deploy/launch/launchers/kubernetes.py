@@ -161,11 +161,11 @@ class KubernetesLauncher:
 
     async def _look(self, dial: str, port: int) -> None:
         """Test the image and the route to this machine from a pod with the configuration of client pods."""
-        told = await self._do({"pod": self._pod(["look", dial, str(port), ""], "look"), "room": _ROOM})
-        found = Survey.read(told)
+        output = await self._do({"pod": self._pod(["look", dial, str(port), ""], "look"), "room": _ROOM})
+        found = Survey.read(output)
         if not found:
             raise SettingsError(
-                f"the image {self.settings.image} has no {software()} ({plain(told[:200])}); build it from this "
+                f"the image {self.settings.image} has no {software()} ({plain(output[:200])}); build it from this "
                 "version",
                 key="image",
             )
@@ -177,9 +177,9 @@ class KubernetesLauncher:
 
     async def _do(self, order: dict[str, Any]) -> str:
         """Execute a request to the cluster in a separate process, and return the process's output."""
-        code, told, errors = await piped.said(self._driver(order), patience=_PULLING)
+        code, output, errors = await piped.said(self._driver(order), patience=_PULLING)
         if code == 0:
-            return told
+            return output
         kinds = (kind for kind in FenchelError.__subclasses__() if kind.exit_code == code)
         raise next(kinds, UnreachableError)(errors, key="--on kubernetes")
 

@@ -64,8 +64,8 @@ class PipedProcess:
         report = await self.command.stdout.read()
         await self.command.wait()
         self._let_go()
-        told = _REPORT.fullmatch(report)
-        return int(told[1]) if told else None
+        matched = _REPORT.fullmatch(report)
+        return int(matched[1]) if matched else None
 
     def stop(self, *, now: bool = False) -> None:
         """Close the standard input of the client process, or kill the command if ``now`` is true."""
@@ -148,14 +148,14 @@ async def said(
     )
     try:
         async with asyncio.timeout(patience):
-            told, errors = await running.communicate()
+            output, errors = await running.communicate()
     except TimeoutError:
         return None, "", f"no answer in {patience:g} s"
     finally:
         if running.returncode is None:
             running.kill()
             await running.wait()
-    return running.returncode, told.decode(errors="replace"), plain(errors.decode(errors="replace").strip()[-500:])
+    return running.returncode, output.decode(errors="replace"), plain(errors.decode(errors="replace").strip()[-500:])
 
 
 @contextmanager

@@ -147,12 +147,12 @@ class SlurmLauncher:
     async def _look(self, dial: str, port: int, file: Path) -> Mapping[str, Survey]:
         """Return the survey of each node by the node's name."""
         words = self._fenchel("look", dial, str(port), str(file))
-        code, told, errors = await piped.said(["srun", "--quiet", *self._everywhere(), *words], _environment())
-        found = Survey.read(told)
+        code, output, errors = await piped.said(["srun", "--quiet", *self._everywhere(), *words], _environment())
+        found = Survey.read(output)
         if code != 0 or not found:
             raise SettingsError(
                 f"srun cannot run {self.settings.python} with {software()} on every node: "
-                f"{errors or plain(told[:200])}. Install it on all nodes, or name a Python that has it",
+                f"{errors or plain(output[:200])}. Install it on all nodes, or name a Python that has it",
                 key="python",
             )
         for survey in found:

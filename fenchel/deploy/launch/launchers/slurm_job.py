@@ -139,8 +139,8 @@ class SlurmJob:
         sbatch = await asyncio.create_subprocess_exec(
             *("sbatch", "--parsable"), stdin=asyncio.subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
-        told, errors = await sbatch.communicate(self.script().encode())
-        number = re.fullmatch(rb"(\d+)(;.*)?\n", told)
+        output, errors = await sbatch.communicate(self.script().encode())
+        number = re.fullmatch(rb"(\d+)(;.*)?\n", output)
         if number is None:
             raise SettingsError(
                 f"Slurm rejected the job: {plain(errors.decode(errors='replace').strip()[-500:])}; correct the "
@@ -178,7 +178,7 @@ class _Log:
 
 async def _finished(number: str, say: Callable[[str], None]) -> tuple[str, int]:
     """Wait for the end of a job, and return its final state and its exit code."""
-    told = ""
+    said = ""
     while True:
         code, shown, errors = await piped.said(["scontrol", "--oneliner", "show", "job", number])
         if found := re.search(r"JobState=(\w+) Reason=(\S+)", shown):
@@ -198,7 +198,7 @@ async def _finished(number: str, say: Callable[[str], None]) -> tuple[str, int]:
             raise RunStoppedError(f"Slurm no longer lists job {number}; see its log for how it ended")
         else:
             now = f"the controller of Slurm does not answer ({code}): {errors}"
-        if now and now != told:
+        if now and now != said:
             say(now)
-        told = now
+        said = now
         await asyncio.sleep(_POLLING)

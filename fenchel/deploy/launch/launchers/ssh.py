@@ -136,14 +136,14 @@ class SshLauncher:
 
     async def _look(self, host: str, port: int) -> str:
         """Return the address at which a host reaches this machine."""
-        code, told, errors = await piped.said(self._command(host, "look", self.settings.dial, str(port), ""))
+        code, output, errors = await piped.said(self._command(host, "look", self.settings.dial, str(port), ""))
         if code in (255, None):
             raise UnreachableError(f"ssh cannot connect: {errors}; try ssh -o BatchMode=yes {host}", source=host)
-        found = Survey.read(told)
+        found = Survey.read(output)
         if not found:
             raise SettingsError(
                 f"the host's {self.settings.python} has no Fenchel, or another version "
-                f"({errors or plain(told[:200])}); install {software()} there, and name its Python",
+                f"({errors or plain(output[:200])}); install {software()} there, and name its Python",
                 source=host,
                 key="python",
             )

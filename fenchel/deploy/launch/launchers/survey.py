@@ -75,9 +75,9 @@ class Survey:
         found = []
         for line in text.splitlines():
             with suppress(ValueError, KeyError, TypeError, RecursionError):
-                told = json.loads(line)
-                texts = {name: plain(str(told[name])) for name in ("host", "software", "dial", "problem")}
-                found.append(cls(**texts, shares=bool(told["shares"])))
+                answer = json.loads(line)
+                texts = {name: plain(str(answer[name])) for name in ("host", "software", "dial", "problem")}
+                found.append(cls(**texts, shares=bool(answer["shares"])))
         return found
 
     def check(self, name: str, port: int) -> None:
