@@ -37,7 +37,7 @@ _DRIVER = "fenchel.deploy.launch.launchers.pod"
 _STATE = "/state"
 _BUNDLE = Path("/bundle/bundle")
 _SILENCE = 120  # time without an answer of the server after which a client exits, in seconds
-_ROOM = 15.0  # timeout for scheduling the first pod, in seconds
+_ROOM = 60.0  # timeout for scheduling the first pod, in seconds, in which a new volume is bound
 _PULLING = 900.0  # timeout for a request, which may include the pull of the image, in seconds
 _USER = 1000  # user id in the image
 
