@@ -115,6 +115,8 @@ class Admission:
         """Column names of the clients' own files, without label and identifiers; empty: not known."""
         self._column_digest = next((shard.column_digest for shard in shards if shard.column_digest), b"")
         self._described = asyncio.Event()
+        self._refused = asyncio.Event()
+        self._refusal: JoinRefusedError | None = None
         self._over: pb.Farewell | None = None
         self._returning: set[str] = set()  # clients whose connection broke just before the end
         self._buffer_pool = BufferPool(KEPT_BYTES)  # memory for large replies, shared by all streams
@@ -227,6 +229,8 @@ class Admission:
             self._check_fit(member, hello.shard)
         except JoinRefusedError as error:
             self._remarks.add(logging.ERROR, member.name, f"client {member.name} is refused: {error}")
+            self._refusal = error
+            self._refused.set()
             return pb.Farewell(reason=str(error))
         if late:
             return await self._admit_late(member, hello)
@@ -353,6 +357,12 @@ class Admission:
         )
 
     # Calls by the run
+
+    async def raise_refusal(self) -> None:
+        """Wait until a client of the run is refused because its data do not fit, and raise the refusal."""
+        await self._refused.wait()
+        assert self._refusal is not None
+        raise self._refusal
 
     def shape(self) -> tuple[int, int]:
         """Return the numbers of features and classes of the problem."""
