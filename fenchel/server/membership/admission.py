@@ -266,6 +266,10 @@ class Admission:
             f" after {pause:.0f} s, because it could not be admitted before" if pause else "",
         )
         await self._late_joiners.wait(member)
+        try:  # the admission may have failed before this task continued
+            self._late_joiners.check_welcome(member.name, self.registration.instances[member.name])
+        except JoinRefusedError as error:
+            return pb.Farewell(reason=str(error))
         if self._over is not None:
             late = f"run {self._run} ended before client {member.name} could take part in it"
             return pb.Farewell(reason=late)

@@ -237,6 +237,30 @@ async def test_newcomers_that_do_not_answer_hold_up_each_border_once_and_then_mu
     await asyncio.gather(*tasks)
 
 
+async def test_a_newcomer_that_is_refused_at_once_hears_why(tmp_path: Path) -> None:
+    class Refuses:
+        async def admit(self, cohort: Cohort) -> None:
+            raise JoinRefusedError("too few samples")
+
+    made, late_joiner = newcomer(tmp_path)
+    admission = made.admission
+    waiting = asyncio.create_task(admission._admit(late_joiner, pb.Hello(shard=shard())))
+    await asyncio.sleep(0)
+    fleet = Fleet(members=admission.members, seed=0, participation=Participation())
+    assert not await admission.take_in(fleet, cast(Algorithm, Refuses()))
+    assert isinstance(await waiting, pb.Farewell)
+
+
+def newcomer(folder: Path) -> tuple[Coordinator, ClientRecord]:
+    """Return a run with one client that has begun, and the record of a late joiner."""
+    own = {"data": {"name": "own"}, "participation": {"late_joiners": "admit"}}
+    made = Coordinator(validate(SETTINGS | own), RunFolder.create(folder, "run"))
+    made.admission.members = {"a": ClientRecord("a", 0, shard())}
+    made.admission._described.set()
+    made.admission.registration.instances["b"] = b"process"
+    return made, made.admission._late_joiners.record("b")
+
+
 class Ends:
     """Rounds that end as a test wants, and what fails when they are closed."""
 
