@@ -335,7 +335,12 @@ class Admission:
         self._check_columns(member, shard)
 
     def _check_unchanged(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
-        """Refuse a client that comes back with other data, because weights and privacy follow from the first ones."""
+        """Refuse a client that comes back with other data, because weights and privacy follow from the first ones.
+
+        A late joiner may change its data until it is in the fleet.
+        """
+        if self.members.get(member.name) is not member:
+            return
         for name in ("samples", "features", "features_held", "classes", "class_names"):
             before, now = getattr(member.shard, name, None), getattr(shard, name)
             if member.shard is not None and now != before:

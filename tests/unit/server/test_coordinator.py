@@ -251,6 +251,23 @@ async def test_a_newcomer_that_is_refused_at_once_hears_why(tmp_path: Path) -> N
     assert isinstance(await waiting, pb.Farewell)
 
 
+async def test_a_newcomer_may_come_back_with_other_data_until_it_takes_part(tmp_path: Path) -> None:
+    made, late_joiner = newcomer(tmp_path)
+    admission = made.admission
+    first = asyncio.create_task(admission._admit(late_joiner, pb.Hello(shard=shard())))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait([first])
+    again = asyncio.create_task(admission._admit(late_joiner, pb.Hello(shard=shard(samples=41))))
+    await asyncio.sleep(0)
+    fleet = Fleet(members=admission.members, seed=0, participation=Participation())
+    assert await admission.take_in(fleet, cast(Algorithm, Waits(set())))
+    assert isinstance(await again, pb.Welcome)
+    assert fleet.members["b"].shard == shard(samples=41)
+    with raises(JoinRefusedError):
+        admission._check_fit(late_joiner, shard())
+
+
 def newcomer(folder: Path) -> tuple[Coordinator, ClientRecord]:
     """Return a run with one client that has begun, and the record of a late joiner."""
     own = {"data": {"name": "own"}, "participation": {"late_joiners": "admit"}}
