@@ -394,6 +394,7 @@ class Admission:
             self.members.setdefault(name, ClientRecord(name, index))
         if self._resumed:
             self._described.set()
+            await self._catch_up(patience)
         try:
             async with asyncio.timeout(patience):
                 while not self._described.is_set():
@@ -407,6 +408,21 @@ class Admission:
                 f"clients that joined but were not ready within {patience:g} s (network.join_timeout): "
                 f"{self._missing()}; see their logs"
             ) from None
+
+    async def _catch_up(self, patience: float) -> None:
+        """Wait for clients whose backlog would stop the resumed run at the next promise, at most ``patience`` seconds.
+
+        All clients are disconnected when a run is resumed.
+        """
+        limit = self._settings.network.promised_bytes
+        behind = [member.name for member in self.members.values() if member.owed_bytes >= limit]
+        if not behind or self._settings.participation.on_lost_state == "continue":
+            return
+        log.info("waiting for clients whose backlogs exceed network.promised_bytes: %s", ", ".join(behind[:_NAMES]))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while any(self.members[name].owed_bytes >= limit for name in behind):
+                    await asyncio.sleep(0.1)
 
     def _missing(self) -> str:
         """Return the names of clients that have not described their data, as a text with at most 20 names."""

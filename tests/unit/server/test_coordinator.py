@@ -33,12 +33,14 @@ from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import writing
 from fenchel.common.version import PROTOCOL
-from fenchel.common.wire.frames import frames, parse
+from fenchel.common.wire.frames import Body, frames, parse
+from fenchel.common.wire.payload import encode
 from fenchel.deploy.launch.in_process import MemoryStream, run_in_process
 from fenchel.fleet.client_record import ClientRecord
 from fenchel.fleet.cohort import Cohort
 from fenchel.fleet.fleet import Fleet
 from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server import checkpoint as checkpoints
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.rounds import Rounds
@@ -276,6 +278,21 @@ def newcomer(folder: Path) -> tuple[Coordinator, ClientRecord]:
     made.admission._described.set()
     made.admission.registration.instances["b"] = b"process"
     return made, made.admission._late_joiners.record("b")
+
+
+async def test_a_resumed_run_waits_for_a_client_whose_backlog_would_stop_it(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "run")
+    behind = ClientRecord("a", 0, shard())
+    behind.post("train", 1, pb.TELL, Body(encode({"model": np.zeros(100)})))
+    saved = checkpoints.take(folder.id, 1, 0, Algorithm.State(np.zeros(4)), {"a": behind})
+    settings = validate(SETTINGS | {"data": {"name": "digits"}, "network": {"promised_bytes": 800}})
+    admission = Coordinator(settings, folder, resume=saved).admission
+    gathering = asyncio.create_task(admission.gather())
+    await asyncio.wait([gathering], timeout=0.2)
+    assert not gathering.done()
+    member = admission.members["a"]
+    member.resolve(next(member.pending_tells()))
+    await asyncio.wait_for(gathering, 60)
 
 
 class Ends:
