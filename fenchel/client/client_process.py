@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from fenchel.client.connection import Connection
 from fenchel.client.joining import Participant
 from fenchel.client.observer import ClientObserver
+from fenchel.common.errors import JoinRefusedError
 from fenchel.common.wire.buffer_pool import keep_freed_memory
 from fenchel.proto import fenchel_pb2 as pb
+
+log = logging.getLogger("fenchel.client")
 
 
 class LifelineError(Exception):
@@ -43,8 +47,11 @@ async def host(
 
     Raises
     ------
+    JoinRefusedError
+        If the server refuses a client. The error is raised once all other clients have ended.
     FenchelError
-        If a client cannot take part, for example because the server refuses it. All other clients are cancelled.
+        If a client cannot take part for another reason, such as settings that exceed its trust limits. All other
+        clients are cancelled.
     LifelineError
         If the parent process closes the pipe. All clients are cancelled.
     """
@@ -63,12 +70,20 @@ async def host(
         working = list(tasks)
         if lifeline is not None:
             tasks.add(asyncio.create_task(_watch(lifeline)))
+        refusals: list[JoinRefusedError] = []
         try:
             while not all(task.done() for task in working):
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    task.result()
+                    try:
+                        task.result()
+                    except JoinRefusedError as error:
+                        refusals.append(error)
+                        if left := sum(not other.done() for other in working):
+                            log.error("%s. The process continues with its other clients (%d)", error, left)
                 tasks -= done
+            if refusals:
+                raise refusals[-1]
             return [farewell for task in working if (farewell := task.result()) is not None]
         finally:
             for task in tasks:

@@ -56,7 +56,9 @@ class PrivacyBudget:
     members: Mapping[str, ClientRecord]
     facts: dict[str, PrivacyFacts] = field(default_factory=dict)
     _accountants: dict[str, Accountant] = field(default_factory=dict)
+    # epsilons that were needed since the last round, and those from the round before it
     _epsilons: dict[tuple[str, Uploads], float] = field(default_factory=dict)
+    _earlier: dict[tuple[str, Uploads], float] = field(default_factory=dict)
 
     names: ClassVar[tuple[str, ...]] = (
         "privacy_uploads",
@@ -127,6 +129,7 @@ class PrivacyBudget:
 
     def count(self, calls: Iterable[Call]) -> None:
         """Count the uploads that a round asked for, even if they did not arrive."""
+        self._earlier, self._epsilons = self._epsilons, {}
         for call in calls:
             if call.kind == pb.ASK and call.round > 0:
                 self.members[call.client].uploads[self._release(call.client)] += 1
@@ -142,10 +145,13 @@ class PrivacyBudget:
         return max((self._epsilon_of(method, uploads) for uploads in _most(found)), default=0.0)
 
     def _epsilon_of(self, method: str, uploads: Uploads) -> float:
-        if (method, uploads) not in self._epsilons:
-            accountant = self._accountants.setdefault(method, Accountant(method))  # type: ignore[arg-type]
-            self._epsilons[method, uploads] = accountant.epsilon(dict(uploads), self.privacy.delta)
-        return self._epsilons[method, uploads]
+        key = (method, uploads)
+        if key not in self._epsilons:
+            if (found := self._earlier.get(key)) is None:
+                accountant = self._accountants.setdefault(method, Accountant(method))  # type: ignore[arg-type]
+                found = accountant.epsilon(dict(uploads), self.privacy.delta)
+            self._epsilons[key] = found
+        return self._epsilons[key]
 
     def exhausted(self) -> str:
         """Return the reason if another round could exceed the budget; empty if not, or if no budget applies."""

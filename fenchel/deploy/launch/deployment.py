@@ -231,7 +231,8 @@ class Deployment:
         identities: Mapping[str, Credentials | None],
     ) -> Summary:
         clients: dict[asyncio.Task[None], Collection[str]] = {}  # names of the clients in each process
-        watching: set[asyncio.Task[None]] = set()
+        # the process of a refused client may continue with others
+        watching = {asyncio.create_task(coordinator.admission.raise_refusal())}
         try:
             async with self._links(site, server) as relays:
                 self.say(f"starting {len(self.groups)} client processes")

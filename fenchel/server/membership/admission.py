@@ -115,6 +115,8 @@ class Admission:
         """Column names of the clients' own files, without label and identifiers; empty: not known."""
         self._column_digest = next((shard.column_digest for shard in shards if shard.column_digest), b"")
         self._described = asyncio.Event()
+        self._refused = asyncio.Event()
+        self._refusal: JoinRefusedError | None = None
         self._over: pb.Farewell | None = None
         self._returning: set[str] = set()  # clients whose connection broke just before the end
         self._buffer_pool = BufferPool(KEPT_BYTES)  # memory for large replies, shared by all streams
@@ -227,6 +229,8 @@ class Admission:
             self._check_fit(member, hello.shard)
         except JoinRefusedError as error:
             self._remarks.add(logging.ERROR, member.name, f"client {member.name} is refused: {error}")
+            self._refusal = error
+            self._refused.set()
             return pb.Farewell(reason=str(error))
         if late:
             return await self._admit_late(member, hello)
@@ -262,6 +266,10 @@ class Admission:
             f" after {pause:.0f} s, because it could not be admitted before" if pause else "",
         )
         await self._late_joiners.wait(member)
+        try:  # the admission may have failed before this task continued
+            self._late_joiners.check_welcome(member.name, self.registration.instances[member.name])
+        except JoinRefusedError as error:
+            return pb.Farewell(reason=str(error))
         if self._over is not None:
             late = f"run {self._run} ended before client {member.name} could take part in it"
             return pb.Farewell(reason=late)
@@ -327,7 +335,12 @@ class Admission:
         self._check_columns(member, shard)
 
     def _check_unchanged(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
-        """Refuse a client that comes back with other data, because weights and privacy follow from the first ones."""
+        """Refuse a client that comes back with other data, because weights and privacy follow from the first ones.
+
+        A late joiner may change its data until it is in the fleet.
+        """
+        if self.members.get(member.name) is not member:
+            return
         for name in ("samples", "features", "features_held", "classes", "class_names"):
             before, now = getattr(member.shard, name, None), getattr(shard, name)
             if member.shard is not None and now != before:
@@ -354,6 +367,12 @@ class Admission:
 
     # Calls by the run
 
+    async def raise_refusal(self) -> None:
+        """Wait until a client of the run is refused because its data do not fit, and raise the refusal."""
+        await self._refused.wait()
+        assert self._refusal is not None
+        raise self._refusal
+
     def shape(self) -> tuple[int, int]:
         """Return the numbers of features and classes of the problem."""
         if self._source is not None:
@@ -375,6 +394,7 @@ class Admission:
             self.members.setdefault(name, ClientRecord(name, index))
         if self._resumed:
             self._described.set()
+            await self._catch_up(patience)
         try:
             async with asyncio.timeout(patience):
                 while not self._described.is_set():
@@ -388,6 +408,21 @@ class Admission:
                 f"clients that joined but were not ready within {patience:g} s (network.join_timeout): "
                 f"{self._missing()}; see their logs"
             ) from None
+
+    async def _catch_up(self, patience: float) -> None:
+        """Wait for clients whose backlog would stop the resumed run at the next promise, at most ``patience`` seconds.
+
+        All clients are disconnected when a run is resumed.
+        """
+        limit = self._settings.network.promised_bytes
+        behind = [member.name for member in self.members.values() if member.owed_bytes >= limit]
+        if not behind or self._settings.participation.on_lost_state == "continue":
+            return
+        log.info("waiting for clients whose backlogs exceed network.promised_bytes: %s", ", ".join(behind[:_NAMES]))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while any(self.members[name].owed_bytes >= limit for name in behind):
+                    await asyncio.sleep(0.1)
 
     def _missing(self) -> str:
         """Return the names of clients that have not described their data, as a text with at most 20 names."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import Any
 import grpc
 import pytest
 
+from fenchel.client.client_process import host
 from fenchel.client.connection import Connection
 from fenchel.client.joining import Participant
 from fenchel.client.local_data import LocalData, OwnFile
-from fenchel.common.errors import DataError, UnreachableError
+from fenchel.common.errors import DataError, JoinRefusedError, UnreachableError
 from fenchel.common.wire.channel import CLIENT_KEY
 from fenchel.common.wire.frames import frames
 from fenchel.proto import fenchel_pb2 as pb
@@ -134,3 +136,52 @@ async def test_a_stream_that_breaks_after_hours_is_opened_again(name: str, monke
         await server.stop(None)
     assert farewell.completed
     assert streams == 2
+
+
+async def test_a_refused_client_ends_its_process_only_after_the_others() -> None:
+    settings = {
+        "rounds": 1,
+        "clients": 2,
+        "data": {"name": "digits"},
+        "objective": {"kind": "softmax"},
+        "algorithm": {"name": "fedavg"},
+    }
+    refused = asyncio.Event()
+
+    async def join(request: pb.JoinRequest, context: Any) -> pb.JoinReply:
+        if request.client == "b":
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not in this run")
+        assignment = pb.Assignment(index=0, clients=2)
+        return pb.JoinReply(run="20260101-000000-two-ab12", settings=json.dumps(settings), assignment=assignment)
+
+    async def work(incoming: Any, context: Any) -> None:
+        await context.read()
+        for frame in frames(pb.Welcome()):
+            await context.write(frame)
+        await refused.wait()
+        for frame in frames(pb.Farewell(completed=True)):
+            await context.write(frame)
+
+    class Refusals(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            refused.set()
+
+    server = grpc.aio.server()
+    calls = {
+        "Join": grpc.unary_unary_rpc_method_handler(join, pb.JoinRequest.FromString, pb.JoinReply.SerializeToString),
+        "Work": grpc.stream_stream_rpc_method_handler(work),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("fenchel.v1.Coordinator", calls),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    log, handler = logging.getLogger("fenchel.client"), Refusals(logging.ERROR)
+    log.addHandler(handler)
+    try:
+        participants = [Participant(name=name, server=address, local_data=LocalData()) for name in "ab"]
+        async with asyncio.timeout(60):
+            with raises(JoinRefusedError):
+                await host(participants, on_event=lambda event: None)
+    finally:
+        log.removeHandler(handler)
+        await server.stop(None)
+    assert refused.is_set()

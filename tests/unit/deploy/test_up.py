@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import fenchel
-from fenchel.common.errors import CheckpointError, SettingsError
+from fenchel.common.errors import CheckpointError, JoinRefusedError, SettingsError
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.given_data import OwnFiles
 from fenchel.deploy.launch.names import client_names
@@ -108,16 +108,24 @@ def test_a_completed_run_is_left_as_it_is_until_it_has_more_rounds(tmp_path: Pat
     assert longer.model.tobytes() == whole.model.tobytes()
 
 
-@pytest.mark.parametrize("in_process", [True, False])
-def test_a_run_goes_on_without_a_lost_client_where_the_settings_say_so(in_process: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [None, 1, 2])
+def test_a_run_goes_on_without_a_lost_client_where_the_settings_say_so(processes: int | None, tmp_path: Path) -> None:
     settings = SETTINGS | {"participation": {"on_lost_state": "continue"}}
     run = fenchel.up(settings, data=(X, Y), in_process=True, runs=tmp_path)
     file = run.path / "settings.yaml"
     file.write_text(file.read_text().replace("rounds: 30\n", "rounds: 500\n"))
     shutil.rmtree(run.path / "journals" / run.path.name / "client-001")
-    longer = fenchel.up(resume=run, in_process=in_process)
+    longer = fenchel.up(resume=run, in_process=processes is None, processes=processes)
     assert (longer.completed, longer.rounds) == (True, 500)
     assert longer.metrics_table["counted"].to_pylist()[-1] == 1
+
+
+def test_data_that_do_not_fit_end_the_run_although_another_client_shares_the_process(tmp_path: Path) -> None:
+    for name, columns in (("a", "age,outcome"), ("b", "size,outcome")):
+        (tmp_path / f"{name}.csv").write_text(f"{columns}\n40,1\n50,0\n")
+    settings = SETTINGS | {"data": {"name": "own", "classes": [0, 1]}, "network": {"join_timeout": 5}}
+    with raises(JoinRefusedError):
+        fenchel.up(settings, data=[str(tmp_path / "a.csv"), str(tmp_path / "b.csv")], label="outcome", processes=1)
 
 
 def test_an_encrypted_run_whose_keys_are_gone_is_left_as_it_is(tmp_path: Path) -> None:

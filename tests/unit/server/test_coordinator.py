@@ -33,12 +33,14 @@ from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.store import writing
 from fenchel.common.version import PROTOCOL
-from fenchel.common.wire.frames import frames, parse
+from fenchel.common.wire.frames import Body, frames, parse
+from fenchel.common.wire.payload import encode
 from fenchel.deploy.launch.in_process import MemoryStream, run_in_process
 from fenchel.fleet.client_record import ClientRecord
 from fenchel.fleet.cohort import Cohort
 from fenchel.fleet.fleet import Fleet
 from fenchel.proto import fenchel_pb2 as pb
+from fenchel.server import checkpoint as checkpoints
 from fenchel.server.checkpoint import Checkpoint
 from fenchel.server.coordinator import Coordinator
 from fenchel.server.rounds import Rounds
@@ -235,6 +237,62 @@ async def test_newcomers_that_do_not_answer_hold_up_each_border_once_and_then_mu
     assert made.admission._late_joiners.pause("b") > 0.1
     made.admission._late_joiners.end()
     await asyncio.gather(*tasks)
+
+
+async def test_a_newcomer_that_is_refused_at_once_hears_why(tmp_path: Path) -> None:
+    class Refuses:
+        async def admit(self, cohort: Cohort) -> None:
+            raise JoinRefusedError("too few samples")
+
+    made, late_joiner = newcomer(tmp_path)
+    admission = made.admission
+    waiting = asyncio.create_task(admission._admit(late_joiner, pb.Hello(shard=shard())))
+    await asyncio.sleep(0)
+    fleet = Fleet(members=admission.members, seed=0, participation=Participation())
+    assert not await admission.take_in(fleet, cast(Algorithm, Refuses()))
+    assert isinstance(await waiting, pb.Farewell)
+
+
+async def test_a_newcomer_may_come_back_with_other_data_until_it_takes_part(tmp_path: Path) -> None:
+    made, late_joiner = newcomer(tmp_path)
+    admission = made.admission
+    first = asyncio.create_task(admission._admit(late_joiner, pb.Hello(shard=shard())))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait([first])
+    again = asyncio.create_task(admission._admit(late_joiner, pb.Hello(shard=shard(samples=41))))
+    await asyncio.sleep(0)
+    fleet = Fleet(members=admission.members, seed=0, participation=Participation())
+    assert await admission.take_in(fleet, cast(Algorithm, Waits(set())))
+    assert isinstance(await again, pb.Welcome)
+    assert fleet.members["b"].shard == shard(samples=41)
+    with raises(JoinRefusedError):
+        admission._check_fit(late_joiner, shard())
+
+
+def newcomer(folder: Path) -> tuple[Coordinator, ClientRecord]:
+    """Return a run with one client that has begun, and the record of a late joiner."""
+    own = {"data": {"name": "own"}, "participation": {"late_joiners": "admit"}}
+    made = Coordinator(validate(SETTINGS | own), RunFolder.create(folder, "run"))
+    made.admission.members = {"a": ClientRecord("a", 0, shard())}
+    made.admission._described.set()
+    made.admission.registration.instances["b"] = b"process"
+    return made, made.admission._late_joiners.record("b")
+
+
+async def test_a_resumed_run_waits_for_a_client_whose_backlog_would_stop_it(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "run")
+    behind = ClientRecord("a", 0, shard())
+    behind.post("train", 1, pb.TELL, Body(encode({"model": np.zeros(100)})))
+    saved = checkpoints.take(folder.id, 1, 0, Algorithm.State(np.zeros(4)), {"a": behind})
+    settings = validate(SETTINGS | {"data": {"name": "digits"}, "network": {"promised_bytes": 800}})
+    admission = Coordinator(settings, folder, resume=saved).admission
+    gathering = asyncio.create_task(admission.gather())
+    await asyncio.wait([gathering], timeout=0.2)
+    assert not gathering.done()
+    member = admission.members["a"]
+    member.resolve(next(member.pending_tells()))
+    await asyncio.wait_for(gathering, 60)
 
 
 class Ends:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from fenchel.common.errors import CheckpointError
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.settings.run import validate
 from fenchel.fleet.client_record import ClientRecord
+from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.preflight import no_samples
 from fenchel.server.privacy_budget import PrivacyBudget
 from tests.messages import raises
@@ -62,6 +64,18 @@ def test_a_resumed_run_counts_what_was_asked_after_its_checkpoint_with_the_noise
     budget.resume(calls(*rows), 2)
     budget.enrol(dict.fromkeys("abc", 100))
     assert [budget.members[name].uploads for name in "abc"] == [{BEFORE: 4}, {BEFORE: 3}, {BEFORE: 2}]
+
+
+def test_epsilons_of_earlier_rounds_are_not_kept(budget: PrivacyBudget) -> None:
+    budget.enrol(dict.fromkeys("abc", 100))
+    kept, known = [], []
+    for t in range(1, 8):
+        known.append(budget.epsilon("pld-wor", more=1))
+        budget.count(SimpleNamespace(kind=pb.ASK, round=t, client=client) for client in "abc")  # type: ignore[misc]
+        assert budget.figures()["epsilon_pld"] == known[-1]
+        kept.append(len(budget._epsilons))
+    assert kept[-1] == kept[2]
+    assert known == sorted(set(known))
 
 
 def test_a_checkpoint_without_the_noise_of_its_uploads_is_refused(budget: PrivacyBudget) -> None:
