@@ -56,7 +56,7 @@ class PrivacyBudget:
     members: Mapping[str, ClientRecord]
     facts: dict[str, PrivacyFacts] = field(default_factory=dict)
     _accountants: dict[str, Accountant] = field(default_factory=dict)
-    # epsilons that were needed since the last round, and those from the round before it
+    # Only the epsilons of this round and of the one before are kept, because their number grows with the rounds.
     _epsilons: dict[tuple[str, Uploads], float] = field(default_factory=dict)
     _earlier: dict[tuple[str, Uploads], float] = field(default_factory=dict)
 

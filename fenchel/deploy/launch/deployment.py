@@ -231,7 +231,7 @@ class Deployment:
         identities: Mapping[str, Credentials | None],
     ) -> Summary:
         clients: dict[asyncio.Task[None], Collection[str]] = {}  # names of the clients in each process
-        # the process of a refused client may continue with others
+        # After a refusal, a process continues with its other clients, so its exit does not report the refusal.
         watching = {asyncio.create_task(coordinator.admission.raise_refusal())}
         try:
             async with self._links(site, server) as relays:
