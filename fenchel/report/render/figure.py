@@ -79,7 +79,7 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[
                 )
             axes.set_title(columns.title(name))
             axes.set_xlabel(title)
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=axis == "round"))
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=axis == "round", min_n_ticks=1))
             if axis in ("bytes", "socket"):
                 axes.xaxis.set_major_formatter(EngFormatter(unit="B", sep=" "))
             if columns.is_gap(name):
