@@ -45,6 +45,8 @@ def seconds_text(seconds: float) -> str:
     """Return a duration, such as ``4.7 ms``, ``12.1 s``, ``3 min 05 s`` or ``2 h 10 min``."""
     if not math.isfinite(seconds):
         return UNKNOWN
+    if seconds < 0:
+        return f"-{seconds_text(-seconds)}"
     if seconds == 0:
         return "0 s"
     if seconds < 0.9995e-3:

@@ -40,6 +40,8 @@ def test_bytes_are_shown_with_three_digits_and_a_decimal_unit(count: float, text
         (185, "3 min 05 s"),
         (3599.9, "1 h 00 min"),
         (7800, "2 h 10 min"),
+        (-0.0471, "-47.1 ms"),
+        (-185, "-3 min 05 s"),
         (math.inf, "–"),
     ],
 )
