@@ -73,8 +73,8 @@ def share_text(share: float, digits: int = 1) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a number with four significant digits."""
-    return f"{value:.4g}" if math.isfinite(value) else UNKNOWN
+    """Return a number with four significant digits, or ``inf`` for a figure of a run that has diverged."""
+    return UNKNOWN if math.isnan(value) else f"{value:.4g}"
 
 
 def figure_text(figure: str, value: float) -> str:

@@ -85,9 +85,9 @@ class SeedGroup:
     counted: tuple[Run, ...]
 
     def estimate(self, figure: str) -> Estimate:
-        """Return the mean of a final figure over the seeds for which it is known."""
+        """Return the mean of a final figure over the seeds for which it is known; infinite if any of them diverged."""
         values = [run.figures[figure] for run in self.counted if figure in run.figures]
-        return estimate([value for value in values if math.isfinite(value)])
+        return estimate([value for value in values if not math.isnan(value)])
 
     @property
     def seeds_text(self) -> str:
@@ -221,4 +221,5 @@ def _interval(values: Floats) -> tuple[Floats, Floats]:
     from scipy.special import stdtrit  # quantile of Student's t distribution; importing scipy.stats would take a second
 
     quantile = float(stdtrit(count - 1, (1 + LEVEL) / 2))
-    return mean, np.asarray(quantile * values.std(axis=0, ddof=1) / math.sqrt(count), np.float64)
+    with np.errstate(invalid="ignore"):  # the deviation of infinite values is nan
+        return mean, np.asarray(quantile * values.std(axis=0, ddof=1) / math.sqrt(count), np.float64)

@@ -292,14 +292,14 @@ class Run:
 
     @cached_property
     def figures(self) -> dict[str, float]:
-        """Last finite value of each figure of the evaluation and the algorithm, by name.
+        """Last known value of each figure of the evaluation and the algorithm, by name, which may be infinite.
 
         For a completed run, figures of the final model take precedence over those of the last round.
         """
         last = {}
         for name in columns.figures(self.metrics_table):
-            values = self.metrics_table[name].to_numpy()
-            known = values[np.isfinite(values)]
+            values = columns.column(self.metrics_table, name)
+            known = values[~np.isnan(values)]
             if known.size:
                 last[name] = float(known[-1])
         final = (self.summary or {}).get("figures") if self.completed else None

@@ -55,6 +55,7 @@ def test_accuracies_are_percentages_and_other_figures_are_numbers() -> None:
         assert figure_text(figure, 0.98349) == "98.35%"
     assert figure_text("objective", 0.190678) == "0.1907"
     assert figure_text("objective", math.nan) == "–"
+    assert figure_text("objective", math.inf) == "inf"
 
 
 def test_counts_agree_with_their_noun() -> None:

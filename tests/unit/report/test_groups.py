@@ -75,6 +75,12 @@ def test_runs_that_differ_in_more_than_the_seed_are_groups_of_their_own(seeded: 
     assert run_names([first, second], runs)[3] == "step_size 0.25, seed 2"
 
 
+def test_a_seed_that_diverged_is_in_the_mean(seeded: Callable[..., Run]) -> None:
+    (group,) = groups_of([seeded(1, 1.0), seeded(2, math.inf), seeded(3, 3.0)])
+    found = group.estimate("objective")
+    assert (found.mean, found.seeds, found.text("objective")) == (math.inf, 3, "inf")
+
+
 def test_runs_with_one_seed_are_not_grouped(seeded: Callable[..., Run]) -> None:
     assert groups_of([seeded(1, 1.0), seeded(1, 2.0)]) == []
     assert groups_of([seeded(1, 1.5), seeded(2, 2.0, step=0.25)]) == []

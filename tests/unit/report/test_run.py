@@ -42,6 +42,12 @@ def test_a_finished_run_tells_its_settings_its_rounds_and_its_last_figures(finis
     assert finished.id == finished.path.name
 
 
+def test_the_last_figures_of_a_run_that_diverged_are_not_those_of_an_earlier_round(altered: Callable[..., Run]) -> None:
+    metrics = {"objective": [0.5, math.inf, math.inf], "test_loss": [0.4, math.inf, math.nan]}
+    run = altered(metrics=metrics, summary={"completed": False, "figures": {}})
+    assert (run.figures["objective"], run.figures["test_loss"]) == (math.inf, math.inf)
+
+
 def test_the_report_knows_the_columns_that_a_run_writes(finished: Run) -> None:
     assert finished.metrics_table.column_names == [*COUNTS, *SOCKETS, *TIMES, *FIGURES]
     assert columns.figures(finished.metrics_table) == list(FIGURES)
