@@ -6,7 +6,7 @@ Every function returns HTML in which all text from a run is escaped.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 
 from fenchel.report import columns, summary
@@ -157,9 +157,8 @@ def grouped(groups: Sequence[SeedGroup]) -> str:
     )
 
 
-def differences(runs: Sequence[Run], names: Sequence[str]) -> str:
-    """Return the table of differing settings, with a row for each setting and a column for each run."""
-    differing = summary.differing_settings(runs)
+def differences(differing: Mapping[str, Sequence[object]], names: Sequence[str]) -> str:
+    """Return the table of differing settings, with a row for each setting and a column for each run or group."""
     if not differing:
         return "<p class='note'>All settings are the same.</p>"
     heads = "<th>Setting</th>" + _heads("run", _marked(names))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import shutil
 import statistics
 from collections.abc import Callable
@@ -145,7 +146,7 @@ def shown(*runs: Run) -> str:
 
 
 def test_terminal_page_json_table_and_picture_show_the_groups(seeded: Callable[..., Run], tmp_path: Path) -> None:
-    runs = [seeded(1, 1.0), seeded(2, 2.0), seeded(1, 3.0, step=0.25)]
+    runs = [seeded(1, 1.0), seeded(2, 2.0), seeded(3, 3.0, step=0.25)]
     objective = estimate([1.0, 2.0]).text("objective")
     text = shown(*runs)
     assert "step_size 0.25" in text
@@ -154,6 +155,8 @@ def test_terminal_page_json_table_and_picture_show_the_groups(seeded: Callable[.
     page = render(runs)
     assert objective in page
     assert "step_size 0.5, seed 2" in page
+    settings = page[page.index("Settings that differ") : page.index("Run by run")]
+    assert re.findall("<code>(.*?)</code>", settings) == ["algorithm.step_size"]
     values = json.loads(json.dumps(terminal.as_json(runs), allow_nan=False))
     assert values["groups"][0]["figures"]["objective"]["seeds"] == 2
     assert values["groups"][1]["figures"]["objective"] == {"mean": 3.0, "low": None, "high": None, "seeds": 1}
