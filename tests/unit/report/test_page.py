@@ -119,6 +119,14 @@ def test_the_page_says_how_the_run_went(written: Any, finished: Run) -> None:
         assert part in page.text
 
 
+@pytest.mark.parametrize(
+    ("clients", "text"), [("1", "softmax · 1 client · "), ("auto", "softmax · any number of clients · ")]
+)
+def test_the_headline_counts_the_clients(written: Any, altered: Callable[..., Run], clients: str, text: str) -> None:
+    run = altered(settings=lambda settings: settings.replace("clients: 3", f"clients: {clients}"))
+    assert text in " ".join(written(run).text.split())
+
+
 def test_the_page_says_what_was_computed_with_and_by_whom_where_it_differs(
     written: Any, altered: Callable[..., Run], finished: Run
 ) -> None:
