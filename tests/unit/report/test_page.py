@@ -257,6 +257,14 @@ def test_a_figure_that_never_changes_or_is_the_objective_is_no_chart(
     assert "Bound" not in several
 
 
+def test_an_accuracy_that_never_changes_stays_beside_the_others(written: Any, altered: Callable[..., Run]) -> None:
+    constant = {"test_accuracy": [1.0] * 3, "client_accuracy_worst": [0.0] * 3, "client_accuracy_std": [0.0] * 3}
+    panels = {panel["title"]: panel["figures"] for panel in written(altered(metrics=constant)).data["panels"]}
+    assert list(panels["Accuracy"]) == ["train", "test", "holdout"]
+    assert "worst" in panels["Client accuracy"]
+    assert "Client accuracy std" not in panels
+
+
 def test_the_algorithms_objective_stands_in_for_one_that_nobody_evaluated(
     written: Any, altered: Callable[..., Run], finished: Run
 ) -> None:
