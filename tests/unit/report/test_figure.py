@@ -75,6 +75,15 @@ def test_a_gap_has_a_chart_of_its_own(tmp_path: Path, finished: Run, altered: Ca
     assert 3 * imread(gap).shape[1] == 4 * imread(without).shape[1]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_gap_below_zero_is_drawn_on_a_linear_axis(
+    tmp_path: Path, finished: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = saved_figures(monkeypatch)
+    draw([finished], tmp_path / "x.png", optima=[100.0])
+    assert kept[0].axes[-1].get_yscale() == "linear"
+
+
 @pytest.mark.parametrize("axis", rest_slow(["seconds", "bytes"]))
 def test_a_cost_of_ones_choice_is_the_horizontal_axis(tmp_path: Path, finished: Run, axis: str) -> None:
     rounds = draw([finished], tmp_path / "rounds.png")
