@@ -50,6 +50,13 @@ def test_a_run_that_diverged_is_listed_without_the_objective_of_an_earlier_round
     assert [entry.objective for entry in index(run.path)] == [math.inf]
 
 
+def test_a_run_whose_start_is_unknown_is_listed_without_a_date(finished: Run, tmp_path: Path) -> None:
+    copied(finished, "20261399-999999-tiny", tmp_path)
+    listed = CliRunner().invoke(application(), ["runs", str(tmp_path)]).output
+    assert "20261399-999999-tiny" in listed
+    assert ":" not in listed  # no time of day
+
+
 def test_the_newest_run_is_first_and_runs_of_sweeps_are_among_them(finished: Run, tmp_path: Path) -> None:
     (tmp_path / "20260102-000000-x-sweep-0000").mkdir()
     (tmp_path / "notes").mkdir()
