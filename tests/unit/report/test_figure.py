@@ -15,6 +15,7 @@ from optuna.trial import create_trial
 
 from fenchel.common.errors import SettingsError
 from fenchel.report import tuning
+from fenchel.report.energy.picture import draw_map
 from fenchel.report.render import plots
 from fenchel.report.render.figure import draw
 from fenchel.report.render.plots import write_pictures
@@ -150,6 +151,12 @@ def test_a_search_has_labels_in_plain_text_and_whole_numbers_of_trials(
     (axes,) = kept[0].axes
     assert shown(axes.yaxis) == ["0.05", "0.1", "0.2", "0.5", "1", "2", "5"]
     assert shown(axes.xaxis) == ["0", "1", "2"]
+
+
+def test_a_map_shows_local_steps_with_all_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = saved_figures(monkeypatch)
+    draw_map(np.array([[4.0, 1024.0], [1234.5, 3e7]]), [0, 10], [1e6, 2e6], title="x", path=tmp_path / "x.png")
+    assert [text.get_text() for text in kept[0].axes[0].texts] == ["4", "1024", "1.23e+03", "3e+07"]
 
 
 def test_a_single_round_is_a_whole_number(
