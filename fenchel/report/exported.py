@@ -18,7 +18,9 @@ from fenchel.common.objectives.objective import Objective
 _CLASSIFIERS = {"logistic": "LogisticRegression", "softmax": "LogisticRegression", "squared": "RidgeClassifier"}
 
 
-def sklearn_pipeline(objective: Objective, w: Vector, preparation: Preparation, classes: NDArray[Any] | None) -> Any:
+def sklearn_pipeline(
+    objective: Objective, w: Vector, preparation: Preparation, classes: NDArray[Any] | None, *, is_ranking: bool = False
+) -> Any:
     """Return a fitted ``sklearn.pipeline.Pipeline`` of the preparation and a linear model.
 
     Parameters
@@ -31,6 +33,8 @@ def sklearn_pipeline(objective: Objective, w: Vector, preparation: Preparation, 
         Preparation of samples.
     classes
         Class names in the order of their numbers; ``None`` in regression.
+    is_ranking
+        True if the scores were trained for ranking, so that the pipeline must not offer them as probabilities.
 
     Raises
     ------
@@ -63,7 +67,7 @@ def sklearn_pipeline(objective: Objective, w: Vector, preparation: Preparation, 
     if classes is None:
         model = linear_model.LinearRegression()
     else:
-        name = _CLASSIFIERS.get(kind)
+        name = None if is_ranking else _CLASSIFIERS.get(kind)
         model = svm.LinearSVC() if name is None else getattr(linear_model, name)()
     bias = preparation.settings.bias
     intercept = np.zeros(weights.shape[0]) if bias is None else weights[:, -1] * bias

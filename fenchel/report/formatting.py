@@ -45,6 +45,8 @@ def seconds_text(seconds: float) -> str:
     """Return a duration, such as ``4.7 ms``, ``12.1 s``, ``3 min 05 s`` or ``2 h 10 min``."""
     if not math.isfinite(seconds):
         return UNKNOWN
+    if seconds < 0:
+        return f"-{seconds_text(-seconds)}"
     if seconds == 0:
         return "0 s"
     if seconds < 0.9995e-3:
@@ -71,8 +73,8 @@ def share_text(share: float, digits: int = 1) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a number with four significant digits."""
-    return f"{value:.4g}" if math.isfinite(value) else UNKNOWN
+    """Return a number with four significant digits, or ``inf`` for a figure of a run that has diverged."""
+    return UNKNOWN if math.isnan(value) else f"{value:.4g}"
 
 
 def figure_text(figure: str, value: float) -> str:

@@ -85,9 +85,9 @@ class SeedGroup:
     counted: tuple[Run, ...]
 
     def estimate(self, figure: str) -> Estimate:
-        """Return the mean of a final figure over the seeds for which it is known."""
+        """Return the mean of a final figure over the seeds for which it is known; infinite if any of them diverged."""
         values = [run.figures[figure] for run in self.counted if figure in run.figures]
-        return estimate([value for value in values if math.isfinite(value)])
+        return estimate([value for value in values if not math.isnan(value)])
 
     @property
     def seeds_text(self) -> str:
@@ -142,6 +142,11 @@ def bands_of(groups: Sequence[SeedGroup], runs: Sequence[Run], optima: Sequence[
     return [_band([curves[id(run)] for run in group.counted or group.runs[:1]]) for group in groups]
 
 
+def differing_groups(groups: Sequence[SeedGroup]) -> dict[str, list[Any]]:
+    """Return the values of all groups for each dotted key of the settings in which they differ."""
+    return _differing([group.runs[0] for group in groups])
+
+
 def run_names(groups: Sequence[SeedGroup], runs: Sequence[Run]) -> list[str]:
     """Return a name for each run: its group and seed if they are unique, otherwise its label."""
     group_of = {id(run): group for group in groups for run in group.runs}
@@ -165,9 +170,14 @@ def _counted(runs: Sequence[Run]) -> tuple[Run, ...]:
     return tuple({_seed(run): run for run in runs if run.completed}.values())
 
 
+def _differing(firsts: Sequence[Run]) -> dict[str, list[Any]]:
+    """Return the differing settings of the first runs of groups, without the seed, which differs within groups."""
+    return {key: values for key, values in summary.differing_settings(firsts).items() if key != "seed"}
+
+
 def _names(firsts: Sequence[Run]) -> list[str]:
     """Return a name for each group: its first run's, if these are unique, else the settings in which groups differ."""
-    differing = {key: values for key, values in summary.differing_settings(firsts).items() if key != "seed"}
+    differing = _differing(firsts)
     labels = [str(run.settings_values.get("name") or run.id) for run in firsts]
     if len(set(labels)) == len(labels):
         return labels
@@ -221,4 +231,5 @@ def _interval(values: Floats) -> tuple[Floats, Floats]:
     from scipy.special import stdtrit  # quantile of Student's t distribution; importing scipy.stats would take a second
 
     quantile = float(stdtrit(count - 1, (1 + LEVEL) / 2))
-    return mean, np.asarray(quantile * values.std(axis=0, ddof=1) / math.sqrt(count), np.float64)
+    with np.errstate(invalid="ignore"):  # the deviation of infinite values is nan
+        return mean, np.asarray(quantile * values.std(axis=0, ddof=1) / math.sqrt(count), np.float64)

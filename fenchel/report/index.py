@@ -52,7 +52,7 @@ class IndexEntry:
     planned
         Number of rounds in the settings.
     objective, accuracy
-        Last known objective and accuracy.
+        Last known objective and accuracy; the objective may be infinite.
     """
 
     id: str
@@ -217,12 +217,12 @@ def _so_far(folder: RunFolder) -> dict[str, Any]:
     table = tables.read(folder.metrics)
     figures: dict[str, Any] = {}
     for name in {*_QUALITY, *_OBJECTIVE} & set(table.column_names):
-        known = [value for value in table[name].to_pylist() if isinstance(value, float) and math.isfinite(value)]
+        known = [value for value in table[name].to_pylist() if isinstance(value, float) and not math.isnan(value)]
         figures |= {name: known[-1]} if known else {}
     return {"rounds": table.num_rows} | _last(figures)
 
 
 def _last(figures: Mapping[str, Any]) -> dict[str, Any]:
-    known = {name: value for name, value in figures.items() if isinstance(value, int | float) and math.isfinite(value)}
+    known = {name: value for name, value in figures.items() if isinstance(value, int | float) and not math.isnan(value)}
     found = {"objective": _OBJECTIVE, "accuracy": _QUALITY}
     return {key: next((known[name] for name in names if name in known), None) for key, names in found.items()}

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fenchel.report import columns
@@ -48,11 +49,15 @@ class Histogram:
 def histograms(calls: pa.Table) -> list[Histogram]:
     """Return the histograms of all phases with an answered call, in the order of their first calls.
 
+    Late and failed calls are left out, as in the costs of phases (:func:`fenchel.report.summary.costs_by`).
+
     Parameters
     ----------
     calls
         Rows of ``calls.parquet``.
     """
+    if "outcome" in calls.column_names:
+        calls = calls.filter(pc.is_in(calls["outcome"], pa.array(["counted", "confirmed"])))
     if not calls.num_rows or "phase" not in calls.column_names:
         return []
     phases, group = columns.grouped(calls, "phase")

@@ -146,19 +146,26 @@ class Predictor:
         """
         if self.classes is None:
             raise SettingsError("regression has no classes and no probabilities; use predict")
-        if isinstance(self.settings.algorithm, StagedSettings):
+        if self._is_ranking:
             raise SettingsError(
                 f"{self.settings.algorithm.name} trains scores for ranking, which are not probabilities; use "
                 "decision_function"
             )
         return self._offered(self.objective.probabilities, data)
 
+    @property
+    def _is_ranking(self) -> bool:
+        """True if the area under the ROC curve was maximised, so that scores are not log-odds."""
+        return isinstance(self.settings.algorithm, StagedSettings)
+
     def model_for(self, library: Literal["sklearn", "torch", "onnx"]) -> Any:
         """Return the model as an object of another library; see :meth:`fenchel.Run.model_for`."""
         if library == "sklearn":
             from fenchel.report.exported import sklearn_pipeline
 
-            return sklearn_pipeline(self.objective, self.model, self.preparation, self.classes)
+            return sklearn_pipeline(
+                self.objective, self.model, self.preparation, self.classes, is_ranking=self._is_ranking
+            )
         if library not in ("torch", "onnx"):
             raise SettingsError(f"{library!r} given; use sklearn, torch or onnx", key="library")
         exported = networks_module("exported", f"a model for {library}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import yaml
 from google.protobuf.json_format import ParseDict, ParseError
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ from fenchel.common.storage.environment_record import EnvironmentRecord
 from fenchel.common.storage.run_folder import BEGINS, RunFolder
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.report import columns
-from fenchel.report.formatting import bounded_text, problem_text
+from fenchel.report.formatting import bounded_text, count_text, problem_text
 from fenchel.report.resumption import Steady, steady
 from fenchel.report.sparkline import sparkline
 
@@ -129,11 +130,11 @@ class Run:
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """Missing files, differences between environments, and warnings of the algorithm, as texts.
+        """Missing files and evaluations, differences between environments, and warnings of the algorithm, as texts.
 
         Warnings of an algorithm from outside Fenchel are left out, because its code would have to be imported.
         """
-        found = (*self.missing, *self.environments.warnings)
+        found = (*self.missing, *self._missing_evaluations, *self.environments.warnings)
         if outside_code(self.settings_values):
             return found
         try:
@@ -165,6 +166,28 @@ class Run:
                 "copy the whole run folder again"
             )
         return found
+
+    @property
+    def _missing_evaluations(self) -> tuple[str, ...]:
+        """Warning that the last evaluation lacks clients, so that its figures are those of the others."""
+        calls = self.calls_table
+        if not calls.num_rows or "kind" not in calls.column_names:
+            return ()
+        calls = calls.filter(pc.equal(calls["kind"], "inspect"))
+        if not calls.num_rows:
+            return ()
+        last = pc.max(calls["round"]).as_py()
+        calls = calls.filter(pc.equal(calls["round"], last))
+        asked = set(calls["client"].to_pylist())
+        absent = asked - set(calls.filter(pc.equal(calls["outcome"], "counted"))["client"].to_pylist())
+        if not absent:
+            return ()
+        count = count_text(len(asked), "client")
+        return (
+            f"the evaluation after round {last} lacks {len(absent):,} of {count}, which failed or did not answer in "
+            "time, so figures over the clients' samples, such as the objective, are those of the others; if the "
+            'deadline was too short, raise participation.phases."fenchel.evaluate".deadline',
+        )
 
     @property
     def why_empty(self) -> str:
@@ -292,14 +315,14 @@ class Run:
 
     @cached_property
     def figures(self) -> dict[str, float]:
-        """Last finite value of each figure of the evaluation and the algorithm, by name.
+        """Last known value of each figure of the evaluation and the algorithm, by name, which may be infinite.
 
         For a completed run, figures of the final model take precedence over those of the last round.
         """
         last = {}
         for name in columns.figures(self.metrics_table):
-            values = self.metrics_table[name].to_numpy()
-            known = values[np.isfinite(values)]
+            values = columns.column(self.metrics_table, name)
+            known = values[~np.isnan(values)]
             if known.size:
                 last[name] = float(known[-1])
         final = (self.summary or {}).get("figures") if self.completed else None

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _WIDTH, _HEIGHT, _EDGE = 240.0, 90.0, 6.0
+_POINTS = 480  # largest number of points of a curve, two for each pixel across
 
 
 def sparkline(title: str, x: NDArray[np.float64], y: NDArray[np.float64], *, logarithmic: bool, last: str) -> str:
@@ -16,7 +17,8 @@ def sparkline(title: str, x: NDArray[np.float64], y: NDArray[np.float64], *, log
     Parameters
     ----------
     x, y
-        Coordinates, shape (n,). Points with non-finite y (or non-positive y on a logarithmic axis) are omitted.
+        Coordinates, shape (n,). Points with non-finite y (or non-positive y on a logarithmic axis) are omitted. Long
+        curves are thinned evenly.
     last
         Last value, as text.
     """
@@ -24,6 +26,8 @@ def sparkline(title: str, x: NDArray[np.float64], y: NDArray[np.float64], *, log
     if known.sum() < 2:
         return ""
     x, y = x[known], np.log(y[known]) if logarithmic else y[known]
+    rows = np.unique(np.linspace(0, x.size - 1, min(x.size, _POINTS)).astype(int))
+    x, y = x[rows], y[rows]
     across = _EDGE + (x - x[0]) / (x[-1] - x[0]) * (_WIDTH - 2 * _EDGE)
     span = y.max() - y.min()
     down = _HEIGHT - _EDGE - (y - y.min()) / (span or 1.0) * (_HEIGHT - 2 * _EDGE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -332,6 +333,16 @@ def test_the_command_combines_links(tables: Tables, command: Callable[..., Resul
     expected = [OWN + 0.1 + rtt + 1000 / up + 1000 / down for rtt, up, down in links]
     assert [each["total"] for each in projected] == exactly(expected)
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_terminal_of_80_columns_shows_the_whole_table(
+    tables: Tables, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    tables.ask(Work(0.1, down=100_000, up=100_000))
+    tables.end_round()
+    text = command(str(tables.run().path), "--bandwidth", "1kbit", "--rtt", "20").stdout
+    assert re.search(r" serialisation \d+% *$", text, re.MULTILINE)
 
 
 def test_the_command_says_what_the_figures_leave_out(tables: Tables, command: Callable[..., Result]) -> None:

@@ -18,7 +18,7 @@ from rich.text import Text
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.section import yaml_value
 from fenchel.deploy.cli.options import JsonOption
-from fenchel.deploy.cli.printing import print_json, say
+from fenchel.deploy.cli.printing import print_json, say, wide
 
 if TYPE_CHECKING:
     from fenchel.report.energy.effort import Expense
@@ -101,7 +101,7 @@ def energy(
         described = [_described(each, cost) for each, cost in priced]
         print_json({"runs": described, "choice": None if best is None else asdict(best)})
         return
-    Console(highlight=False).print(_table(priced, to_target=target is not None))
+    wide(Console(highlight=False)).print(_table(priced, to_target=target is not None))
     say(f"channel      {snr:g} dB, {bandwidth / 1e6:g} MHz: {channel.rate / 1e6:.4g} Mbit/s up")
     if best is not None:
         _say_choice(best)
@@ -197,8 +197,8 @@ def _table(priced: Sequence[tuple[Measured, Expense | None]], *, to_target: bool
     from fenchel.report import summary
     from fenchel.report.formatting import UNKNOWN, bytes_text, number_text, plain, seconds_text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("run", overflow="fold", min_width=12, vertical="bottom")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("run", overflow="fold", min_width=8, vertical="bottom")
     rounds = "rounds\nto target" if to_target else "rounds"
     for heading in ("local\nsteps", rounds, "sent", "computing\nJ", "sending\nJ", "energy\nJ", "time"):
         table.add_column(heading, justify="right", no_wrap=True, vertical="bottom")

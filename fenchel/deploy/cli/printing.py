@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from typing import Any
 
@@ -45,8 +46,16 @@ def _print_labelled(label: str, words: str) -> None:
 
 
 def print_json(content: Any, *, indent: int | None = None) -> None:
-    """Print the output of ``--json``."""
-    print(json.dumps(content, indent=indent))  # noqa: T201
+    """Print the output of ``--json``, with null for numbers that are not finite, which JSON lacks."""
+    print(json.dumps(_finite(content), indent=indent, allow_nan=False))  # noqa: T201
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def plain_table(*columns: str | Column, title: str | None = None) -> Table:

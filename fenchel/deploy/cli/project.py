@@ -18,7 +18,7 @@ from rich.text import Text
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.link import PRESETS, Link, parse_link
 from fenchel.deploy.cli.options import JsonOption
-from fenchel.deploy.cli.printing import print_json, say
+from fenchel.deploy.cli.printing import print_json, say, wide
 
 if TYPE_CHECKING:
     from fenchel.report.projection.projection import Projection
@@ -88,7 +88,7 @@ def project(
         values = {"id": course.run.id, "measured": _described(real), "projected": described, "notes": notes}
         print_json(values)
         return
-    Console(highlight=False).print(_table(real, found))
+    wide(Console(highlight=False)).print(_table(real, found))
     for note in notes:
         say(f"note     {note}")
     if drawn is not None:
@@ -162,7 +162,7 @@ def _name(link: Link) -> str:
 def _table(real: Projection, found: Sequence[Projection]) -> Table:
     from fenchel.report.formatting import seconds_text, share_text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("link", overflow="fold", min_width=12, vertical="bottom")
     for heading in ("total", "times\nmeasured", "of it\nevaluation", "median\nround", "most of\nthe rounds"):
         table.add_column(heading, justify="right", no_wrap=True, vertical="bottom")

@@ -66,7 +66,7 @@ def _show(entries: Sequence[IndexEntry], console: Console) -> None:
             Text(entry.state, style=_STYLES[entry.state]),
             "" if entry.objective is None else number_text(entry.objective),
             "" if entry.accuracy is None else share_text(entry.accuracy),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.started)),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.started)) if entry.started else "",
         )
         if entry.state == "damaged":
             reasons.append(f"damaged  {entry.path}: {entry.reason}")

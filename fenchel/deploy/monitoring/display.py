@@ -21,10 +21,15 @@ from fenchel.server.telemetry.observer import Observer
 from fenchel.server.telemetry.recorder import Row
 
 _SHOWN_ROWS = 12
+_LARGE = 1e6  # least number that is shown without decimals
 
 
 def _number(figure: float, digits: int = 4) -> str:
-    return "" if math.isnan(figure) else f"{figure:.{digits}f}"
+    """Return a number with fixed decimals, or with significant digits if decimals would hide it or be too many."""
+    if math.isnan(figure):
+        return ""
+    is_usual = figure == 0 or 10.0 ** (1 - digits) <= abs(figure) < _LARGE
+    return f"{figure:.{digits}f}" if is_usual else f"{figure:.{digits}g}"
 
 
 def _small(figure: float) -> str:

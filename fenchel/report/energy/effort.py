@@ -116,8 +116,8 @@ def effort_of(run: Run, rounds: int | None = None, macs: int | None = None) -> E
     algorithm = settings.algorithm
     if not isinstance(algorithm, LocalTrainingSettings):
         raise SettingsError(
-            f"run {run.id}: the energy model does not support {algorithm.name}, because it needs an algorithm whose "
-            "clients take mini-batch steps; leave this run out"
+            f"run {run.id}: the energy model does not support {algorithm.name}, because the operations of its clients "
+            "are unknown; leave this run out"
         )
     calls = summary.own_calls(run.calls_table)
     if not calls.num_rows:

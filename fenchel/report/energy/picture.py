@@ -12,6 +12,8 @@ from fenchel.report.render.canvas import STYLE, canvas
 
 _FEW, _MANY = "#d8e6f3", "#1f62a8"  # colours of the smallest and the largest number of local steps, or of joules
 
+_ALL_DIGITS = 1e6  # least whole number that is rounded
+
 
 def draw_map(
     values: NDArray[np.float64], snrs: Sequence[float], bandwidths: Sequence[float], *, title: str, path: Path
@@ -40,7 +42,9 @@ def draw_map(
         middle = np.sqrt(low * high)
         for (row, column), value in np.ndenumerate(values):
             light = high > low and value > middle
-            axes.annotate(f"{value:.3g}", (column, row), ha="center", va="center", color="white" if light else "black")
+            # Numbers of local steps are whole, and are shown with all digits.
+            words = f"{value:.0f}" if value.is_integer() and value < _ALL_DIGITS else f"{value:.3g}"
+            axes.annotate(words, (column, row), ha="center", va="center", color="white" if light else "black")
         axes.set_title(title)
         axes.set_xticks(range(len(snrs)), [f"{snr:g}" for snr in snrs])
         axes.set_yticks(range(len(bandwidths)), [f"{bandwidth / 1e6:g}" for bandwidth in bandwidths])

@@ -12,7 +12,9 @@ from fenchel.common.errors import SettingsError
 from fenchel.report.render.output import output_at
 
 if TYPE_CHECKING:
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.ticker import Formatter
 
 COLORS = ("#1f62a8", "#c2501a", "#15806a", "#8447a0", "#9a7000", "#2b92bd", "#b02a62", "#68727e")
 """Colours of the curves in a plot."""
@@ -41,6 +43,8 @@ STYLE: Mapping[str, Any] = {
 
 LOGARITHMIC: Mapping[str, Any] = {**STYLE, "axes.axisbelow": True, "xtick.minor.size": 0, "ytick.minor.size": 0}
 """Matplotlib settings for axes with minor ticks, whose grid lies below the curves."""
+
+_SHORT = 1e3  # ratio of the ends of a logarithmic axis below which 2 and 5 times the powers of ten are labelled, too
 
 
 def missing() -> str | None:
@@ -80,3 +84,13 @@ def canvas(path: Path, size: tuple[float, float], style: Mapping[str, Any] = STY
         yield figure
         with output_at(path):
             figure.savefig(path, format="png", dpi=dpi, metadata={"Software": None})
+
+
+def label_logarithmic(axis: Axis, text: Formatter) -> None:
+    """Label a logarithmic axis with plain text, as powers written for TeX are not typeset in plots of this style."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < _SHORT * low else (1.0,)))
+    axis.set_major_formatter(text)
+    axis.set_minor_formatter(NullFormatter())

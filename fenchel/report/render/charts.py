@@ -18,9 +18,12 @@ from fenchel.report.summary import SHARES
 from fenchel.report.traffic import LAYERS, carried_by
 from fenchel.report.waiting import names_of, neighbours, thinned, waiting_of
 
+_QUALITY = ("loss", "accuracy", "auc")
 _POINTS = 400  # largest number of points of a curve, the resolution of a screen
 _BARS = 120
 _MAP = (200, 400)  # largest numbers of clients and rounds in the map of waiting
+_SHARED = {*columns.CLIENT_ACCURACY.values(), *(f"{split}_{kind}" for split in columns.SPLITS for kind in _QUALITY)}
+"""Figures that one chart shows together, in which a constant one would seem to be unknown if it were left out."""
 
 
 def chart_data(runs: Sequence[Run], names: Sequence[str], optima: Sequence[float | None] = ()) -> dict[str, Any]:
@@ -61,7 +64,8 @@ def chart_data(runs: Sequence[Run], names: Sequence[str], optima: Sequence[float
 def panels(curves: Sequence[Curves]) -> list[dict[str, Any]]:
     """Return the charts of curves: the title and the plotted figures, one for each split of the data.
 
-    Figures without values in any run are omitted, as are constant figures and figures equal to the objective.
+    Figures without values in any run are omitted, as are figures equal to the objective, and constant figures that
+    would have a chart of their own.
     """
     known = known_figures(curves)
     main = columns.objective(known)
@@ -80,9 +84,9 @@ def panels(curves: Sequence[Curves]) -> list[dict[str, Any]]:
 
 
 def _tells_nothing(name: str, main: str, curves: Sequence[Curves]) -> bool:
-    """Return True if a figure is constant over all rounds and runs, or equals the main one wherever both are known."""
+    """Return True if a figure without a shared chart is constant, or a figure equals the main one where known."""
     values = np.concatenate([each.figures[name] for each in curves if name in each.figures])
-    if np.isfinite(values).sum() > 1 and np.nanmin(values) == np.nanmax(values):
+    if name not in _SHARED and np.isfinite(values).sum() > 1 and np.nanmin(values) == np.nanmax(values):
         return True
     pairs = [(each.figures[name], each.figures[main]) for each in curves if {name, main} <= each.figures.keys()]
     both = [np.isfinite(one) & np.isfinite(other) for one, other in pairs]

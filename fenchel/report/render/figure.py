@@ -79,10 +79,11 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[
                 )
             axes.set_title(columns.title(name))
             axes.set_xlabel(title)
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=axis == "round"))
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=axis == "round", min_n_ticks=1))
             if axis in ("bytes", "socket"):
                 axes.xaxis.set_major_formatter(EngFormatter(unit="B", sep=" "))
-            if columns.is_gap(name):
+            # An optimum above the objective leaves no gap that a logarithmic axis could show.
+            if columns.is_gap(name) and any((np.asarray(line.get_ydata()) > 0).any() for line in axes.lines):
                 axes.set_yscale("log", nonpositive="mask")
                 axes.minorticks_off()
                 axes.yaxis.set_major_formatter(FuncFormatter(lambda gap, _: f"{gap:g}"))

@@ -6,8 +6,9 @@ Every function returns HTML in which all text from a run is escaped.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
+from typing import Any
 
 from fenchel.report import columns, summary
 from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_text, part_text, plain, seconds_text
@@ -47,11 +48,18 @@ def headline(run: Run) -> str:
     """Return a summary line of the settings, and a line about an early end of the run."""
     about = summary.headline(run)
     done = f"{run.rounds:,} of {about['rounds']} rounds" if not run.completed else count_text(run.rounds, "round")
-    words = [about["algorithm"], about["data"], about["objective"], f"{about['clients']} clients", done]
+    words = [about["algorithm"], about["data"], about["objective"], _clients_text(about["clients"]), done]
     if about["seed"] is not None:
         words.append(f"seed {about['seed']}")
     line = " <i>·</i> ".join(text(word) for word in words if word is not None)
     return f'<p class="about">{line}</p>' + _ending(run)
+
+
+def _clients_text(clients: Any) -> str | None:
+    """Return the number of clients in the settings as text; ``None`` if it is not in the settings."""
+    if isinstance(clients, int):
+        return count_text(clients, "client")
+    return None if clients is None else "any number of clients"
 
 
 def _ending(run: Run) -> str:
@@ -157,9 +165,8 @@ def grouped(groups: Sequence[SeedGroup]) -> str:
     )
 
 
-def differences(runs: Sequence[Run], names: Sequence[str]) -> str:
-    """Return the table of differing settings, with a row for each setting and a column for each run."""
-    differing = summary.differing_settings(runs)
+def differences(differing: Mapping[str, Sequence[object]], names: Sequence[str]) -> str:
+    """Return the table of differing settings, with a row for each setting and a column for each run or group."""
     if not differing:
         return "<p class='note'>All settings are the same.</p>"
     heads = "<th>Setting</th>" + _heads("run", _marked(names))

@@ -14,7 +14,7 @@ from typing import Any
 
 from fenchel.report import summary
 from fenchel.report.curves import AXES
-from fenchel.report.groups import SeedGroup, groups_of, run_names
+from fenchel.report.groups import SeedGroup, differing_groups, groups_of, run_names
 from fenchel.report.render import charts, html
 from fenchel.report.render.html import text
 from fenchel.report.render.output import output_at
@@ -137,7 +137,10 @@ def _several(runs: Sequence[Run], names: Sequence[str], groups: Sequence[SeedGro
         for index, (run, name, mark) in enumerate(zip(runs, names, marks, strict=True))
     )
     comparison = html.comparison(runs, names, marks)
-    differing = html.differences([group.runs[0] for group in groups] or runs, [group.name for group in groups] or names)
+    differing = html.differences(
+        differing_groups(groups) if groups else summary.differing_settings(runs),
+        [group.name for group in groups] or names,
+    )
     first, later = (html.grouped(groups), comparison) if groups else (comparison, "")
     return (
         f"<header><p class='kind'>Fenchel runs</p><h1>{len(runs)} runs compared</h1></header>"

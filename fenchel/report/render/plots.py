@@ -15,7 +15,7 @@ from fenchel.report.curves import axes_of, curves_of_all
 from fenchel.report.formatting import plain
 from fenchel.report.latency import histograms
 from fenchel.report.render import figure
-from fenchel.report.render.canvas import COLORS, canvas
+from fenchel.report.render.canvas import COLORS, canvas, label_logarithmic
 from fenchel.report.run import Run
 from fenchel.report.traffic import carried_by
 from fenchel.report.waiting import neighbours, thinned, waiting_of
@@ -110,6 +110,8 @@ def _time_by_client(run: Run, axes: Axes) -> str:
 
 
 def _latency(run: Run, axes: Axes) -> str:
+    from matplotlib.ticker import EngFormatter
+
     found = histograms(run.steady.calls)
     phases = list(dict.fromkeys(one.phase for one in found))
     took = {
@@ -129,7 +131,7 @@ def _latency(run: Run, axes: Axes) -> str:
         )
     axes.set_xscale("log")
     axes.set_ylabel("calls")
-    _unit(axes.xaxis, "s")
+    label_logarithmic(axes.xaxis, EngFormatter(unit="s", sep=" "))
     some = f"the {len(shown)} of {len(phases)} phases that took most time"
     return f"Latency, {some}" if len(shown) < len(phases) else "Latency by phase"
 

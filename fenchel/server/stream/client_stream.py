@@ -185,7 +185,7 @@ class ClientStream:
             if call is not None:
                 self._received(call, reply)
             else:
-                self._late(reply.head.sequence)
+                self._discarded(reply.head.sequence)
             self._arriving = None
             member.mark_reply_complete(reply.head.sequence)
             del reply, call  # release the body of the reply, because the next message may come late
@@ -336,11 +336,15 @@ class ClientStream:
             last = self._metered.read_socket_bytes() or SocketBytes(self._framed_down, self._framed_up)
             self._member.carry(self._member.carried + last)
 
-    def _late(self, sequence: int) -> None:
-        log.info("client %s: a reply arrived after its deadline and does not count", self._member.name)
+    def _discarded(self, sequence: int) -> None:
         call = self._member.overdue.pop(sequence, None)
-        if call is not None:
-            call.end("late")
+        if call is None:
+            log.info(
+                "client %s: a reply that was refused, or that no open request awaits, is discarded", self._member.name
+            )
+            return
+        log.info("client %s: a reply arrived after its deadline and does not count", self._member.name)
+        call.end("late")
 
     def _confirmed(self, call: Call, reply: pb.Reply) -> None:
         call.end("failed" if reply.failure else "confirmed")

@@ -54,6 +54,13 @@ def test_gap_and_encryption_are_shown_where_there_are_some(terminal: bool) -> No
     assert "0.3750" in shown(ROW | {"objective": math.nan, "primal_objective": 0.375}, terminal=terminal)
 
 
+@pytest.mark.parametrize(
+    ("objective", "text"), [(3.1e-9, "3.1e-09"), (1.90629e305, "1.906e+305"), (-0.0, "-0.0000"), (math.inf, "inf")]
+)
+def test_an_objective_of_any_size_is_shown(objective: float, text: str) -> None:
+    assert f"objective {text}  " in shown(ROW | {"objective": objective}, terminal=False)
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
 def test_a_narrow_terminal_gets_fewer_columns_and_none_that_is_cut_off(width: int) -> None:
     text = shown(ROW, terminal=True, width=width)

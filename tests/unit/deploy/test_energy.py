@@ -13,6 +13,7 @@ from fenchel.common.errors import SettingsError
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.cli.main import application
 from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.report.formatting import bytes_text, seconds_text
 from tests.conftest import MakeSettings
 from tests.messages import raises
 
@@ -43,6 +44,18 @@ def test_a_table_says_what_each_run_cost(runs: list[str]) -> None:
     for part in ("steps-1", "steps-16", "computing", "sending", "10 dB, 1 MHz: 3.459 Mbit/s up"):
         assert part in text
     assert "least energy" not in text  # all do the same rounds, but do not get equally far
+
+
+def test_a_terminal_of_80_columns_shows_the_units_of_wide_numbers(
+    runs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    constants = ("--device", "capacitance=1e-36", "--device", "transmit_power=1e-8", "--bandwidth", "10")
+    values = json.loads(fenchel(*runs, *constants, "--json"))["runs"]
+    text = fenchel(*runs, *constants)
+    for each in values:
+        assert f" {seconds_text(each['seconds'])} " in text
+        assert f" {bytes_text(each['bytes_up'])} " in text
 
 
 def test_the_least_energy_to_a_target_is_chosen(runs: list[str], tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fenchel.common.storage.call_columns import STAGES
+from fenchel.report import summary
 from fenchel.report.latency import histograms
 from fenchel.report.run import Run
 from fenchel.report.stages import stages_of
@@ -29,6 +30,16 @@ def test_every_answered_call_is_in_its_bin(altered: Callable[..., Run], finished
         assert np.abs(np.cumsum(one.counts) - np.cumsum(expected)).max() <= 1  # a value on an edge
         assert one.p90 == pytest.approx(seconds.quantile(0.9))
         np.testing.assert_allclose(one.edges[1:] / one.edges[:-1], 10**0.1)
+
+
+def test_latencies_and_costs_of_phases_agree_on_their_medians(altered: Callable[..., Run], finished: Run) -> None:
+    rows = finished.calls_table.num_rows
+    outcomes = ["late", "failed", *["counted"] * (rows - 2)]
+    run = altered(calls={"outcome": outcomes, "total_s": [100.0, 200.0, *np.linspace(1.0, 2.0, rows - 2).tolist()]})
+    found = {one.phase: one for one in histograms(run.calls_table) if one.what == "total"}
+    for costs in summary.costs_by(run.calls_table, "phase"):
+        assert found[costs.name].p50 == costs.total_p50
+        assert found[costs.name].counts.sum() == costs.answered
 
 
 def test_a_latency_of_nothing_is_counted_too(altered: Callable[..., Run], finished: Run) -> None:

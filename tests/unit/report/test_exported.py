@@ -48,6 +48,22 @@ def run_of(folder: Path, given: Any, objective: Any, prepared: Any) -> fenchel.R
     return fenchel.up(settings, data=given, in_process=True, runs=folder)
 
 
+def test_a_pipeline_of_scores_for_ranking_offers_no_probabilities(tmp_path: Path) -> None:
+    settings = {
+        "rounds": 2,
+        "clients": 2,
+        "objective": {"kind": "binary", "positive": [1]},
+        "algorithm": {"name": "codasca", "local_steps": 4, "step_size": 0.05},
+    }
+    run = fenchel.up(settings, data=(X, TWO), in_process=True, runs=tmp_path)
+    with raises(SettingsError):
+        run.predict_proba(X)
+    pipeline = run.model_for("sklearn")
+    assert not hasattr(pipeline, "predict_proba")
+    np.testing.assert_allclose(pipeline.decision_function(X), run.decision_function(X), atol=1e-6)
+    assert (pipeline.predict(X) == run.predict(X)).mean() == pytest.approx(1, abs=0.02)
+
+
 @pytest.mark.parametrize(("given", "objective", "prepared"), LINEAR)
 def test_a_pipeline_of_scikit_learn_says_the_same(given: Any, objective: Any, prepared: Any, tmp_path: Path) -> None:
     run = run_of(tmp_path, given, objective, prepared)

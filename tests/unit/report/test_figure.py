@@ -8,10 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+from optuna.trial import create_trial
 
 from fenchel.common.errors import SettingsError
+from fenchel.report import tuning
+from fenchel.report.energy.picture import draw_map
 from fenchel.report.render import plots
 from fenchel.report.render.figure import draw
 from fenchel.report.render.plots import write_pictures
@@ -23,6 +27,26 @@ from tests.slow import rest_slow
 def colors(path: Path) -> int:
     pixels = (np.asarray(imread(path))[..., :3] * 255).astype(int)
     return len(np.unique(pixels @ [1 << 16, 1 << 8, 1]))  # rows as one number each: quicker to sort
+
+
+def saved_figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """Return a list to which each figure is added when it is saved."""
+    kept: list[Figure] = []
+    save = Figure.savefig
+
+    def saved(self: Figure, *words: object, **more: object) -> None:
+        kept.append(self)
+        save(self, *words, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Figure, "savefig", saved)
+    return kept
+
+
+def shown(axis: Axis) -> list[str]:
+    """Return the labels of an axis that lie within its ends."""
+    low, high = axis.get_view_interval()
+    ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+    return [tick.label1.get_text() for tick in ticks if low <= tick.get_loc() <= high and tick.label1.get_text()]
 
 
 def test_a_picture_shows_the_curves_of_one_run_and_of_several(
@@ -52,6 +76,15 @@ def test_a_gap_has_a_chart_of_its_own(tmp_path: Path, finished: Run, altered: Ca
     assert 3 * imread(gap).shape[1] == 4 * imread(without).shape[1]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_gap_below_zero_is_drawn_on_a_linear_axis(
+    tmp_path: Path, finished: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = saved_figures(monkeypatch)
+    draw([finished], tmp_path / "x.png", optima=[100.0])
+    assert kept[0].axes[-1].get_yscale() == "linear"
+
+
 @pytest.mark.parametrize("axis", rest_slow(["seconds", "bytes"]))
 def test_a_cost_of_ones_choice_is_the_horizontal_axis(tmp_path: Path, finished: Run, axis: str) -> None:
     rounds = draw([finished], tmp_path / "rounds.png")
@@ -77,14 +110,7 @@ def test_the_same_runs_give_the_same_picture(tmp_path: Path, finished: Run) -> N
 def test_the_legend_of_latencies_has_few_phases_and_lies_within_the_picture(
     tmp_path: Path, altered: Callable[..., Run], finished: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept: list[Figure] = []
-    save = Figure.savefig
-
-    def saved(self: Figure, *words: object, **more: object) -> None:
-        kept.append(self)
-        save(self, *words, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Figure, "savefig", saved)
+    kept = saved_figures(monkeypatch)
     rows = finished.calls_table.num_rows
     for prefix in ("phase", "a_phase_with_a_very_long_name"):
         calls = {"phase": [f"{prefix}_{i % 10}" for i in range(rows)], "total_s": [1.0 + i % 10 for i in range(rows)]}
@@ -95,6 +121,50 @@ def test_the_legend_of_latencies_has_few_phases_and_lies_within_the_picture(
         assert named == {f"{prefix}_{i}" for i in range(4, 10)}
         box = legend.get_window_extent()
         assert 0 <= box.x0 <= box.x1 <= kept[-1].bbox.width
+
+
+@pytest.mark.parametrize(
+    ("longest", "labels"), [(0.7, ["200 ms", "500 ms"]), (7e3, ["100 ms", "1 s", "10 s", "100 s", "1 ks", "10 ks"])]
+)
+def test_latencies_have_labels_in_plain_text(
+    longest: float,
+    labels: list[str],
+    tmp_path: Path,
+    altered: Callable[..., Run],
+    finished: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = saved_figures(monkeypatch)
+    seconds = [0.13, longest] * (finished.calls_table.num_rows // 2)
+    plots._draw(altered(calls={"total_s": seconds, "network_s": seconds}), "x", plots._latency, tmp_path / "x.png")
+    assert shown(kept[0].axes[0].xaxis) == labels
+
+
+def test_a_search_has_labels_in_plain_text_and_whole_numbers_of_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = saved_figures(monkeypatch)
+    trials = [create_trial(value=value) for value in (5.0, 0.5, 0.06)]
+    for number, trial in enumerate(trials):
+        trial.number = number
+    tuning.draw(tuning.SearchResult({"objective": "minimize"}, tuple(trials), (2,)), tmp_path / "x.png")
+    (axes,) = kept[0].axes
+    assert shown(axes.yaxis) == ["0.05", "0.1", "0.2", "0.5", "1", "2", "5"]
+    assert shown(axes.xaxis) == ["0", "1", "2"]
+
+
+def test_a_map_shows_local_steps_with_all_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = saved_figures(monkeypatch)
+    draw_map(np.array([[4.0, 1024.0], [1234.5, 3e7]]), [0, 10], [1e6, 2e6], title="x", path=tmp_path / "x.png")
+    assert [text.get_text() for text in kept[0].axes[0].texts] == ["4", "1024", "1.23e+03", "3e+07"]
+
+
+def test_a_single_round_is_a_whole_number(
+    tmp_path: Path, altered: Callable[..., Run], finished: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = saved_figures(monkeypatch)
+    draw([altered(metrics=finished.metrics_table.slice(0, 1))], tmp_path / "x.png")
+    assert shown(kept[0].axes[0].xaxis) == ["1"]
 
 
 def test_the_picture_of_waiting_shows_waiting_in_the_colours_of_the_rounds(

@@ -40,6 +40,8 @@ def test_bytes_are_shown_with_three_digits_and_a_decimal_unit(count: float, text
         (185, "3 min 05 s"),
         (3599.9, "1 h 00 min"),
         (7800, "2 h 10 min"),
+        (-0.0471, "-47.1 ms"),
+        (-185, "-3 min 05 s"),
         (math.inf, "–"),
     ],
 )
@@ -53,6 +55,7 @@ def test_accuracies_are_percentages_and_other_figures_are_numbers() -> None:
         assert figure_text(figure, 0.98349) == "98.35%"
     assert figure_text("objective", 0.190678) == "0.1907"
     assert figure_text("objective", math.nan) == "–"
+    assert figure_text("objective", math.inf) == "inf"
 
 
 def test_counts_agree_with_their_noun() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import shutil
 import statistics
 from collections.abc import Callable
@@ -75,6 +76,12 @@ def test_runs_that_differ_in_more_than_the_seed_are_groups_of_their_own(seeded: 
     assert run_names([first, second], runs)[3] == "step_size 0.25, seed 2"
 
 
+def test_a_seed_that_diverged_is_in_the_mean(seeded: Callable[..., Run]) -> None:
+    (group,) = groups_of([seeded(1, 1.0), seeded(2, math.inf), seeded(3, 3.0)])
+    found = group.estimate("objective")
+    assert (found.mean, found.seeds, found.text("objective")) == (math.inf, 3, "inf")
+
+
 def test_runs_with_one_seed_are_not_grouped(seeded: Callable[..., Run]) -> None:
     assert groups_of([seeded(1, 1.0), seeded(1, 2.0)]) == []
     assert groups_of([seeded(1, 1.5), seeded(2, 2.0, step=0.25)]) == []
@@ -139,7 +146,7 @@ def shown(*runs: Run) -> str:
 
 
 def test_terminal_page_json_table_and_picture_show_the_groups(seeded: Callable[..., Run], tmp_path: Path) -> None:
-    runs = [seeded(1, 1.0), seeded(2, 2.0), seeded(1, 3.0, step=0.25)]
+    runs = [seeded(1, 1.0), seeded(2, 2.0), seeded(3, 3.0, step=0.25)]
     objective = estimate([1.0, 2.0]).text("objective")
     text = shown(*runs)
     assert "step_size 0.25" in text
@@ -148,6 +155,8 @@ def test_terminal_page_json_table_and_picture_show_the_groups(seeded: Callable[.
     page = render(runs)
     assert objective in page
     assert "step_size 0.5, seed 2" in page
+    settings = page[page.index("Settings that differ") : page.index("Run by run")]
+    assert re.findall("<code>(.*?)</code>", settings) == ["algorithm.step_size"]
     values = json.loads(json.dumps(terminal.as_json(runs), allow_nan=False))
     assert values["groups"][0]["figures"]["objective"]["seeds"] == 2
     assert values["groups"][1]["figures"]["objective"] == {"mean": 3.0, "low": None, "high": None, "seeds": 1}

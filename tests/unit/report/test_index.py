@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,20 @@ def test_a_killed_run_is_listed_with_the_rounds_that_were_saved(killed: Run) -> 
     (killed.path / "metrics.arrows").write_bytes(b"")
     (entry,) = index(killed.path.parent)
     assert (entry.state, entry.rounds, entry.objective) == ("unfinished", 0, None)
+
+
+def test_a_run_that_diverged_is_listed_without_the_objective_of_an_earlier_round(altered: Callable[..., Run]) -> None:
+    run = altered(metrics={"objective": [0.5, math.inf, math.nan]}, summary={"figures": {"objective": math.inf}})
+    assert [entry.objective for entry in index(run.path)] == [math.inf]
+    (run.path / "summary.json").unlink()
+    assert [entry.objective for entry in index(run.path)] == [math.inf]
+
+
+def test_a_run_whose_start_is_unknown_is_listed_without_a_date(finished: Run, tmp_path: Path) -> None:
+    copied(finished, "20261399-999999-tiny", tmp_path)
+    listed = CliRunner().invoke(application(), ["runs", str(tmp_path)]).output
+    assert "20261399-999999-tiny" in listed
+    assert ":" not in listed  # no time of day
 
 
 def test_the_newest_run_is_first_and_runs_of_sweeps_are_among_them(finished: Run, tmp_path: Path) -> None:

@@ -119,6 +119,14 @@ def test_the_page_says_how_the_run_went(written: Any, finished: Run) -> None:
         assert part in page.text
 
 
+@pytest.mark.parametrize(
+    ("clients", "text"), [("1", "softmax · 1 client · "), ("auto", "softmax · any number of clients · ")]
+)
+def test_the_headline_counts_the_clients(written: Any, altered: Callable[..., Run], clients: str, text: str) -> None:
+    run = altered(settings=lambda settings: settings.replace("clients: 3", f"clients: {clients}"))
+    assert text in " ".join(written(run).text.split())
+
+
 def test_the_page_says_what_was_computed_with_and_by_whom_where_it_differs(
     written: Any, altered: Callable[..., Run], finished: Run
 ) -> None:
@@ -247,6 +255,14 @@ def test_a_figure_that_never_changes_or_is_the_objective_is_no_chart(
     several = {panel["title"] for panel in written(one, other).data["panels"]}
     assert "Mean" in several
     assert "Bound" not in several
+
+
+def test_an_accuracy_that_never_changes_stays_beside_the_others(written: Any, altered: Callable[..., Run]) -> None:
+    constant = {"test_accuracy": [1.0] * 3, "client_accuracy_worst": [0.0] * 3, "client_accuracy_std": [0.0] * 3}
+    panels = {panel["title"]: panel["figures"] for panel in written(altered(metrics=constant)).data["panels"]}
+    assert list(panels["Accuracy"]) == ["train", "test", "holdout"]
+    assert "worst" in panels["Client accuracy"]
+    assert "Client accuracy std" not in panels
 
 
 def test_the_algorithms_objective_stands_in_for_one_that_nobody_evaluated(

@@ -6,6 +6,7 @@ import importlib.util
 import math
 import sys
 from collections.abc import Callable
+from html import unescape
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,26 @@ def test_a_finished_run_tells_its_settings_its_rounds_and_its_last_figures(finis
     assert finished.figures == finished.summary["figures"]
     assert finished.model.shape == (10 * 64,)
     assert finished.id == finished.path.name
+
+
+def test_the_last_figures_of_a_run_that_diverged_are_not_those_of_an_earlier_round(altered: Callable[..., Run]) -> None:
+    metrics = {"objective": [0.5, math.inf, math.inf], "test_loss": [0.4, math.inf, math.nan]}
+    run = altered(metrics=metrics, summary={"completed": False, "figures": {}})
+    assert (run.figures["objective"], run.figures["test_loss"]) == (math.inf, math.inf)
+
+
+def test_a_last_evaluation_without_all_clients_is_a_warning(altered: Callable[..., Run], finished: Run) -> None:
+    def without(name: str, t: int) -> Run:
+        rows = finished.calls_table.select(["round", "kind", "client", "outcome"]).to_pylist()
+        lost = {"round": t, "kind": "inspect", "client": "client-001"}
+        return altered(
+            name, calls={"outcome": ["late" if lost.items() <= row.items() else row["outcome"] for row in rows]}
+        )
+
+    assert finished.warnings == without("earlier", 2).warnings == ()
+    (warning,) = without("last", 3).warnings
+    assert "the evaluation after round 3 lacks 1 of 3 clients" in warning
+    assert warning in unescape(render([without("shown", 3)]))
 
 
 def test_the_report_knows_the_columns_that_a_run_writes(finished: Run) -> None:

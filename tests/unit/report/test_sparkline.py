@@ -40,6 +40,13 @@ def test_a_constant_or_a_single_point_is_no_problem() -> None:
     assert len(points(sparkline("Loss", ROUNDS, np.ones(5), logarithmic=False, last="1"))) == 5
 
 
+def test_a_long_curve_is_thinned_between_its_ends() -> None:
+    rounds = np.arange(1.0, 100_001.0)
+    drawn = points(sparkline("Loss", rounds, rounds, logarithmic=False, last="100000"))
+    assert 240 <= len(drawn) <= 500
+    assert [drawn[0], drawn[-1]] == [(6.0, 84.0), (234.0, 6.0)]
+
+
 def test_a_run_shows_its_curves(tmp_path: Path) -> None:
     overrides = ["rounds=4", "algorithm.privacy=none"]
     html = fenchel.up("quickstart", overrides=overrides, in_process=True, runs=tmp_path)._repr_html_()
