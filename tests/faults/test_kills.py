@@ -44,8 +44,8 @@ Moment: TypeAlias = Literal["any", "checkpoint", "journal", "reply"]
 MOMENTS: tuple[Moment, ...] = ("any", "checkpoint", "any", "reply", "any", "journal")
 WITHOUT_JOURNAL: tuple[Moment, ...] = ("any", "checkpoint")
 
-ROUNDS = {"hyfdca": 150, "hyfdca, encrypted": 40}
-"""Rounds of a run, so many that most of its kills find it going on; others have 150."""
+ROUNDS = {"hyfdca": 120, "hyfdca, encrypted": 40}
+"""Rounds of a run, so many that most of its kills find it going on; others have 120."""
 
 STAGED = {"kind": "practice", "stage_steps": 38}
 """The schedule of the algorithms in stages, for so many rounds."""
@@ -58,7 +58,7 @@ KILLED = (
 
 def settings_of(case: str) -> dict[str, Any]:
     settings = sections_of(case)
-    settings |= {"name": "kills", "rounds": ROUNDS.get(case, 150), "evaluation": {"server": False, "clients": False}}
+    settings |= {"name": "kills", "rounds": ROUNDS.get(case, 120), "evaluation": {"server": False, "clients": False}}
     if "schedule" in settings["algorithm"]:
         settings["algorithm"] |= {"schedule": STAGED}
     # Longer than any restart on a busy machine: a late answer would change the run, as it should.
