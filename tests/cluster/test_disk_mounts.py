@@ -33,7 +33,7 @@ from tests.cluster.ledger_runs import LEDGER, settings, undisturbed
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 ROUNDS = 40
-PRIVATE_ROUNDS = 200
+PRIVATE_ROUNDS = 60
 CANNOT_WRITE = 12  # exit code of a StorageError
 SMALL = "3m"  # for journals; and
 LARGE = "20m"  # for run folders
@@ -191,18 +191,29 @@ def test_a_folder_in_which_no_run_can_begin_is_refused_at_once(
     assert "Traceback" not in federation.says("server")
 
 
-@pytest.mark.slow  # make test-all
-@pytest.mark.parametrize("trouble", [FROZEN, FULL], ids=["frozen", "full"])
-def test_a_client_that_cannot_write_its_ledger_sends_nothing_and_spends_nothing(
-    disk: Disk, on_disk: MakeFederation, tmp_path: Path, trouble: Trouble
-) -> None:
-    given: dict[str, Any] = private(REPEATABLE).model_dump(mode="json") | {
+def private_settings() -> dict[str, Any]:
+    return private(REPEATABLE).model_dump(mode="json") | {
         "rounds": PRIVATE_ROUNDS,
         "clients": 3,
         "evaluation": {"server": False, "clients": False},
         "participation": {"sampler": {"kind": "fixed", "size": 2}, "deadline": 120.0},
     }
-    federation = on_disk(given)
+
+
+@pytest.fixture(scope="module")
+def private_reference(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A private run in which nothing goes wrong."""
+    reference = RunFolder.create(tmp_path_factory.mktemp("reference"), "undisturbed")
+    asyncio.run(run_in_process(validate(private_settings()), reference))
+    return reference
+
+
+@pytest.mark.slow  # make test-all
+@pytest.mark.parametrize("trouble", [FROZEN, FULL], ids=["frozen", "full"])
+def test_a_client_that_cannot_write_its_ledger_sends_nothing_and_spends_nothing(
+    disk: Disk, on_disk: MakeFederation, private_reference: RunFolder, trouble: Trouble
+) -> None:
+    federation = on_disk(private_settings())
     victim = federation.names[1]
     state = federation.folder / "state" / victim
     disk.mount(state, SMALL)
@@ -220,8 +231,6 @@ def test_a_client_that_cannot_write_its_ledger_sends_nothing_and_spends_nothing(
     federation.restart(victim)
     run = federation.finish()
     spent = Ledger(ledger, victim).releases
-    reference = RunFolder.create(tmp_path / "reference", "undisturbed")
-    asyncio.run(run_in_process(validate(given), reference))
-    assert digest(run / "model.npz") == digest(reference.model)
-    (undisturbed_ledger,) = reference.journals.rglob(f"{victim}/privacy.ledger")
+    assert digest(run / "model.npz") == digest(private_reference.model)
+    (undisturbed_ledger,) = private_reference.journals.rglob(f"{victim}/privacy.ledger")
     assert spent == Ledger(undisturbed_ledger, victim).releases
