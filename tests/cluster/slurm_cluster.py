@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 
 from fenchel.deploy.launch.launchers.piped import REMOTE
-from tests.cluster.federation import free_port, wait_until
+from tests.cluster.federation import free_port
+from tests.cluster.up import wait_calmly
 
 COMMANDS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "scontrol", "sinfo")
 NODES = ("n1", "n2", "n3")
@@ -130,7 +131,7 @@ def slurm(folder: Path) -> Iterator[Cluster]:
         cluster.run("slurmctld")
         for node in NODES:
             cluster.start_node(node)
-        wait_until(cluster.idle, "three idle nodes")
+        wait_calmly(cluster.idle, "three idle nodes")
         yield cluster
     finally:
         for pid in folder.glob("*.pid"):

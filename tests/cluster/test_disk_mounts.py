@@ -7,48 +7,78 @@ on, to the bits of a run that nothing disturbed.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from fenchel.client.privacy.ledger import Ledger
 from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
+from fenchel.deploy.launch.fork_server import ForkServer
 from fenchel.deploy.launch.in_process import run_in_process
 from tests.algorithms.test_private_runs import REPEATABLE, private
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.disk import Disk, NoDiskError
-from tests.cluster.federation import Federation, digest, wait_until
+from tests.cluster.federation import MODULES, Federation, digest, wait_until
 from tests.cluster.ledger_runs import LEDGER, settings, undisturbed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 ROUNDS = 40
-PRIVATE_ROUNDS = 200
+PRIVATE_ROUNDS = 60
 CANNOT_WRITE = 12  # exit code of a StorageError
 SMALL = "3m"  # for journals; and
 LARGE = "20m"  # for run folders
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    place = tmp_path / "disk"
-    place.mkdir()
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Disk, ForkServer]]:
+    """One disk for all tests, each of which has a folder of its own there, and what forks processes within."""
+    place = tmp_path_factory.mktemp("disk")
     try:
         made = Disk.mounted(place)
     except NoDiskError as refusal:
         pytest.skip(f"a test can mount no disk here: {refusal}")
-    yield made
+    python = place / "python"  # not on the disk, which the namespace alone has
+    python.write_text(f'#!/bin/sh\nexec {shlex.join([*made.within, sys.executable])} "$@"\n')
+    python.chmod(0o700)
+    with ExitStack() as stack:
+        with patch.object(sys, "executable", str(python)):
+            forks = stack.enter_context(ForkServer(MODULES))
+        yield made, forks
     made.end()
 
 
 @pytest.fixture
-def federation(disk: Disk, federate: MakeFederation) -> Federation:
-    made: Federation = federate(settings(ROUNDS, nap=0.05), LEDGER, folder=disk.folder, within=disk.within)
+def disk(shared: tuple[Disk, ForkServer]) -> Disk:
+    return shared[0]
+
+
+@pytest.fixture
+def on_disk(shared: tuple[Disk, ForkServer], federate: MakeFederation, tmp_path: Path) -> MakeFederation:
+    """Return a function that makes a federation on the disk."""
+
+    def make(settings: Mapping[str, Any], allow: str | None = None) -> Federation:
+        disk, forks = shared
+        folder = disk.folder / tmp_path.name
+        folder.mkdir()
+        made: Federation = federate(settings, allow, folder=folder, forks=lambda: forks)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def federation(on_disk: MakeFederation) -> Federation:
+    made: Federation = on_disk(settings(ROUNDS, nap=0.05), LEDGER)
     return made
 
 
@@ -161,18 +191,29 @@ def test_a_folder_in_which_no_run_can_begin_is_refused_at_once(
     assert "Traceback" not in federation.says("server")
 
 
-@pytest.mark.slow  # make test-all
-@pytest.mark.parametrize("trouble", [FROZEN, FULL], ids=["frozen", "full"])
-def test_a_client_that_cannot_write_its_ledger_sends_nothing_and_spends_nothing(
-    disk: Disk, federate: MakeFederation, tmp_path: Path, trouble: Trouble
-) -> None:
-    given: dict[str, Any] = private(REPEATABLE).model_dump(mode="json") | {
+def private_settings() -> dict[str, Any]:
+    return private(REPEATABLE).model_dump(mode="json") | {
         "rounds": PRIVATE_ROUNDS,
         "clients": 3,
         "evaluation": {"server": False, "clients": False},
         "participation": {"sampler": {"kind": "fixed", "size": 2}, "deadline": 120.0},
     }
-    federation = federate(given, folder=disk.folder, within=disk.within)
+
+
+@pytest.fixture(scope="module")
+def private_reference(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A private run in which nothing goes wrong."""
+    reference = RunFolder.create(tmp_path_factory.mktemp("reference"), "undisturbed")
+    asyncio.run(run_in_process(validate(private_settings()), reference))
+    return reference
+
+
+@pytest.mark.slow  # make test-all
+@pytest.mark.parametrize("trouble", [FROZEN, FULL], ids=["frozen", "full"])
+def test_a_client_that_cannot_write_its_ledger_sends_nothing_and_spends_nothing(
+    disk: Disk, on_disk: MakeFederation, private_reference: RunFolder, trouble: Trouble
+) -> None:
+    federation = on_disk(private_settings())
     victim = federation.names[1]
     state = federation.folder / "state" / victim
     disk.mount(state, SMALL)
@@ -190,8 +231,6 @@ def test_a_client_that_cannot_write_its_ledger_sends_nothing_and_spends_nothing(
     federation.restart(victim)
     run = federation.finish()
     spent = Ledger(ledger, victim).releases
-    reference = RunFolder.create(tmp_path / "reference", "undisturbed")
-    asyncio.run(run_in_process(validate(given), reference))
-    assert digest(run / "model.npz") == digest(reference.model)
-    (undisturbed_ledger,) = reference.journals.rglob(f"{victim}/privacy.ledger")
+    assert digest(run / "model.npz") == digest(private_reference.model)
+    (undisturbed_ledger,) = private_reference.journals.rglob(f"{victim}/privacy.ledger")
     assert spent == Ledger(undisturbed_ledger, victim).releases

@@ -27,7 +27,7 @@ from fenchel.common.tls.credentials import Credentials
 from fenchel.deploy.launch.in_process import run_in_process
 from tests.cluster import ledger_runs
 from tests.cluster.conftest import MakeFederation
-from tests.cluster.federation import Federation, Process, digest, free_port, wait_until
+from tests.cluster.federation import Federation, Process, digest, fork_server, free_port, wait_until
 from tests.messages import raises
 
 pytestmark = pytest.mark.cluster
@@ -225,15 +225,14 @@ def test_a_server_for_other_machines_leaves_links_out_and_says_so(federate: Make
     assert load(run / "settings.yaml").links is None  # the record claims nothing that was not so
 
 
-def started_up(runs: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """A run with links that has begun, and the process of its relays."""
-    words = [sys.executable, "-m", "fenchel", "up", str(FEDAVG), "--runs", str(runs)]
+def started_up(folder: Path) -> tuple[Process, Path, int]:
+    """Begin a run with links; return its process, its log, and the process of its relays."""
+    words = ["up", str(FEDAVG), "--runs", str(folder / "runs"), "--clients", "2"]
     words += ["--set", "links.default=hyfdca-257ms", "--set", "rounds=200"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if b"round 2 " in line:
-            break
+    log = folder / "log"
+    with log.open("ab") as output:
+        process = fork_server().start(words, output)
+    wait_until(lambda: "round 2 " in log.read_text() or process.poll() is not None, "a round")
     children = [
         int(pid)
         for task in Path(f"/proc/{process.pid}/task").iterdir()
@@ -242,7 +241,7 @@ def started_up(runs: Path) -> tuple[subprocess.Popen[bytes], int]:
     (relays,) = (
         pid for pid in children if b"fenchel.deploy.netem.proxies" in Path(f"/proc/{pid}/cmdline").read_bytes()
     )
-    return process, relays
+    return process, log, relays
 
 
 def has_ended(pid: int) -> bool:
@@ -255,17 +254,17 @@ def has_ended(pid: int) -> bool:
 
 @pytest.mark.slow  # make test-all
 def test_relays_end_with_whoever_started_them(tmp_path: Path) -> None:
-    process, relays = started_up(tmp_path)
+    process, _, relays = started_up(tmp_path)
     process.kill()
-    process.communicate()
+    process.wait()
     wait_until(lambda: has_ended(relays), "the end of the relays", 20)
 
 
 @pytest.mark.slow  # make test-all
 def test_a_run_whose_relays_are_killed_stops_and_says_why(tmp_path: Path) -> None:
-    process, relays = started_up(tmp_path)
+    process, log, relays = started_up(tmp_path)
     os.kill(relays, signal.SIGKILL)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 7
-    assert b"the process of the emulated links was killed by signal 9 (Killed), perhaps because memory ran out" in said
-    assert b"Traceback" not in said
+    assert process.wait(60) == 7
+    said = log.read_text()
+    assert "the process of the emulated links was killed by signal 9 (Killed), perhaps because memory ran out" in said
+    assert "Traceback" not in said

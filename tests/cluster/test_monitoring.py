@@ -19,6 +19,7 @@ from fenchel.common.settings.run import validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.report.run import Run
+from tests.cluster import paced
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import PATIENCE, Federation, digest, free_port, wait_until
 from tests.cluster.onlooker import Onlooker
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.cluster
 Labels = frozenset[tuple[str, str]]
 
 
-def settings(rounds: int, local_epochs: int = 1) -> dict[str, Any]:
+def settings(rounds: int) -> dict[str, Any]:
     return {
         "name": "monitored",
         "seed": 5,
@@ -36,8 +37,14 @@ def settings(rounds: int, local_epochs: int = 1) -> dict[str, Any]:
         "clients": 2,
         "data": {"name": "digits", "holdout": 0.1},
         "objective": {"kind": "softmax", "l2": 1e-4},
-        "algorithm": {"name": "fedavg", "local_epochs": local_epochs, "batch_size": 16, "step_size": 0.1},
+        "algorithm": {"name": "fedavg", "local_epochs": 1, "batch_size": 16, "step_size": 0.1},
     }
+
+
+def endless() -> dict[str, Any]:
+    """Return settings of a run whose end is not waited for, and which leaves the processors to those who watch it."""
+    chosen = settings(rounds=100_000)
+    return chosen | {"algorithm": chosen["algorithm"] | {"name": paced.NAME, "interval": 0.2}}
 
 
 def fetched(port: int, path: str) -> bytes:
@@ -73,7 +80,7 @@ def started(federation: Federation, server: tuple[str, ...], clients: tuple[str,
 
 def test_both_roles_are_scraped_while_they_run(federate: MakeFederation) -> None:
     at_server, at_client = free_port(), free_port()
-    federation = federate(settings(rounds=100_000))  # the end is not waited for
+    federation = federate(endless(), paced.NAME)
     started(federation, ("--metrics", f"127.0.0.1:{at_server}"), ("--metrics", f"127.0.0.1:{at_client}"))
     none: Labels = frozenset()
     mine: Labels = frozenset({("client", "client-000")})
@@ -165,7 +172,7 @@ def browsed(url: str, folder: Path, *words: str) -> subprocess.CompletedProcess[
 @pytest.mark.slow  # make test-all
 def test_the_live_page_follows_the_run_in_a_browser(federate: MakeFederation, tmp_path: Path) -> None:
     port = free_port()
-    federation = federate(settings(rounds=100_000, local_epochs=20))
+    federation = federate(endless(), paced.NAME)
     started(federation, ("--dashboard-at", f"127.0.0.1:{port}"))
     wait_until(lambda: answers(port, "/fleet") and json.loads(fetched(port, "/fleet"))["done"] >= 2, "the second round")
     wait_until(lambda: b"Convergence" in fetched(port, "/"), "the page")

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.cluster import paced
 from tests.cluster.conftest import MakeFederation
 from tests.cluster.federation import free_port, wait_until
-from tests.cluster.test_monitoring import answers, fetched, settings, started
+from tests.cluster.test_monitoring import answers, endless, fetched, started
 
 pytestmark = [
     pytest.mark.cluster,
@@ -58,8 +59,7 @@ def asked(port: int, query: str) -> list[dict[str, Any]]:
 
 def test_every_query_of_the_board_finds_something(federate: MakeFederation, tmp_path: Path) -> None:
     at_server, at_client, at_prometheus = free_port(), free_port(), free_port()
-    rounds = 100_000  # the end is not waited for
-    federation = federate(settings(rounds))
+    federation = federate(endless(), paced.NAME)
     started(federation, ("--metrics", f"127.0.0.1:{at_server}"), ("--metrics", f"127.0.0.1:{at_client}"))
     wait_until(lambda: answers(at_server, "/metrics") and answers(at_client, "/metrics"), "both roles")
     configuration(at_server, at_client, tmp_path / "prometheus.yml")
@@ -95,7 +95,7 @@ def test_every_query_of_the_board_finds_something(federate: MakeFederation, tmp_
             "fenchel-client": "up",
         }
         done = float(asked(at_prometheus, "fenchel_rounds_total")[0]["value"][1])
-        assert 0 < done < rounds
+        assert 0 < done < endless()["rounds"]
     finally:
         prometheus.terminate()
         prometheus.wait(30)

@@ -134,7 +134,7 @@ def test_a_fleet_that_stays_incomplete_ends_with_the_names_of_those_who_came(fed
 
 def without_journal(**participation: Any) -> dict[str, Any]:
     return SETTINGS | {
-        "rounds": 200,  # it must be stopped before it is over
+        "rounds": 60,  # it must be stopped before it is over
         "clients": 3,
         # What was lost with a journal leaves the duals unbalanced, which the ledger would notice.
         "algorithm": {"name": LEDGER, "nap": 0.02, "check": not participation},

@@ -6,6 +6,8 @@ import json
 import stat
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from fenchel.common.errors import RunStoppedError, SettingsError
 from fenchel.deploy.certificates.keys import make_keys
 from fenchel.keys.shared import Secrets
 from tests.cluster.conftest import MakeFederation
-from tests.cluster.federation import Federation, wait_until
+from tests.cluster.federation import Federation, Process, wait_until
 from tests.messages import raises
 from tests.slow import rest_slow
 
@@ -40,7 +42,7 @@ def settings(rounds: int = 3, nap: float = 0.0, source: str = "sealed", **algori
 
 
 IMPORTS_ARE_SAID = {"PYTHONPROFILEIMPORTTIME": "1"}
-"""With this in its environment every process writes each module that it loads to its log."""
+"""With this in its environment a process writes each module that it loads to its log."""
 SAYING_AT_THE_END = """
 import atexit, sys
 from fenchel.deploy.cli.main import main
@@ -48,6 +50,17 @@ atexit.register(lambda: print(*(f"import time: | {name}" for name in sys.modules
 main()
 """
 """A program that does so for itself, but not for processes that it starts."""
+
+
+@dataclass
+class Watched(Federation):
+    """A federation in which some processes write each module that they load to their logs. The others are forked."""
+
+    watched: Sequence[str] = ("server",)
+
+    def process(self, log: str, *words: str) -> Process:
+        self.environment = IMPORTS_ARE_SAID if log in self.watched else {}
+        return super().process(log, *words)
 
 
 def loaded(log: str) -> set[str]:
@@ -99,8 +112,7 @@ def begun(federation: Federation) -> bool:
 @pytest.mark.slow
 def test_clients_seal_secrets_for_each_other_and_the_server_only_relays(federate: MakeFederation) -> None:
     chosen = settings(rounds=40, nap=0.05) | {"secrets": {"source": "sealed", "designated": NAMES[2]}}
-    federation = federate(chosen, allow=VAULT)
-    federation.environment = IMPORTS_ARE_SAID
+    federation = federate(chosen, allow=VAULT, kind=Watched, watched=("server", NAMES[0]))
     federation.start()
     federation.wait_for_round(5)
     files = [kept(federation, name, "clients.secret") for name in NAMES]
@@ -159,8 +171,7 @@ def test_secrets_from_a_file_reach_the_clients_and_the_server_insists_on_their_k
     federate: MakeFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_keys(tmp_path / "keys", 2048)
-    federation = federate(settings(source="file"), allow=VAULT)
-    federation.environment = IMPORTS_ARE_SAID
+    federation = federate(settings(source="file"), allow=VAULT, kind=Watched)
     monkeypatch.setenv("FENCHEL_PUBLIC_KEY", str(tmp_path / "keys/server.public"))
     federation.start_server()
     monkeypatch.delenv("FENCHEL_PUBLIC_KEY")
@@ -224,11 +235,9 @@ def test_secrets_in_one_process_are_made_and_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_key_that_is_too_short_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    path = tmp_path / "settings.yaml"
-    path.write_text(json.dumps(settings(source="file", bits=512)))
-    words = [sys.executable, "-m", "fenchel", "up", str(path), "--runs", str(tmp_path / "runs")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == SettingsError.exit_code
-    assert "too short" in done.stderr
+def test_a_key_that_is_too_short_is_refused_before_anything_starts(federate: MakeFederation, tmp_path: Path) -> None:
+    federation = federate(settings(source="file", bits=512))
+    process = federation.process("up", "up", str(tmp_path / "settings.yaml"), "--runs", str(tmp_path / "runs"))
+    assert process.wait(60) == SettingsError.exit_code
+    assert "too short" in federation.says("up")
     assert list((tmp_path / "runs").iterdir()) == []

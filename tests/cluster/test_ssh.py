@@ -15,14 +15,13 @@ import yaml
 from fenchel import up
 from fenchel.common.errors import SettingsError, UnreachableError
 from fenchel.deploy.launch.launchers.choice import _hosts
-from tests.cluster.federation import wait_until
 from tests.cluster.ssh_hosts import Hosts, NoHostsError, hosts
-from tests.cluster.up import Up, local_digest, quickstart
+from tests.cluster.up import Up, local_digest, quickstart, wait_calmly
 from tests.messages import raises
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
-ROUNDS = 12
+ROUNDS = 30
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +43,9 @@ def started(folder: Path, engine: Path, *words: str) -> Up:
     return Up.start(folder, *words, "--on", "ssh", "--engine", str(engine))
 
 
-def begun(folder: Path, engine: Path) -> Up:
+def begun(folder: Path, engine: Path, *words: str) -> Up:
     """Begin a run, and wait until it is in the middle."""
-    process = started(folder, engine, *quickstart(ROUNDS))
+    process = started(folder, engine, *quickstart(ROUNDS), *words)
     process.wait_for_round(3)
     return process
 
@@ -68,8 +67,11 @@ def check_end(process: Up, reached: Hosts) -> Path:
     return run
 
 
-@pytest.mark.slow
-def test_a_connection_that_is_cut_costs_no_bit_and_secrets_are_nowhere(reached: Hosts, tmp_path: Path) -> None:
+@pytest.mark.slow  # make test-all
+def test_connections_that_are_cut_and_a_network_that_is_away_cost_no_bit_and_secrets_are_nowhere(
+    reached: Hosts, tmp_path: Path
+) -> None:
+    """A connection that is cut has its clients started again, a network that is away for a while has none."""
     process = begun(tmp_path, engine_file(tmp_path, reached))
     running = clients_of(reached)
     assert len(running) == 4
@@ -80,33 +82,35 @@ def test_a_connection_that_is_cut_costs_no_bit_and_secrets_are_nowhere(reached: 
         for each in reached.processes(address):
             with suppress(psutil.Error):
                 assert "PRIVATE KEY" not in "".join(each.environ().values())
-    cut = [each for each in reached.processes(next(iter(reached.namespaces))) if each.name() == "sshd"]
+    (run,) = (tmp_path / "runs").iterdir()
+    first, second = reached.namespaces
+    # First the network of one host, while no client has been started twice.
+    reached.switch(second, on=False)
+    time.sleep(20)  # longer than either side waits for a sign of life
+    reached.switch(second, on=True)
+    process.wait_for_round(ROUNDS // 2)  # rounds wait for all clients, so these are connected again
+    assert starts(run) == [1, 1, 1, 1]
+    cut = [each for each in reached.processes(first) if each.name() == "sshd"]
     assert cut
     for each in cut:
         each.kill()
-    check_end(process, reached)
+    assert check_end(process, reached) == run
+    assert starts(run) == [1, 1, 2, 2], "nothing but the cut connections was started again"
+
+
+def starts(run: Path) -> list[int]:
+    """Return how often each client has begun to work, in ascending order."""
+    return sorted(log.read_text().count("working for run") for log in (run / "clients").glob("*.log"))
 
 
 @pytest.mark.slow  # make test-all
 def test_clients_end_with_the_command_and_the_run_goes_on_later(reached: Hosts, tmp_path: Path) -> None:
     engine = engine_file(tmp_path, reached)
-    process = begun(tmp_path, engine)
+    process = begun(tmp_path, engine, "--processes", "2")
     process.kill()
-    wait_until(lambda: not clients_of(reached), "the end of all clients")
+    wait_calmly(lambda: not clients_of(reached), "the end of all clients")
     (run,) = (tmp_path / "runs").iterdir()
-    check_end(started(tmp_path, engine, "--resume", str(run)), reached)
-
-
-@pytest.mark.slow  # make test-all
-def test_a_network_that_is_away_for_a_while_starts_nothing_again(reached: Hosts, tmp_path: Path) -> None:
-    process = begun(tmp_path, engine_file(tmp_path, reached))
-    address = next(iter(reached.namespaces))
-    reached.switch(address, on=False)
-    time.sleep(20)  # longer than either side waits for a sign of life
-    reached.switch(address, on=True)
-    run = check_end(process, reached)
-    for log in (run / "clients").glob("*.log"):
-        assert log.read_text().count("working for run") == 1
+    check_end(started(tmp_path, engine, "--resume", str(run), "--processes", "2"), reached)
 
 
 UNKNOWN = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null")

@@ -1,11 +1,12 @@
-"""The command ``fenchel up`` on some engine, compared with the same run on this machine."""
+"""The command ``fenchel up`` on some engine, compared with the same run in a single process."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -83,11 +84,21 @@ def quickstart(rounds: int) -> tuple[str, ...]:
     return ("quickstart", *(word for override in _overrides(rounds) for word in ("--set", override)))
 
 
+def wait_calmly(condition: Callable[[], bool], what: str) -> None:
+    """Poll until a condition holds whose check takes processor time, such as a search of all processes."""
+
+    def rarely() -> bool:
+        time.sleep(0.2)
+        return condition()
+
+    wait_until(rarely, what)
+
+
 @cache
 def local_digest(rounds: int) -> str:
-    """Return the digest of the model of :func:`quickstart` from this machine alone."""
+    """Return the digest of the model of :func:`quickstart` from a single process."""
     with TemporaryDirectory() as folder:
-        fenchel.up("quickstart", overrides=_overrides(rounds), runs=folder)
+        fenchel.up("quickstart", overrides=_overrides(rounds), runs=folder, in_process=True)
         (model,) = Path(folder).rglob("model.npz")
         return digest(model)
 
