@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 
 from fenchel.deploy.cli.options import JsonOption
 from fenchel.deploy.cli.printing import print_json, say, wide
@@ -18,6 +18,22 @@ if TYPE_CHECKING:
     from fenchel.report.index import IndexEntry
 
 _STYLES = {"completed": "green", "stopped": "red", "unfinished": "yellow", "damaged": "bold red"}
+_COLUMNS: Mapping[str, JustifyMethod] = {
+    "run": "left",
+    "algorithm": "left",
+    "data": "left",
+    "clients": "right",
+    "seed": "right",
+    "rounds": "right",
+    "state": "left",
+    "objective": "right",
+    "accuracy": "right",
+    "started": "left",
+}
+_LEFT_OUT = ("started", "seed", "clients", "data", "accuracy", "algorithm", "objective")
+"""Titles of the columns that narrow terminals omit, in the order of removal; the id of a run begins with its start."""
+_GAP = 2  # spaces between two columns
+_LONGEST = 24  # largest width of the names of algorithms and data
 
 
 def runs(
@@ -43,33 +59,45 @@ def _show(entries: Sequence[IndexEntry], console: Console) -> None:
 
     from fenchel.report.formatting import count_text, number_text, plain, share_text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=count_text(len(entries), "run"), caption_justify="left")
-    table.add_column("run", overflow="fold")
-    for heading in ("algorithm", "data"):
-        table.add_column(heading, overflow="ellipsis", no_wrap=True)
-    for heading in ("clients", "seed", "rounds"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    for heading in ("objective", "accuracy"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("started", no_wrap=True)
+    columns: dict[str, list[Text]] = {title: [] for title in _COLUMNS}
     reasons = []
     for entry in entries:
-        numbers = ("" if value is None else plain(str(value)) for value in (entry.clients, entry.seed))
         planned = "" if entry.planned is None else f" of {entry.planned:,}"
-        table.add_row(
+        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.started)) if entry.started else ""
+        texts = (
             Text(plain(entry.id)),
             Text(plain(entry.algorithm or "")),
             Text(plain(entry.data or "")),
-            *map(Text, numbers),
-            "" if entry.rounds is None else f"{entry.rounds:,}{planned}",
+            *(Text("" if value is None else plain(str(value))) for value in (entry.clients, entry.seed)),
+            Text("" if entry.rounds is None else f"{entry.rounds:,}{planned}"),
             Text(entry.state, style=_STYLES[entry.state]),
-            "" if entry.objective is None else number_text(entry.objective),
-            "" if entry.accuracy is None else share_text(entry.accuracy),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.started)) if entry.started else "",
+            Text("" if entry.objective is None else number_text(entry.objective)),
+            Text("" if entry.accuracy is None else share_text(entry.accuracy)),
+            Text(started),
         )
+        for column, text in zip(columns.values(), texts, strict=True):
+            column.append(text)
         if entry.state == "damaged":
             reasons.append(f"damaged  {entry.path}: {entry.reason}")
+    for text in (*columns["algorithm"], *columns["data"]):
+        text.truncate(_LONGEST, overflow="ellipsis")
+    widths = {title: _GAP + max(map(len, (title, *texts))) for title, texts in columns.items()}
+    for title in _LEFT_OUT:
+        if sum(widths.values()) <= console.width:
+            break
+        del columns[title], widths[title]
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, _GAP - 1, 0, 0),  # and a separator
+        caption=count_text(len(entries), "run"),
+        caption_justify="left",
+    )
+    for title in columns:
+        table.add_column(title, justify=_COLUMNS[title], no_wrap=title != "run", overflow="fold")
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
     console.print(table)
     for reason in reasons:
         say(plain(reason), console)

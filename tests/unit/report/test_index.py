@@ -52,7 +52,7 @@ def test_a_run_that_diverged_is_listed_without_the_objective_of_an_earlier_round
 
 def test_a_run_whose_start_is_unknown_is_listed_without_a_date(finished: Run, tmp_path: Path) -> None:
     copied(finished, "20261399-999999-tiny", tmp_path)
-    listed = CliRunner().invoke(application(), ["runs", str(tmp_path)]).output
+    listed = CliRunner().invoke(application(), ["runs", str(tmp_path)], env={"COLUMNS": "200"}).output
     assert "20261399-999999-tiny" in listed
     assert ":" not in listed  # no time of day
 
@@ -105,6 +105,17 @@ def test_a_damaged_folder_is_listed_with_the_reason(
     assert done.exit_code == 0
     assert "damaged" in done.output
     assert name in done.output
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 100, 120])
+def test_a_narrow_terminal_gets_fewer_columns_and_none_that_is_cut_off(finished: Run, width: int) -> None:
+    words = ["runs", str(finished.path.parent)]
+    listed = CliRunner().invoke(application(), words, env={"COLUMNS": str(width)}).output
+    lines = [line for line in listed.splitlines() if finished.id in line]
+    assert len(lines) == 1
+    assert "completed" in lines[0]
+    assert "…" not in listed
+    assert ("started" in listed) == (width == 120)
 
 
 def test_settings_in_another_form_are_read_as_well(finished: Run, tmp_path: Path) -> None:
