@@ -7,6 +7,7 @@ settings ``uplink``, ``downlink`` and ``differential_privacy`` choose the varian
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, cast
 
@@ -257,7 +258,7 @@ class FedPDMClient(LocalTraining):
             The server's copy of this client's upload, shape (d,); empty if the server keeps none.
         difference
             Bound on the distance of dual variables if one sample is replaced, which enters the sensitivity of a
-            private dual variable (docs/specifications/fedpdm.md, section 3.3, item 1).
+            private dual variable (docs/specifications/fedpdm.md, section 3.3, item 1). Infinity if none is known.
         """
 
         dual: Vector
@@ -284,7 +285,8 @@ class FedPDMClient(LocalTraining):
             return None
         sensitivity, after = protection.sensitivity(self.local_map(), DualDifference(self.state.difference))
         self.state.difference = after.value
-        self.largest = max(self.largest, after.value)  # bound on the norm of a private dual variable
+        if math.isfinite(after.value):  # infinite with mechanisms for which the dual variable does not matter
+            self.largest = max(self.largest, after.value)  # bound on the norm of a private dual variable
         return sensitivity
 
     @answers("solve")

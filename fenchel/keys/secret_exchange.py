@@ -45,7 +45,7 @@ class SecretExchange:
     identity
         Certificate and key of this client.
     bits
-        Length of the Paillier key in bits, if this client makes it.
+        Length of the Paillier key in bits. Secrets with a key of another length are refused.
     designated
         Id of the client that makes the secrets; ``None`` lets the server choose.
     peers
@@ -161,7 +161,15 @@ class SecretExchange:
         signed = self._sealed(sender, own, public, box)
         self._identity.check(sender, str(values["certificate"]), signed, _bytes(values["signature"]))
         opened = unseal(box, self._key, self._context(sender, own))
-        self._keep(Secrets.from_bytes(opened, f"the secrets that {sender} sealed for {own}"))
+        secrets = Secrets.from_bytes(opened, f"the secrets that {sender} sealed for {own}")
+        # The server may have given the sender other settings, with a key that it can break.
+        if (bits := secrets.private_key.public.bits) != self._bits:
+            raise CredentialError(
+                f"the secrets that {sender} sealed for {own} have a key of {bits} bits, but the settings that {own} "
+                f"received need {self._bits}, so {own} does not use them. The server gave the two clients different "
+                "settings; ask its operator why before you start again"
+            )
+        self._keep(secrets)
         return {"fingerprint": self._fingerprint()}
 
     def _check_peer(self, client: str) -> None:

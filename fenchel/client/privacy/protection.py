@@ -130,11 +130,11 @@ class Protection:
         """Return the increase of the sensitivity by rounding, because the sensitivity itself assumes exact arithmetic.
 
         Two runs that differ in one sample round differently in each coordinate of each step, by a few units in the last
-        place. This is negligible unless the model, a dual variable or a control variate is very large, or its dtype
-        short. Near 0 the relative error is unbounded: the error of each product is up to half the smallest subnormal
-        number ``u``. The uploads of two runs of Q steps can therefore differ by a multiple of ``u Q sqrt(k)``, however
-        short the steps are. A clipped update is rounded once more, to the dtype in which it is sent, by units in the
-        last place of the initial model and of C.
+        place. This is negligible unless the model, a dual variable or a control variate is very large, its dtype short,
+        or the round long. Near 0 the relative error is unbounded: the error of each product is up to half the smallest
+        subnormal number ``u``. The uploads of two runs of Q steps can therefore differ by a multiple of
+        ``u Q sqrt(k)``, however short the steps are. A clipped update is rounded once more, to the dtype in which it is
+        sent, by units in the last place of the initial model and of C.
         """
         facts, limits = self.facts, np.finfo(values.dtype)
         eps, tiny = float(limits.eps), float(limits.tiny)  # machine epsilon and smallest normal number
@@ -145,7 +145,10 @@ class Protection:
         # all of these errors. The error u / 2 of the step size itself moves a step by that times the norm of a
         # gradient, at most G.
         last_place = (eps * largest + tiny * max(1.0, self.privacy.clip)) * reach
-        of_steps = 4 * facts.steps * last_place * float(np.sqrt(values.size))
+        # The steps lead away from these numbers, by at most Q eta G along clipped gradients, and the error of a step is
+        # relative to that norm, too. A clipped update needs no such term, however far its steps lead.
+        travel = facts.steps * facts.step_size * (self.clip_gradient or 0.0)
+        of_steps = 4 * facts.steps * (last_place * float(np.sqrt(values.size)) + eps * travel)
         return of_steps + 4 * eps * (self.clip_update or 0.0)
 
 

@@ -5,6 +5,7 @@ Source: docs/specifications/fedpdm.md, section 3.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Literal, Self, TypeAlias
 
@@ -14,7 +15,7 @@ from fenchel.common.accounting import paper, sensitivity
 from fenchel.common.accounting.accountant import LARGEST_NOISE, SMALLEST_NOISE, SMALLEST_RATE, Method, calibrate
 from fenchel.common.accounting.public_facts import PrivacyFacts
 from fenchel.common.accounting.sensitivity import DualDifference, LocalMap
-from fenchel.common.errors import SettingsError
+from fenchel.common.errors import PrivacyBudgetError, SettingsError
 from fenchel.common.settings.section import Section
 
 Mechanism: TypeAlias = Literal["paper", "recursive", "contractive", "batch", "clip-update"]
@@ -168,10 +169,25 @@ class DifferentialPrivacy(Section):
         Parameters
         ----------
         difference
-            What the upload before returned; ``DualDifference()`` for the first. Only ``recursive`` changes it.
+            What the upload before returned; ``DualDifference()`` for the first. It is infinite after an upload that
+            does not bound the difference of private dual variables.
+
+        Raises
+        ------
+        PrivacyBudgetError
+            If the sensitivity needs a bound on the difference, and earlier uploads had a mechanism without one.
         """
+        after = DualDifference(math.inf) if facts.dual == "private" else difference
         if self.mechanism == "clip-update":
-            return sensitivity.clip_update(self.clip), difference
+            return sensitivity.clip_update(self.clip), after
+        if self.mechanism == "paper":
+            return sensitivity.whole_batch(local, self.clip), after
+        if difference.value == math.inf or (difference.value > 0 and self.mechanism != "recursive"):
+            raise PrivacyBudgetError(
+                f"nothing is sent, because the dual variable of this client comes from rounds under other settings of "
+                f"differential_privacy, which mechanism: {self.mechanism} does not cover. Give the run the settings of "
+                "its first round again, or begin a new run"
+            )
         if self.mechanism == "recursive":
             return difference.step(local, self.clip, facts.penalty)
         if self.mechanism == "contractive":
@@ -181,8 +197,7 @@ class DifferentialPrivacy(Section):
                 local, self.clip, smoothness, convex_scalar=facts.convex_scalar, beta=facts.beta
             )
             return bound, difference
-        unclipped = 0.0 if self.mechanism == "paper" else facts.beta
-        return sensitivity.whole_batch(local, self.clip, beta=unclipped), difference
+        return sensitivity.whole_batch(local, self.clip, beta=facts.beta), difference
 
     def problems(self, facts: PrivacyFacts) -> list[str]:
         """Return the reasons why the run violates its stated privacy guarantee, with remedies; empty if there are none.

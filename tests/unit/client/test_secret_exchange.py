@@ -30,7 +30,7 @@ from tests.unit.client.identities import identities
 
 Make: TypeAlias = Callable[..., SecretExchange]
 
-BITS = 2048
+BITS = 512
 NAMES = ["east", "north", "south"]
 MAKER, OTHERS = "east", ["north", "south"]
 
@@ -45,7 +45,7 @@ def quick_keys() -> Iterator[None]:
     """Keys of a length that tests can afford; all else is as in a run."""
     real = Secrets.generate
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Secrets, "generate", lambda _, maker: real(512, maker, for_tests=True))
+        patch.setattr(Secrets, "generate", lambda bits, maker: real(bits, maker, for_tests=True))
         yield
 
 
@@ -286,6 +286,18 @@ def test_a_box_of_a_client_that_holds_no_secrets_is_refused(
 ) -> None:
     north, maker = make("north"), make(MAKER)
     monkeypatch.setattr("fenchel.keys.secret_exchange.seal", lambda message, *rest: seal(content, *rest))
+    sealed = maker.answer(SEAL, offers(("north", north)))
+    with raises(CredentialError):
+        north.answer(ACCEPT, parcel(sealed, "north"))
+    assert north.secrets is None
+
+
+@pytest.mark.parametrize("bits", [BITS // 2, 2 * BITS])
+def test_a_key_of_another_length_than_the_settings_have_is_refused(
+    make: Make, known: dict[str, Identity], bits: int
+) -> None:
+    """A server that gives the maker other settings could break a short key."""
+    north, maker = make("north"), SecretExchange("run-1", known[MAKER], bits)
     sealed = maker.answer(SEAL, offers(("north", north)))
     with raises(CredentialError):
         north.answer(ACCEPT, parcel(sealed, "north"))
