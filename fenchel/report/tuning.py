@@ -165,8 +165,6 @@ def draw(result: SearchResult, path: Path) -> Path:
     x = np.array([trial.values[1] if len(names) > 1 else trial.number for trial in completed])
     best = np.array([trial.number in result.front for trial in completed])
     with canvas(path, (5.6, 3.8), {**LOGARITHMIC, "axes.grid.axis": "both"}) as figure:
-        from matplotlib.ticker import FuncFormatter, MaxNLocator
-
         axes = figure.subplots()
         axes.scatter(x[~best], y[~best], s=22, color=_OTHER)
         axes.scatter(x[best], y[best], s=36, color=_CHOSEN, label="Pareto front" if len(names) > 1 else "best")
@@ -176,9 +174,9 @@ def draw(result: SearchResult, path: Path) -> Path:
                 axes.annotate(text, at, xytext=(4, 4), textcoords="offset points", color=SOFT, fontsize=8)
         if y.min() > 0 and y.max() > _WIDE * y.min():
             axes.set_yscale("log")
-            label_logarithmic(axes.yaxis, FuncFormatter(lambda value, _: f"{value:g}"))
+            label_logarithmic(axes.yaxis, lambda value, _: f"{value:g}")
         if len(names) == 1:
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+            axes.locator_params(axis="x", integer=True, min_n_ticks=1)
         axes.set_xlabel(names[1] if len(names) > 1 else "trial")
         axes.set_ylabel(names[0].replace("_", " "))
         axes.legend(frameon=False)

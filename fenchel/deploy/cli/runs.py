@@ -81,7 +81,7 @@ def _show(entries: Sequence[IndexEntry], console: Console) -> None:
             reasons.append(f"damaged  {entry.path}: {entry.reason}")
     for text in (*columns["algorithm"], *columns["data"]):
         text.truncate(_LONGEST, overflow="ellipsis")
-    widths = {title: _GAP + max(map(len, (title, *texts))) for title, texts in columns.items()}
+    widths = {title: _GAP + max(len(title), *map(len, texts), 0) for title, texts in columns.items()}
     for title in _LEFT_OUT:
         if sum(widths.values()) <= console.width:
             break

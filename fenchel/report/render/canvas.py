@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -86,7 +86,7 @@ def canvas(path: Path, size: tuple[float, float], style: Mapping[str, Any] = STY
             figure.savefig(path, format="png", dpi=dpi, metadata={"Software": None})
 
 
-def label_logarithmic(axis: Axis, text: Formatter) -> None:
+def label_logarithmic(axis: Axis, text: Formatter | Callable[[float, float], str]) -> None:
     """Label a logarithmic axis with plain text, as powers written for TeX are not typeset in plots of this style."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
