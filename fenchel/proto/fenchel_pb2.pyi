@@ -534,7 +534,7 @@ class Instruction(_message.Message):
     traceparent: _builtins.str
     """W3C trace context of the question; empty: nobody traces"""
     padding: _builtins.bytes
-    """so that a body in this frame is aligned to 8 bytes"""
+    """so that a body in this frame is aligned to 16 bytes"""
     @_builtins.property
     def payload(self) -> Global___Payload:
         """first, so that a broadcast's bytes are shared"""
@@ -583,7 +583,7 @@ class Reply(_message.Message):
     diverged: _builtins.bool
     """with a failure: a value is not finite, as in a run that has diverged"""
     padding: _builtins.bytes
-    """so that a body in this frame is aligned to 8 bytes"""
+    """so that a body in this frame is aligned to 16 bytes"""
     @_builtins.property
     def payload(self) -> Global___Payload: ...
     @_builtins.property

@@ -23,7 +23,7 @@ from fenchel.common.crypto.ciphertexts import Buffer
 from fenchel.common.errors import WireError
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.payload import Encoded
-from fenchel.common.wire.values import ALIGNMENT
+from fenchel.common.wire.values import MEMORY_ALIGNMENT
 from fenchel.proto import fenchel_pb2 as pb
 
 FRAME_BYTES = 1 << 20
@@ -58,15 +58,15 @@ def _varint_bytes(number: int) -> int:
 
 @lru_cache(_REMEMBERED)
 def _padding(head: int, chunk: int) -> bytes:
-    """Return a field for the end of a head of ``head`` bytes, so that the chunk after it begins at a multiple of 8.
+    """Return a field for the end of a head of ``head`` bytes, so that the chunk after it is aligned.
 
-    A receiver computes in place with a body that came in one frame, which takes twice as long on unaligned numbers.
+    A receiver computes in place with a body that came in one frame, or copies the body if it is not aligned.
     """
     tags = 2
     rest = tags + _varint_bytes(chunk)
     # One of these sizes always completes the alignment, even if a longer head takes one more byte for its length.
-    sizes = (0, *range(2, 18))
-    size = next(size for size in sizes if (rest + _varint_bytes(head + size) + head + size) % ALIGNMENT == 0)
+    sizes = (0, *range(2, 2 * MEMORY_ALIGNMENT + 2))
+    size = next(size for size in sizes if (rest + _varint_bytes(head + size) + head + size) % MEMORY_ALIGNMENT == 0)
     return _field(_PADDING, size - tags) + bytes(size - tags) if size else b""
 
 

@@ -21,6 +21,7 @@ from fenchel.common.wire.buffer_pool import BufferPool
 from fenchel.common.wire.frames import Frame, parse
 from fenchel.common.wire.outline import FloatSpan, Outline, Outlines, Received
 from fenchel.common.wire.stream import Stream
+from fenchel.common.wire.values import MEMORY_ALIGNMENT
 from fenchel.proto import fenchel_pb2 as pb
 
 SMALLEST_PIECE = 64 << 10  # smallest chunk within a message, in bytes, to bound the overhead of frames
@@ -30,10 +31,15 @@ _NOTHING = Outline((), 0)
 HeadT = TypeVar("HeadT", pb.Instruction, pb.Reply)
 
 
+def _is_aligned(chunk: memoryview) -> bool:
+    address: int = np.frombuffer(chunk, np.uint8).__array_interface__["data"][0]
+    return address % MEMORY_ALIGNMENT == 0
+
+
 class Assembly:
     """Body of one incoming message, collected from chunks.
 
-    A body that came whole in its first frame is used in place, without a copy.
+    A body that came whole in its first frame is used in place, without a copy, if it is aligned in memory.
 
     Parameters
     ----------
@@ -71,7 +77,7 @@ class Assembly:
             raise WireError(f"the message has more than the {self.size:,} bytes that it declared")
         start, stop = self.received, self.received + len(chunk)
         if len(chunk) and not self._unwanted:
-            if len(chunk) == self.size:
+            if len(chunk) == self.size and _is_aligned(chunk):
                 self._buffer = chunk
             else:
                 self._buffer = self._memory() if self._buffer is None else self._buffer

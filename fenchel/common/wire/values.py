@@ -17,6 +17,12 @@ Scalar: TypeAlias = bool | int | float | str
 ALIGNMENT = 8
 """Bytes to which each array in a body is aligned."""
 
+MEMORY_ALIGNMENT = 16
+"""Bytes to which a received body is aligned in memory, as NumPy's own arrays are.
+
+Linear algebra for processors without AVX adds in an order that depends on the address, and fails at odd addresses.
+"""
+
 DTYPES: Mapping[pb.DType.ValueType, np.dtype[Any]] = {
     pb.FLOAT64: np.dtype("<f8"),
     pb.FLOAT32: np.dtype("<f4"),

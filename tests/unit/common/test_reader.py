@@ -18,7 +18,7 @@ from fenchel.common.errors import PayloadError, WireError
 from fenchel.common.wire.frames import CHUNK_BYTES, Body, frames
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.reader import SMALLEST_PIECE, Assembly, IncomingMessage, MessageReader
-from fenchel.common.wire.values import Value
+from fenchel.common.wire.values import MEMORY_ALIGNMENT, Value
 from fenchel.proto import fenchel_pb2 as pb
 from tests.messages import raises
 
@@ -211,6 +211,17 @@ def test_an_assembly_gives_back_what_was_cut_anywhere(cuts: list[int]) -> None:
         assembly.add(memoryview(content)[start:stop])
     assert assembly.complete
     assert bytes(assembly.body()) == content
+
+
+@pytest.mark.parametrize("place", range(MEMORY_ALIGNMENT))
+def test_a_body_is_aligned_in_memory_wherever_its_frame_has_it(place: int) -> None:
+    content = bytes(range(64))
+    chunk = memoryview(bytes(place) + content)[place:]
+    assembly = Assembly(len(content))
+    assembly.add(chunk)
+    assert bytes(assembly.body()) == content
+    assert np.frombuffer(assembly.body(), np.uint8).ctypes.data % MEMORY_ALIGNMENT == 0
+    assert (assembly.body() is chunk) == (place == 0)
 
 
 def test_more_bytes_than_declared_are_refused() -> None:
