@@ -66,8 +66,9 @@ class Shortfall:
             stop = f"{state} is saved; Ctrl-C or SIGTERM stops the run, and --resume continues it"
         return (
             f"round {self.round}, phase {self.phase!r}: {self.answered} of {self.asked} clients answered within "
-            f"{_seconds(self.seconds)}, but {self.needed} are required ({self.setting}). The run waits for "
-            f"{self.needed - self.answered} more, of {self._missing()}, and then continues at once. {stop}"
+            f"{_seconds(self.seconds)}, but {self.needed} {'is' if self.needed == 1 else 'are'} required "
+            f"({self.setting}). The run waits for {self.needed - self.answered} more, of {self._missing()}, and then "
+            f"continues at once. {stop}"
         )
 
     def _missing(self) -> str:

@@ -341,12 +341,12 @@ class Request:
         remedy = "remove the cause, and continue with --resume"
         if self._refused and heard >= needed:
             usable = f"only {answered}" if answered else "none"
-            problem = f"{heard} of {asked} clients answered, but {usable} of the replies could be used"
+            problem = f"{heard} of {asked} clients answered, and {usable} of the replies could be used"
             failures = self._refused
             if self._diverged:
                 remedy = (
-                    "but values that are not finite suggest that the run has diverged, so begin a new one with a "
-                    "smaller step_size"
+                    "values that are not finite suggest that the run has diverged, so begin a new one with a smaller "
+                    "step_size"
                 )
         elif self._lacks is not None and failures:
             problem = (
@@ -358,6 +358,6 @@ class Request:
             remedy = "continue with --resume when the clients are available"
         reasons = "".join(f"\n  {client}: {reason}" for client, reason in sorted(failures.items())[:5])
         return (
-            f"{problem}, but {needed} are required ({setting}). Everything up to the last checkpoint is saved; "
-            f"{remedy}.{reasons}"
+            f"{problem}, but {needed} {'is' if needed == 1 else 'are'} required ({setting}). Everything up to the last "
+            f"checkpoint is saved; {remedy}.{reasons}"
         )

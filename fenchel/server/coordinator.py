@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 from fenchel.algorithms.registry import server_half
@@ -303,7 +303,8 @@ class Coordinator:
         if reason:
             log.info("the run stopped after round %d: %s", done, reason)
         # Write the summary only after the farewells, because writing fails on a full disk.
-        text = json.dumps(asdict(summary), indent=2) + "\n"
+        known = {name: figure for name, figure in figures.items() if math.isfinite(figure)}  # JSON has no infinity
+        text = json.dumps(asdict(replace(summary, figures=known)), indent=2, allow_nan=False) + "\n"
         try:
             await self._write("the summary", partial(write_text, self.folder.summary, text, sync=True))
             await self._write("the disclosure record", self.disclosures.save)

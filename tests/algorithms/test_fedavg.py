@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from fenchel.common.objectives.metrics import Metrics
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
+from fenchel.report.run import Run
 from fenchel.server.telemetry.summary import Summary
 from fenchel.testing import load_model
 from tests.conftest import MakeSettings
@@ -172,6 +174,23 @@ def test_a_run_that_diverges_says_so(make_settings: MakeSettings, tmp_path: Path
         )
     assert stopped.value.diverged
     assert set(stopped.value.failures) == {"client-000", "client-001", "client-002"}
+
+
+def test_infinite_figures_are_not_in_the_summary_which_is_json(make_settings: MakeSettings, tmp_path: Path) -> None:
+    algorithm = {"name": "fedavg", "local_steps": 1, "step_size": 1e160}
+    with np.errstate(all="ignore"):
+        settings = make_settings(
+            rounds=1,
+            algorithm=algorithm,
+            objective={"kind": "squared"},
+            data=SQUARE | {"test_fraction": 0.3},
+            evaluation={"clients": False},
+        )
+        summary, folder = run(settings, tmp_path)
+    figures = json.loads(folder.summary.read_text(), parse_constant=pytest.fail)["figures"]
+    assert "test_accuracy" in figures
+    assert "test_loss" not in figures
+    assert summary.figures["test_loss"] == Run(folder.path).figures["test_loss"] == np.inf
 
 
 SQUARE = {"name": "breast_cancer", "scale": "standard"}
