@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fenchel.common.accounting.accountant import Release
 from fenchel.common.wire.frames import Body
@@ -123,7 +123,7 @@ class ClientRecord:
     _left_ns: int = 0
 
     def __post_init__(self) -> None:
-        self.availability.client = self.name
+        self.availability = replace(self.availability, client=self.name)
 
     @property
     def takes_part(self) -> bool:
@@ -294,6 +294,18 @@ class ClientRecord:
         for call in list(tells):
             call.end("confirmed")
             self.resolve(call)
+
+    def describe(self, shard: pb.ShardDescription) -> None:
+        """Store the client's description of its data."""
+        self.shard = shard
+
+    def protect(self, release: Release | None) -> None:
+        """Store noise and sampling of the client's uploads from now on."""
+        self.release = release
+
+    def forget_loss(self) -> None:
+        """Let a lost client take part again; its next hello shows whether its journal is available."""
+        self.lost = None
 
     def mark_lost(self, reason: str) -> None:
         """Remove the client from the run: fail its open request, drop all its instructions and send a farewell."""

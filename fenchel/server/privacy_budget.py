@@ -120,7 +120,8 @@ class PrivacyBudget:
             # calibrate once for equal facts: a calibration takes a second, and most clients share their facts
             if facts not in alike:
                 alike[facts] = Release(self.privacy.noise(facts), self.privacy.sampling_rate(facts))
-            self.facts[client], self.members[client].release = facts, alike[facts]
+            self.facts[client] = facts
+            self.members[client].protect(alike[facts])
 
     def warnings(self) -> list[str]:
         """Return the warnings about this run's mechanism, each once."""

@@ -48,8 +48,7 @@ class Paillier:
         layout.check_fits(self.public)
         started = time.perf_counter_ns()
         ciphertexts = self._owner.encrypt(layout.pack(values))
-        self.meter.encryptions += len(ciphertexts)
-        self.meter.encryption_ns += time.perf_counter_ns() - started
+        self.meter.count_encryptions(len(ciphertexts), time.perf_counter_ns() - started)
         return CipherVector(self.public, layout, len(values), 1, ciphertexts)
 
     def decrypt(self, vector: CipherVector) -> NDArray[np.float64]:
@@ -63,6 +62,5 @@ class Paillier:
         started = time.perf_counter_ns()
         plaintexts = self._owner.decrypt(vector.ciphertexts)
         values = vector.layout.unpack(plaintexts, vector.count, public.n, vector.additions)
-        self.meter.decryptions += len(plaintexts)
-        self.meter.decryption_ns += time.perf_counter_ns() - started
+        self.meter.count_decryptions(len(plaintexts), time.perf_counter_ns() - started)
         return values

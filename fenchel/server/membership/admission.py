@@ -108,8 +108,7 @@ class Admission:
         self.members: dict[str, ClientRecord] = {} if resume is None else resume.restore()
         if settings.participation.on_lost_state == "stop":
             for member in self.members.values():
-                # lost state stopped the run; the client's next hello shows whether the journal is available again
-                member.lost = None
+                member.forget_loss()
         shards = [each.shard for each in self.members.values() if each.shard is not None]
         self.column_names = next((tuple(shard.column_names) for shard in shards if shard.column_names), ())
         """Column names of the clients' own files, without label and identifiers; empty: not known."""
@@ -281,7 +280,7 @@ class Admission:
             self.column_names, self._column_digest = tuple(shard.column_names), shard.column_digest
         else:
             del shard.column_names[:]
-        member.shard = shard
+        member.describe(shard)
 
     def _check_fit(self, member: ClientRecord, shard: pb.ShardDescription) -> None:
         """Refuse data that do not fit the run, with an error that contains no names of classes or columns."""

@@ -37,6 +37,14 @@ class _LateJoiner:
     streams: int = 0
     called: asyncio.Event = field(default_factory=asyncio.Event)
 
+    async def wait(self) -> None:
+        """Count one more stream that waits, until the client is called."""
+        self.streams += 1
+        try:
+            await self.called.wait()
+        finally:
+            self.streams -= 1
+
 
 class LateJoiners:
     """Late joiners that wait to be added to the fleet.
@@ -88,11 +96,7 @@ class LateJoiners:
         late_joiner = self._waiting.get(member.name)
         if late_joiner is None or late_joiner.member is not member:
             raise JoinRefusedError(f"client {member.name!r} was rejected meanwhile; start it again")
-        late_joiner.streams += 1
-        try:
-            await late_joiner.called.wait()
-        finally:
-            late_joiner.streams -= 1
+        await late_joiner.wait()
 
     def call(self) -> ClientRecord | None:
         """Release the first waiting client, by id, whose pause is over. Return its record, or ``None`` without any."""
