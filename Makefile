@@ -55,7 +55,7 @@ helm: $(READY)  ## Helm and the schemas of Kubernetes, for the tests of deploy/c
 demo: $(RUNS)  ## the quickstart: a server and four clients over TLS, a live table, a report
 	$(BIN)/fenchel up quickstart
 
-test: $(READY)  ## what a change can break, in seven minutes: also real clusters, kills and encryption
+test: $(READY)  ## what a change can break, in five minutes: also real clusters, kills and encryption
 	$(BIN)/python -m pytest -m 'not docker and not slow' $(SPREAD)
 
 fast: $(READY)  ## the tests of parts, without a cluster
