@@ -51,8 +51,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that start processes, which take longest, so that no worker is left with them at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("cluster") is None)
+    """Begin with the tests that start processes and may take longest, so that none of them is left at the end."""
+
+    def order(item: pytest.Item) -> tuple[bool, float]:
+        timeout = item.get_closest_marker("timeout")
+        return item.get_closest_marker("cluster") is None, -timeout.args[0] if timeout else 0.0
+
+    items.sort(key=order)
 
 
 def pytest_collection_finish() -> None:

@@ -41,6 +41,7 @@ def test_each_limit_is_one(broken: dict[str, Any]) -> None:
     assert len(replace(KEPT, **broken).exceeded()) == 1
 
 
+@pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_kills_lose_nobody_and_leave_the_server_as_large_as_it_was() -> None:
