@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pydantic import ValidationError
 
@@ -70,6 +70,26 @@ def part_text(part: str) -> str:
 def share_text(share: float, digits: int = 1) -> str:
     """Return a fraction as a percentage."""
     return f"{share:.{digits}%}" if math.isfinite(share) else UNKNOWN
+
+
+def fitting(widths: Mapping[str, int], left_out: Iterable[str], width: int) -> list[str]:
+    """Return the titles of the columns of a table that fit a terminal, in their order.
+
+    Parameters
+    ----------
+    widths
+        Width of each column with its padding, by title.
+    left_out
+        Titles of the columns that may be omitted, in the order of removal.
+    width
+        Width of the terminal.
+    """
+    kept = dict(widths)
+    for title in left_out:
+        if sum(kept.values()) <= width:
+            break
+        kept.pop(title, None)
+    return list(kept)
 
 
 def number_text(value: float) -> str:

@@ -20,7 +20,8 @@ ALIGNMENT = 8
 MEMORY_ALIGNMENT = 16
 """Bytes to which a received body is aligned in memory, as NumPy's own arrays are.
 
-Linear algebra for processors without AVX adds in an order that depends on the address, and fails at odd addresses.
+OpenBLAS's dot products for the oldest processors (Prescott, Core2) add in an order that depends on the address, and
+end the process at odd addresses.
 """
 
 DTYPES: Mapping[pb.DType.ValueType, np.dtype[Any]] = {

@@ -57,7 +57,7 @@ def _show(entries: Sequence[IndexEntry], console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from fenchel.report.formatting import count_text, number_text, plain, share_text
+    from fenchel.report.formatting import count_text, fitting, number_text, plain, share_text
 
     columns: dict[str, list[Text]] = {title: [] for title in _COLUMNS}
     reasons = []
@@ -82,10 +82,7 @@ def _show(entries: Sequence[IndexEntry], console: Console) -> None:
     for text in (*columns["algorithm"], *columns["data"]):
         text.truncate(_LONGEST, overflow="ellipsis")
     widths = {title: _GAP + max(len(title), *map(len, texts), 0) for title, texts in columns.items()}
-    for title in _LEFT_OUT:
-        if sum(widths.values()) <= console.width:
-            break
-        del columns[title], widths[title]
+    titles = fitting(widths, _LEFT_OUT, console.width)
     table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -94,9 +91,9 @@ def _show(entries: Sequence[IndexEntry], console: Console) -> None:
         caption=count_text(len(entries), "run"),
         caption_justify="left",
     )
-    for title in columns:
+    for title in titles:
         table.add_column(title, justify=_COLUMNS[title], no_wrap=title != "run", overflow="fold")
-    for row in zip(*columns.values(), strict=True):
+    for row in zip(*(columns[title] for title in titles), strict=True):
         table.add_row(*row)
     console.print(table)
     for reason in reasons:

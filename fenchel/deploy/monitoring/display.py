@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fenchel.deploy.monitoring.time_left import TimeLeft
-from fenchel.report.formatting import bytes_text, seconds_text
+from fenchel.report.formatting import bytes_text, fitting, seconds_text
 from fenchel.server.telemetry.observer import Observer
 from fenchel.server.telemetry.recorder import Row
 
@@ -180,12 +180,9 @@ class Display(Observer):
             if column.rare and not any(found[column.title]):
                 del found[column.title]
         widths = {title: max(map(len, (title, *texts))) + 2 for title, texts in found.items()}  # two columns of padding
-        for title in _LEFT_OUT:
-            if sum(widths.values()) <= self._console.width:
-                break
-            widths.pop(title, None)
-        for title in widths:
+        titles = fitting(widths, _LEFT_OUT, self._console.width)
+        for title in titles:
             table.add_column(title, justify="right", no_wrap=True)
-        for texts in zip(*(found[title] for title in widths), strict=True):
+        for texts in zip(*(found[title] for title in titles), strict=True):
             table.add_row(*texts)
         return table
