@@ -25,9 +25,10 @@ ROOM = 5000  # bytes: enough for what a process says, not for journal, tables an
 
 
 def flip(path: Path, share: float = 0.9) -> None:
-    """Change one byte of a file."""
+    """Replace a file by a copy with one byte changed. A server killed during a save leaves one file under two names."""
     content = bytearray(path.read_bytes())
     content[int(share * len(content))] ^= 1
+    path.unlink()
     path.write_bytes(content)
 
 
