@@ -23,11 +23,11 @@ from benchmarks import fenchel_echo
 from benchmarks.limits import Limits
 from benchmarks.program import Figures, progress, run
 from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.round_columns import Row
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.server.saving import Saving
 from fenchel.server.telemetry.observer import Observer
-from fenchel.server.telemetry.recorder import Row
 
 _RUNS = ((1_000, 3, 600), (1_000_000, 3, 60), (1_000_000, 10, 60))  # floats, clients, rounds
 _QUICK = ((1_000, 3, 200), (100_000, 3, 60))

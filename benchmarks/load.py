@@ -43,13 +43,13 @@ import psutil
 from benchmarks import as_served  # noqa: F401 - before gRPC is imported
 from benchmarks.program import Figures, allow_many_sockets, flags, progress, tell
 from fenchel.common.settings.run import RunSettings, validate
+from fenchel.common.storage.round_columns import Row
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.report.run import Run
 from fenchel.server import checkpoint as checkpoints
 from fenchel.server.telemetry.observer import Observer
-from fenchel.server.telemetry.recorder import Row
 
 _FEW = 200  # clients, for 569 samples
 _GROWTH = 0.05  # of memory, from the second quarter of the rounds to the last

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fenchel.common.storage.round_columns import Row
 from fenchel.server.telemetry.observer import Observer
-from fenchel.server.telemetry.recorder import Row
 
 
 class Rows(Observer):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state, check_scalar
@@ -161,7 +161,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         algorithm = {"name": self.algorithm} if isinstance(self.algorithm, str) else dict(self.algorithm or {})
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         data: dict[str, Any] = {
-            "scale": self.scale or ("unit-rows" if sp.issparse(features) else "standard"),
+            "scale": self.scale or ("unit-rows" if scipy.sparse.issparse(features) else "standard"),
             "bias": self.bias,
             "test_fraction": 0.0,
             "partition": dict(self.partition or {"kind": "iid"}),

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fenchel.common.errors import MissingDependencyError
+from fenchel.common.storage.round_columns import Row
 from fenchel.server.disclosure.exporters import Exporter
 from fenchel.server.telemetry.observer import Observer, OngoingRun
-from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.summary import Summary
 
 _FLUSH_SECONDS = 10

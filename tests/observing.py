@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fenchel.common.storage.round_columns import Row
 from fenchel.server.telemetry.observer import Observer, OngoingRun
-from fenchel.server.telemetry.recorder import Row
 
 
 class Calling(Observer):

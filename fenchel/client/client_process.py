@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fenchel.client.connection import Connection
 from fenchel.client.joining import Participant
 from fenchel.client.observer import ClientObserver
+from fenchel.common.environment import one_thread
 from fenchel.common.errors import JoinRefusedError
 from fenchel.common.wire.buffer_pool import keep_freed_memory
 from fenchel.proto import fenchel_pb2 as pb
@@ -55,12 +56,8 @@ async def host(
     LifelineError
         If the parent process closes the pipe. All clients are cancelled.
     """
-    # imported late, because the import changes environment variables of the process
-    from threadpoolctl import threadpool_limits
-
     keep_freed_memory()
-    # A single thread for linear algebra keeps sums independent of the machine's number of cores.
-    with threadpool_limits(1), ThreadPoolExecutor(threads, thread_name_prefix="compute") as executor:
+    with one_thread(), ThreadPoolExecutor(threads, thread_name_prefix="compute") as executor:
         connections = [
             Connection(who, executor, on_event, on_instruction, observer or ClientObserver()) for who in participants
         ]

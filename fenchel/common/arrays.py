@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from fenchel.common.errors import NotFiniteError
+
+if TYPE_CHECKING:
+    import scipy
+    from typing_extensions import TypeIs
 
 Array: TypeAlias = NDArray[Any]
 """An array of any shape and dtype."""
@@ -23,8 +26,13 @@ Indices: TypeAlias = NDArray[np.int64]
 Dense: TypeAlias = NDArray[np.floating[Any]]
 """Samples by features, shape (n, features)."""
 
-Matrix: TypeAlias = "Dense | sp.csr_array"
+Matrix: TypeAlias = "Dense | scipy.sparse.csr_array"
 """Feature matrix with one sample a row, shape (n, features): a NumPy array, or compressed sparse rows of SciPy."""
+
+
+def is_sparse(features: Array | scipy.sparse.csr_array) -> TypeIs[scipy.sparse.csr_array]:
+    """Return whether a feature matrix is sparse. Dense features need no import of ``scipy.sparse``, which is slow."""
+    return not isinstance(features, np.ndarray)
 
 
 def is_finite(array: Array) -> bool:

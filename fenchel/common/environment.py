@@ -5,12 +5,13 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import scipy.linalg  # loads SciPy's library of linear algebra, so that threadpoolctl finds it
+import scipy
 
 from fenchel.common.crypto.residues.choice import backend_of
 from fenchel.common.untrusted_text import plain
@@ -75,6 +76,7 @@ class Environment:
     def current(cls) -> Environment:
         """Return the environment of this process, with the currently loaded libraries."""
         torch = sys.modules.get("torch")
+        _load_linear_algebra()
         pools = _thread_pools(len(sys.modules)).info()
         algebra = [pool for pool in pools if pool["user_api"] == "blas"]
         configuration: Any = np.show_config(mode="dicts")
@@ -107,6 +109,20 @@ class Environment:
         """Return the values as texts by attribute, without PyTorch if it is not loaded."""
         values = {name: str(value or "") for name, value in asdict(self).items()}
         return {name: value for name, value in values.items() if value or name != "torch"}
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """Limit linear algebra to one thread, which keeps sums independent of the machine's number of cores."""
+    # Late import, because importing threadpoolctl changes the environment of the process.
+    from threadpoolctl import threadpool_limits
+
+    _load_linear_algebra()
+    limits: AbstractContextManager[object] = threadpool_limits(1)
+    return limits
+
+
+def _load_linear_algebra() -> None:
+    """Load SciPy's library of linear algebra, because threadpoolctl finds loaded libraries only."""
 
 
 @lru_cache(maxsize=1)

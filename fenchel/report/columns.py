@@ -1,9 +1,8 @@
-"""Columns of a run's tables: access, titles, and kinds of figures."""
+"""Columns of a run's tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 
 import numpy as np
 import pyarrow as pa
@@ -15,16 +14,6 @@ from fenchel.common.storage.call_columns import TAKING
 from fenchel.common.storage.round_columns import COUNTS, SOCKETS, TIMES
 
 Floats = NDArray[np.float64]
-
-CLIENT_ACCURACY = {
-    "worst": "client_accuracy_worst",
-    "worst tenth": "client_accuracy_worst_tenth",
-    "mean": "client_accuracy_mean",
-}
-"""Labels of the accuracies of clients that one chart shows, with their columns."""
-SPLITS = ("train", "test", "holdout")
-KINDS = {"loss": "Loss", "accuracy": "Accuracy", "auc": "AUC", "auc_error": "AUC error bound"}
-"""Kinds of figures that one chart shows for all splits, such as ``loss`` for ``test_loss``, with the chart's title."""
 
 
 def column(table: pa.Table, name: str) -> Floats:
@@ -71,47 +60,3 @@ def figures(metrics: pa.Table) -> list[str]:
     """Return the names of the columns of figures: first figures of the evaluation, then figures of the algorithm."""
     own = [name for name in metrics.column_names if name not in {*COUNTS, *SOCKETS, *TIMES, *FIGURES}]
     return [name for name in FIGURES if name in metrics.column_names] + own
-
-
-def objective(known: Collection[str]) -> str:
-    """Return the name of the column of the objective, from the evaluation or otherwise from the algorithm.
-
-    If a model is encrypted until the end, the server cannot evaluate it, but the algorithm may report an objective.
-    """
-    return "primal_objective" if "objective" not in known and "primal_objective" in known else "objective"
-
-
-_TITLES = {
-    "uniform_objective": "Objective, all clients alike",
-    "train_auc": "Train AUC",
-    "train_auc_error": "Train AUC error bound",
-    "test_auc": "Test AUC",
-    "test_partial_auc": "Test partial AUC",
-    "holdout_auc": "Holdout AUC",
-    "holdout_auc_error": "Holdout AUC error bound",
-    "privacy_uploads": "Uploads of a client, at most",
-    "epsilon_round": "Epsilon of one upload, had it used all samples",
-    "epsilon_paper": "Epsilon claimed by the paper's formula (no guarantee)",
-    "epsilon_pld": "Epsilon of all uploads (PLD)",
-    "epsilon_rdp": "Epsilon of all uploads (RDP)",
-}
-
-
-def title(figure: str) -> str:
-    """Return the title of a figure, such as ``Test accuracy``."""
-    return _TITLES.get(figure, figure.replace("_", " ").capitalize())
-
-
-def is_gap(figure: str) -> bool:
-    """Return True if a figure decreases to zero over many orders of magnitude, and needs a logarithmic axis."""
-    return figure == "gap" or figure.endswith("_gap")
-
-
-def is_share(figure: str) -> bool:
-    """Return True if a figure is between 0 and 1, and is shown as a percentage."""
-    return figure.endswith("accuracy") or figure.startswith("client_accuracy_") or is_ranking(figure)
-
-
-def is_ranking(figure: str) -> bool:
-    """Return True if a figure measures the ranking of samples, so that small differences matter."""
-    return figure.endswith(("_auc", "_auc_error", "_average_precision"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fenchel.report import columns, summary
+from fenchel.report import columns, figure_names, summary
 from fenchel.report.columns import Floats
 from fenchel.report.run import Run
 
@@ -81,7 +81,7 @@ def curves_of(run: Run, optimum: float | None = None) -> Curves:
     epsilon = next((name for name in _EPSILONS if name in figures), "")
     if epsilon:
         costs["epsilon"] = figures[epsilon]
-    main = columns.objective(figures)
+    main = figure_names.objective(figures)
     if optimum is not None and main in figures:
         figures[OPTIMALITY_GAP] = figures[main] - optimum
     return Curves(costs, epsilon, figures)
@@ -112,7 +112,7 @@ def main_figures(known: Collection[str]) -> list[str]:
     objective. A figure of the worst client and a gap follow if they are known.
     """
     found: list[str] = []
-    for name in (columns.objective(known), "test_auc", *_QUALITY):
+    for name in (figure_names.objective(known), "test_auc", *_QUALITY):
         if name in known and not any(name.rpartition("_")[2] == other.rpartition("_")[2] for other in found):
             found.append(name)
     found = found[:2] or ["objective"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from pydantic import ValidationError
 
-from fenchel.report import columns
+from fenchel.report import figure_names
 
 UNKNOWN = "–"
 
@@ -99,9 +99,9 @@ def number_text(value: float) -> str:
 
 def figure_text(figure: str, value: float) -> str:
     """Return the value of a figure, as a percentage for fractions such as accuracies, otherwise as a number."""
-    if columns.is_ranking(figure):
+    if figure_names.is_ranking(figure):
         return share_text(value, digits=2)
-    return share_text(value) if columns.is_share(figure) else number_text(value)
+    return share_text(value) if figure_names.is_share(figure) else number_text(value)
 
 
 def bounded_text(figure: str, figures: Mapping[str, float]) -> str:

@@ -30,7 +30,7 @@ from fenchel.common.storage import store, tables
 from fenchel.common.storage.environment_record import EnvironmentRecord
 from fenchel.common.storage.run_folder import BEGINS, RunFolder
 from fenchel.proto import fenchel_pb2 as pb
-from fenchel.report import columns
+from fenchel.report import columns, figure_names
 from fenchel.report.formatting import bounded_text, count_text, problem_text
 from fenchel.report.resumption import Steady, steady
 from fenchel.report.sparkline import sparkline
@@ -540,17 +540,17 @@ class Run:
         rows = {"state": self.state, "rounds": str(self.rounds)}
         if self.reason:
             rows["reason"] = self.reason
-        rows |= {columns.title(name): bounded_text(name, self.figures) for name in self.figures}
+        rows |= {figure_names.title(name): bounded_text(name, self.figures) for name in self.figures}
         cells = "".join(
             f'<tr><th style="text-align:left">{escape(name)}</th><td>{escape(value)}</td></tr>'
             for name, value in rows.items()
         )
         curves = "".join(
             sparkline(
-                columns.title(name),
+                figure_names.title(name),
                 columns.column(self.metrics_table, "round"),
                 columns.column(self.metrics_table, name),
-                logarithmic=columns.is_gap(name),
+                logarithmic=figure_names.is_gap(name),
                 last=bounded_text(name, self.figures),
             )
             for name in self._drawn
@@ -562,7 +562,7 @@ class Run:
         """Figures that a notebook draws: objective, gap and quality of the model."""
         quality = ("test_auc", "test_accuracy", "holdout_auc", "holdout_accuracy", "train_accuracy")
         best = next((name for name in quality if name in self.figures), "")
-        return [name for name in (columns.objective(self.figures), "gap", best) if name in self.figures]
+        return [name for name in (figure_names.objective(self.figures), "gap", best) if name in self.figures]
 
 
 def logged(log: Path, message: str) -> tuple[float, ...]:

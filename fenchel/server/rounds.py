@@ -23,6 +23,7 @@ from fenchel.common.data.preparation import Preparation
 from fenchel.common.errors import TooManyFilesError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage import store
+from fenchel.common.storage.round_columns import Row
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.fleet.calls import Call
 from fenchel.fleet.fleet import Fleet
@@ -34,7 +35,7 @@ from fenchel.server.saving import Saving, until_written
 from fenchel.server.telemetry.deferred_note import DeferredNote
 from fenchel.server.telemetry.objective_growth import ObjectiveGrowth
 from fenchel.server.telemetry.observer import Observers
-from fenchel.server.telemetry.recorder import Ended, Recorder, Row
+from fenchel.server.telemetry.recorder import Ended, Recorder
 
 log = logging.getLogger("fenchel.server")
 

@@ -20,7 +20,7 @@ from fenchel.common.objectives.factory import build_objective
 from fenchel.common.settings.run import RunSettings, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
-from fenchel.report import columns
+from fenchel.report import figure_names
 from fenchel.report.render.terminal import show
 from fenchel.report.run import Run
 from fenchel.testing import load_model
@@ -176,7 +176,7 @@ def test_the_figures_are_in_the_tables_and_in_the_report(trained: tuple[Run, Run
     for name in FIGURES:
         known = np.isfinite(table[name].to_numpy())
         assert np.flatnonzero(known).tolist() == [2, 5]
-        assert columns.is_share(name)
+        assert figure_names.is_share(name)
     console = Console(width=200)
     with console.capture() as shown:
         show([run], console)

@@ -20,6 +20,7 @@ from fenchel.client.joining import Participant
 from fenchel.client.local_data import LocalData
 from fenchel.client.trust_limits import TrustLimits
 from fenchel.common.settings.run import validate
+from fenchel.common.storage.round_columns import Row
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.tls.credentials import Credentials
 from fenchel.deploy.certificates.making import make_all
@@ -28,7 +29,6 @@ from fenchel.deploy.launch.names import client_names
 from fenchel.fleet.metering.socket_bytes import SocketBytes, Sockets
 from fenchel.report.run import Run
 from fenchel.server.coordinator import Coordinator
-from fenchel.server.telemetry.recorder import Row
 from fenchel.server.transport.service import serve
 from tests.observing import Calling
 

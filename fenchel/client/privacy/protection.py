@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from fenchel.algorithms.privacy_requirements import check_noise, facts_of, problems_of, refuse
 from fenchel.client.privacy.budget import Budget
@@ -18,7 +18,7 @@ from fenchel.common.accounting.accountant import Accountant, Release
 from fenchel.common.accounting.grid import GridNoise
 from fenchel.common.accounting.public_facts import PrivacyFacts
 from fenchel.common.accounting.sensitivity import DualDifference, LocalMap
-from fenchel.common.arrays import Matrix, Vector
+from fenchel.common.arrays import Matrix, Vector, is_sparse
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import CheckpointError, PrivacyBudgetError, SettingsError
 from fenchel.common.objectives.objective import Objective
@@ -290,8 +290,8 @@ def bounded(shard: Shard, norm: float | None) -> Shard:
     if (factors == 1.0).all():
         return shard
     scaled: Matrix
-    if isinstance(shard.features, sp.csr_array):
-        scaled = sp.csr_array(sp.diags_array(factors) @ shard.features).astype(shard.features.dtype)
+    if is_sparse(shard.features):
+        scaled = scipy.sparse.csr_array(scipy.sparse.diags_array(factors) @ shard.features).astype(shard.features.dtype)
     else:
         scaled = (shard.features * factors[:, None]).astype(shard.features.dtype)
     return replace(shard, features=scaled)
@@ -299,7 +299,7 @@ def bounded(shard: Shard, norm: float | None) -> Shard:
 
 def _row_norms(features: Matrix) -> Vector:
     wide = features.astype(np.float64, copy=False)  # squares of float32 overflow above 1e19 and underflow below 1e-23
-    if isinstance(wide, sp.csr_array):
+    if is_sparse(wide):
         norms: Vector = np.sqrt(np.asarray(wide.multiply(wide).sum(axis=1), np.float64).ravel())
         return norms
     return np.asarray(np.linalg.norm(wide, axis=1))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, ndtr, ndtri
 
 
 def profile(z: float, epsilon: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
@@ -28,8 +28,8 @@ def profile(z: float, epsilon: NDArray[np.floating[Any]]) -> NDArray[np.float64]
         Values of delta between 0 and 1, shape (n,), float64.
     """
     half = 1 / (2 * z)
-    own = ndtr(half - epsilon * z)
-    other = np.exp(np.minimum(epsilon + log_ndtr(-half - epsilon * z), 0.0))
+    own = scipy.special.ndtr(half - epsilon * z)
+    other = np.exp(np.minimum(epsilon + scipy.special.log_ndtr(-half - epsilon * z), 0.0))
     deltas: NDArray[np.float64] = np.clip(own - other, 0.0, 1.0)
     return deltas
 
@@ -47,5 +47,5 @@ def exact_gaussian(z: float, delta: float) -> float:
     if excess(0.0) <= 0:
         return 0.0
     # The profile is at most Phi(1/(2z) - epsilon z), which equals delta at the upper end.
-    enough = 1 / (2 * z * z) - float(ndtri(delta)) / z
+    enough = 1 / (2 * z * z) - float(scipy.special.ndtri(delta)) / z
     return float(brentq(excess, 0.0, enough * (1 + 1e-9), xtol=1e-13, rtol=1e-12))

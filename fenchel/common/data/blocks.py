@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from fenchel.common.arrays import Indices
 from fenchel.common.data.shares import by_owner, deal
@@ -82,7 +82,7 @@ def _quadrants(pixels: int, features: int) -> list[Indices]:
     return by_owner(quadrant, 4)
 
 
-def ragged(matrix: sp.csr_array, clients: int, seed: int, settings: RaggedPartition) -> list[ClientBlock]:
+def ragged(matrix: scipy.sparse.csr_array, clients: int, seed: int, settings: RaggedPartition) -> list[ClientBlock]:
     """Divide samples into K random groups, and each sample's non-zero values among the Q clients of its group.
 
     The numbers of values of a sample on two clients differ by at most one, and random clients get the surplus. Client

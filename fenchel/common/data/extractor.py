@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from fenchel.common.arrays import Indices
+from fenchel.common.arrays import Indices, is_sparse
 from fenchel.common.data.catalogue import cache_folder
 from fenchel.common.data.resnet import FEATURES, Weights, features, read_weights
 from fenchel.common.data.samples import RawMatrix
@@ -192,7 +191,7 @@ class Extracted:
 
     def _dense(self, rows: Indices) -> NDArray[np.generic]:
         part = self.images[rows]
-        return part.toarray() if isinstance(part, sp.csr_array) else part
+        return part.toarray() if is_sparse(part) else part
 
     @cached_property
     def _kept(self) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
@@ -208,7 +207,7 @@ class Extracted:
     def _key(self) -> str:
         """Return a hash of everything that the features depend on."""
         settings, images = self.extractor.settings, self.images
-        arrays = (images.data, images.indices, images.indptr) if isinstance(images, sp.csr_array) else (images,)
+        arrays = (images.data, images.indices, images.indptr) if is_sparse(images) else (images,)
         about = (settings.network, settings.size, self.extractor.checksum, self.extractor.image, self.extractor.peak)
         found = hashlib.sha256(repr((about, [(array.dtype.str, array.shape) for array in arrays])).encode())
         for array in arrays:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from numpy.typing import NDArray
 
+from fenchel.common.arrays import is_sparse
 from fenchel.common.data.compressed import opened, plain_name
 from fenchel.common.data.identifiers import of_lines
 from fenchel.common.data.libsvm import read_libsvm
@@ -212,7 +213,7 @@ def _pair(found: list[tuple[Path, NDArray[Any]]]) -> DataSet:
 def _stack(parts: list[Samples], files: Sequence[Path]) -> Samples:
     if len(parts) == 1:
         return parts[0]
-    sparse = {isinstance(part.features, sp.csr_array) for part in parts}
+    sparse = {is_sparse(part.features) for part in parts}
     width = max(int(part.features.shape[1]) for part in parts)
     parts = [widen(part, width) for part in parts]
     if len(sparse) > 1 or any(part.features.shape[1] != width for part in parts):
@@ -221,5 +222,5 @@ def _stack(parts: list[Samples], files: Sequence[Path]) -> Samples:
             f"the files differ in format or number of features: {shapes}; expected the same for all", source=files[0]
         )
     features: Any = [part.features for part in parts]
-    stacked = sp.vstack(features, format="csr") if sparse == {True} else np.concatenate(features)
+    stacked = scipy.sparse.vstack(features, format="csr") if sparse == {True} else np.concatenate(features)
     return Samples(stacked, np.concatenate([part.labels for part in parts]))

@@ -6,7 +6,7 @@ from array import array
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from fenchel.common.data.compressed import opened
 from fenchel.common.data.limits import UNLIMITED, DataLimits
@@ -100,7 +100,7 @@ def read_libsvm(
             f"the file has feature {largest}, but the run has only {features}; expected at most {features}", source=path
         )
     data = np.frombuffer(values, np.float64).copy() if values else np.empty(0)
-    matrix = sp.csr_array(
+    matrix = scipy.sparse.csr_array(
         (data, columns, np.frombuffer(starts, np.int64)), shape=(len(labels), largest if features is None else features)
     )
     matrix.eliminate_zeros()

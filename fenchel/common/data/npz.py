@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from numpy.typing import NDArray
 
+from fenchel.common.arrays import is_sparse
 from fenchel.common.data.compressed import opened
 from fenchel.common.data.identifiers import checked
 from fenchel.common.data.limits import UNLIMITED, DataLimits
@@ -130,7 +131,8 @@ def read_divided_npz(path: Path, *, features: int, train: int) -> DataSet:
         raise DataError(f"the file has no feature matrix; expected the arrays {', '.join(SPARSE[:3])}", source=path)
     whole = samples(matrix, _labels(arrays, _LABELS, path), str(path))
     first, rest = (
-        Samples(sp.csr_array(whole.features[part]), whole.labels[part]) for part in (slice(train), slice(train, None))
+        Samples(scipy.sparse.csr_array(whole.features[part]), whole.labels[part])
+        for part in (slice(train), slice(train, None))
     )
     return DataSet(first, rest)
 
@@ -163,7 +165,7 @@ def write_npz(path: Path, dataset: DataSet) -> None:
         if part is None:
             continue
         arrays[labels] = part.labels
-        if isinstance(part.features, sp.csr_array):
+        if is_sparse(part.features):
             csr = part.features
             stored = (csr.data, csr.indices, csr.indptr, np.array(csr.shape))
             arrays |= {prefix + name: array for name, array in zip(SPARSE, stored, strict=True)}
@@ -342,7 +344,7 @@ def _features(
             source=path,
         )
     try:
-        matrix = sp.csr_array((data, indices, indptr), shape=(int(shape[0]), int(shape[1])))
+        matrix = scipy.sparse.csr_array((data, indices, indptr), shape=(int(shape[0]), int(shape[1])))
         matrix.check_format(full_check=True)
     except (ValueError, IndexError, OverflowError, TypeError) as error:
         raise DataError(

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
-import scipy.sparse as sp
+import scipy
 from numpy.typing import NDArray
 
+from fenchel.common.arrays import is_sparse
 from fenchel.common.data.columns import features_of, numbers_of, refuse_repeated
 from fenchel.common.data.npz import FEATURES, NAMES, SPARSE, TEST_FEATURES
 from fenchel.common.data.samples import RawMatrix, flatten_images, listed, order_of
@@ -151,7 +152,7 @@ def features_in_memory(data: Any, columns: Sequence[str] | None) -> tuple[RawMat
             )
         pieces = [numbers_of(table.column(name), name, Path("X")) for name in names]
         return np.stack(pieces, axis=1) if pieces else np.empty((table.num_rows, 0)), False
-    if sp.issparse(data):
+    if scipy.sparse.issparse(data):
         csr = _csr(data)
         if csr.dtype.kind not in "biuf":
             raise DataError(f"the features have type {csr.dtype}; expected numbers", source="X")
@@ -169,7 +170,7 @@ def features_in_memory(data: Any, columns: Sequence[str] | None) -> tuple[RawMat
 
 
 def _refuse_not_finite(rows: RawMatrix) -> None:
-    values = rows.data if isinstance(rows, sp.csr_array) else rows
+    values = rows.data if is_sparse(rows) else rows
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise DataError("a value is not finite; replace or remove such values", source="X")
 
@@ -210,7 +211,7 @@ def _named(data: Mapping[Any, Any]) -> dict[str, NDArray[Any]]:
             table = _table(value)
             order_of(columns, table.column_names, str(features), "data", str(name))
             arrays[name] = features_of(table, columns, Path(name))
-        elif sp.issparse(value):
+        elif scipy.sparse.issparse(value):
             csr = _csr(value)
             prefix = "test_" if "test" in str(name).lower() else ""
             stored = (csr.data, csr.indices, csr.indptr, np.array(csr.shape))
@@ -222,9 +223,9 @@ def _named(data: Mapping[Any, Any]) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _csr(matrix: Any) -> sp.csr_array:
+def _csr(matrix: Any) -> scipy.sparse.csr_array:
     """Return a sparse matrix of any format as CSR."""
-    csr: sp.csr_array = sp.csr_array(matrix)
+    csr: scipy.sparse.csr_array = scipy.sparse.csr_array(matrix)
     return csr
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from numpy.typing import DTypeLike
 
-from fenchel.common.arrays import Indices
+from fenchel.common.arrays import Indices, is_sparse
 from fenchel.common.data import scaling
 from fenchel.common.data.extractor import Extracted, Extractor
 from fenchel.common.data.files import read_file
@@ -172,7 +172,7 @@ def _numbered_columns(dataset: DataSet, total: int, where: str) -> tuple[Samples
             key="data.columns",
         )
     matrix = part.features
-    sparse = isinstance(matrix, sp.csr_array)
+    sparse = is_sparse(matrix)
     if dataset.features > total or (dataset.features < total and not sparse):
         raise DataError(
             f"{total} given, but the file has {dataset.features} features; expected "
@@ -180,7 +180,7 @@ def _numbered_columns(dataset: DataSet, total: int, where: str) -> tuple[Samples
             source=where,
             key="data.columns",
         )
-    if not isinstance(matrix, sp.csr_array):
+    if not is_sparse(matrix):
         return part, np.arange(total)
     held = np.unique(matrix.indices).astype(np.int64)
     if len(held) == 0:
@@ -188,5 +188,5 @@ def _numbered_columns(dataset: DataSet, total: int, where: str) -> tuple[Samples
             f"all values of the file are zero; expected values of some of the {total} features", source=where
         )
     shape = (matrix.shape[0], len(held))
-    kept = sp.csr_array((matrix.data, np.searchsorted(held, matrix.indices), matrix.indptr), shape=shape)
+    kept = scipy.sparse.csr_array((matrix.data, np.searchsorted(held, matrix.indices), matrix.indptr), shape=shape)
     return Samples(kept, part.labels), held

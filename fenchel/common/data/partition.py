@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from numpy.typing import NDArray
 
 from fenchel.common.arrays import Indices
@@ -47,7 +47,7 @@ def partition(
     *,
     features: int,
     bias: bool = False,
-    matrix: Callable[[], sp.csr_array] | None = None,
+    matrix: Callable[[], scipy.sparse.csr_array] | None = None,
     positive: NDArray[np.bool_] | None = None,
     holders: NDArray[Any] | None = None,
 ) -> list[ClientBlock]:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from fenchel.common.arrays import Matrix
+from fenchel.common.arrays import Matrix, is_sparse
 from fenchel.common.data import scaling
 from fenchel.common.data.extractor import Extracted, Extractor
 from fenchel.common.data.samples import RawMatrix
@@ -81,7 +80,7 @@ class Preparation:
             )
         else:
             steps = scaling.fit(self.settings.scalings, features, peak, self._normalise)
-        if isinstance(features, sp.csr_array) and any(isinstance(step, Columns) and step.shift.any() for step in steps):
+        if is_sparse(features) and any(isinstance(step, Columns) and step.shift.any() for step in steps):
             features = features.toarray()  # the shift makes zeros non-zero, so the matrix becomes dense
         return scaling.apply(steps, features, dtype, self.settings.bias)
 

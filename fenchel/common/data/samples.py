@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from numpy.typing import NDArray
 
-from fenchel.common.arrays import Indices
+from fenchel.common.arrays import Indices, is_sparse
 from fenchel.common.errors import DataError, Place
 
-RawMatrix: TypeAlias = "NDArray[Any] | sp.csr_array"
+RawMatrix: TypeAlias = "NDArray[Any] | scipy.sparse.csr_array"
 """Features of samples as stored, shape (n, m): a dense array of any real dtype, such as uint8 for images, or CSR."""
 
 RawLabels: TypeAlias = NDArray[Any]
@@ -133,7 +133,7 @@ def samples(features: Any, labels: Any, where: str, array: str = "") -> Samples:
 
 def _first_not_finite(features: RawMatrix) -> Place:
     """Return row and column of the first non-finite value, or only the column if features are sparse."""
-    if isinstance(features, sp.csr_array):
+    if is_sparse(features):
         bad = features.indices[~np.isfinite(features.data)]
         return {"column": str(bad[0] + 1)} if bad.size else {}
     if features.dtype.kind != "f" or np.isfinite(features).all():
@@ -169,10 +169,12 @@ def flatten_images(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, int, i
 
 def widen(part: Samples, features: int) -> Samples:
     """Return sparse samples with zero columns appended, up to ``features`` columns, and dense samples unchanged."""
-    if not isinstance(part.features, sp.csr_array) or part.features.shape[1] >= features:
+    if not is_sparse(part.features) or part.features.shape[1] >= features:
         return part
     csr = part.features
-    return replace(part, features=sp.csr_array((csr.data, csr.indices, csr.indptr), shape=(csr.shape[0], features)))
+    return replace(
+        part, features=scipy.sparse.csr_array((csr.data, csr.indices, csr.indptr), shape=(csr.shape[0], features))
+    )
 
 
 def order_of(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from numpy.typing import DTypeLike, NDArray
 
-from fenchel.common.arrays import Matrix
+from fenchel.common.arrays import Matrix, is_sparse
 from fenchel.common.data.samples import RawMatrix, listed
 from fenchel.common.errors import DataError
 from fenchel.common.settings.data import NormaliseSettings, Scaling
@@ -115,13 +115,13 @@ def fit(
             steps.append(UnitRows())
         elif scaling == "normalise":
             assert normalise is not None
-            if isinstance(features, sp.csr_array) and normalise.shift.any():
+            if is_sparse(features) and normalise.shift.any():
                 raise DataError(
                     "a mean would make every zero of sparse features non-zero; give std alone", key="data.normalise"
                 )
             steps.append(normalise)
         elif scaling == "standard":
-            if isinstance(features, sp.csr_array):
+            if is_sparse(features):
                 raise DataError(
                     "standard would make every zero of sparse features non-zero; use unit-interval or unit-rows",
                     key="data.scale",
@@ -154,15 +154,15 @@ def apply(steps: Sequence[Step], features: RawMatrix, dtype: DTypeLike, bias: fl
     Matrix
         Shape (n, m) or (n, m + 1), dense or CSR like ``features``.
     """
-    if isinstance(features, sp.csr_array):
+    if is_sparse(features):
         result = features.astype(np.float64)
         for step in steps:
             result = _sparse_step(step, result)
         if bias is not None:
-            column = sp.csr_array(np.full((result.shape[0], 1), bias))
-            result = sp.csr_array(sp.hstack([result, column]))
+            column = scipy.sparse.csr_array(np.full((result.shape[0], 1), bias))
+            result = scipy.sparse.csr_array(scipy.sparse.hstack([result, column]))
         values = result.data.astype(dtype)
-        return sp.csr_array((values, result.indices, result.indptr), shape=result.shape)
+        return scipy.sparse.csr_array((values, result.indices, result.indptr), shape=result.shape)
     samples, columns = features.shape
     dense = np.empty((samples, columns + (bias is not None)), dtype)
     for start, chunk in _chunks(steps, features):
@@ -184,9 +184,9 @@ def _standard(steps: Sequence[Step], features: NDArray[Any]) -> Columns:
 
 def _unit_interval(steps: Sequence[Step], features: RawMatrix) -> Columns:
     columns = int(features.shape[1])
-    if isinstance(features, sp.csr_array):
+    if is_sparse(features):
         result = apply(steps, features, np.float64)
-        assert isinstance(result, sp.csr_array)
+        assert is_sparse(result)
         if result.nnz and result.data.min() < 0:
             raise DataError(
                 "unit-interval would make the zeros of sparse features with negative values non-zero; use unit-rows",
@@ -215,7 +215,7 @@ def _chunks(steps: Sequence[Step], features: NDArray[Any]) -> Iterator[tuple[int
         yield start, chunk
 
 
-def _sparse_step(step: Step, features: sp.csr_array) -> sp.csr_array:
+def _sparse_step(step: Step, features: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
     result = features.copy()
     if isinstance(step, Columns):
         result.data /= step.spread[result.indices]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import maximum_flow
 
 from fenchel.common.arrays import Indices
 
@@ -102,6 +101,8 @@ def _topped_up(
     whole: NDArray[np.int64], open_cells: NDArray[np.bool_], total: int, stock: NDArray[np.int64], *, most: int
 ) -> NDArray[np.int64] | None:
     """Add at most ``most`` to each open cell to reach the row sums ``total``, or return ``None`` if impossible."""
+    from scipy.sparse.csgraph import maximum_flow  # late import, because few processes need it
+
     missing, left = total - whole.sum(axis=1), stock - whole.sum(axis=0)
     if missing.min() < 0 or left.min() < 0:
         return None
@@ -111,7 +112,7 @@ def _topped_up(
     starts = np.concatenate([np.full(rows, source), at_row, rows + np.arange(columns)])
     ends = np.concatenate([np.arange(rows), rows + at_column, np.full(columns, sink)])
     capacities = np.concatenate([missing, np.full(at_row.size, most), left]).astype(np.int32)
-    graph = sp.csr_array((capacities, (starts, ends)), shape=(sink + 1, sink + 1))
+    graph = scipy.sparse.csr_array((capacities, (starts, ends)), shape=(sink + 1, sink + 1))
     found = maximum_flow(graph, source, sink)
     if found.flow_value < missing.sum():
         return None

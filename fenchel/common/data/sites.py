@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from fenchel.common.arrays import Indices, Matrix
+from fenchel.common.arrays import Indices, Matrix, is_sparse
 from fenchel.common.data.shares import apportion
 from fenchel.common.errors import DataError
 from fenchel.common.randomness import generator
@@ -103,7 +102,7 @@ def as_seen(
     """
     if not (site.noise or site.shift):
         return features
-    if isinstance(features, sp.csr_array):
+    if is_sparse(features):
         raise DataError(
             "noise and shift would make sparse features dense; set both to 0, or use a dense data set",
             key="data.partition.sites",

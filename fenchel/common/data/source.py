@@ -11,10 +11,10 @@ from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from numpy.typing import DTypeLike, NDArray
 
-from fenchel.common.arrays import Indices, Matrix
+from fenchel.common.arrays import Indices, Matrix, is_sparse
 from fenchel.common.data import scaling
 from fenchel.common.data.blocks import ClientBlock
 from fenchel.common.data.catalogue import load
@@ -205,9 +205,9 @@ class DataSource:
                 key="data.partition",
             )
         parts: list[Any] = [shard.features for shard in shards]
-        sparse = any(isinstance(part, sp.csr_array) for part in parts)
+        sparse = any(is_sparse(part) for part in parts)
         together = Shard(
-            sp.vstack(parts, format="csr") if sparse else np.concatenate(parts),
+            scipy.sparse.vstack(parts, format="csr") if sparse else np.concatenate(parts),
             np.concatenate([shard.labels for shard in shards]),
             self.problem.classes,
             self.problem.features,
@@ -323,7 +323,7 @@ class DataSource:
         if part.features is None:
             return shard
         block = shard.features[:, part.features]
-        if not isinstance(block, sp.csr_array):
+        if not is_sparse(block):
             block = np.ascontiguousarray(block)
         return Shard(block, shard.labels, shard.classes, shard.total_features, rows, part.features)
 
@@ -377,7 +377,7 @@ class DataSource:
         row = np.searchsorted(matrix.indptr, part.cells, side="right") - 1
         starts = np.searchsorted(row, np.append(part.samples, matrix.shape[0]))
         columns = np.searchsorted(part.features, matrix.indices[part.cells])
-        held = sp.csr_array(
+        held = scipy.sparse.csr_array(
             (matrix.data[part.cells].astype(dtype), columns, starts), shape=(len(part.samples), len(part.features))
         )
         return Shard(
@@ -385,9 +385,9 @@ class DataSource:
         )
 
     @cached_property
-    def _matrix(self) -> sp.csr_array:
+    def _matrix(self) -> scipy.sparse.csr_array:
         """Return all prepared training features as CSR. The caller holds the lock."""
-        matrix = sp.csr_array(self._features(self._train, None, np.float64))
+        matrix = scipy.sparse.csr_array(self._features(self._train, None, np.float64))
         matrix.eliminate_zeros()
         return matrix
 

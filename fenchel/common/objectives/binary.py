@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
+import scipy
 from numpy.typing import DTypeLike
-from scipy.special import expit
 
 from fenchel.common.arrays import Dense, Indices, Matrix, Vector
 from fenchel.common.data.imbalance import positive_classes
@@ -188,7 +188,7 @@ class BinaryObjective(Objective):
         if self.output == "none":
             return raw, lambda slopes: slopes
         if self.output == "sigmoid":
-            h: Vector = expit(raw)
+            h: Vector = scipy.special.expit(raw)
             return h, lambda slopes: slopes * h * (1 - h)
         norm = float(np.linalg.norm(raw))
         if norm == 0:  # a zero vector has no direction, so the batch contributes no gradient

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from fenchel.common.arrays import Vector
 from fenchel.common.objectives.losses import MarginLoss, Targets
@@ -98,12 +98,12 @@ def _logistic_root(b: Vector, margins: Vector, curvature: Vector | float) -> Vec
     c = np.where(mirrored, 1 - b, b)
     t = np.minimum(q * c - m, 0)  # F(q c - m) = q p >= 0, so this start does not lie below the root
     for _ in range(NEWTON_LIMIT):
-        p = expit(t)
+        p = scipy.special.expit(t)
         nearer = t - (t + m + q * (p - c)) / (1 + q * p * (1 - p))
         if not np.any(nearer < t):  # Newton's iterates have converged up to rounding
             break
         t = np.minimum(nearer, t)
-    p = expit(t)
+    p = scipy.special.expit(t)
     return np.where(mirrored, 1 - p, p)
 
 

@@ -13,10 +13,9 @@ import math
 from functools import cached_property
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import DTypeLike
 
-from fenchel.common.arrays import Dense, Indices, Matrix, Vector
+from fenchel.common.arrays import Dense, Indices, Matrix, Vector, is_sparse
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import SettingsError
 from fenchel.common.objectives.losses import ScoreLoss, Targets
@@ -210,9 +209,9 @@ class LinearObjective(Objective):
     @cached_property
     def row_norms(self) -> Vector:
         """Euclidean norm of each sample's features, shape (n,), float64."""
-        entries = self.features.data if isinstance(self.features, sp.csr_array) else self.features
+        entries = self.features.data if is_sparse(self.features) else self.features
         squares = np.square(entries, dtype=np.float64)
-        if isinstance(self.features, sp.csr_array):
+        if is_sparse(self.features):
             samples = np.repeat(np.arange(self.samples), np.diff(self.features.indptr))
             return np.sqrt(np.bincount(samples, weights=squares, minlength=self.samples))
         return np.sqrt(squares.sum(axis=1))
@@ -240,4 +239,4 @@ def _mean_outer(features: Matrix, slopes: Dense) -> Vector:
 
 def _is_hollow(features: Matrix) -> bool:
     """Return whether most columns are empty, so that the transposition of a (K, m) matrix dominates the cost."""
-    return isinstance(features, sp.csr_array) and features.nnz < features.shape[1]
+    return is_sparse(features) and features.nnz < features.shape[1]

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy
 from numpy.typing import DTypeLike, NDArray
-from scipy.special import entr, expit
 
 from fenchel.common.arrays import Dense, Vector
 from fenchel.common.errors import DataError, SettingsError
@@ -232,21 +232,21 @@ class Logistic(MarginLoss):
     def derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``-y / (1 + exp(m))``."""
         negative = -targets
-        return negative * expit(negative * scores)
+        return negative * scipy.special.expit(negative * scores)
 
     def second_derivative(self, scores: Vector, targets: Targets) -> Vector:
         """Return ``p (1 - p)`` with ``p = 1 / (1 + exp(-z))``."""
-        return expit(scores) * expit(-scores)
+        return scipy.special.expit(scores) * scipy.special.expit(-scores)
 
     def conjugate(self, alpha: Vector, targets: Targets) -> Vector:
         """Return ``b ln b + (1 - b) ln(1 - b)`` for b in [0, 1], with 0 ln 0 = 0."""
         b = targets * alpha
-        # entr(x) is -x ln x, 0 at 0 and -infinity below.
-        return -(entr(b) + entr(1 - b))
+        # scipy.special.entr(x) is -x ln x, 0 at 0 and -infinity below.
+        return -(scipy.special.entr(b) + scipy.special.entr(1 - b))
 
     def probabilities(self, scores: Vector) -> Dense:
         """Return ``1 / (1 + exp(z))`` and ``1 / (1 + exp(-z))``, shape (n, 2)."""
-        return np.stack([expit(-scores), expit(scores)], axis=1)
+        return np.stack([scipy.special.expit(-scores), scipy.special.expit(scores)], axis=1)
 
 
 @dataclass(frozen=True)
@@ -348,14 +348,14 @@ class OneSidedLogistic(_ClassLoss):
         """Return ``-1 / (1 + exp(z_t))`` for the true class, and 0 for the other classes, shape (n, classes)."""
         true = np.arange(targets.size), targets
         result: Dense = np.zeros_like(scores)
-        result[true] = -expit(-scores[true])
+        result[true] = -scipy.special.expit(-scores[true])
         return result
 
     def curve(self, scores: Dense, targets: Targets, direction: Dense) -> Dense:
         """Return ``p (1 - p) u_t`` with ``p = 1 / (1 + exp(-z_t))`` for the true class, and 0 for the other classes."""
         true = np.arange(targets.size), targets
         result: Dense = np.zeros_like(scores)
-        result[true] = expit(scores[true]) * expit(-scores[true]) * direction[true]
+        result[true] = scipy.special.expit(scores[true]) * scipy.special.expit(-scores[true]) * direction[true]
         return result
 
 

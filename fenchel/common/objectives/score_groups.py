@@ -24,8 +24,8 @@ from functools import partial
 from typing import TypeAlias, Unpack
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import logit
 
 from fenchel.common.arrays import Vector
 from fenchel.common.errors import PayloadError, Place
@@ -58,7 +58,7 @@ def edges_of(bins: int, places: Places) -> Vector:
 
     The logistic function of the edges before any refinement is k / bins for k = 1, ..., bins - 1.
     """
-    return np.unique(np.concatenate([logit(np.arange(1, bins) / bins), places.ravel()]))
+    return np.unique(np.concatenate([scipy.special.logit(np.arange(1, bins) / bins), places.ravel()]))
 
 
 def check_places(places: Places, **place: Unpack[Place]) -> None:
@@ -100,7 +100,7 @@ def score_groups(scores: Vector, bins: int, least: int, places: Places = NO_PLAC
         Further cut points. The ranges of groups then refer to all bins of :func:`edges_of`.
     """
     # Edges are mapped to the scale of scores, because rounding could reorder scores mapped to (0, 1).
-    edges = logit(np.arange(1, bins) / bins)
+    edges = scipy.special.logit(np.arange(1, bins) / bins)
     before = _before(scores, edges)
     ranges = _divided([(0, bins)], lambda start, stop: _cut(before, start, stop, least))
     if len(places):
@@ -278,7 +278,7 @@ def further_places(positives: Iterable[Groups], negatives: Iterable[Groups], edg
     ends = np.concatenate([[min(16 * edges[0], -16.0)], edges, [max(16 * edges[-1], 16.0)]])
     reached = np.concatenate([[0.0], np.cumsum(shares)])
     parts = np.arange(1, PARTS) / PARTS
-    coarse = np.interp(logit(parts), ends, reached)
+    coarse = np.interp(scipy.special.logit(parts), ends, reached)
     if np.diff(coarse, prepend=0.0, append=1.0).max() <= CROWDED / PARTS:
         return None
     # Beyond the outermost edges, bin edges grow geometrically: asinh is logarithmic there, and linear near 0.

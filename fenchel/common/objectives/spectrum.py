@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.linalg
-import scipy.sparse as sp
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse.linalg import LinearOperator, eigsh
 
-from fenchel.common.arrays import Matrix
+from fenchel.common.arrays import Matrix, is_sparse
 from fenchel.common.randomness import generator
 
 EXACT_UP_TO = 1000
@@ -45,7 +43,7 @@ def largest_eigenvalue(features: Matrix) -> float:
 
 
 def _entries(features: Matrix) -> NDArray[Any]:
-    return features.data if isinstance(features, sp.csr_array) else features
+    return features.data if is_sparse(features) else features
 
 
 def _exact(features: Matrix) -> float:
@@ -62,6 +60,8 @@ def _exact(features: Matrix) -> float:
 
 def _lanczos(features: Matrix) -> float:
     """Return a lower estimate of the largest eigenvalue of X^T X, with a relative error of about 0.1 %."""
+    from scipy.sparse.linalg import LinearOperator, eigsh  # late import, because few processes need it
+
     columns = features.shape[1]
 
     def apply(v: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -10,10 +10,9 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import scipy.linalg
-import scipy.sparse as sp
+import scipy
 
-from fenchel.common.arrays import Dense, Vector
+from fenchel.common.arrays import Dense, Vector, is_sparse
 from fenchel.common.optim.conjugate_gradients import conjugate_gradients
 from fenchel.common.optim.problem import LinearPoint, Point, Solved, Tilted
 from fenchel.common.optim.stopping import StoppingCriterion, goal_of
@@ -120,8 +119,8 @@ def _hessian_of_linear(point: LinearPoint) -> Dense:
         for other in range(k + 1):
             weights = curves[:, other] / samples
             block = (
-                (features.T @ sp.diags_array(weights) @ features).toarray()
-                if isinstance(features, sp.csr_array)
+                (features.T @ scipy.sparse.diags_array(weights) @ features).toarray()
+                if is_sparse(features)
                 else features.T @ (weights[:, None] * features)
             )
             here, there = slice(k * width, (k + 1) * width), slice(other * width, (other + 1) * width)

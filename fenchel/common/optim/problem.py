@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import scipy.sparse as sp
 
-from fenchel.common.arrays import Dense, Indices, Vector
+from fenchel.common.arrays import Dense, Indices, Vector, is_sparse
 from fenchel.common.objectives.linear import LinearObjective
 from fenchel.common.objectives.objective import Objective
 
@@ -210,7 +209,7 @@ class LinearPoint(Point):
     def contributions(self) -> float:
         """Bound on the mean norm of sample gradients: root mean square of slopes times that of feature norms."""
         features = self.objective.features
-        entries = features.data if isinstance(features, sp.csr_array) else features
+        entries = features.data if is_sparse(features) else features
         squares = float(np.vdot(entries, entries)) * float(np.vdot(self.slopes, self.slopes))
         return float(np.sqrt(squares)) / self.objective.samples
 

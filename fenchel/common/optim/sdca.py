@@ -22,9 +22,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
-from fenchel.common.arrays import Indices, Matrix, Vector
+from fenchel.common.arrays import Indices, Matrix, Vector, is_sparse
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError, SettingsError
 from fenchel.common.objectives.coordinate import feasible, scalar_step
@@ -209,7 +209,7 @@ def ascend(problem: DualProblem, dual: Vector, w: Vector, order: Indices, curvat
     alpha, y, q = dual.tolist(), problem.targets.tolist(), curvature.tolist()
     scale = problem.weighted(np.full(problem.samples, 1 / (problem.l2 * problem.samples))).tolist()
     features = problem.features
-    if isinstance(features, sp.csr_array):
+    if is_sparse(features):
         values, columns, starts = features.data, features.indices, features.indptr.tolist()
         for i in order.tolist():
             row = slice(starts[i], starts[i + 1])
@@ -256,7 +256,7 @@ def settle(problem: DualProblem, dual: Vector) -> Vector:
         change = _solve(x, s, problem.l2 * problem.samples, slope)
     else:  # Scaling variable i by sqrt(c_i) makes the matrix symmetric.
         root = np.sqrt(problem.weights[free])
-        scaled = sp.csr_array(x.multiply(root[:, None])) if isinstance(x, sp.csr_array) else root[:, None] * x
+        scaled = scipy.sparse.csr_array(x.multiply(root[:, None])) if is_sparse(x) else root[:, None] * x
         change = _solve(scaled, s, problem.l2 * problem.samples, root * slope) / root
     best = problem.dual_objective(dual, w)
     for halving in range(_HALVINGS):

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from numpy.typing import NDArray
 
-from fenchel.common.arrays import Dense, Indices, Matrix, Vector
+from fenchel.common.arrays import Dense, Indices, Matrix, Vector, is_sparse
 from fenchel.common.objectives.linear import LinearObjective
 
 
@@ -112,7 +112,7 @@ class _Iterate:
 
 
 def _batch(features: Matrix, rows: Indices) -> _Batch:
-    if not isinstance(features, sp.csr_array):
+    if not is_sparse(features):
         return _DenseBatch(features[rows])
     if rows.size > 1:
         return _SparseBatch(features[rows])
@@ -133,7 +133,7 @@ class _DenseBatch:
 
 @dataclass(frozen=True)
 class _SparseBatch:
-    x: sp.csr_array
+    x: scipy.sparse.csr_array
 
     def scores(self, v: Vector) -> Vector:
         return self.x @ v

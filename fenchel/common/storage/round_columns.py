@@ -6,6 +6,9 @@ The figures of the model follow (:data:`fenchel.common.objectives.metrics.FIGURE
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypeAlias
+
 COUNTS = ("round", "asked", "counted", "late", "failed", "connected", "bytes_down", "bytes_up", "wire_down", "wire_up")
 """Integer columns."""
 
@@ -28,3 +31,6 @@ TIMES = (
     "unix",
 )
 """Columns in seconds, and in seconds since 1970 (``_unix``)."""
+
+Row: TypeAlias = Mapping[str, float]
+"""Figures of one round, a row of ``metrics.parquet``."""

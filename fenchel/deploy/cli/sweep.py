@@ -15,6 +15,7 @@ from rich.status import Status
 
 from fenchel.common.errors import RunStoppedError, SettingsError
 from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.round_columns import Row
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.cli.conduct import conducted, interruptible, show_warnings
 from fenchel.deploy.cli.printing import console_for, print_json, say, warn_of
@@ -33,7 +34,6 @@ from fenchel.deploy.launch.sweep import (
 from fenchel.deploy.monitoring.exporters import Exporters, watching
 from fenchel.server.preflight import check_run
 from fenchel.server.telemetry.observer import Observer, Observers
-from fenchel.server.telemetry.recorder import Row
 
 if TYPE_CHECKING:
     from fenchel.deploy.launch.deployment import Deployment
@@ -164,7 +164,7 @@ class _Progress(Observer):
 
 def _line(result: SweepResult) -> str:
     """Return a line with the result of a run."""
-    from fenchel.report import columns
+    from fenchel.report import figure_names
     from fenchel.report.formatting import figure_text, seconds_text
     from fenchel.report.run import Run
     from fenchel.report.wall_time import wall_of
@@ -175,8 +175,10 @@ def _line(result: SweepResult) -> str:
     words = [result.point.label, state]
     if result.path is not None:
         run = Run(result.path)
-        shown = [name for name in (columns.objective(run.figures), "test_accuracy", "test_auc") if name in run.figures]
-        words += [f"{columns.title(name).lower()} {figure_text(name, run.figures[name])}" for name in shown]
+        shown = [
+            name for name in (figure_names.objective(run.figures), "test_accuracy", "test_auc") if name in run.figures
+        ]
+        words += [f"{figure_names.title(name).lower()} {figure_text(name, run.figures[name])}" for name in shown]
         words += [seconds_text(wall_of(run).total), str(result.path)]
     return "  ".join(words)
 

@@ -20,8 +20,8 @@ from fenchel.report.formatting import number_text
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
+    from fenchel.common.storage.round_columns import Row
     from fenchel.server.telemetry.observer import Observer
-    from fenchel.server.telemetry.recorder import Row
 
 
 def tune(

@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fenchel.common.data.objects import Arrays, Table, in_memory
 from fenchel.common.data.shard import Shard
 from fenchel.common.errors import DataError, SettingsError, StorageError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.names import client_names
 
-_Content: TypeAlias = Path | Table | Arrays
+if TYPE_CHECKING:
+    from fenchel.common.data.objects import Arrays, Table
+
+_Content: TypeAlias = "Path | Table | Arrays"
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,8 @@ def _content(data: Any, label: str | None) -> _Content:
         if not path.is_file():
             raise DataError("the file does not exist; check its path", source=path)
         return path
+    from fenchel.common.data.objects import in_memory  # late import, because the import of Arrow is slow
+
     return in_memory(data, label)
 
 

@@ -19,6 +19,7 @@ from fenchel.client.local_data import DataProvider, LocalData, OwnFile, OwnShard
 from fenchel.client.trust_limits import TrustLimits
 from fenchel.client.worker import Worker
 from fenchel.common.data.shard import Shard
+from fenchel.common.environment import one_thread
 from fenchel.common.errors import JoinRefusedError, SettingsError
 from fenchel.common.settings.run import RunSettings
 from fenchel.common.storage.run_folder import IN_ONE_PROCESS, RunFolder
@@ -86,9 +87,6 @@ async def run_in_process(
         If the settings require separate client processes.
     """
     _require_one_process(settings)
-    # Late import, because importing threadpoolctl changes the environment of the process.
-    from threadpoolctl import threadpool_limits
-
     settings = settings.anchored()
     number = settings.clients if isinstance(settings.clients, int) else clients or 1
     write_text(folder.settings, settings.to_yaml(), sync=settings.checkpoint.sync)
@@ -110,8 +108,7 @@ async def run_in_process(
         for name, local_data in zip(client_names(number), providers(settings, number, own), strict=True)
     ]
     try:
-        # As in client processes, one thread for linear algebra makes sums independent of the number of cores.
-        with threadpool_limits(1):
+        with one_thread():
             async with asyncio.TaskGroup() as tasks:
                 conducting = tasks.create_task(coordinator.conduct())
                 for participant in participants:

@@ -35,6 +35,7 @@ from fenchel.common.randomness import generator
 from fenchel.common.settings.participation import OnShortage
 from fenchel.common.settings.run import RunSettings, dotted, load, validate
 from fenchel.common.settings.tuning import Choice, TuningSettings, load_tuning
+from fenchel.common.storage.round_columns import Row
 from fenchel.common.storage.run_folder import Part
 from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.up import up
@@ -44,7 +45,6 @@ from fenchel.report.run import Run
 from fenchel.report.tuning import SearchResult
 from fenchel.server.preflight import check_run, open_data
 from fenchel.server.telemetry.observer import Observer, Observers, OngoingRun
-from fenchel.server.telemetry.recorder import Row
 
 if TYPE_CHECKING:
     from optuna import Study, Trial

@@ -19,7 +19,6 @@ from fenchel.common.errors import SettingsError
 from fenchel.common.settings.run import RunSettings, change, load, read, shipped_or_own, validate
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.data import ensure
-from fenchel.deploy.launch.deployment import Deployment
 from fenchel.deploy.launch.given_data import OwnData, OwnFiles, PooledData, given_data
 from fenchel.deploy.launch.launchers.choice import launcher
 from fenchel.deploy.launch.logs import log_to_file
@@ -155,8 +154,6 @@ async def up_async(
         run = fenchel.up("quickstart", overrides=["rounds=5"])
         print(run.figures["test_accuracy"])
     """
-    from fenchel.report.run import Run
-
     if not isinstance(observer, Observer | None):
         raise SettingsError(
             f"{observer!r:.80} is not an observer; give an object of a class that derives from fenchel.Observer, "
@@ -176,7 +173,10 @@ async def up_async(
     elif settings is not None or overrides or clients is not None:
         raise SettingsError("a resumed run keeps its settings; give resume without settings", key="resume")
     else:
-        work = _resume(resume.path if isinstance(resume, Run) else Path(resume), given, label, identifier)
+        path = Path(resume) if isinstance(resume, str | Path) else resume.path
+        work = _resume(path, given, label, identifier)
+    from fenchel.report.run import Run  # late import, because the import of Arrow is slow
+
     folder, rounds = work.folder, work.settings.rounds
     if work.checkpoint is not None and (run := Run(folder.path)).has_ended:
         return run
@@ -190,6 +190,8 @@ async def up_async(
 
                 await run_in_process(chosen, folder, resume=work.checkpoint, observer=watching, own=own)
             else:
+                from fenchel.deploy.launch.deployment import Deployment  # late import, because the import is slow
+
                 assert own is None or isinstance(own, OwnFiles)  # given_data accepts shards only with in_process
                 await Deployment(
                     chosen,

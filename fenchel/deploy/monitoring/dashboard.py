@@ -27,6 +27,7 @@ from string import Template
 from typing import Any, Self
 
 from fenchel.common.errors import UnreachableError
+from fenchel.common.storage.round_columns import Row
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.address import Address
 from fenchel.deploy.monitoring.time_left import TimeLeft
@@ -34,7 +35,6 @@ from fenchel.deploy.monitoring.web import HttpResponse, NotReadyError, Route, We
 from fenchel.fleet.calls import Call
 from fenchel.server.membership.client_status import ClientStatus, client_statuses
 from fenchel.server.telemetry.observer import Observer, OngoingRun
-from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.time_breakdown import CallBreakdown
 
 log = logging.getLogger("fenchel.web")

@@ -15,10 +15,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fenchel.common.storage.round_columns import Row
 from fenchel.deploy.monitoring.time_left import TimeLeft
 from fenchel.report.formatting import bytes_text, fitting, seconds_text
 from fenchel.server.telemetry.observer import Observer
-from fenchel.server.telemetry.recorder import Row
 
 _SHOWN_ROWS = 12
 _LARGE = 1e6  # least number that is shown without decimals

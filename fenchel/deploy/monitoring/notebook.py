@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from fenchel.common.storage.round_columns import Row
 from fenchel.deploy.monitoring.time_left import TimeLeft
 from fenchel.report.formatting import seconds_text
 from fenchel.server.telemetry.observer import Observer
-from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.summary import Summary
 
 _PAUSE = 0.2  # minimum interval between updates, in seconds

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import deque
 
-from fenchel.server.telemetry.recorder import Row
+from fenchel.common.storage.round_columns import Row
 
 _FEWEST, _MOST = 3, 20  # smallest and largest number of recent rounds used for an estimate
 

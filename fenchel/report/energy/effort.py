@@ -17,7 +17,7 @@ from fenchel.algorithms.fedavg import LocalTrainingSettings
 from fenchel.algorithms.robust.settings import SampledByWeightSettings
 from fenchel.algorithms.scaffold import ScaffoldSettings
 from fenchel.common.errors import CheckpointError, SettingsError
-from fenchel.report import columns, summary
+from fenchel.report import columns, figure_names, summary
 from fenchel.report.energy.model import Channel, Devices, computing, receiving, sending
 from fenchel.report.energy.operations import BACKWARD, forward_macs
 from fenchel.report.run import Run
@@ -211,6 +211,6 @@ def rounds_to(run: Run, figure: str, target: float) -> int | None:
         known = ", ".join(summary.drawn_figures(run)) or "none"
         raise SettingsError(f"run {run.id} has no figure {figure!r}; use one of {known}")
     values = columns.column(run.metrics_table, figure)
-    good = values >= target if columns.is_share(figure) else values <= target
+    good = values >= target if figure_names.is_share(figure) else values <= target
     reached = np.flatnonzero(good)
     return int(columns.column(run.metrics_table, "round")[reached[0]]) if reached.size else None

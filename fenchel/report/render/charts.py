@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fenchel.report import columns, summary
+from fenchel.report import columns, figure_names, summary
 from fenchel.report.columns import Floats
 from fenchel.report.curves import OPTIMALITY_GAP, Curves, axes_of, curves_of_all, known_figures
 from fenchel.report.groups import bands_of, groups_of
@@ -22,7 +22,10 @@ _QUALITY = ("loss", "accuracy", "auc")
 _POINTS = 400  # largest number of points of a curve, the resolution of a screen
 _BARS = 120
 _MAP = (200, 400)  # largest numbers of clients and rounds in the map of waiting
-_SHARED = {*columns.CLIENT_ACCURACY.values(), *(f"{split}_{kind}" for split in columns.SPLITS for kind in _QUALITY)}
+_SHARED = {
+    *figure_names.CLIENT_ACCURACY.values(),
+    *(f"{split}_{kind}" for split in figure_names.SPLITS for kind in _QUALITY),
+}
 """Figures that one chart shows together, in which a constant one would seem to be unknown if it were left out."""
 
 
@@ -68,19 +71,19 @@ def panels(curves: Sequence[Curves]) -> list[dict[str, Any]]:
     would have a chart of their own.
     """
     known = known_figures(curves)
-    main = columns.objective(known)
+    main = figure_names.objective(known)
     known = [name for name in known if name == main or not _tells_nothing(name, main, curves)]
-    found = [_panel(columns.title(name), {"": name}) for name in (main, OPTIMALITY_GAP) if name in known]
-    for kind, heading in columns.KINDS.items():
-        figures = {split: f"{split}_{kind}" for split in columns.SPLITS if f"{split}_{kind}" in known}
+    found = [_panel(figure_names.title(name), {"": name}) for name in (main, OPTIMALITY_GAP) if name in known]
+    for kind, heading in figure_names.KINDS.items():
+        figures = {split: f"{split}_{kind}" for split in figure_names.SPLITS if f"{split}_{kind}" in known}
         if figures:
             found.append(_panel(heading, figures))
-    figures = {which: name for which, name in columns.CLIENT_ACCURACY.items() if name in known}
+    figures = {which: name for which, name in figure_names.CLIENT_ACCURACY.items() if name in known}
     if figures:
         found.append(_panel("Client accuracy", figures))
     drawn_already = {name for panel in found for name in panel["figures"].values()}
     own = [name for name in known if name not in {"objective", main} | drawn_already]
-    return found + [_panel(columns.title(name), {"": name}) for name in own]
+    return found + [_panel(figure_names.title(name), {"": name}) for name in own]
 
 
 def _tells_nothing(name: str, main: str, curves: Sequence[Curves]) -> bool:
@@ -100,8 +103,8 @@ def _panel(title: str, figures: dict[str, str]) -> dict[str, Any]:
     return {
         "title": title,
         "figures": figures,
-        "share": all(columns.is_share(name) for name in figures.values()),
-        "log": all(columns.is_gap(name) for name in figures.values()),
+        "share": all(figure_names.is_share(name) for name in figures.values()),
+        "log": all(figure_names.is_gap(name) for name in figures.values()),
     }
 
 

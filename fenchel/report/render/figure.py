@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from fenchel.report import columns, summary
+from fenchel.report import figure_names, summary
 from fenchel.report.curves import axes_of, curves_of_all, known_figures, main_figures
 from fenchel.report.formatting import plain
 from fenchel.report.groups import Band, bands_of, groups_of
@@ -77,17 +77,17 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "round", optima: Sequence[
                     marker="o" if known.sum() == 1 else None,
                     linewidth=line.get_linewidth(),
                 )
-            axes.set_title(columns.title(name))
+            axes.set_title(figure_names.title(name))
             axes.set_xlabel(title)
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=axis == "round", min_n_ticks=1))
             if axis in ("bytes", "socket"):
                 axes.xaxis.set_major_formatter(EngFormatter(unit="B", sep=" "))
             # An optimum above the objective leaves no gap that a logarithmic axis could show.
-            if columns.is_gap(name) and any((np.asarray(line.get_ydata()) > 0).any() for line in axes.lines):
+            if figure_names.is_gap(name) and any((np.asarray(line.get_ydata()) > 0).any() for line in axes.lines):
                 axes.set_yscale("log", nonpositive="mask")
                 axes.minorticks_off()
                 axes.yaxis.set_major_formatter(FuncFormatter(lambda gap, _: f"{gap:g}"))
-            if columns.is_share(name):
+            if figure_names.is_share(name):
                 axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
         if len(runs) > 1:
             # An automatic legend omits labels with a leading underscore, so the legend lists all lines explicitly.

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from fenchel.report import columns, summary
+from fenchel.report import figure_names, summary
 from fenchel.report.formatting import UNKNOWN, bounded_text, bytes_text, count_text, part_text, plain, seconds_text
 from fenchel.report.groups import INTERVALS, SeedGroup
 from fenchel.report.run import Run
@@ -92,7 +92,7 @@ def tiles(run: Run) -> str:
     """Return the HTML tiles with the main metrics of a run."""
     traffic = summary.traffic(run.metrics_table)
     shown = [
-        *((columns.title(name), bounded_text(name, run.figures)) for name in _main(run.figures)[:3]),
+        *((figure_names.title(name), bounded_text(name, run.figures)) for name in _main(run.figures)[:3]),
         ("Wall time", seconds_text(wall_of(run).total)),
         ("Time in rounds", seconds_text(summary.rounds_seconds(run))),
         ("Waiting for the slowest", seconds_text(summary.idle_seconds(run.steady.metrics))),
@@ -105,7 +105,7 @@ def tiles(run: Run) -> str:
 
 def _main(known: Collection[str]) -> list[str]:
     """Return the names of the most important figures among the known ones."""
-    return [name for name in (columns.objective(known), *_TILES) if name in known]
+    return [name for name in (figure_names.objective(known), *_TILES) if name in known]
 
 
 def swatch(index: int) -> str:
@@ -126,7 +126,7 @@ def comparison(runs: Sequence[Run], names: Sequence[str], marks: Sequence[int]) 
         differing = {}
     known = {name for run in runs for name in run.figures}
     shown = _main(known)[:3]
-    titles = (text(columns.title(name)) for name in shown)
+    titles = (text(figure_names.title(name)) for name in shown)
     heads = (
         "<th>Run</th><th>State</th>"
         + _heads("set", map(_key, differing))
@@ -156,7 +156,8 @@ def grouped(groups: Sequence[SeedGroup]) -> str:
     heads = "<th>Final figure</th>" + _heads("run n", _marked(group.name for group in groups))
     rows = ["<td>Seeds</td>" + _cells("n", (group.seeds_text for group in groups))]
     rows += [
-        f"<td>{text(columns.title(name))}</td>" + _cells("n", (group.estimate(name).text(name) for group in groups))
+        f"<td>{text(figure_names.title(name))}</td>"
+        + _cells("n", (group.estimate(name).text(name) for group in groups))
         for name in dict.fromkeys([*_main(known), *known])
     ]
     return (

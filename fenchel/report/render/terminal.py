@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fenchel.report import columns, summary
+from fenchel.report import figure_names, summary
 from fenchel.report.formatting import (
     UNKNOWN,
     bounded_text,
@@ -118,7 +118,7 @@ def _one(run: Run) -> RenderableType:
         facts.add_row("environment", Text(plain(computed)))
     facts.add_row("rounds", Text(plain(f"{run.rounds} of {summary.headline(run)['rounds']}")))
     for name in run.figures:
-        facts.add_row(Text(plain(columns.title(name).lower())), bounded_text(name, run.figures))
+        facts.add_row(Text(plain(figure_names.title(name).lower())), bounded_text(name, run.figures))
     facts.add_row("wall time", equation_text(wall_of(run)))
     facts.add_row("time in rounds", f"{seconds_text(seconds)} ({_shares(split)})")
     facts.add_row("waiting for the slowest", _idle(summary.idle_seconds(metrics), seconds))
@@ -218,7 +218,7 @@ def _grouped(groups: Sequence[SeedGroup], runs: int) -> Iterator[Table]:
         caption = f"{count_text(runs, 'run')}{_on_the_page({'figure': hidden})}. {INTERVALS}"
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
         table.add_column("runs", overflow="fold", max_width=2 * _NAME)
-        for heading in ("seeds", *(columns.title(name).lower() for name in shown)):
+        for heading in ("seeds", *(figure_names.title(name).lower() for name in shown)):
             table.add_column(heading, justify="right", no_wrap=True)
         for group in groups:
             means = [group.estimate(name).text(name) for name in shown]
@@ -236,7 +236,7 @@ def _wanted(known: Collection[str]) -> list[str]:
     """Return the few most important of the known figures for a comparison of several runs."""
     worst = "client_accuracy_worst"
     other = worst if worst in known else "train_accuracy"
-    wanted = (columns.objective(known), "gap", "test_accuracy", "test_auc", other)
+    wanted = (figure_names.objective(known), "gap", "test_accuracy", "test_auc", other)
     return [name for name in wanted if name in known]
 
 
@@ -265,7 +265,7 @@ def _compared(
         table.add_column("state", no_wrap=True)
     for key in settings:
         table.add_column(Text(plain(key).replace(".", ".\n")), style="cyan", no_wrap=True)
-    for heading in ("done", *(columns.title(name).lower() for name in shown), *costs):
+    for heading in ("done", *(figure_names.title(name).lower() for name in shown), *costs):
         table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
     for index, (run, label) in enumerate(zip(runs, labels, strict=True)):
         table.add_row(

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from fenchel.common.settings.run import RunSettings
-from fenchel.common.storage.round_columns import COUNTS, PARTS, SOCKETS, TIMES
+from fenchel.common.storage.round_columns import COUNTS, PARTS, SOCKETS, TIMES, Row
 from fenchel.common.telemetry.exposition import LATENCIES, Exposition
 from fenchel.fleet.calls import Call
 from fenchel.server.membership.client_status import STATES, State, state_of
 from fenchel.server.telemetry.observer import Observer, OngoingRun
-from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.time_breakdown import CallBreakdown
 
 _PARTS = (*PARTS, "unaccounted")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fenchel.common.errors import FenchelError
 from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.round_columns import Row
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.fleet.calls import Call
-from fenchel.server.disclosure.record import DisclosureRecord
-from fenchel.server.membership.admission import Admission
-from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.summary import Summary
+
+if TYPE_CHECKING:
+    from fenchel.server.disclosure.record import DisclosureRecord
+    from fenchel.server.membership.admission import Admission
 
 log = logging.getLogger("fenchel.server")
 

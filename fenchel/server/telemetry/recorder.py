@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,9 +18,6 @@ from fenchel.fleet.calls import Call
 from fenchel.proto import fenchel_pb2 as pb
 from fenchel.server.telemetry.call_table import SCHEMA, row_of
 from fenchel.server.telemetry.time_breakdown import split
-
-Row: TypeAlias = Mapping[str, float]
-"""Figures of one round, a row of ``metrics.parquet``."""
 
 
 def _socket_bytes(calls: Sequence[Call]) -> tuple[float, float]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fenchel.common.storage.round_columns import Row
 from fenchel.common.telemetry.tracing import Tracing
 from fenchel.fleet.calls import Call
 from fenchel.server.telemetry.observer import Observer, OngoingRun
-from fenchel.server.telemetry.recorder import Row
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

@@ -14,6 +14,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from fenchel.common.environment import one_thread
 from fenchel.common.errors import IdentityInUseError, JoinRefusedError, UnreachableError, WireError
 from fenchel.common.tls.credentials import Credentials
 from fenchel.common.tls.revocation import Revocations, refusal_of
@@ -287,14 +288,10 @@ async def serve(
     FenchelError
         If the run fails (:meth:`fenchel.server.coordinator.Coordinator.conduct`).
     """
-    # imported late, because the import changes environment variables of the process
-    from threadpoolctl import threadpool_limits
-
     keepalive = coordinator.settings.network.keepalive
     folder = None if credentials is None else credentials.folder
     keep_freed_memory(2 * KEPT_BYTES)  # memory for models and frames of a round, in addition to the buffers of replies
-    # A single thread for linear algebra keeps sums independent of the machine's number of cores.
-    with threadpool_limits(1):
+    with one_thread():
         async with listening(coordinator, address, credentials, keepalive) as port:
             on_listening(port)
             try:

@@ -32,3 +32,18 @@ def test_a_client_without_tables_imports_neither_arrow_nor_the_server() -> None:
         "assert not unwanted, unwanted\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_the_check_of_a_run_imports_neither_arrow_nor_parts_of_scipy_nor_the_server() -> None:
+    script = (
+        "import sys\n"
+        "import fenchel\n"
+        "try:\n"
+        "    fenchel.up('quickstart', overrides=['rounds=none'])\n"
+        "except fenchel.SettingsError:\n"
+        "    pass\n"
+        "parts = {f'scipy.{part}' for part in ('linalg', 'optimize', 'sparse', 'special')}\n"
+        "unwanted = {'pyarrow', *parts, 'fenchel.server.coordinator'} & set(sys.modules)\n"
+        "assert not unwanted, unwanted\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -14,11 +14,11 @@ import pytest
 import fenchel
 from fenchel.common.errors import RunStoppedError
 from fenchel.common.settings.run import RunSettings
+from fenchel.common.storage.round_columns import Row
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.in_process import run_in_process
 from fenchel.fleet.calls import Call
 from fenchel.server.telemetry.observer import Observer, Observers, OngoingRun, StopRun
-from fenchel.server.telemetry.recorder import Row
 from fenchel.server.telemetry.summary import Summary
 from tests.conftest import MakeSettings
 from tests.messages import raises

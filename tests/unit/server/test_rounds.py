@@ -19,6 +19,7 @@ from fenchel.common.arrays import Vector
 from fenchel.common.data.preparation import Preparation
 from fenchel.common.errors import RunStoppedError, StorageError
 from fenchel.common.settings.run import validate
+from fenchel.common.storage.round_columns import Row
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.common.storage.tables import read
 from fenchel.fleet.client_record import ClientRecord
@@ -32,7 +33,7 @@ from fenchel.server.evaluation import Evaluator
 from fenchel.server.rounds import Rounds, save_model
 from fenchel.server.telemetry.deferred_note import DeferredNote
 from fenchel.server.telemetry.observer import Observer, Observers
-from fenchel.server.telemetry.recorder import Recorder, Row
+from fenchel.server.telemetry.recorder import Recorder
 from tests.messages import raises
 from tests.observing import Calling
 from tests.unit.server.conftest import MakeMember, body

@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from numpy.typing import DTypeLike
 from torch import nn
 
-from fenchel.common.arrays import Matrix, Vector
+from fenchel.common.arrays import Matrix, Vector, is_sparse
 from fenchel.common.randomness import generator
 
 CHUNK = 1024
@@ -93,4 +92,4 @@ class FlatNetwork:
 
 def dense(features: Matrix) -> Matrix:
     """Return dense or sparse features as a contiguous array, shape (n, m)."""
-    return features.toarray() if sp.issparse(features) else np.ascontiguousarray(features)
+    return features.toarray() if is_sparse(features) else np.ascontiguousarray(features)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import DTypeLike
-from scipy.special import expit, softmax
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -440,8 +440,8 @@ class ModuleObjective(Objective):
             raise NotImplementedError("the loss is none of torch's cross-entropies, so outputs are no probabilities")
         outputs = self.decision_function(w, features)
         if self._has_one_output:
-            return np.stack([expit(-outputs), expit(outputs)], axis=1)
-        return softmax(outputs, axis=1)
+            return np.stack([scipy.special.expit(-outputs), scipy.special.expit(outputs)], axis=1)
+        return scipy.special.softmax(outputs, axis=1)
 
     def evaluate(self, w: Vector, shard: Shard | None = None) -> Metrics:
         """Return the metrics of ``w``, shape (d,), on ``shard`` or on the objective's own samples."""

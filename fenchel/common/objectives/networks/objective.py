@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import DTypeLike
-from scipy.special import softmax
 from torch import nn
 
 from fenchel.common.arrays import Dense, Indices, Matrix, Vector
@@ -113,7 +113,7 @@ class NetworkObjective(Objective):
 
     def probabilities(self, w: Vector, features: Matrix) -> Dense:
         """Return the softmax of the outputs, shape (n, classes)."""
-        return softmax(self.decision_function(w, features), axis=1)
+        return scipy.special.softmax(self.decision_function(w, features), axis=1)
 
     def _converted(self, features: Matrix) -> Matrix:
         converted: Matrix = features.astype(self.dtype, copy=False)
