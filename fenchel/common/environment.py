@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -123,6 +124,7 @@ def one_thread() -> AbstractContextManager[object]:
 
 def _load_linear_algebra() -> None:
     """Load SciPy's library of linear algebra, because threadpoolctl finds loaded libraries only."""
+    import_module("scipy.linalg")
 
 
 @lru_cache(maxsize=1)

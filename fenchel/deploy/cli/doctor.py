@@ -18,7 +18,7 @@ from rich.table import Table
 
 from fenchel.deploy.cli.options import DEFAULT_LISTEN, JsonOption
 from fenchel.deploy.cli.printing import print_json
-from fenchel.deploy.launch.launchers.choice import LAUNCHERS
+from fenchel.deploy.launch.launchers.choice import ENGINES, launcher_type
 
 _PATIENCE = 10.0  # timeout for an external program, in seconds
 
@@ -111,8 +111,8 @@ def _unsynchronised() -> tuple[str, ...]:
 
 
 def _engines() -> Iterator[Finding]:
-    for engine, launcher in LAUNCHERS.items():
-        lacks = launcher.missing()
+    for engine in ENGINES:
+        lacks = launcher_type(engine).missing()
         yield Finding(f"--on {engine}", "missing" if lacks else "installed", "; ".join(lacks))
 
 

@@ -18,7 +18,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from rich.console import Console
 
 from fenchel.common.data.source import DataSource
 from fenchel.common.errors import (
@@ -447,7 +446,7 @@ def _check(tuning: TuningSettings, base: RunSettings, source: Path) -> None:
         # Consecutive trials usually use the same data, so the latest data source is cached.
         same = f"{trial.seed} {trial.positive} {trial.data.model_dump_json()}"
         if same not in sources:
-            ensure(trial.data, Console(stderr=True))
+            ensure(trial.data)
             sources = {same: open_data(trial)}
         try:
             check_run(trial, sources[same], base.clients)

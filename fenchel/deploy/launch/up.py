@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
-from rich.console import Console
-
 from fenchel.common.errors import SettingsError
 from fenchel.common.settings.run import RunSettings, change, load, read, shipped_or_own, validate
 from fenchel.common.storage.run_folder import RunFolder
@@ -22,7 +20,6 @@ from fenchel.deploy.launch.data import ensure
 from fenchel.deploy.launch.given_data import OwnData, OwnFiles, PooledData, given_data
 from fenchel.deploy.launch.launchers.choice import launcher
 from fenchel.deploy.launch.logs import log_to_file
-from fenchel.deploy.monitoring.progress import progress_shown
 from fenchel.server.telemetry.observer import Observer
 
 if TYPE_CHECKING:
@@ -175,7 +172,8 @@ async def up_async(
     else:
         path = Path(resume) if isinstance(resume, str | Path) else resume.path
         work = _resume(path, given, label, identifier)
-    from fenchel.report.run import Run  # late import, because the import of Arrow is slow
+    from fenchel.deploy.monitoring.progress import progress_shown  # late imports, because they are slow
+    from fenchel.report.run import Run
 
     folder, rounds = work.folder, work.settings.rounds
     if work.checkpoint is not None and (run := Run(folder.path)).has_ended:
@@ -253,7 +251,7 @@ def _begin(
     chosen = validate(values, source)
     if not isinstance(chosen.clients, int):
         raise SettingsError("auto leaves the number of clients open; give clients=N", key="clients")
-    ensure(chosen.data, Console(stderr=True))
+    ensure(chosen.data)
     return _Work(chosen, RunFolder.create(runs, chosen.name), chosen.clients, given)
 
 

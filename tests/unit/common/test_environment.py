@@ -49,6 +49,24 @@ def test_the_current_environment_names_the_libraries_that_are_loaded() -> None:
             assert pool.get("architecture", "") in here.kernel.split(", ")
 
 
+def test_a_library_that_is_loaded_late_is_limited_and_named_too() -> None:
+    """SciPy brings a library of its own, which is loaded when it is needed."""
+    script = (
+        "import json, threadpoolctl\n"
+        "from fenchel.common.environment import Environment, one_thread\n"
+        "with one_thread():\n"
+        "    named = Environment.current().blas\n"
+        "    import scipy.linalg\n"
+        "    threads = [pool['num_threads'] for pool in threadpoolctl.threadpool_info()]\n"
+        "    print(json.dumps([threads, named, Environment.current().blas]))\n"
+    )
+    variables = os.environ | {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", script], env=variables, capture_output=True, check=True, text=True)
+    threads, before, after = json.loads(done.stdout)
+    assert set(threads) == {1}
+    assert before == after
+
+
 def test_a_report_has_every_instruction_set_that_numpy_may_find() -> None:
     """NumPy 2.1 names more than a hundred characters of them on processors with AVX-512."""
     avx512 = [f"AVX512{name}" for name in ["F", "CD", "_KNL", "_KNM", "_SKX", "_CLX", "_CNL", "_ICL", "_SPR"]]

@@ -12,7 +12,7 @@ import pytest
 from fenchel.common.errors import MissingDependencyError
 from fenchel.deploy.cli import doctor as module
 from fenchel.deploy.cli.doctor import doctor
-from fenchel.deploy.launch.launchers.choice import LAUNCHERS, launcher
+from fenchel.deploy.launch.launchers.choice import ENGINES, launcher
 from tests.messages import raises
 
 
@@ -25,7 +25,7 @@ def test_it_tells_of_this_machine_and_of_every_engine(capsys: pytest.CaptureFixt
     findings = found(capsys)
     assert f"Python {platform.python_version()}" in findings["fenchel"]["found"]
     assert "kernel" in findings["linear algebra"]["found"]
-    assert {f"--on {engine}" for engine in LAUNCHERS} <= set(findings)
+    assert {f"--on {engine}" for engine in ENGINES} <= set(findings)
     assert all(finding["found"] for finding in findings.values())
     doctor()
     assert "--on local" in capsys.readouterr().out

@@ -19,7 +19,7 @@ from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.cli.main import application
 from fenchel.deploy.launch.bundle import Bundle
 from fenchel.deploy.launch.deployment import Deployment
-from fenchel.deploy.launch.launchers.choice import LAUNCHERS, launcher
+from fenchel.deploy.launch.launchers.choice import ENGINES, launcher, launcher_type
 from fenchel.deploy.launch.launchers.docker import DockerLauncher, DockerSettings, _mounts
 from fenchel.deploy.launch.launchers.interface import ClientProcess, Requirements
 from fenchel.deploy.launch.launchers.kubernetes import KubernetesLauncher, KubernetesSettings
@@ -64,16 +64,16 @@ def test_what_an_engine_does_not_have_is_an_error(case: str) -> None:
 
 
 def engine_of(on: str) -> Any:
-    kind: Any = LAUNCHERS[on]
+    kind: Any = launcher_type(on)
     return kind() if on == "local" else kind(kind.Settings(**({"hosts": ["a"]} if on == "ssh" else {})))
 
 
-@pytest.mark.parametrize("on", LAUNCHERS)
+@pytest.mark.parametrize("on", ENGINES)
 def test_every_engine_shows_what_it_would_start(on: str) -> None:
     assert "here:7443" in engine_of(on).plan(PROCESS)
 
 
-@pytest.mark.parametrize("on", LAUNCHERS)
+@pytest.mark.parametrize("on", ENGINES)
 def test_links_are_emulated_on_this_machine_only(on: str, tmp_path: Path) -> None:
     linked = Deployment(load(Path("quickstart"), ["links.default=lte"]), RunFolder(tmp_path), 4, launcher=engine_of(on))
     with nullcontext() if on in {"local", "docker"} else raises(SettingsError, key="links"):

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from fenchel.common.errors import MissingDependencyError, SettingsError
 from fenchel.common.settings.reading import read_mapping, validated
-from fenchel.deploy.launch.launchers.docker import DockerLauncher
 from fenchel.deploy.launch.launchers.interface import Launcher
-from fenchel.deploy.launch.launchers.kubernetes import KubernetesLauncher
-from fenchel.deploy.launch.launchers.local import LocalLauncher
-from fenchel.deploy.launch.launchers.ray import RayLauncher
-from fenchel.deploy.launch.launchers.slurm import SlurmLauncher
-from fenchel.deploy.launch.launchers.ssh import SshLauncher
 
-LAUNCHERS: Mapping[str, type[Launcher]] = MappingProxyType(
-    {
-        "local": LocalLauncher,
-        "ssh": SshLauncher,
-        "slurm": SlurmLauncher,
-        "ray": RayLauncher,
-        "docker": DockerLauncher,
-        "kubernetes": KubernetesLauncher,
-    }
-)
-"""Launcher of each engine, by the name that ``--on`` takes."""
+ENGINES = ("local", "ssh", "slurm", "ray", "docker", "kubernetes")
+"""Names of the engines, as ``--on`` takes them. The module of an engine's launcher has the same name."""
+
+
+def launcher_type(on: str) -> type[Launcher]:
+    """Return the launcher of an engine, whose module only runs on that engine import."""
+    found: type[Launcher] = getattr(import_module(f"{__package__}.{on}"), f"{on.capitalize()}Launcher")
+    return found
 
 
 def launcher(
@@ -44,7 +35,7 @@ def launcher(
     Parameters
     ----------
     on
-        Name of the engine, one of :data:`LAUNCHERS`.
+        Name of the engine, one of :data:`ENGINES`.
     engine
         Settings of the engine, as a YAML file or a mapping. The arguments below replace the keys of the same name.
     hosts
@@ -61,9 +52,9 @@ def launcher(
     MissingDependencyError
         If this machine lacks software that the engine requires.
     """
-    if on not in LAUNCHERS:
-        raise SettingsError(f"the engine {on!r} is unknown; use one of {', '.join(LAUNCHERS)}", key="--on")
-    kind: Any = LAUNCHERS[on]
+    if on not in ENGINES:
+        raise SettingsError(f"the engine {on!r} is unknown; use one of {', '.join(ENGINES)}", key="--on")
+    kind: Any = launcher_type(on)
     if lacks := kind.missing():
         raise MissingDependencyError("; ".join(lacks), key=f"--on {on}")
     source = str(engine) if isinstance(engine, str | Path) else f"--on {on}"
