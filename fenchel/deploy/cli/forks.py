@@ -133,6 +133,10 @@ def main() -> None:
     gc.disable()  # imported objects stay; each child enables the search for cycles again
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))  # one thread for linear algebra, as a fork does not copy threads
     set_up_process()
+    import scipy.linalg  # SciPy's parts are otherwise imported at their first use, by each child
+    import scipy.sparse
+    import scipy.special  # noqa: F401
+
     import fenchel.algorithms.registry
     import fenchel.client.client_process
     import fenchel.deploy.certificates.pairs
