@@ -6,13 +6,13 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from fenchel.client.connection import Connection
 from fenchel.client.joining import Participant
 from fenchel.client.observer import ClientObserver
 from fenchel.common.environment import one_thread
 from fenchel.common.errors import JoinRefusedError
+from fenchel.common.slots import SlotExecutor
 from fenchel.common.wire.buffer_pool import keep_freed_memory
 from fenchel.proto import fenchel_pb2 as pb
 
@@ -57,9 +57,12 @@ async def host(
         If the parent process closes the pipe. All clients are cancelled.
     """
     keep_freed_memory()
-    with one_thread(), ThreadPoolExecutor(threads, thread_name_prefix="compute") as executor:
+    with one_thread(), SlotExecutor(threads, len(participants)) as executor:
         connections = [
-            Connection(who, executor, on_event, on_instruction, observer or ClientObserver()) for who in participants
+            Connection(
+                who, executor, on_event, on_instruction, observer or ClientObserver(), joint=len(participants) > 1
+            )
+            for who in participants
         ]
         tasks: set[asyncio.Task[pb.Farewell | None]] = {
             asyncio.create_task(connection.take_part()) for connection in connections

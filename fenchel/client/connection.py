@@ -107,6 +107,8 @@ class Connection:
         Callback for progress messages to the operator, such as "connected" or "waiting".
     on_instruction
         Callback for each instruction, before it is handled.
+    joint
+        True if the client encrypts together with others, in tasks of the executor.
     """
 
     participant: Participant
@@ -114,6 +116,7 @@ class Connection:
     on_event: Callable[[str], None] = log.info
     on_instruction: Callable[[pb.Instruction], None] | None = None
     observer: ClientObserver = field(default_factory=ClientObserver)
+    joint: bool = False
     _instance: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     _run: str = ""
     _prepared_for: str = ""  # id of the run for which the client loaded data while other clients were joining
@@ -232,7 +235,14 @@ class Connection:
     def _ready(self, reply: pb.JoinReply) -> Worker:
         session = session_of(self.participant, reply, self._quota)
         answered = partial(self.observer.answered, session.client)
-        return Worker(session, self.executor, short_here=True, on_instruction=self._instructed, on_answer=answered)
+        return Worker(
+            session,
+            self.executor,
+            short_here=True,
+            joint=self.joint,
+            on_instruction=self._instructed,
+            on_answer=answered,
+        )
 
     async def _work(self, channel: grpc.aio.Channel) -> pb.Farewell | None:
         assert self._worker is not None

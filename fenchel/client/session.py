@@ -7,7 +7,6 @@ count, and the ``base`` of each instruction carries that decision (:mod:`fenchel
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +45,7 @@ from fenchel.common.errors import (
 from fenchel.common.objectives.factory import build_objective
 from fenchel.common.settings.run import RunSettings, outside_code
 from fenchel.common.settings.solver import Solver
+from fenchel.common.slots import working_ns
 from fenchel.common.wire.frames import Body
 from fenchel.common.wire.outline import Received
 from fenchel.common.wire.payload import encode
@@ -370,12 +370,12 @@ def _set_apart(timing: pb.Timing, before: CipherMeter, after: CipherMeter) -> No
 
 
 def _stopwatch() -> Callable[[], int]:
-    """Return a function that returns the nanoseconds since its last call."""
-    last = time.perf_counter_ns()
+    """Return a function that returns the nanoseconds since its last call, without waiting for other tasks."""
+    last = working_ns()
 
     def lap() -> int:
         nonlocal last
-        now = time.perf_counter_ns()
+        now = working_ns()
         elapsed, last = now - last, now
         return elapsed
 

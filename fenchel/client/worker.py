@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from fenchel.client.session import Answer, Session
 from fenchel.common.errors import JoinRefusedError, WireError
+from fenchel.common.slots import waited_ns
 from fenchel.common.version import SAME_VERSION
 from fenchel.common.wire.buffer_pool import BufferPool
 from fenchel.common.wire.frames import frames, parse
@@ -27,11 +28,12 @@ _SHORT_NS = 5_000_000
 
 @dataclass
 class _Instruction:
-    """Received instruction, with the times at which its handling began and ended."""
+    """Received instruction, with the times at which its handling began and ended, and how long it waited in between."""
 
     message: IncomingMessage[pb.Instruction]
     begun_ns: int = 0
     done_ns: int = 0
+    waited_ns: int = 0
 
     @property
     def head(self) -> pb.Instruction:
@@ -42,7 +44,7 @@ class _Instruction:
         now, came = time.perf_counter_ns(), self.message.last_ns
         timing.received_unix_ns = time.time_ns() - (now - came)
         timing.receive_ns = came - self.message.first_ns
-        timing.queue_ns = self.begun_ns - came
+        timing.queue_ns = self.begun_ns - came + self.waited_ns
         timing.handover_ns = now - self.done_ns
         timing.answer_ns = now - came
 
@@ -58,6 +60,9 @@ class Worker:
     short_here
         True if phases that have been short so far run on the event loop, because switching to a thread would take
         longer. This is only for processes whose event loop serves nothing but clients.
+    joint
+        True if the client encrypts together with others, in tasks of the executor. Then phases with encryption never
+        run on the event loop.
     on_instruction
         Callback for each instruction, before it is handled.
     on_answer
@@ -67,6 +72,7 @@ class Worker:
     session: Session
     executor: Executor | None = None
     short_here: bool = False
+    joint: bool = False
     on_instruction: Callable[[pb.Instruction], None] | None = None
     on_answer: Callable[[pb.Instruction, pb.Reply, int], None] = lambda instruction, reply, size: None
     _partial: IncomingMessage[pb.Instruction] | None = None
@@ -194,11 +200,15 @@ class Worker:
         def handle() -> Answer:
             # An instruction repeated after a disconnect waited only for its own handling, which is already counted.
             instruction.begun_ns = instruction.message.last_ns if again else time.perf_counter_ns()
+            waited = waited_ns()
             answer = self.session.handle(head, received, pb.Timing())
             instruction.done_ns = time.perf_counter_ns()
+            instruction.waited_ns = waited_ns() - waited
             # Skip stored replies, which take no time. Skip failures, because instructions of unknown phases fail, and a
             # server could fill the dictionary with them.
-            if answer.head.timing.compute_ns and not answer.head.failure:
+            timing = answer.head.timing
+            apart = self.joint and (timing.encryptions or timing.decryptions)
+            if timing.compute_ns and not answer.head.failure and not apart:
                 took = instruction.done_ns - instruction.begun_ns
                 self._longest_ns[head.phase] = max(took, 0.9 * self._longest_ns.get(head.phase, 0.0))
             return answer

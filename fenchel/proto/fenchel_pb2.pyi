@@ -633,7 +633,7 @@ class Timing(_message.Message):
     receive_ns: _builtins.int
     """first to last byte of the instruction"""
     queue_ns: _builtins.int
-    """waiting for earlier instructions or a free thread"""
+    """waiting for earlier instructions, a free thread or other clients of the process"""
     decode_ns: _builtins.int
     compute_ns: _builtins.int
     """without encryption and decryption"""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -22,6 +23,7 @@ from fenchel.common.data.shard import Shard
 from fenchel.common.environment import one_thread
 from fenchel.common.errors import JoinRefusedError, SettingsError
 from fenchel.common.settings.run import RunSettings
+from fenchel.common.slots import SlotExecutor
 from fenchel.common.storage.run_folder import IN_ONE_PROCESS, RunFolder
 from fenchel.common.storage.store import write_text
 from fenchel.deploy.certificates.keys import CLIENTS, make_keys
@@ -108,11 +110,11 @@ async def run_in_process(
         for name, local_data in zip(client_names(number), providers(settings, number, own), strict=True)
     ]
     try:
-        with one_thread():
+        with one_thread(), _executor(settings, number) as executor:
             async with asyncio.TaskGroup() as tasks:
                 conducting = tasks.create_task(coordinator.conduct())
                 for participant in participants:
-                    tasks.create_task(_client(coordinator, conducting, participant))
+                    tasks.create_task(_client(coordinator, conducting, participant, executor))
             await coordinator.farewells()
     except BaseExceptionGroup as group:
         raise _first(group) from None
@@ -213,7 +215,14 @@ def providers(settings: RunSettings, clients: int, own: OwnFiles | Sequence[Shar
     return [OwnShard(shard) for shard in own]
 
 
-async def _client(coordinator: Coordinator, conducting: asyncio.Task[Summary], participant: Participant) -> None:
+def _executor(settings: RunSettings, clients: int) -> AbstractContextManager[SlotExecutor | None]:
+    """Return an executor in which clients encrypt together, or ``None`` if all compute on the event loop in turn."""
+    return nullcontext() if settings.algorithm.key_bits is None else SlotExecutor(1, clients)
+
+
+async def _client(
+    coordinator: Coordinator, conducting: asyncio.Task[Summary], participant: Participant, executor: SlotExecutor | None
+) -> None:
     name = participant.name
     while True:
         reply = await coordinator.admission.join(participant.request(name.encode()))
@@ -222,7 +231,7 @@ async def _client(coordinator: Coordinator, conducting: asyncio.Task[Summary], p
     stream = MemoryStream()
     serving = asyncio.create_task(_serve(coordinator, name, stream.other_side()))
     try:
-        await Worker(session_of(participant, reply)).work(stream)
+        await Worker(session_of(participant, reply), executor).work(stream)
     except JoinRefusedError:
         if coordinator.admission.is_over:  # the client was refused because the run failed: raise the run's error
             await conducting

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +11,7 @@ from fenchel.common.crypto.packing import Layout
 from fenchel.common.crypto.public_key import PublicKey
 from fenchel.common.crypto.vector import CipherVector
 from fenchel.common.errors import EncryptionError
+from fenchel.common.slots import working_ns
 from fenchel.keys.paillier.owner import KeyOwner
 
 
@@ -46,9 +45,9 @@ class Paillier:
             Layout of several values in one plaintext.
         """
         layout.check_fits(self.public)
-        started = time.perf_counter_ns()
+        started = working_ns()
         ciphertexts = self._owner.encrypt(layout.pack(values))
-        self.meter.count_encryptions(len(ciphertexts), time.perf_counter_ns() - started)
+        self.meter.count_encryptions(len(ciphertexts), working_ns() - started)
         return CipherVector(self.public, layout, len(values), 1, ciphertexts)
 
     def decrypt(self, vector: CipherVector) -> NDArray[np.float64]:
@@ -59,8 +58,8 @@ class Paillier:
                 f"the vector is encrypted with the key {vector.key.fingerprint}, but this client has the key "
                 f"{public.fingerprint}; give all clients the same file of secrets"
             )
-        started = time.perf_counter_ns()
+        started = working_ns()
         plaintexts = self._owner.decrypt(vector.ciphertexts)
         values = vector.layout.unpack(plaintexts, vector.count, public.n, vector.additions)
-        self.meter.count_decryptions(len(plaintexts), time.perf_counter_ns() - started)
+        self.meter.count_decryptions(len(plaintexts), working_ns() - started)
         return values

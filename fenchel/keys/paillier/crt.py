@@ -28,8 +28,10 @@ from gmpy2 import mpz
 from fenchel.common.crypto.public_key import Backend, PublicKey
 from fenchel.common.crypto.residues.choice import residues
 from fenchel.common.crypto.residues.interface import Residues
+from fenchel.common.slots import joint
 from fenchel.keys.paillier.key import PrivateKey
 
+_FEW = 32  # fewer numbers are computed together with those of other clients of the process, in fuller groups
 _SHARE = 8  # smallest number of values per thread, two groups of the four that the backend ifma computes at once
 
 
@@ -74,22 +76,33 @@ class CrtOwner:
 
     def encrypt(self, plaintexts: Sequence[mpz]) -> Residues:
         """Return the ciphertexts of integers."""
-        return residues(self.public.backend).of(self.public, _shared(self._encrypted, plaintexts))
+        return residues(self.public.backend).of(self.public, _joint(self._encrypted, plaintexts))
 
     def decrypt(self, ciphertexts: Residues) -> list[mpz]:
         """Return the plaintexts, modulo ``n``."""
-        return _shared(self._decrypted, list(ciphertexts))
+        return _joint(self._decrypted, list(ciphertexts))
 
     def _encrypted(self, plaintexts: Sequence[mpz]) -> list[mpz]:
+        return _shared(self._encrypted_share, plaintexts)
+
+    def _decrypted(self, numbers: Sequence[mpz]) -> list[mpz]:
+        return _shared(self._decrypted_share, numbers)
+
+    def _encrypted_share(self, plaintexts: Sequence[mpz]) -> list[mpz]:
         n, factors = self.public.modulus, self.blinding_factors(len(plaintexts))
         # With r = low + n high, (1 + nm) r = low + n (high + m low) modulo n².
         parts = zip(plaintexts, (gmpy2.f_divmod(factor, n) for factor in factors), strict=True)
         return [low + n * ((high + m * low) % n) for m, (high, low) in parts]
 
-    def _decrypted(self, numbers: Sequence[mpz]) -> list[mpz]:
+    def _decrypted_share(self, numbers: Sequence[mpz]) -> list[mpz]:
         powers = zip((self.key.modulo_p, self.key.modulo_q), self.arithmetic.powers(list(numbers)), strict=True)
         halves = zip(*(modulo.plaintexts(those) for modulo, those in powers), strict=True)
         return [self.key.plaintext(modulo_p, modulo_q) for modulo_p, modulo_q in halves]
+
+
+def _joint(work: Callable[[Sequence[mpz]], list[mpz]], numbers: Sequence[mpz]) -> list[mpz]:
+    """Return the results of ``work`` for numbers; few numbers are computed together with those of other clients."""
+    return joint(work, numbers) if len(numbers) < _FEW else work(numbers)
 
 
 def _shared(work: Callable[[Sequence[mpz]], list[mpz]], numbers: Sequence[mpz]) -> list[mpz]:

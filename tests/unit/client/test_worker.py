@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fenchel.client.session import Session
+from fenchel.client.session import Answer, Session
 from fenchel.client.worker import Worker
+from fenchel.common.slots import SlotExecutor, joint
 from fenchel.common.wire.frames import CHUNK_BYTES, Body, frames, parse
 from fenchel.common.wire.payload import encode
 from fenchel.common.wire.values import Values
@@ -158,6 +159,47 @@ async def test_phases_that_have_been_short_so_far_need_no_other_thread(
     assert [reply.failure for reply in replies] == [""] * 6
     assert TallyClient.computed == ["add", "double"] * 3
     assert executor.count == in_another_thread
+
+
+@pytest.mark.parametrize(("together", "in_another_thread"), [(True, 3), (False, 1)])
+async def test_phases_that_encrypt_together_with_other_clients_stay_tasks(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, together: bool, in_another_thread: int
+) -> None:
+    handle = worker.session.handle
+
+    def encrypting(*given: Any) -> Answer:
+        answer = handle(*given)
+        answer.head.timing.encryptions = 1
+        return answer
+
+    monkeypatch.setattr(worker.session, "handle", encrypting)
+    monkeypatch.setattr("fenchel.client.worker._SHORT_NS", 10**12)
+    with Counting() as executor:
+        worker.executor, worker.short_here, worker.joint = executor, True, together
+        asked = [instruction(sequence, "double", {}, base=sequence - 1) for sequence in (1, 2, 3)]
+        await conversed(worker, WELCOME, *itertools.chain(*asked), answers=3)
+    assert executor.count == in_another_thread
+
+
+async def test_waiting_for_tasks_of_other_clients_is_time_in_the_queue(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = worker.session.handle
+
+    def joining(*given: Any) -> Answer:
+        other = executor.submit(time.sleep, 0.3)
+        while not other.done():
+            joint(list, [])
+        return handle(*given)
+
+    monkeypatch.setattr(worker.session, "handle", joining)
+    with SlotExecutor(1, 2) as executor:
+        worker.executor = executor
+        _, (reply,) = await conversed(worker, WELCOME, *instruction(1, "double", {}), answers=1)
+    timing = reply.timing
+    assert timing.queue_ns >= 0.3e9
+    parts = (timing.queue_ns, timing.decode_ns, timing.compute_ns, timing.encode_ns, timing.journal_ns)
+    assert sum(parts) + timing.handover_ns <= timing.answer_ns
 
 
 async def test_who_is_cancelled_while_its_stream_breaks_ends(worker: Worker) -> None:

@@ -13,19 +13,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from gmpy2 import mpz
 
 import fenchel
+from fenchel.common.crypto.residues.interface import Residues
 from fenchel.common.errors import CheckpointError, JoinRefusedError, SettingsError
 from fenchel.common.storage.run_folder import RunFolder
 from fenchel.deploy.launch.given_data import OwnFiles
 from fenchel.deploy.launch.names import client_names
 from fenchel.deploy.monitoring.notebook import NotebookProgress
+from fenchel.keys.paillier.crt import CrtOwner
 from fenchel.server.telemetry.summary import Summary
 from tests.messages import raises
 
@@ -126,6 +130,32 @@ def test_data_that_do_not_fit_end_the_run_although_another_client_shares_the_pro
     settings = SETTINGS | {"data": {"name": "own", "classes": [0, 1]}, "network": {"join_timeout": 5}}
     with raises(JoinRefusedError):
         fenchel.up(settings, data=[str(tmp_path / "a.csv"), str(tmp_path / "b.csv")], label="outcome", processes=1)
+
+
+@pytest.mark.cluster
+def test_clients_of_one_process_encrypt_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    batches: list[int] = []
+    decrypt, decrypted = CrtOwner.decrypt, CrtOwner._decrypted
+
+    def asking(owner: CrtOwner, ciphertexts: Residues) -> list[mpz]:
+        asked.append(len(ciphertexts))
+        return decrypt(owner, ciphertexts)
+
+    def decrypting(owner: CrtOwner, numbers: Sequence[mpz]) -> list[mpz]:
+        batches.append(len(numbers))
+        return decrypted(owner, numbers)
+
+    monkeypatch.setattr(CrtOwner, "decrypt", asking)
+    monkeypatch.setattr(CrtOwner, "_decrypted", decrypting)
+    small = ["rounds=3", "algorithm.encryption.security=112"]
+    together = fenchel.up("quickstart", overrides=small, in_process=True, runs=tmp_path)
+    assert sum(batches) == sum(asked) > 0
+    assert len(batches) < len(asked)
+    monkeypatch.undo()
+    in_one = fenchel.up("quickstart", overrides=small, processes=1, runs=tmp_path)
+    each = fenchel.up("quickstart", overrides=small, runs=tmp_path)
+    assert in_one.model.tobytes() == each.model.tobytes() == together.model.tobytes()
 
 
 def test_an_encrypted_run_whose_keys_are_gone_is_left_as_it_is(tmp_path: Path) -> None:
