@@ -84,7 +84,7 @@ class SlotExecutor(Executor):
     slots
         Number of tasks that compute at the same time.
     tasks
-        Number of threads. As tasks wait for each other, no more tasks may be submitted at a time.
+        Number of tasks that may wait for each other. More wait for a thread, and no task waits for those.
     """
 
     def __init__(self, slots: int, tasks: int) -> None:
