@@ -170,8 +170,7 @@ async def up_async(
     elif settings is not None or overrides or clients is not None:
         raise SettingsError("a resumed run keeps its settings; give resume without settings", key="resume")
     else:
-        path = Path(resume) if isinstance(resume, str | Path) else resume.path
-        work = _resume(path, given, label, identifier)
+        work = _resume(Path(getattr(resume, "path", resume)), given, label, identifier)
     from fenchel.deploy.monitoring.progress import progress_shown  # late imports, because they are slow
     from fenchel.report.run import Run
 
