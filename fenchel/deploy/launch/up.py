@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
@@ -170,7 +171,8 @@ async def up_async(
     elif settings is not None or overrides or clients is not None:
         raise SettingsError("a resumed run keeps its settings; give resume without settings", key="resume")
     else:
-        work = _resume(Path(getattr(resume, "path", resume)), given, label, identifier)
+        path = Path(resume if isinstance(resume, str | os.PathLike) else resume.path)
+        work = _resume(path, given, label, identifier)
     from fenchel.deploy.monitoring.progress import progress_shown  # late imports, because they are slow
     from fenchel.report.run import Run
 
