@@ -89,9 +89,11 @@ class SlotExecutor(Executor):
 
     def __init__(self, slots: int, tasks: int) -> None:
         self._threads = ThreadPoolExecutor(tasks, thread_name_prefix="compute")
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        self._slot = threading.Condition(lock)  # tasks that want a slot, of which each free slot wakes one
+        self._idle = threading.Condition(lock)  # tasks with joint work, which wait until no other wants a slot
         self._free = slots
-        self._wanted = 0  # number of tasks that could compute if they had a slot
+        self._wanted = 0
         self._calls: dict[Callable[[list[Any]], list[Any]], list[_Call]] = {}
 
     def submit(self, task: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
@@ -105,25 +107,28 @@ class SlotExecutor(Executor):
     def join(self, work: Callable[[list[T]], list[R]], items: Sequence[T]) -> list[R]:
         """Return ``work(items)`` for a task of this executor; see :func:`joint`."""
         begun, call = time.perf_counter_ns(), _Call(list(items))
-        with self._changed:
+        with self._idle:
             self._calls.setdefault(work, []).append(call)
             self._give_slot()
-            self._changed.wait_for(lambda: self._free and (call.done or self._is_next(work, call)))
-            self._free -= 1
+            self._idle.wait_for(lambda: call.done or self._is_next(work, call))
             if call.done:
-                self._wanted -= 1
-            calls = [] if call.done else self._calls.pop(work)
-            for each in calls:
-                each.taken = True
+                self._take_slot()
+                calls = []
+            else:
+                self._free -= 1
+                calls = self._calls.pop(work)
+                for each in calls:
+                    each.taken = True
+                self._wake()
         if calls:
             started = time.perf_counter_ns()
             _serve(work, calls)
             took = time.perf_counter_ns() - started
-            with self._changed:
+            with self._idle:
                 for each in calls:
                     each.done, each.took_ns = True, took
                 self._wanted += len(calls) - 1
-                self._changed.notify_all()
+                self._idle.notify_all()
         _thread.waited_ns += time.perf_counter_ns() - begun - call.took_ns
         if call.error is not None:
             raise call.error
@@ -131,25 +136,37 @@ class SlotExecutor(Executor):
         return call.results
 
     def _is_next(self, work: Callable[[list[Any]], list[Any]], call: _Call) -> bool:
-        """Return whether a call's work has waited longest, and no task needs a slot to come to it."""
-        return not self._wanted and not call.taken and next(iter(self._calls)) == work
+        """Return whether a slot is free that no task wants, and a call's work has waited longest."""
+        return self._free > 0 and not self._wanted and not call.taken and next(iter(self._calls)) == work
 
     def _execute(self, task: Callable[[], R]) -> R:
         _thread.executor = self
-        with self._changed:
+        with self._slot:
             self._wanted += 1
-            self._changed.wait_for(lambda: self._free)
-            self._wanted -= 1
-            self._free -= 1
+            self._take_slot()
         try:
             return task()
         finally:
-            with self._changed:
+            with self._slot:
                 self._give_slot()
+
+    def _take_slot(self) -> None:
+        """Wait for a slot, as one of the tasks that want one."""
+        self._slot.wait_for(lambda: self._free)
+        self._wanted -= 1
+        self._free -= 1
+        self._wake()
 
     def _give_slot(self) -> None:
         self._free += 1
-        self._changed.notify_all()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Wake a task for a free slot: one that wants it, or else one with joint work."""
+        if self._free and self._wanted:
+            self._slot.notify()
+        elif self._free:
+            self._idle.notify_all()
 
 
 def _serve(work: Callable[[list[Any]], list[Any]], calls: Sequence[_Call]) -> None:
